@@ -1,0 +1,58 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both do their own set-up.
+
+SHELL := /bin/bash
+export CGO_ENABLED := 0
+TOOL := go tool -modfile=go.tools.mod
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0)
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -s -w -X orrery.dev/orrery/internal/cli.version=$(VERSION) -X orrery.dev/orrery/internal/cli.commit=$(COMMIT)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: need
+need:
+	@command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (go.dev/dl) and put it on PATH" >&2; exit 1; }
+	@command -v git >/dev/null || { echo "git is missing: install it with your system's package manager" >&2; exit 1; }
+
+.PHONY: kube
+kube: need ## Build the Kubernetes components (once, then cached)
+	@kube/build.sh bin/orrery-kube
+
+.PHONY: orrery
+orrery: need
+	@go build -ldflags='$(LDFLAGS)' -o bin/orrery ./cmd/orrery
+
+.PHONY: build
+build: kube orrery ## Build bin/orrery and bin/orrery-kube
+
+.PHONY: demo
+demo: build ## Run a hub, three clusters and a sample; Ctrl-C stops all of it
+	@exec bin/orrery demo up
+
+.PHONY: test
+test: build ## Run every test, against real API servers
+	go test -timeout 30m -p 2 ./...
+
+.PHONY: bench
+bench: build ## Measure the figures of docs/benchmarks.md
+	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/...
+
+.PHONY: generate
+generate: need ## Regenerate deep copies, CRDs and the API reference
+	$(TOOL) controller-gen object crd paths=./api/... output:crd:dir=./config/crd
+	hack/reference.sh
+
+.PHONY: check
+check: need ## Formatting, generated files, lint, vet, tidy
+	hack/check.sh
+
+.PHONY: fmt
+fmt: need ## Format the code
+	$(TOOL) golangci-lint fmt ./...
+
+.PHONY: clean
+clean: ## Remove what was built here (the cache of Kubernetes components stays)
+	rm -rf bin

@@ -1,0 +1,308 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Cluster is one Kubernetes cluster of the fleet, however it came to be: joined,
+// built or discovered.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=orrery
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.kubernetesVersion`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodeSummary.total`
+// +kubebuilder:printcolumn:name="Region",type=string,priority=1,JSONPath=`.spec.region`
+// +kubebuilder:printcolumn:name="Provider",type=string,priority=1,JSONPath=`.spec.provider`
+// +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.spec.apiEndpoint`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 48",message="metadata.name must be a DNS label of at most 48 characters: it is part of label values, URLs and kubeconfig contexts"
+type Cluster struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says how the cluster is reached and what it is.
+	// +required
+	Spec ClusterSpec `json:"spec"`
+	// status is what was last observed of the cluster.
+	// +optional
+	Status ClusterStatus `json:"status,omitzero"`
+}
+
+// ClusterSpec says how a cluster is reached and what it is.
+type ClusterSpec struct {
+	// syncMode says who dials. Push: the hub dials the cluster's API server.
+	// +kubebuilder:default=Push
+	// +optional
+	SyncMode SyncMode `json:"syncMode,omitempty"`
+
+	// apiEndpoint is the URL of the cluster's API server.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https'",message="must be an https:// URL, such as https://10.0.0.4:6443"
+	// +required
+	APIEndpoint string `json:"apiEndpoint"`
+
+	// secretRef names the Secret with the hub's credentials in the cluster. Its keys
+	// are token, or tls.crt and tls.key; and ca.crt, without which the system's
+	// certificate authorities are trusted.
+	// +required
+	SecretRef SecretReference `json:"secretRef"`
+
+	// impersonatorSecretRef names the Secret whose credentials may impersonate users in
+	// the cluster; requests through the cluster proxy use it. Its keys are those of
+	// secretRef, which is used when this is unset.
+	// +optional
+	ImpersonatorSecretRef *SecretReference `json:"impersonatorSecretRef,omitempty"`
+
+	// tlsVerification is Skip to accept any certificate of the cluster's API
+	// server. The default is Verify.
+	// +kubebuilder:default=Verify
+	// +optional
+	TLSVerification TLSVerification `json:"tlsVerification,omitempty"`
+
+	// tlsServerName is the name expected in the API server's certificate. The default is
+	// the host of apiEndpoint.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	TLSServerName string `json:"tlsServerName,omitempty"`
+
+	// proxyURL is an HTTP, HTTPS or SOCKS5 proxy through which apiEndpoint is dialled.
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self == '' || (isURL(self) && url(self).getScheme() in ['http', 'https', 'socks5'])",message="must be an http://, https:// or socks5:// URL"
+	// +optional
+	ProxyURL string `json:"proxyURL,omitempty"`
+
+	// provider is who runs the cluster, such as aws.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Provider string `json:"provider,omitempty"`
+
+	// region is the region the cluster is in.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Region string `json:"region,omitempty"`
+
+	// zones are the zones that the cluster's nodes are in.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +optional
+	Zones []string `json:"zones,omitempty"`
+
+	// taints keep workloads away whose policy does not tolerate them.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Taints []corev1.Taint `json:"taints,omitempty"`
+
+	// mirror says which types of the cluster are mirrored for search, beside those that
+	// placement needs. Unset: every type that can be listed and watched, except Events
+	// and Leases; of Secrets only the metadata.
+	// +optional
+	Mirror *Mirror `json:"mirror,omitempty"`
+
+	// deletionPolicy says what becomes of the workloads that Orrery placed in the cluster
+	// when this object is deleted. Orphan: they keep running and lose only our marks.
+	// Delete: they are deleted.
+	// +kubebuilder:default=Orphan
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+}
+
+// SyncMode says who dials whom.
+// +kubebuilder:validation:Enum=Push
+type SyncMode string
+
+// Push: the hub dials the cluster's API server.
+const Push SyncMode = "Push"
+
+// TLSVerification says whether the API server's certificate is verified.
+// +kubebuilder:validation:Enum=Verify;Skip
+type TLSVerification string
+
+// The values of TLSVerification.
+const (
+	TLSVerify TLSVerification = "Verify"
+	TLSSkip   TLSVerification = "Skip"
+)
+
+// DeletionPolicy says what becomes of placed workloads when their cluster leaves.
+// +kubebuilder:validation:Enum=Orphan;Delete
+type DeletionPolicy string
+
+// The values of DeletionPolicy.
+const (
+	DeletionOrphan DeletionPolicy = "Orphan"
+	DeletionDelete DeletionPolicy = "Delete"
+)
+
+// SecretReference names a Secret on the hub.
+type SecretReference struct {
+	// namespace of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Namespace string `json:"namespace"`
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// Mirror selects the types of a cluster to be mirrored.
+type Mirror struct {
+	// resources are the types to be mirrored.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=atomic
+	// +required
+	Resources []MirrorResources `json:"resources"`
+}
+
+// MirrorResources selects types of one API group.
+type MirrorResources struct {
+	// group is the API group; the empty string is the core group.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Group string `json:"group"`
+	// versions of the group. Unset: the version that the cluster prefers.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Versions []string `json:"versions,omitempty"`
+	// resources are plural resource names, such as pods; "*" is every one of the group.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +required
+	Resources []string `json:"resources"`
+}
+
+// ClusterStatus is what was last observed of a cluster.
+type ClusterStatus struct {
+	// kubernetesVersion is the version of the cluster's API server, such as v1.36.3.
+	// +optional
+	KubernetesVersion string `json:"kubernetesVersion,omitempty"`
+	// id is the UID of the cluster's kube-system namespace. The same name with another id
+	// is another cluster, and is refused.
+	// +optional
+	ID string `json:"id,omitempty"`
+	// apis sums up what the cluster serves; the list itself is at
+	// /apis/fleet.orrery.dev/v1alpha1/clusters/NAME/proxy/apis.
+	// +optional
+	APIs *APISummary `json:"apis,omitempty"`
+	// nodeSummary counts the cluster's nodes.
+	// +optional
+	NodeSummary *NodeSummary `json:"nodeSummary,omitempty"`
+	// resourceSummary adds up what the nodes offer and the pods request. It is written
+	// when it changed, at most every 30 seconds; the scheduler reads the mirror instead.
+	// +optional
+	ResourceSummary *ResourceSummary `json:"resourceSummary,omitempty"`
+	// conditions: Ready sums up Reachable, Joined, APIsComplete and Mirrored.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// APISummary sums up a cluster's API list.
+type APISummary struct {
+	// count of the resource types that the cluster serves.
+	Count int32 `json:"count"`
+	// hash of the list; it changes when and only when the list does.
+	Hash string `json:"hash"`
+	// completeness is Complete, or Partial while an aggregated API of the cluster does not
+	// answer: types that are not in the list are then unknown, not absent.
+	// +kubebuilder:validation:Enum=Complete;Partial
+	Completeness APICompleteness `json:"completeness"`
+}
+
+// APICompleteness says whether an API list is whole.
+type APICompleteness string
+
+// The values of APICompleteness.
+const (
+	APIsComplete APICompleteness = "Complete"
+	APIsPartial  APICompleteness = "Partial"
+)
+
+// NodeSummary counts nodes.
+type NodeSummary struct {
+	// total number of nodes.
+	Total int32 `json:"total"`
+	// ready is the number of nodes whose Ready condition is True.
+	Ready int32 `json:"ready"`
+}
+
+// ResourceSummary adds up the cluster's capacity.
+type ResourceSummary struct {
+	// allocatable is what the ready, schedulable nodes offer to pods.
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// allocated is what the pods that are bound to nodes request.
+	// +optional
+	Allocated corev1.ResourceList `json:"allocated,omitempty"`
+	// allocating is what the pods that wait for a node request.
+	// +optional
+	Allocating corev1.ResourceList `json:"allocating,omitempty"`
+}
+
+// ClusterList is a list of Clusters.
+//
+// +kubebuilder:object:root=true
+type ClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Cluster `json:"items"`
+}
+
+// Condition types of a Cluster. Reachable comes first: while it is not True the
+// others keep the status they had, for an unreachable cluster is unknown, never
+// empty.
+const (
+	// ConditionReady is True when every other condition is.
+	ConditionReady = "Ready"
+	// ConditionReachable is True when the API server answers. It becomes Unknown after
+	// the failure threshold, never False: we cannot tell a dead cluster from a cut line.
+	ConditionReachable = "Reachable"
+	// ConditionJoined is True when the credentials suffice and the cluster is who it was.
+	ConditionJoined = "Joined"
+	// ConditionAPIsComplete is True when discovery lists every API of the cluster.
+	ConditionAPIsComplete = "APIsComplete"
+	// ConditionMirrored is True when every selected type was listed at least once.
+	ConditionMirrored = "Mirrored"
+)
+
+// Reasons of a Cluster's conditions.
+const (
+	ReasonReady               = "Ready"
+	ReasonAPIServerReady      = "APIServerReady"
+	ReasonUnreachable         = "Unreachable"         // no answer, or an answer that is not the API server's
+	ReasonUnauthorized        = "Unauthorized"        // the credentials were refused
+	ReasonForbidden           = "Forbidden"           // the credentials do not suffice
+	ReasonSecretInvalid       = "SecretInvalid"       // the Secret is missing or unusable
+	ReasonIdentityChanged     = "IdentityChanged"     // another cluster answers at the endpoint
+	ReasonAlreadyJoined       = "AlreadyJoined"       // the same cluster is joined under another name
+	ReasonIsHub               = "IsHub"               // the endpoint is the hub itself
+	ReasonJoined              = "Joined"              //
+	ReasonComplete            = "Complete"            //
+	ReasonPartial             = "Partial"             // some aggregated API does not answer
+	ReasonMirroring           = "Mirroring"           // first lists are under way
+	ReasonMirrored            = "Mirrored"            //
+	ReasonUnjoining           = "Unjoining"           // the cluster is leaving
+	ReasonWaitingForReachable = "WaitingForReachable" // an earlier condition must be True first
+)
+
+// Finalizer keeps a Cluster until its workloads are orphaned or deleted.
+const Finalizer = "cluster.orrery.dev/unjoin"
+
+// SecretNamespace is where the CLI stores cluster credentials.
+const SecretNamespace = "orrery-cluster"

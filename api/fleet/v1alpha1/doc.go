@@ -1,0 +1,24 @@
+// Package v1alpha1 names the virtual resources of the fleet.orrery.dev group.
+// They are served by orrery itself through API aggregation; nothing of the group
+// is stored in etcd.
+//
+// +groupName=fleet.orrery.dev
+package v1alpha1
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: "fleet.orrery.dev", Version: "v1alpha1"}
+
+const (
+	// ResourcesPath is the root under which the mirrored objects of every cluster
+	// are served as if they were one API server: ResourcesPath + "/api/v1/pods".
+	ResourcesPath = "/apis/fleet.orrery.dev/v1alpha1/resources"
+	// ClustersPath is the root of the per-cluster endpoints:
+	// ClustersPath + "/NAME/proxy/..." reaches the API server of cluster NAME.
+	ClustersPath = "/apis/fleet.orrery.dev/v1alpha1/clusters"
+)
+
+// ClusterAnnotation is set on every object that the fleet API returns and names
+// the cluster that the object lives in.
+const ClusterAnnotation = "fleet.orrery.dev/cluster"

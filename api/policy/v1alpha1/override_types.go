@@ -1,0 +1,268 @@
+package v1alpha1
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OverridePolicy changes objects of its own namespace for some clusters.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced,categories=orrery,shortName=op
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type OverridePolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says what is changed, where and how.
+	// +required
+	Spec OverrideSpec `json:"spec"`
+}
+
+// ClusterOverridePolicy changes objects of every namespace, and cluster-scoped ones, for
+// some clusters. It is applied before the OverridePolicies of the object's namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=cop
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ClusterOverridePolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says what is changed, where and how.
+	// +required
+	Spec OverrideSpec `json:"spec"`
+}
+
+// Override returns the policy as the one type that the code works on.
+func (p *OverridePolicy) Override() *OverridePolicy { return p }
+
+// Override returns the policy as the one type that the code works on; its namespace is
+// empty.
+func (p *ClusterOverridePolicy) Override() *OverridePolicy { return (*OverridePolicy)(p) }
+
+// OverrideSpec says what is changed, where and how.
+type OverrideSpec struct {
+	// resourceSelectors select the objects. Unset: every object in the policy's scope.
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +optional
+	ResourceSelectors []ResourceSelector `json:"resourceSelectors,omitempty"`
+	// overrideRules are applied in order.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=atomic
+	// +required
+	OverrideRules []RuleWithCluster `json:"overrideRules"`
+}
+
+// RuleWithCluster changes objects in some clusters.
+type RuleWithCluster struct {
+	// targetCluster selects the clusters. Unset: every cluster.
+	// +optional
+	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
+	// overriders are the changes.
+	// +required
+	Overriders Overriders `json:"overriders"`
+}
+
+// Overriders are changes of an object. They are applied in the order of the fields here.
+//
+// +kubebuilder:validation:MinProperties=1
+type Overriders struct {
+	// imageOverrider changes parts of container images.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	ImageOverrider []ImageOverrider `json:"imageOverrider,omitempty"`
+	// commandOverrider changes containers' commands.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	CommandOverrider []CommandArgsOverrider `json:"commandOverrider,omitempty"`
+	// argsOverrider changes containers' arguments.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	ArgsOverrider []CommandArgsOverrider `json:"argsOverrider,omitempty"`
+	// labelsOverrider changes labels.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	LabelsOverrider []LabelAnnotationOverrider `json:"labelsOverrider,omitempty"`
+	// annotationsOverrider changes annotations.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	AnnotationsOverrider []LabelAnnotationOverrider `json:"annotationsOverrider,omitempty"`
+	// fieldOverrider changes documents that stand as text in a field.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	FieldOverrider []FieldOverrider `json:"fieldOverrider,omitempty"`
+	// plaintext changes any field by JSON patch (RFC 6902).
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Plaintext []PlaintextOverrider `json:"plaintext,omitempty"`
+}
+
+// OverriderOperator says what is done with a value.
+// +kubebuilder:validation:Enum=add;remove;replace
+type OverriderOperator string
+
+// The values of OverriderOperator.
+const (
+	OverriderOpAdd     OverriderOperator = "add"
+	OverriderOpRemove  OverriderOperator = "remove"
+	OverriderOpReplace OverriderOperator = "replace"
+)
+
+// ImageOverrider changes one part of images, [registry/]repository[:tag|@digest].
+//
+// +kubebuilder:validation:XValidation:rule="self.operator == 'remove' || (has(self.value) && self.value != '')",message="value is required with add and replace"
+type ImageOverrider struct {
+	// predicate says which images. Unset: every container and init container of a Pod,
+	// or of a workload's pod template.
+	// +optional
+	Predicate *ImagePredicate `json:"predicate,omitempty"`
+	// component is the part to change.
+	// +kubebuilder:validation:Enum=Registry;Repository;Tag
+	// +required
+	Component ImageComponent `json:"component"`
+	// operator is add (append to the part), remove or replace.
+	// +required
+	Operator OverriderOperator `json:"operator"`
+	// value to be added or to replace the part with.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Value string `json:"value,omitempty"`
+}
+
+// ImagePredicate says where images are.
+type ImagePredicate struct {
+	// path is a JSON pointer (RFC 6901) to a field that holds an image.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Path string `json:"path"`
+}
+
+// ImageComponent is a part of an image.
+type ImageComponent string
+
+// The values of ImageComponent. Tag is the tag or the digest.
+const (
+	ImageRegistry   ImageComponent = "Registry"
+	ImageRepository ImageComponent = "Repository"
+	ImageTag        ImageComponent = "Tag"
+)
+
+// CommandArgsOverrider changes a container's command or arguments.
+//
+// +kubebuilder:validation:XValidation:rule="self.operator in ['add', 'remove']",message="operator is add or remove"
+type CommandArgsOverrider struct {
+	// containerName is the container, or init container.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	ContainerName string `json:"containerName"`
+	// operator is add (append) or remove.
+	// +required
+	Operator OverriderOperator `json:"operator"`
+	// value is the words to be added or removed.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	Value []string `json:"value,omitempty"`
+}
+
+// LabelAnnotationOverrider changes labels or annotations.
+type LabelAnnotationOverrider struct {
+	// operator is add (sets the keys that are absent), replace (sets the keys that are
+	// present) or remove (drops the keys; the values do not matter).
+	// +required
+	Operator OverriderOperator `json:"operator"`
+	// value is the keys and their values.
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=64
+	// +required
+	Value map[string]string `json:"value"`
+}
+
+// FieldOverrider changes a JSON or YAML document that stands as text in a field, such as
+// a key of a ConfigMap.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.json) != has(self.yaml)",message="set one of json and yaml"
+type FieldOverrider struct {
+	// fieldPath is a JSON pointer (RFC 6901) to the text.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	FieldPath string `json:"fieldPath"`
+	// json are changes of a JSON document.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	JSON []FieldPatchOperation `json:"json,omitempty"`
+	// yaml are changes of a YAML document.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	YAML []FieldPatchOperation `json:"yaml,omitempty"`
+}
+
+// FieldPatchOperation is one change inside a document.
+type FieldPatchOperation struct {
+	// subPath is a JSON pointer (RFC 6901) inside the document.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	SubPath string `json:"subPath"`
+	// operator is add, remove or replace.
+	// +required
+	Operator OverriderOperator `json:"operator"`
+	// value to be added or to replace with, and then required; any JSON. CEL cannot see a
+	// value of any type, so rendering refuses an override that lacks it.
+	// +optional
+	Value *apiextensionsv1.JSON `json:"value,omitempty"`
+}
+
+// PlaintextOverrider changes a field.
+type PlaintextOverrider struct {
+	// path is a JSON pointer (RFC 6901) to the field, such as /spec/replicas.
+	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Path string `json:"path"`
+	// operator is add, remove or replace.
+	// +required
+	Operator OverriderOperator `json:"operator"`
+	// value to be added or to replace with, and then required; any JSON. CEL cannot see a
+	// value of any type, so rendering refuses an override that lacks it.
+	// +optional
+	Value *apiextensionsv1.JSON `json:"value,omitempty"`
+}
+
+// OverridePolicyList is a list of OverridePolicies.
+//
+// +kubebuilder:object:root=true
+type OverridePolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OverridePolicy `json:"items"`
+}
+
+// ClusterOverridePolicyList is a list of ClusterOverridePolicies.
+//
+// +kubebuilder:object:root=true
+type ClusterOverridePolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterOverridePolicy `json:"items"`
+}

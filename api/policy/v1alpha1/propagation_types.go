@@ -1,0 +1,325 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PropagationPolicy claims objects of its own namespace and says which clusters they
+// are placed in.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,categories=orrery,shortName=pp
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`
+// +kubebuilder:printcolumn:name="Priority",type=integer,priority=1,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type PropagationPolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says what is claimed and where it is placed.
+	// +required
+	Spec PropagationSpec `json:"spec"`
+	// status is what the policy claims.
+	// +optional
+	Status PropagationStatus `json:"status,omitzero"`
+}
+
+// ClusterPropagationPolicy claims objects of every namespace, and cluster-scoped ones,
+// and says which clusters they are placed in.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=cpp
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`
+// +kubebuilder:printcolumn:name="Priority",type=integer,priority=1,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ClusterPropagationPolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says what is claimed and where it is placed.
+	// +required
+	Spec PropagationSpec `json:"spec"`
+	// status is what the policy claims.
+	// +optional
+	Status PropagationStatus `json:"status,omitzero"`
+}
+
+// Propagation returns the policy as the one type that the code works on. The two kinds
+// have the same fields, so a field added to one alone does not compile.
+func (p *PropagationPolicy) Propagation() *PropagationPolicy { return p }
+
+// Propagation returns the policy as the one type that the code works on; its namespace
+// is empty.
+func (p *ClusterPropagationPolicy) Propagation() *PropagationPolicy { return (*PropagationPolicy)(p) }
+
+// PropagationSpec says what is claimed and where it is placed.
+type PropagationSpec struct {
+	// resourceSelectors select the objects. An object that matches any of them is
+	// selected.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +required
+	ResourceSelectors []ResourceSelector `json:"resourceSelectors"`
+
+	// placement says which clusters the objects are placed in. Unset: every cluster.
+	// +optional
+	Placement Placement `json:"placement,omitzero"`
+
+	// priority decides between policies of the same scope that select the same object:
+	// the higher wins. Namespaced policies come before cluster-wide ones whatever the
+	// priority; between equals the more specific selector wins, then the name.
+	// +kubebuilder:default=0
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+
+	// conflictResolution says what happens when an object of the same name exists in a
+	// cluster and was not placed there by this hub. Abort: it is left alone and the
+	// binding says so. Overwrite: it is taken over.
+	// +kubebuilder:default=Abort
+	// +optional
+	ConflictResolution ConflictResolution `json:"conflictResolution,omitempty"`
+
+	// preserveResourcesOnDeletion keeps the copies in the clusters when the object is
+	// deleted on the hub. The default is false.
+	// +optional
+	PreserveResourcesOnDeletion *bool `json:"preserveResourcesOnDeletion,omitempty"`
+}
+
+// ResourceSelector selects objects by kind and optionally by name or labels.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.name) || self.name == '' || !has(self.labelSelector)",message="name and labelSelector exclude each other: a name already selects one object"
+// +kubebuilder:validation:XValidation:rule="!(self.apiVersion.startsWith('policy.orrery.dev/') || self.apiVersion.startsWith('work.orrery.dev/') || self.apiVersion.startsWith('cluster.orrery.dev/'))",message="Orrery's own policies, bindings and clusters cannot be placed"
+type ResourceSelector struct {
+	// apiVersion of the objects, such as apps/v1.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +required
+	APIVersion string `json:"apiVersion"`
+	// kind of the objects, such as Deployment.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Kind string `json:"kind"`
+	// namespace of the objects. Unset: the policy's own namespace; in a cluster-wide
+	// policy, every namespace.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// name of the object. Unset: any name.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Name string `json:"name,omitempty"`
+	// labelSelector selects objects by label. Unset: any labels.
+	// +optional
+	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
+}
+
+// Placement says which clusters objects are placed in.
+type Placement struct {
+	// clusterAffinity selects clusters. Unset: every cluster.
+	// +optional
+	ClusterAffinity *ClusterAffinity `json:"clusterAffinity,omitempty"`
+	// clusterTolerations let objects into clusters with matching taints.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	ClusterTolerations []corev1.Toleration `json:"clusterTolerations,omitempty"`
+	// replicaScheduling says how the replicas of a workload are spread. Unset:
+	// Duplicated.
+	// +optional
+	ReplicaScheduling *ReplicaSchedulingStrategy `json:"replicaScheduling,omitempty"`
+}
+
+// ClusterAffinity selects clusters; every part that is set must match.
+type ClusterAffinity struct {
+	// labelSelector selects clusters by their labels.
+	// +optional
+	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
+	// fieldSelector selects clusters by provider, region and zone.
+	// +optional
+	FieldSelector *FieldSelector `json:"fieldSelector,omitempty"`
+	// clusterNames are the clusters to choose from. Unset: every cluster.
+	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=48
+	// +listType=set
+	// +optional
+	ClusterNames []string `json:"clusterNames,omitempty"`
+	// exclude names clusters that are never chosen.
+	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=48
+	// +listType=set
+	// +optional
+	ExcludeClusters []string `json:"exclude,omitempty"`
+}
+
+// FieldSelector selects clusters by their fields.
+type FieldSelector struct {
+	// matchExpressions must all match. The keys are provider, region and zone.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	MatchExpressions []FieldSelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// FieldSelectorRequirement is one condition on a cluster's field.
+//
+// +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",message="values are required with In and NotIn, and must be empty with Exists and DoesNotExist"
+type FieldSelectorRequirement struct {
+	// key is the field.
+	// +kubebuilder:validation:Enum=provider;region;zone
+	// +required
+	Key string `json:"key"`
+	// operator relates the field to the values. A cluster with several zones matches In
+	// when any of them is among the values, and NotIn when none is.
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
+	// +required
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+	// values to compare with.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +optional
+	Values []string `json:"values,omitempty"`
+}
+
+// ReplicaSchedulingStrategy says how replicas are spread over clusters.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.weightPreference) || self.replicaSchedulingType == 'Divided'",message="weightPreference needs replicaSchedulingType Divided"
+type ReplicaSchedulingStrategy struct {
+	// replicaSchedulingType is Duplicated, every cluster gets all replicas; or Divided,
+	// the clusters share them.
+	// +kubebuilder:validation:Enum=Duplicated;Divided
+	// +kubebuilder:default=Duplicated
+	// +optional
+	ReplicaSchedulingType ReplicaSchedulingType `json:"replicaSchedulingType,omitempty"`
+	// replicaDivisionPreference says how shares are found: Weighted.
+	// +kubebuilder:validation:Enum=Weighted
+	// +kubebuilder:default=Weighted
+	// +optional
+	ReplicaDivisionPreference ReplicaDivisionPreference `json:"replicaDivisionPreference,omitempty"`
+	// weightPreference gives the weights. Unset: every cluster weighs the same.
+	// +optional
+	WeightPreference *ClusterPreferences `json:"weightPreference,omitempty"`
+}
+
+// ReplicaSchedulingType says whether replicas are copied or shared out.
+type ReplicaSchedulingType string
+
+// The values of ReplicaSchedulingType.
+const (
+	Duplicated ReplicaSchedulingType = "Duplicated"
+	Divided    ReplicaSchedulingType = "Divided"
+)
+
+// ReplicaDivisionPreference says how shares are found.
+type ReplicaDivisionPreference string
+
+// Weighted shares replicas out in proportion to weights.
+const Weighted ReplicaDivisionPreference = "Weighted"
+
+// ClusterPreferences weigh clusters.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.staticWeightList) != has(self.dynamicWeight)",message="set one of staticWeightList and dynamicWeight"
+type ClusterPreferences struct {
+	// staticWeightList weighs clusters by fixed numbers. A cluster that no entry selects
+	// gets no replicas; one that several select gets the greatest weight.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +optional
+	StaticWeightList []StaticClusterWeight `json:"staticWeightList,omitempty"`
+	// dynamicWeight is AvailableReplicas: clusters are weighed by how many more replicas
+	// fit into their free capacity.
+	// +kubebuilder:validation:Enum=AvailableReplicas
+	// +optional
+	DynamicWeight DynamicWeightFactor `json:"dynamicWeight,omitempty"`
+}
+
+// StaticClusterWeight is the weight of some clusters.
+type StaticClusterWeight struct {
+	// targetCluster selects the clusters.
+	// +required
+	TargetCluster ClusterAffinity `json:"targetCluster"`
+	// weight of each of them.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +required
+	Weight int64 `json:"weight"`
+}
+
+// DynamicWeightFactor names a measured weight.
+type DynamicWeightFactor string
+
+// DynamicWeightByAvailableReplicas weighs clusters by free capacity.
+const DynamicWeightByAvailableReplicas DynamicWeightFactor = "AvailableReplicas"
+
+// ConflictResolution says what happens to an object that is already there.
+// +kubebuilder:validation:Enum=Abort;Overwrite
+type ConflictResolution string
+
+// The values of ConflictResolution.
+const (
+	ConflictAbort     ConflictResolution = "Abort"
+	ConflictOverwrite ConflictResolution = "Overwrite"
+)
+
+// PropagationStatus is what a policy claims.
+type PropagationStatus struct {
+	// claimed is the number of objects that this policy places.
+	// +optional
+	Claimed int32 `json:"claimed"`
+	// conditions: Ready sums up Claimed and Undisputed.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Condition types of both propagation policies.
+const (
+	// ConditionReady is True when every other condition is.
+	ConditionReady = "Ready"
+	// ConditionClaimed is True when the policy places at least one object.
+	ConditionClaimed = "Claimed"
+	// ConditionUndisputed is False when objects that this policy selects are placed by
+	// another policy, which the message names.
+	ConditionUndisputed = "Undisputed"
+)
+
+// Reasons of the policies' conditions.
+const (
+	ReasonReady           = "Ready"
+	ReasonClaimed         = "Claimed"
+	ReasonNothingSelected = "NothingSelected" // no object matches the selectors
+	ReasonKindNotServed   = "KindNotServed"   // the hub serves no such kind
+	ReasonUndisputed      = "Undisputed"
+	ReasonLostClaim       = "LostClaim" // another policy comes first for some objects
+)
+
+// PropagationPolicyList is a list of PropagationPolicies.
+//
+// +kubebuilder:object:root=true
+type PropagationPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []PropagationPolicy `json:"items"`
+}
+
+// ClusterPropagationPolicyList is a list of ClusterPropagationPolicies.
+//
+// +kubebuilder:object:root=true
+type ClusterPropagationPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterPropagationPolicy `json:"items"`
+}

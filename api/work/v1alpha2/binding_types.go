@@ -1,0 +1,262 @@
+package v1alpha2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// ResourceBinding binds one namespaced object on the hub, its template, to the clusters
+// that it is placed in. It holds a reference, a placement and a compact status, never a
+// copy of the template, so it does not grow with manifests.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,categories=orrery,shortName=rb
+// +kubebuilder:printcolumn:name="Scheduled",type=string,JSONPath=`.status.conditions[?(@.type=="Scheduled")].status`
+// +kubebuilder:printcolumn:name="Applied",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].status`
+// +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].reason`
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.spec.clusters[*].name`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ResourceBinding struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is the placement.
+	// +required
+	Spec BindingSpec `json:"spec"`
+	// status is what became of it.
+	// +optional
+	Status BindingStatus `json:"status,omitzero"`
+}
+
+// ClusterResourceBinding binds one cluster-scoped object on the hub to the clusters that
+// it is placed in.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=crb
+// +kubebuilder:printcolumn:name="Scheduled",type=string,JSONPath=`.status.conditions[?(@.type=="Scheduled")].status`
+// +kubebuilder:printcolumn:name="Applied",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].status`
+// +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].reason`
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.spec.clusters[*].name`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ClusterResourceBinding struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is the placement.
+	// +required
+	Spec BindingSpec `json:"spec"`
+	// status is what became of it.
+	// +optional
+	Status BindingStatus `json:"status,omitzero"`
+}
+
+// Binding returns the binding as the one type that the code works on.
+func (b *ResourceBinding) Binding() *ResourceBinding { return b }
+
+// Binding returns the binding as the one type that the code works on; its namespace is
+// empty.
+func (b *ClusterResourceBinding) Binding() *ResourceBinding { return (*ResourceBinding)(b) }
+
+// BindingSpec is the placement of one template.
+type BindingSpec struct {
+	// resource is the template.
+	// +required
+	Resource ObjectReference `json:"resource"`
+	// policyRef is the policy that claimed the template, at the generation that the
+	// placement follows.
+	// +required
+	PolicyRef PolicyReference `json:"policyRef"`
+	// replicas that the template asks for; unset for kinds without replicas.
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+	// clusters that the template is placed in.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Clusters []TargetCluster `json:"clusters,omitempty"`
+	// conflictResolution as the policy says; unset: Abort.
+	// +optional
+	ConflictResolution policyv1alpha1.ConflictResolution `json:"conflictResolution,omitempty"`
+	// preserveResourcesOnDeletion as the policy says.
+	// +optional
+	PreserveResourcesOnDeletion bool `json:"preserveResourcesOnDeletion,omitempty"`
+}
+
+// ObjectReference names a template. The namespace is the binding's own.
+type ObjectReference struct {
+	// apiVersion of the template.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +required
+	APIVersion string `json:"apiVersion"`
+	// kind of the template.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Kind string `json:"kind"`
+	// name of the template.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+	// uid of the template; a template of the same name with another uid is another object.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+}
+
+// PolicyReference names the policy that claimed a template.
+type PolicyReference struct {
+	// kind is PropagationPolicy, in the binding's namespace, or ClusterPropagationPolicy.
+	// +kubebuilder:validation:Enum=PropagationPolicy;ClusterPropagationPolicy
+	// +required
+	Kind string `json:"kind"`
+	// name of the policy.
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+	// generation of the policy that the placement follows.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
+}
+
+// TargetCluster is a cluster that the template is placed in.
+type TargetCluster struct {
+	// name of the cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +required
+	Name string `json:"name"`
+	// replicas there; unset for kinds without replicas.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+}
+
+// BindingStatus is what became of a placement.
+type BindingStatus struct {
+	// schedulerObservedGeneration is the generation of the spec that Scheduled speaks of.
+	// +optional
+	SchedulerObservedGeneration int64 `json:"schedulerObservedGeneration,omitempty"`
+	// aggregatedStatus says how the template fares in each cluster.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=map
+	// +listMapKey=clusterName
+	// +optional
+	AggregatedStatus []AggregatedStatusItem `json:"aggregatedStatus,omitempty"`
+	// conditions: Scheduled, FullyApplied, Healthy.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AggregatedStatusItem says how the template fares in one cluster.
+type AggregatedStatusItem struct {
+	// clusterName is the cluster.
+	// +kubebuilder:validation:MaxLength=48
+	// +required
+	ClusterName string `json:"clusterName"`
+	// applied is true when the cluster has the manifest as rendered.
+	// +optional
+	Applied bool `json:"applied,omitempty"`
+	// appliedMessage says why it has not: the API server's own words where it refused.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	AppliedMessage string `json:"appliedMessage,omitempty"`
+	// health of the object there. Unknown while the cluster is unreachable.
+	// +optional
+	Health ResourceHealth `json:"health,omitempty"`
+	// status is the part of the object's own status that its kind's interpreter keeps; it
+	// is the last one seen while health is Unknown.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +optional
+	Status *runtime.RawExtension `json:"status,omitempty"`
+}
+
+// ResourceHealth says whether an object does its job.
+// +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown
+type ResourceHealth string
+
+// The values of ResourceHealth.
+const (
+	ResourceHealthy   ResourceHealth = "Healthy"
+	ResourceUnhealthy ResourceHealth = "Unhealthy"
+	ResourceUnknown   ResourceHealth = "Unknown"
+)
+
+// ResourceBindingList is a list of ResourceBindings.
+//
+// +kubebuilder:object:root=true
+type ResourceBindingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ResourceBinding `json:"items"`
+}
+
+// ClusterResourceBindingList is a list of ClusterResourceBindings.
+//
+// +kubebuilder:object:root=true
+type ClusterResourceBindingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterResourceBinding `json:"items"`
+}
+
+// Condition types of both bindings.
+const (
+	// ConditionScheduled is True when clusters were found for the template. Its message
+	// says of each cluster that was not chosen why not.
+	ConditionScheduled = "Scheduled"
+	// ConditionFullyApplied is True when every cluster has the manifest as rendered.
+	ConditionFullyApplied = "FullyApplied"
+	// ConditionHealthy is True when the object is healthy in every cluster, Unknown when
+	// some cluster cannot be asked.
+	ConditionHealthy = "Healthy"
+)
+
+// Reasons of the bindings' conditions.
+const (
+	ReasonScheduled          = "Scheduled"
+	ReasonNoClusterFits      = "NoClusterFits"      // every cluster was filtered out
+	ReasonInsufficient       = "Insufficient"       // fewer replicas fit than are asked for
+	ReasonPolicyGone         = "PolicyGone"         // no policy claims the template any more; its placement stays
+	ReasonFullyApplied       = "FullyApplied"       //
+	ReasonApplying           = "Applying"           // some cluster has not answered yet
+	ReasonConflict           = "Conflict"           // an object that is not ours is in the way
+	ReasonRejected           = "Rejected"           // a cluster refused the manifest
+	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
+	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
+	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
+	ReasonHealthy            = "Healthy"            //
+	ReasonUnhealthy          = "Unhealthy"          //
+	ReasonProgressing        = "Progressing"        // not healthy yet
+)
+
+// Marks on the objects in members. User objects on the hub get none.
+const (
+	// BindingLabel holds the UID of the binding that placed an object.
+	BindingLabel = "work.orrery.dev/binding"
+	// DigestAnnotation holds the digest of the manifest as rendered.
+	DigestAnnotation = "work.orrery.dev/digest"
+	// NamespaceLabel marks a namespace in a member that was created for placed objects;
+	// its value is the hub's id, the UID of its kube-system namespace.
+	NamespaceLabel = "work.orrery.dev/created-by"
+	// FieldManager owns the fields of placed objects.
+	FieldManager = "orrery"
+)
+
+// Finalizer keeps a binding until its objects are gone from every cluster, or orphaned.
+const Finalizer = "work.orrery.dev/placed"

@@ -1,0 +1,20 @@
+package v1alpha2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: "work.orrery.dev", Version: "v1alpha2"}
+
+// AddToScheme adds the kinds of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&ResourceBinding{}, &ResourceBindingList{},
+		&ClusterResourceBinding{}, &ClusterResourceBindingList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,12 @@
+// Command orrery is one control plane for many Kubernetes clusters.
+package main
+
+import (
+	"os"
+
+	"orrery.dev/orrery/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

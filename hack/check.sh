@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The checks that need no running server: each one says how to mend what it found.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tool() { go tool -modfile=go.tools.mod "$@"; }
+
+step() { echo "check: $1" >&2; }
+
+step "modules are tidy"
+go mod tidy -diff || { echo "run: go mod tidy" >&2; exit 1; }
+(cd kube && go mod tidy -diff) || { echo "run: cd kube && go mod tidy" >&2; exit 1; }
+
+step "generated files are up to date"
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+cp -r --parents api config docs/reference "$before"
+make --no-print-directory generate >/dev/null
+for dir in api config docs/reference; do
+  diff -r "$before/$dir" "$dir" || { echo "generated files were out of date; they are now regenerated: commit them" >&2; exit 1; }
+done
+
+step "vet"
+go vet ./...
+(cd kube && go vet .)
+
+step "format and lint"
+tool golangci-lint run ./...

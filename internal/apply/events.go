@@ -1,0 +1,207 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/render"
+	"orrery.dev/orrery/internal/template"
+)
+
+// sweepDelay coalesces the looks at a namespace that is being emptied.
+const sweepDelay = time.Second
+
+// enqueue has a binding looked at in every cluster that may hold something of it.
+func (a *Applier) enqueue(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
+	for _, o := range a.mirror.Placed(b.UID) {
+		clusters.Insert(o.Cluster)
+	}
+	for cluster := range clusters {
+		if l, ok := a.lane(cluster); ok {
+			l.queue.Add(item{binding: Name(b)})
+		}
+	}
+}
+
+func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
+	if after == nil {
+		a.ledger.forget(before.UID)
+		a.held.Delete(before.UID)
+		return
+	}
+	clusters := Clusters(after)
+	if before != nil {
+		if before.Generation == after.Generation && before.DeletionTimestamp.IsZero() == after.DeletionTimestamp.IsZero() {
+			return // only its status changed
+		}
+		clusters = clusters.Union(Clusters(before))
+	}
+	a.enqueue(after, clusters)
+	a.finalizing.look(after)
+}
+
+func (a *Applier) templateChanged(e template.Event) {
+	if e.Name == "" { // the kind was listed
+		for _, b := range a.bindings.All() {
+			if kindOf(b) == e.GVK {
+				a.enqueue(b, Clusters(b))
+			}
+		}
+		return
+	}
+	if b, ok := a.bindings.Of(e.GVK, e.Namespace, e.Name); ok {
+		a.enqueue(b, Clusters(b))
+	}
+}
+
+func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) {
+	either := slices.DeleteFunc([]*policyv1alpha1.OverridePolicy{before, after},
+		func(p *policyv1alpha1.OverridePolicy) bool { return p == nil })
+	for _, b := range a.bindings.All() {
+		if namespace := either[0].Namespace; namespace != "" && namespace != b.Namespace {
+			continue
+		}
+		o, state := a.template(b)
+		if state == template.Found && len(render.Overrides(either, o)) > 0 {
+			a.enqueue(b, Clusters(b))
+		}
+	}
+}
+
+func (a *Applier) memberChanged(e member.Event) {
+	switch e.Type {
+	case member.Joined:
+		a.open(e.Name)
+	case member.Changed:
+		if l, ok := a.lane(e.Name); ok {
+			l.memberChanged()
+		}
+	case member.Left:
+		a.mu.Lock()
+		l, ok := a.lanes[e.Name]
+		delete(a.lanes, e.Name)
+		a.mu.Unlock()
+		if ok {
+			l.close()
+		}
+		a.ledger.forgetCluster(e.Name)
+		for _, name := range a.bindings.In(e.Name) {
+			if b, ok := a.bindings.Get(name); ok {
+				a.finalizing.look(b)
+			}
+		}
+	}
+}
+
+// observed looks at what the mirror saw, unless it is what is wanted: most events are
+// changes of status.
+func (a *Applier) observed(e mirror.Event) {
+	l, ok := a.lane(e.Cluster)
+	if !ok {
+		return
+	}
+	if e.Type == mirror.Synced {
+		l.listed(e.Resource)
+	}
+	if e.Resource == namespaceResource.GroupResource() {
+		if e.Type == mirror.Synced {
+			l.lookAtNamespaces()
+		} else if e.Type == mirror.Changed {
+			l.queue.AddAfter(item{namespace: e.Name}, sweepDelay)
+		}
+	}
+	b, ok := a.bindings.ByUID(e.Binding)
+	if !ok {
+		return
+	}
+	if e.Type == mirror.Deleted && e.Namespace != "" {
+		l.queue.AddAfter(item{namespace: e.Namespace}, sweepDelay)
+	}
+	if !a.asWanted(b, e) {
+		l.queue.Add(item{binding: Name(b)})
+	}
+	if _, held := a.held.Load(b.UID); !held {
+		return
+	}
+	for _, o := range a.mirror.Placed(b.UID) {
+		if _, stays := target(b, o.Cluster); !stays && o.Cluster != e.Cluster {
+			if other, ok := a.lane(o.Cluster); ok {
+				other.queue.Add(item{binding: Name(b)})
+			}
+		}
+	}
+}
+
+// asWanted is true when an observed change leaves nothing to do, or is the lane's doing.
+func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool {
+	if e.Type != mirror.Changed || !b.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if _, placed := target(b, e.Cluster); !placed {
+		return false
+	}
+	known, _ := a.ledger.get(b.UID, e.Cluster)
+	if known.busy {
+		return true
+	}
+	presence, o := a.mirror.Lookup(e.Cluster, e.Resource, e.Namespace, e.Name)
+	return presence == mirror.Placed && known.result.Applied && !o.Deleting &&
+		known.digest == o.Digest && known.fields == o.Fields
+}
+
+func (a *Applier) watchHubNamespaces(ctx context.Context, informers cache.Informers) error {
+	synced, err := watch(ctx, informers, hubNamespace(), func(_, after client.Object) {
+		if after == nil {
+			a.everyLane((*lane).lookAtNamespaces)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("watch the hub's namespaces: %w", err)
+	}
+	a.namespacesSynced = synced
+	return nil
+}
+
+// template returns the template of a binding.
+func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, template.State) {
+	o, state := a.templates.Get(kindOf(b), b.Namespace, b.Spec.Resource.Name)
+	if state == template.Found && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
+		return nil, template.Absent // another object of the same name
+	}
+	return o, state
+}
+
+func kindOf(b *workv1alpha2.ResourceBinding) schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+}
+
+// target is what a binding wants of a cluster.
+func target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.TargetCluster, bool) {
+	for _, c := range b.Spec.Clusters {
+		if c.Name == cluster {
+			return c, true
+		}
+	}
+	return workv1alpha2.TargetCluster{}, false
+}
+
+func traitsOf(m *member.Member) traits {
+	c := m.Cluster()
+	return traits{
+		reachable: m.Reachable(), leaving: m.Leaving(), apis: m.APIs(),
+		generation: c.Generation, labels: labels.Set(c.Labels).String(),
+	}
+}

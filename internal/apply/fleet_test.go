@@ -1,0 +1,386 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/template"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// The servers: a hub and two members.
+const (
+	hubServer = iota
+	oakServer
+	elmServer
+	servers
+)
+
+const deadline = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	testenv.Main(m, servers)
+}
+
+// source is a template cache that a test fills.
+type source struct {
+	mu          sync.Mutex
+	all         map[string]*unstructured.Unstructured
+	subscribers []func(template.Event)
+}
+
+func sourceKey(gvk schema.GroupVersionKind, namespace, name string) string {
+	return fmt.Sprint(gvk, namespace, "/", name)
+}
+
+func (s *source) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, template.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o, ok := s.all[sourceKey(gvk, namespace, name)]; ok {
+		return o, template.Found
+	}
+	return nil, template.Absent
+}
+
+func (s *source) Subscribe(f func(template.Event)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subscribers = append(s.subscribers, f)
+}
+
+func (s *source) set(o *unstructured.Unstructured) {
+	s.mu.Lock()
+	s.all[sourceKey(o.GroupVersionKind(), o.GetNamespace(), o.GetName())] = o
+	subscribers := s.subscribers
+	s.mu.Unlock()
+	for _, f := range subscribers {
+		f(template.Event{GVK: o.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+}
+
+// outdated is a mirror that, once for each object, has not seen it yet.
+type outdated struct {
+	*mirror.Mirror
+
+	mu     sync.Mutex
+	hidden map[string]bool
+}
+
+func (o *outdated) hide(cluster, namespace, name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.hidden[cluster+"/"+namespace+"/"+name] = true
+}
+
+func (o *outdated) hides() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.hidden) > 0
+}
+
+func (o *outdated) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (mirror.Presence, mirror.Object) {
+	presence, object := o.Mirror.Lookup(cluster, gr, namespace, name)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if key := cluster + "/" + namespace + "/" + name; presence == mirror.Foreign && o.hidden[key] {
+		delete(o.hidden, key)
+		return mirror.Absent, mirror.Object{}
+	}
+	return presence, object
+}
+
+// fleet is a hub, its members and the rooms that apply works with.
+type fleet struct {
+	t         *testing.T // the test or subtest that runs
+	whole     *testing.T
+	scheme    *runtime.Scheme
+	hub       client.Client
+	hubID     string
+	dir       string
+	templates *source
+
+	applier  *Applier
+	registry *member.Registry
+	mirror   *mirror.Mirror
+	outdated *outdated // what the applier sees of the mirror
+	stop     func()
+	writes   atomic.Int64 // to bindings
+}
+
+// counting counts the requests that change bindings.
+type counting struct {
+	next   http.RoundTripper
+	writes *atomic.Int64
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "resourcebindings") {
+		c.writes.Add(1)
+	}
+	return c.next.RoundTrip(r)
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{t: t, whole: t, scheme: runtime.NewScheme(), dir: t.TempDir(), templates: &source{all: map[string]*unstructured.Unstructured{}}}
+	f.must(errors.Join(
+		clientgoscheme.AddToScheme(f.scheme), clusterv1alpha1.AddToScheme(f.scheme),
+		policyv1alpha1.AddToScheme(f.scheme), workv1alpha2.AddToScheme(f.scheme),
+		testenv.InstallCRDs(testenv.Config(hubServer)),
+	))
+	f.hub = f.client(testenv.Config(hubServer))
+	system := &corev1.Namespace{}
+	f.must(f.hub.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	f.hubID = string(system.UID)
+	return f
+}
+
+func (f *fleet) client(cfg *rest.Config) client.Client {
+	f.t.Helper()
+	c, err := client.New(cfg, client.Options{Scheme: f.scheme})
+	f.must(err)
+	return c
+}
+
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// join joins a cluster and waits until it is reachable.
+func (f *fleet) join(name string, kubeconfig []byte) {
+	f.t.Helper()
+	_, err := member.Join(f.t.Context(), f.hub, member.JoinOptions{Name: name, Kubeconfig: kubeconfig, HubID: f.hubID})
+	f.must(err)
+	f.eventually(name+" is reachable", func() error { return f.reachable(name) })
+}
+
+func (f *fleet) reachable(name string) error {
+	if m, ok := f.registry.Member(name); !ok || !m.Reachable() {
+		return errors.New("it is not")
+	}
+	return nil
+}
+
+// start runs the rooms, as orrery server does.
+func (f *fleet) start() {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := testenv.Config(hubServer)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &f.writes} })
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: f.scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	f.must(err)
+	db, err := store.Open(ctx, f.dir)
+	f.must(err)
+	f.registry, err = member.Add(mgr, member.Options{
+		HubID:         f.hubID,
+		Observe:       func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
+		Leave:         func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) },
+		Left:          func(cluster string) error { return f.mirror.Drop(cluster) },
+		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
+	})
+	f.must(err)
+	f.mirror = mirror.New(db, f.registry, logr.Discard())
+	f.must(mgr.Add(manager.RunnableFunc(f.mirror.Start)))
+	f.outdated = &outdated{Mirror: f.mirror, hidden: map[string]bool{}}
+	f.applier, err = add(mgr, f.registry, f.outdated, f.templates, f.hubID)
+	f.must(err)
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-done, db.Close()); err != nil {
+			f.whole.Error(err)
+		}
+	})
+	f.whole.Cleanup(f.stop)
+}
+
+func (f *fleet) eventually(what string, check func() error) {
+	f.t.Helper()
+	end := time.Now().Add(deadline)
+	err := check()
+	for err != nil {
+		if time.Now().After(end) {
+			f.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		err = check()
+	}
+}
+
+// calls is how many requests were made to members.
+func (f *fleet) calls(verb string) float64 {
+	f.t.Helper()
+	if verb != "" {
+		return testutil.ToFloat64(calls.WithLabelValues(verb))
+	}
+	var sum float64
+	for _, verb := range []string{"apply", "create", "get", "unmark", "delete"} {
+		sum += f.calls(verb)
+	}
+	return sum
+}
+
+// configMap is a template. It exists in the test's template cache only.
+func configMap(namespace, name, value string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"key": value}}}
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	o.SetUID(types.UID("template-" + name))
+	return o
+}
+
+// bind places a template.
+func (f *fleet) bind(o *unstructured.Unstructured, change func(*workv1alpha2.BindingSpec), clusters ...string) *workv1alpha2.ResourceBinding {
+	f.t.Helper()
+	f.templates.set(o)
+	b := &workv1alpha2.ResourceBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName() + "-binding", Finalizers: []string{workv1alpha2.Finalizer}},
+		Spec: workv1alpha2.BindingSpec{
+			Resource:  workv1alpha2.ObjectReference{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID()},
+			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+			Clusters:  targets(clusters),
+		},
+	}
+	if change != nil {
+		change(&b.Spec)
+	}
+	f.must(f.hub.Create(f.t.Context(), b))
+	return b
+}
+
+func targets(clusters []string) []workv1alpha2.TargetCluster {
+	out := make([]workv1alpha2.TargetCluster, 0, len(clusters))
+	for _, c := range clusters {
+		out = append(out, workv1alpha2.TargetCluster{Name: c})
+	}
+	return out
+}
+
+// move changes the clusters of a binding.
+func (f *fleet) move(b *workv1alpha2.ResourceBinding, clusters ...string) {
+	f.t.Helper()
+	f.eventually("move", func() error {
+		if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		b.Spec.Clusters = targets(clusters)
+		return f.hub.Update(f.t.Context(), b)
+	})
+}
+
+// result waits for a result.
+func (f *fleet) result(b *workv1alpha2.ResourceBinding, cluster, reason string) Result {
+	f.t.Helper()
+	var r Result
+	f.eventually(fmt.Sprintf("%s in %s", reason, cluster), func() error {
+		var ok bool
+		if r, ok = f.applier.Result(b.UID, cluster); !ok || r.Reason != reason || r.Generation != b.Generation {
+			return fmt.Errorf("it is %+v (known: %t)", r, ok)
+		}
+		return nil
+	})
+	return r
+}
+
+// gone waits until an object is gone.
+func (f *fleet) gone(c client.Client, o client.Object) {
+	f.t.Helper()
+	f.eventually(fmt.Sprintf("%T %s is gone", o, o.GetName()), func() error {
+		err := c.Get(f.t.Context(), client.ObjectKeyFromObject(o), o)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is there"))
+	})
+}
+
+// data waits until a config map holds a value.
+func (f *fleet) data(c client.Client, namespace, name, value string) *corev1.ConfigMap {
+	f.t.Helper()
+	o := &corev1.ConfigMap{}
+	f.eventually(fmt.Sprintf("config map %s holds %q", name, value), func() error {
+		if err := c.Get(f.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+			return err
+		}
+		if o.Data["key"] != value {
+			return fmt.Errorf("it holds %v", o.Data)
+		}
+		return nil
+	})
+	return o
+}
+
+// placed returns an error unless the mirror knows n objects of a binding in a cluster.
+func (f *fleet) placed(b *workv1alpha2.ResourceBinding, cluster string, n int) error {
+	found := 0
+	for _, o := range f.mirror.Placed(b.UID) {
+		if o.Cluster == cluster {
+			found++
+		}
+	}
+	if found != n {
+		return fmt.Errorf("there are %d objects, want %d", found, n)
+	}
+	return nil
+}
+
+// presence returns an error unless the mirror says that of a config map.
+func (f *fleet) presence(cluster, namespace, name string, want mirror.Presence) error {
+	got, _ := f.mirror.Lookup(cluster, schema.GroupResource{Resource: "configmaps"}, namespace, name)
+	if got != want {
+		return fmt.Errorf("presence is %v, want %v", got, want)
+	}
+	return nil
+}
+
+// finalizeNamespace does what the hub's namespace controller does.
+func (f *fleet) finalizeNamespace(cfg *rest.Config, name string) {
+	f.t.Helper()
+	c, err := kubernetes.NewForConfig(cfg)
+	f.must(err)
+	n, err := c.CoreV1().Namespaces().Get(f.t.Context(), name, metav1.GetOptions{})
+	f.must(err)
+	n.Spec.Finalizers = nil
+	_, err = c.CoreV1().Namespaces().Finalize(f.t.Context(), n, metav1.UpdateOptions{})
+	f.must(err)
+}

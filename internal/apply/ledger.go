@@ -1,0 +1,110 @@
+package apply
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Result is how the last attempt to bring a binding's object to a cluster ended.
+type Result struct {
+	Applied bool
+	Reason  string // a reason of ConditionFullyApplied
+	Message string // empty when Applied
+	// Generation of the binding that the result speaks of.
+	Generation int64
+}
+
+// entry is what is known of one binding in one cluster. It is kept in memory only: after
+// a restart it is learnt again from the mirror, without a call.
+type entry struct {
+	result Result
+	known  bool // result is set
+
+	// digest of the manifest that the cluster has, and the hash of the fields that were
+	// ours then. Another hash later means that somebody took fields from us.
+	digest string
+	fields uint64
+
+	refused string    // digest of the manifest that the cluster rejected
+	retry   time.Time // not to be sent again before
+	repairs int       // repairs of drift in a row, none longer ago than driftMemory
+	drifted time.Time // the last repair
+
+	// unsure: a request was sent and never answered, so that the cluster may have what
+	// the mirror has not seen.
+	unsure bool
+	busy   bool // the lane is applying: what is observed now is its own doing
+	gone   bool // the cluster holds nothing of the binding, and the binding does not name it
+}
+
+// ledger holds the entries.
+type ledger struct {
+	mu          sync.Mutex
+	entries     map[types.UID]map[string]entry
+	subscribers []func(types.NamespacedName)
+}
+
+func newLedger() *ledger { return &ledger{entries: map[types.UID]map[string]entry{}} }
+
+func (l *ledger) subscribe(f func(types.NamespacedName)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subscribers = append(l.subscribers, f)
+}
+
+func (l *ledger) get(binding types.UID, cluster string) (entry, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.entries[binding][cluster]
+	return e, ok
+}
+
+// update changes an entry and tells those concerned if its result or gone changed. Only
+// the lane of the cluster changes an entry, one binding at a time.
+func (l *ledger) update(name types.NamespacedName, binding types.UID, cluster string, change func(*entry)) {
+	l.mu.Lock()
+	clusters := l.entries[binding]
+	if clusters == nil {
+		clusters = map[string]entry{}
+		l.entries[binding] = clusters
+	}
+	before := clusters[cluster]
+	after := before
+	change(&after)
+	clusters[cluster] = after
+	subscribers := l.subscribers
+	l.mu.Unlock()
+	if before.result == after.result && before.known == after.known && before.gone == after.gone {
+		return
+	}
+	for _, f := range subscribers {
+		f(name)
+	}
+}
+
+// clusters are those in which something was done for a binding.
+func (l *ledger) clusters(binding types.UID) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found := make([]string, 0, len(l.entries[binding]))
+	for cluster := range l.entries[binding] {
+		found = append(found, cluster)
+	}
+	return found
+}
+
+func (l *ledger) forget(binding types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.entries, binding)
+}
+
+func (l *ledger) forgetCluster(cluster string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, clusters := range l.entries {
+		delete(clusters, cluster)
+	}
+}

@@ -1,0 +1,88 @@
+package apply
+
+import (
+	"context"
+	"sync"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// overrides are the hub's override policies by namespace; cluster-wide ones have none.
+type overrides struct {
+	synced []toolscache.InformerSynced
+
+	mu          sync.RWMutex
+	all         map[string]map[string]*policyv1alpha1.OverridePolicy
+	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
+}
+
+// override is either kind of override policy.
+type override interface {
+	Override() *policyv1alpha1.OverridePolicy
+}
+
+func newOverrides(ctx context.Context, informers cache.Informers) (*overrides, error) {
+	o := &overrides{all: map[string]map[string]*policyv1alpha1.OverridePolicy{}}
+	for _, kind := range []client.Object{&policyv1alpha1.OverridePolicy{}, &policyv1alpha1.ClusterOverridePolicy{}} {
+		synced, err := watch(ctx, informers, kind, o.changed)
+		if err != nil {
+			return nil, err
+		}
+		o.synced = append(o.synced, synced)
+	}
+	return o, nil
+}
+
+func (o *overrides) subscribe(f func(before, after *policyv1alpha1.OverridePolicy)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.subscribers = append(o.subscribers, f)
+}
+
+func (o *overrides) changed(before, after override) {
+	var was, is *policyv1alpha1.OverridePolicy
+	if before != nil {
+		was = before.Override()
+	}
+	if after != nil {
+		is = after.Override()
+	}
+	if was != nil && is != nil && was.UID == is.UID && was.Generation == is.Generation {
+		return
+	}
+	o.mu.Lock()
+	if is == nil {
+		delete(o.all[was.Namespace], was.Name)
+	} else {
+		if o.all[is.Namespace] == nil {
+			o.all[is.Namespace] = map[string]*policyv1alpha1.OverridePolicy{}
+		}
+		o.all[is.Namespace][is.Name] = is
+	}
+	subscribers := o.subscribers
+	o.mu.Unlock()
+	for _, f := range subscribers {
+		f(was, is)
+	}
+}
+
+// in returns the policies that may select objects of a namespace: its own and the
+// cluster-wide ones, in no order.
+func (o *overrides) in(namespace string) []*policyv1alpha1.OverridePolicy {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var found []*policyv1alpha1.OverridePolicy
+	for _, p := range o.all[""] {
+		found = append(found, p)
+	}
+	if namespace != "" {
+		for _, p := range o.all[namespace] {
+			found = append(found, p)
+		}
+	}
+	return found
+}

@@ -1,0 +1,291 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/demo"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+)
+
+// hubFlags say which hub a command talks to.
+type hubFlags struct{ kubeconfig, context string }
+
+func (f *hubFlags) add(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the hub (default: $KUBECONFIG, then the hub's or the demo's data directory on this machine)")
+	cmd.PersistentFlags().StringVar(&f.context, "context", "", "context in the kubeconfig (default: hub, where there is one, else the current context)")
+}
+
+// findKubeconfig finds the kubeconfig of the hub on this machine.
+func findKubeconfig(path string) (string, error) {
+	if path != "" {
+		return path, nil
+	}
+	if path = os.Getenv("KUBECONFIG"); path != "" {
+		return path, nil
+	}
+	candidates := []string{
+		filepath.Join(hub.DefaultDataDir(), "kubeconfig"),
+		filepath.Join(demo.DefaultDataDir(), "kubeconfig"),
+	}
+	for _, path := range candidates {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find a hub: neither --kubeconfig nor KUBECONFIG is set, and there is no %s; start one with %q or %q",
+		strings.Join(candidates, " and no "), "orrery server", "orrery demo up")
+}
+
+// connect returns access to the hub and its id.
+func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+	path, err := findKubeconfig(f.kubeconfig)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(path)}
+	raw, err := rules.Load()
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
+	if f.context == "" && raw.Contexts["hub"] != nil {
+		overrides.CurrentContext = "hub"
+	}
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules).ClientConfig()
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
+	}
+	cfg.QPS = -1
+	cfg.Timeout = 30 * time.Second
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
+	}
+	var system corev1.Namespace
+	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
+		return nil, nil, "", fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
+	}
+	// Watches of a command may last longer than a request.
+	cfg.Timeout = 0
+	return cfg, c, string(system.UID), nil
+}
+
+func newCluster(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Join, list and remove clusters",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var f hubFlags
+	f.add(cmd)
+	cmd.AddCommand(newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f))
+	return cmd
+}
+
+func newJoin(s streams, f *hubFlags) *cobra.Command {
+	var (
+		o       member.JoinOptions
+		file    string
+		labels  map[string]string
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "join NAME --cluster-kubeconfig FILE",
+		Short: "Join an existing cluster",
+		Long: `Join an existing cluster: check that it answers, that the credentials suffice and that
+it is not joined already; then store the credentials in a Secret and create the Cluster.
+Nothing is stored when a check fails, and nothing is created in the cluster.`,
+		Example: `  orrery cluster join oak --cluster-kubeconfig oak.kubeconfig --region eu-west-1 --labels env=prod`,
+		Args:    oneName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if file == "" {
+				return usageError{errors.New("--cluster-kubeconfig is required: the kubeconfig file of the cluster to join")}
+			}
+			kubeconfig, err := os.ReadFile(file) //nolint:gosec // the user names the file
+			if err != nil {
+				return fmt.Errorf("read --cluster-kubeconfig: %w", err)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			_, c, id, err := f.connect(ctx)
+			if err != nil {
+				return err
+			}
+			o.Name, o.Kubeconfig, o.KubeconfigDir, o.HubID, o.Labels = args[0], kubeconfig, filepath.Dir(file), id, labels
+			r, err := member.Join(ctx, c, o)
+			if err != nil {
+				return fmt.Errorf("join cluster %s: %w", o.Name, err)
+			}
+			if err := say(s.err, "cluster %s (%s) is joined; waiting until it is ready\n", o.Name, r.Version); err != nil {
+				return err
+			}
+			if _, err := member.WaitReady(ctx, c, o.Name); err != nil {
+				return fmt.Errorf("wait for cluster %s: %w; it stays joined, see %q", o.Name, err, "orrery cluster describe "+o.Name)
+			}
+			return say(s.out, "cluster %s is ready\n", o.Name)
+		},
+	}
+	cmd.Flags().StringVar(&file, "cluster-kubeconfig", "", "kubeconfig file of the cluster to join")
+	cmd.Flags().StringVar(&o.Context, "cluster-context", "", "context in that file (default: its current context)")
+	cmd.Flags().StringToStringVar(&labels, "labels", nil, "labels of the Cluster, by which policies select it, such as env=prod")
+	cmd.Flags().StringVar(&o.Provider, "provider", "", "who runs the cluster")
+	cmd.Flags().StringVar(&o.Region, "region", "", "region of the cluster")
+	cmd.Flags().StringSliceVar(&o.Zones, "zones", nil, "zones of the cluster's nodes")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the cluster in all")
+	return cmd
+}
+
+func newUnjoin(s streams, f *hubFlags) *cobra.Command {
+	var (
+		deleteWorkloads bool
+		timeout         time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "unjoin NAME",
+		Short: "Remove a cluster from the fleet; its workloads keep running",
+		Long: `Remove a cluster from the fleet. What Orrery placed there keeps running and loses only
+our marks, unless --delete-workloads asks for its deletion.`,
+		Args: oneName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			_, c, _, err := f.connect(ctx)
+			if err != nil {
+				return err
+			}
+			if err := member.Unjoin(ctx, c, args[0], deleteWorkloads); err != nil {
+				return fmt.Errorf("unjoin cluster %s: %w", args[0], err)
+			}
+			if err := member.WaitGone(ctx, c, args[0]); err != nil {
+				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
+			}
+			return say(s.out, "cluster %s has left the fleet\n", args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+func newList(s streams, f *hubFlags) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the clusters",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, _, _, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output)
+		},
+	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func newDescribe(s streams, f *hubFlags) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "describe NAME",
+		Short: "Show a cluster, its conditions and what is placed there",
+		Args:  oneName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, c, _, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var cluster clusterv1alpha1.Cluster
+			if err := c.Get(cmd.Context(), types.NamespacedName{Name: args[0]}, &cluster); err != nil {
+				return err
+			}
+			cluster.ManagedFields = nil
+			placed, err := placements(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			return printValue(s.out, output, &cluster, func(w io.Writer) error { return describe(w, &cluster, placed) })
+		},
+	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	row := func(name string, values ...string) {
+		if value := strings.Join(values, ", "); value != "" {
+			fmt.Fprintf(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
+		}
+	}
+	row("Name", c.Name)
+	labels := make([]string, 0, len(c.Labels))
+	for k, v := range c.Labels {
+		labels = append(labels, k+"="+v)
+	}
+	slices.Sort(labels)
+	row("Labels", labels...)
+	row("Endpoint", c.Spec.APIEndpoint)
+	row("Provider", c.Spec.Provider)
+	row("Region", c.Spec.Region)
+	row("Zones", c.Spec.Zones...)
+	for _, taint := range c.Spec.Taints {
+		row("Taint", taint.ToString())
+	}
+	row("Version", c.Status.KubernetesVersion)
+	row("ID", c.Status.ID)
+	if a := c.Status.APIs; a != nil {
+		row("APIs", fmt.Sprintf("%d types (%s)", a.Count, a.Completeness))
+	}
+	if n := c.Status.NodeSummary; n != nil {
+		row("Nodes", fmt.Sprintf("%d of %d ready", n.Ready, n.Total))
+	}
+	if r := c.Status.ResourceSummary; r != nil {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods} {
+			row(strings.ToUpper(string(name[:1]))+string(name[1:]), fmt.Sprintf("%s of %s allocated",
+				r.Allocated.Name(name, "").String(), r.Allocatable.Name(name, "").String()))
+		}
+	}
+	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
+	fmt.Fprintf(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
+	for _, cond := range c.Status.Conditions {
+		//nolint:errcheck // Flush reports it
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
+			duration.HumanDuration(time.Since(cond.LastTransitionTime.Time)), cond.Message)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if err := say(w, "\nPLACED HERE\n"); err != nil {
+		return err
+	}
+	return printPlacements(w, placed)
+}
+
+// say prints a line for a person.
+func say(w io.Writer, format string, args ...any) error {
+	_, err := fmt.Fprintf(w, format, args...)
+	return err
+}

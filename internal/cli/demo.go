@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/demo"
+)
+
+func newDemo(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a hub and member clusters on this machine",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var dataDir string
+	cmd.PersistentFlags().StringVar(&dataDir, "data-dir", demo.DefaultDataDir(), "where the demo keeps its data")
+	cmd.AddCommand(newDemoUp(s, &dataDir), newDemoStatus(s, &dataDir), newDemoDown(s, &dataDir))
+	return cmd
+}
+
+func newDemoUp(s streams, dataDir *string) *cobra.Command {
+	var (
+		o      demo.Options
+		detach bool
+	)
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the demo; Ctrl-C stops every process of it",
+		Long: `Start a hub and member clusters with real API servers on this machine, join them, deploy
+a sample application across them and show what runs where. The clusters' nodes are
+simulated: pods become ready, but nothing runs in them.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := filepath.Abs(*dataDir)
+			if err != nil {
+				return err
+			}
+			o.DataDir = dir
+			if detach {
+				return detached(cmd.Context(), s, o)
+			}
+			p := newProgress(s.err)
+			o.Progress = p.step
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+			// What the hub and the supervisor log is of use only when something fails.
+			f, err := os.OpenFile(filepath.Join(dir, "demo.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+			if err != nil {
+				return err
+			}
+			defer f.Close() //nolint:errcheck // a log
+			log, err := newLog(streams{err: f}, "text", 0)
+			if err != nil {
+				return err
+			}
+			err = demo.Up(cmd.Context(), o, log, func() error {
+				p.done()
+				if err := printDemo(cmd.Context(), s.out, dir, true); err != nil {
+					return err
+				}
+				return os.WriteFile(readyFile(dir), nil, 0o600)
+			})
+			p.done()
+			if err != nil && !errors.Is(err, demo.ErrRunning) {
+				err = fmt.Errorf("%w\nThe logs are in %s and %s", err, f.Name(), filepath.Join(dir, "processes"))
+			}
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&o.Clusters, "clusters", 3, fmt.Sprintf("number of member clusters, 1 to %d", demo.MaxClusters))
+	cmd.Flags().StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
+	cmd.Flags().BoolVar(&detach, "detach", false, "return once the demo is ready and leave it running")
+	return cmd
+}
+
+func readyFile(dataDir string) string { return filepath.Join(dataDir, "demo.ready") }
+
+// detached runs the demo in a session of its own and waits until it is ready.
+func detached(ctx context.Context, s streams, o demo.Options) error {
+	if pid, err := demo.Running(o.DataDir); err != nil {
+		return err
+	} else if pid != 0 {
+		return fmt.Errorf("%w in %s (process %d)", demo.ErrRunning, o.DataDir, pid)
+	}
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Remove(readyFile(o.DataDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	out, err := os.Create(filepath.Join(o.DataDir, "demo.out"))
+	if err != nil {
+		return err
+	}
+	defer out.Close() //nolint:errcheck // the child has its own
+	// Not CommandContext: the child outlives this process.
+	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), "--kube-binary="+o.KubeBinary) //nolint:gosec,noctx // ourselves
+	child.Stdout, child.Stderr = out, out
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- child.Wait() }()
+	p := newProgress(s.err)
+	defer p.done()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-exited:
+			text, _ := os.ReadFile(out.Name()) //nolint:errcheck // then there is nothing to show
+			p.done()
+			return fmt.Errorf("the demo stopped (%v):\n%s", err, text)
+		case <-ctx.Done():
+			// It was asked for and is not wanted any more.
+			if err := child.Process.Signal(syscall.SIGTERM); err != nil {
+				return err
+			}
+			<-exited
+			return ctx.Err()
+		case <-tick.C:
+			p.step("starting the demo in the background")
+			if _, err := os.Stat(readyFile(o.DataDir)); err == nil {
+				p.done()
+				return printDemo(ctx, s.out, o.DataDir, false)
+			}
+		}
+	}
+}
+
+func newDemoStatus(s streams, dataDir *string) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the demo's clusters and what runs where",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pid, err := demo.Running(*dataDir)
+			if err != nil {
+				return err
+			}
+			if pid == 0 {
+				return fmt.Errorf("no demo is running in %s; start one with %q", *dataDir, "orrery demo up")
+			}
+			f := hubFlags{kubeconfig: demo.Kubeconfig(*dataDir)}
+			cfg, c, _, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			placed, err := placements(cmd.Context(), c, "")
+			if err != nil {
+				return err
+			}
+			if output == outputJSON || output == outputYAML {
+				return printDemoValue(cmd.Context(), s.out, output, pid, *dataDir, c, placed)
+			}
+			if err := printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output); err != nil {
+				return err
+			}
+			if err := say(s.out, "\n"); err != nil {
+				return err
+			}
+			return printPlacements(s.out, placed)
+		},
+	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func printDemoValue(ctx context.Context, w io.Writer, output string, pid int, dataDir string, c client.Client, placed []placement) error {
+	var clusters clusterv1alpha1.ClusterList
+	if err := c.List(ctx, &clusters); err != nil {
+		return fmt.Errorf("list clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		clusters.Items[i].ManagedFields = nil
+	}
+	return printValue(w, output, struct {
+		PID        int                       `json:"pid"`
+		Kubeconfig string                    `json:"kubeconfig"`
+		Clusters   []clusterv1alpha1.Cluster `json:"clusters"`
+		Placements []placement               `json:"placements"`
+	}{pid, demo.Kubeconfig(dataDir), clusters.Items, placed}, nil)
+}
+
+func newDemoDown(s streams, dataDir *string) *cobra.Command {
+	var deleteData bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop the demo",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), 30*time.Second)
+			defer cancel()
+			stopped, err := demo.Down(ctx, *dataDir)
+			if err != nil {
+				return err
+			}
+			if deleteData {
+				if err := demo.Delete(*dataDir); err != nil {
+					return err
+				}
+			}
+			if !stopped {
+				return say(s.out, "no demo was running in %s\n", *dataDir)
+			}
+			return say(s.out, "the demo has stopped\n")
+		},
+	}
+	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also delete the data directory, so that the next demo starts anew")
+	return cmd
+}
+
+// printDemo shows what runs where and what to try next.
+func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool) error {
+	f := hubFlags{kubeconfig: demo.Kubeconfig(dataDir)}
+	_, c, _, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	placed, err := placements(ctx, c, "")
+	if err != nil {
+		return err
+	}
+	if err := printPlacements(w, placed); err != nil {
+		return err
+	}
+	stop := "Stop it with: orrery demo down"
+	if foreground {
+		stop = "Ctrl-C stops everything."
+	}
+	return say(w, `
+Try next:
+  export KUBECONFIG=%s
+  kubectl --context fleet get pods -A              # every object of every cluster in one query
+  kubectl --context hub -n demo scale deployment/hello --replicas=9
+  orrery cluster describe oak
+
+No kubectl? Use "orrery kubectl". %s
+`, f.kubeconfig, stop)
+}

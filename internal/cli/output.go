@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// The values of --output.
+const (
+	outputTable = "table"
+	outputWide  = "wide"
+	outputJSON  = "json"
+	outputYAML  = "yaml"
+)
+
+// addOutput adds the flag -o, which is checked before the command runs.
+func addOutput(cmd *cobra.Command, output *string) {
+	formats := []string{outputTable, outputWide, outputJSON, outputYAML}
+	cmd.Flags().StringVarP(output, "output", "o", outputTable, "how to print: "+strings.Join(formats, ", "))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !slices.Contains(formats, *output) {
+			return usageError{fmt.Errorf("--output %q: want one of %s", *output, strings.Join(formats, ", "))}
+		}
+		return nil
+	}
+}
+
+// printValue prints v as JSON or YAML, or with table in the other formats.
+func printValue(w io.Writer, output string, v any, table func(io.Writer) error) error {
+	switch output {
+	case outputJSON:
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	case outputYAML:
+		b, err := yaml.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(b)
+		return err
+	default:
+		return table(w)
+	}
+}
+
+// printList prints the objects of a cluster-scoped resource: as the API server's own
+// table, or as the objects.
+func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.GroupVersionResource, output string) error {
+	if output == outputJSON || output == outputYAML {
+		c, err := dynamic.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		list, err := c.Resource(gvr).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list %s: %w", gvr.Resource, err)
+		}
+		for i := range list.Items {
+			unstructured.RemoveNestedField(list.Items[i].Object, "metadata", "managedFields")
+		}
+		return printValue(w, output, list, nil)
+	}
+
+	cfg = rest.CopyConfig(cfg)
+	gv := gvr.GroupVersion()
+	cfg.GroupVersion, cfg.APIPath = &gv, "/apis"
+	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	cfg.AcceptContentTypes = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	c, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return err
+	}
+	raw, err := c.Get().Resource(gvr.Resource).Do(ctx).Raw()
+	if err != nil {
+		return fmt.Errorf("list %s: %w", gvr.Resource, err)
+	}
+	var table metav1.Table
+	if err := json.Unmarshal(raw, &table); err != nil {
+		return fmt.Errorf("read table of %s: %w", gvr.Resource, err)
+	}
+	if len(table.Rows) == 0 {
+		_, err := fmt.Fprintf(w, "No %s found.\n", gvr.Resource)
+		return err
+	}
+	out := printers.GetNewTabWriter(w)
+	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide}).PrintObj(&table, out); err != nil {
+		return err
+	}
+	return out.Flush()
+}

@@ -1,0 +1,130 @@
+// Package cli is the commands of orrery: each turns flags and files into a call of one
+// room and prints what came of it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Stamped by the linker.
+var (
+	version = "v0.0.0"
+	commit  = "unknown"
+)
+
+// streams are the files that a command talks through.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// exitError carries the exit code of a program that a command ran.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+// Main runs the command line and returns the process's exit code: 0 for success, 1 for
+// an error, which was printed, and 2 for a command line that makes no sense.
+func Main(args []string, in io.Reader, out, errOut io.Writer) int {
+	// The first signal ends the context and with it every command in good order; a second
+	// one kills the process as if we had never asked for it.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot(streams{in: in, out: out, err: errOut})
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	var exit exitError
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		return 2
+	default:
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		return 1
+	}
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func newRoot(s streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "orrery",
+		Short: "One control plane for many Kubernetes clusters",
+		Long: `Orrery is one control plane for many Kubernetes clusters: join clusters, place
+workloads on them, see and search everything in them. All of it is the Kubernetes API.
+
+Start with "orrery demo up".`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see %q", err, c.CommandPath()+" --help")}
+	})
+	root.AddCommand(
+		newServer(s),
+		newDemo(s),
+		newCluster(s),
+		newKubectl(s),
+		newVersion(s),
+	)
+	return root
+}
+
+func newVersion(s streams) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := struct {
+				Version   string `json:"version"`
+				Commit    string `json:"commit"`
+				GoVersion string `json:"goVersion"`
+				Platform  string `json:"platform"`
+			}{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return printValue(s.out, output, v, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
+				return err
+			})
+		},
+	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+// noArgs refuses positional arguments with an error that names the first.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q; see %q", args[0], cmd.CommandPath()+" --help")}
+	}
+	return nil
+}
+
+// oneName wants exactly one argument, the name of a cluster.
+func oneName(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError{fmt.Errorf("want exactly one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}
+	}
+	return nil
+}

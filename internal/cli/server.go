@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/server"
+)
+
+// newLog writes lines of text, or JSON where a machine reads them.
+func newLog(s streams, format string, verbosity int) (logr.Logger, error) {
+	o := &slog.HandlerOptions{Level: slog.Level(-verbosity)}
+	var h slog.Handler
+	switch format {
+	case "text":
+		h = slog.NewTextHandler(s.err, o)
+	case "json":
+		h = slog.NewJSONHandler(s.err, o)
+	default:
+		return logr.Logger{}, usageError{fmt.Errorf("--log-format %q: want text or json", format)}
+	}
+	log := logr.FromSlogHandler(h)
+	// client-go logs through klog.
+	klog.SetLogger(log.WithName("client-go"))
+	return log, nil
+}
+
+func newServer(s streams) *cobra.Command {
+	var (
+		o         server.Options
+		printPlan bool
+		logFormat string
+		verbosity int
+		readyFile string
+	)
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run the hub: its API server, controllers, mirror and search",
+		Long: `Run the hub until it is interrupted.
+
+By default the hub brings its own API server: etcd, kube-apiserver and
+kube-controller-manager run as child processes, with everything they store in
+--data-dir. With --kubeconfig, an existing API server is used instead.`,
+		Example: `  orrery server --data-dir /var/lib/orrery
+  orrery server --kubeconfig ~/.kube/config
+  orrery server --print-plan`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if printPlan {
+				plan, err := hub.Plan(o.Hub)
+				if err != nil {
+					return err
+				}
+				return printValue(s.out, outputYAML, plan, nil)
+			}
+			log, err := newLog(s, logFormat, verbosity)
+			if err != nil {
+				return err
+			}
+			return server.Run(cmd.Context(), o, log, func(h *hub.Hub) error {
+				log.Info("hub is ready", "kubeconfig", h.KubeconfigPath())
+				if readyFile == "" {
+					return nil
+				}
+				return os.WriteFile(readyFile, nil, 0o600)
+			})
+		},
+	}
+	o.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&printPlan, "print-plan", false, "print the plan of child processes as YAML and exit")
+	cmd.Flags().StringVar(&readyFile, "ready-file", "", "file to create once the hub is ready, for whoever supervises it")
+	cmd.Flags().StringVar(&logFormat, "log-format", "text", "how to log to standard error: text or json")
+	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 what changed, 1 also why nothing did")
+	return cmd
+}

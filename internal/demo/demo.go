@@ -1,0 +1,371 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/process"
+)
+
+//go:embed sample.yaml
+var sample []byte
+
+// names of the clusters, in the order in which they are used.
+var names = []string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
+
+// MaxClusters is the most clusters that a demonstration can have.
+const MaxClusters = 10
+
+// Options of a demonstration.
+type Options struct {
+	// DataDir keeps everything; it is made when absent.
+	DataDir string
+	// Clusters is the number of member clusters, 1 to MaxClusters.
+	Clusters int
+	// KubeBinary is the multicall binary of Kubernetes components; empty: found beside the
+	// running executable.
+	KubeBinary string
+	// Progress is told what is being waited for. It may be called often.
+	Progress func(message string)
+}
+
+// DefaultDataDir is where a demonstration keeps its data unless told otherwise.
+func DefaultDataDir() string { return filepath.Join(filepath.Dir(hub.DefaultDataDir()), "orrery-demo") }
+
+// Kubeconfig is the path of the demonstration's kubeconfig.
+func Kubeconfig(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
+
+// ErrRunning says that the data directory is in use by a running demonstration.
+var ErrRunning = errors.New("a demo is already running")
+
+// Up runs a hub, its clusters and the sample until ctx ends, and then stops every
+// process it started. It calls ready once the sample is ready.
+func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) error {
+	if o.Clusters < 1 || o.Clusters > MaxClusters {
+		return fmt.Errorf("--clusters %d: want 1 to %d", o.Clusters, MaxClusters)
+	}
+	binary, err := hub.FindKubeBinary(o.KubeBinary)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return err
+	}
+	unlock, err := lock(o.DataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	members, err := PrepareMembers(filepath.Join(o.DataDir, "members"), binary, Simulated, names[:o.Clusters]...)
+	if err != nil {
+		return err
+	}
+	if err := link(filepath.Join("hub", "kubeconfig"), Kubeconfig(o.DataDir)); err != nil {
+		return err
+	}
+
+	hubDir := filepath.Join(o.DataDir, "hub")
+	readyFile := filepath.Join(o.DataDir, "hub.ready")
+	plan := process.Plan{
+		Name: "demo",
+		// More at once only fight for the processors.
+		Parallelism: 2,
+		Processes: append([]process.Process{{
+			Name: "hub",
+			Command: []string{
+				self, "server", "--data-dir=" + hubDir, "--kube-binary=" + binary,
+				"--secure-port=0", "--fleet-port=0", "--ready-file=" + readyFile,
+			},
+			Ready: &process.Probe{File: &process.FileProbe{Path: readyFile}},
+			// It has children of its own to stop.
+			DeathSignal: process.DeathSignalTerm,
+		}}, members.Processes()...),
+	}
+	supervisor, err := process.New(plan, process.Options{
+		Dir: filepath.Join(o.DataDir, "processes"), Log: log.WithName("process"),
+	})
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- supervisor.Run(running) }()
+
+	// Whatever ends first decides: the set-up fails, a process cannot be started, or the
+	// user has seen enough.
+	settingUp, cancel := context.WithCancel(ctx)
+	defer cancel()
+	setUp := make(chan error, 1)
+	go func() { setUp <- o.setUp(settingUp, supervisor, members, ready) }()
+	select {
+	case err = <-stopped:
+		cancel()
+		return errors.Join(err, ignoreCanceled(<-setUp))
+	case err = <-setUp:
+	}
+	if err == nil {
+		select {
+		case err := <-stopped:
+			return err
+		case <-ctx.Done():
+		}
+	}
+	o.Progress("stopping")
+	stop()
+	return errors.Join(ignoreCanceled(err), <-stopped)
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// setUp waits for the processes, joins the clusters and deploys the sample.
+func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *Members, ready func() error) error {
+	if err := o.waitProcesses(ctx, s); err != nil {
+		return err
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(o.DataDir))
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		return err
+	}
+	o.Progress("joining clusters")
+	if err := joinAll(ctx, c, members); err != nil {
+		return err
+	}
+	o.Progress("deploying the sample")
+	if err := applySample(ctx, c); err != nil {
+		return err
+	}
+	o.Progress("waiting until the sample is ready")
+	if err := waitSample(ctx, c); err != nil {
+		return err
+	}
+	return ready()
+}
+
+// waitProcesses reports which processes are still awaited until all are ready.
+func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) error {
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		up, all := 0, s.Status()
+		var waiting string
+		for _, p := range all {
+			if p.State == process.StateReady {
+				up++
+			} else if waiting == "" {
+				waiting = p.Name
+			}
+		}
+		o.Progress(fmt.Sprintf("starting a hub and %d clusters: %d of %d processes are ready, next: %s", o.Clusters, up, len(all), waiting))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Ready():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func joinAll(ctx context.Context, c client.WithWatch, members *Members) error {
+	var system corev1.Namespace
+	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
+		return fmt.Errorf("read the hub's id: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range members.members {
+		m := &members.members[i]
+		g.Go(func() error {
+			if err := m.AddNodes(ctx, 3); err != nil {
+				return err
+			}
+			kubeconfig, err := os.ReadFile(m.Kubeconfig())
+			if err != nil {
+				return err
+			}
+			_, err = member.Join(ctx, c, member.JoinOptions{
+				Name: m.Name, Kubeconfig: kubeconfig, HubID: string(system.UID),
+				Labels: map[string]string{"env": "demo"}, Provider: "demo", Region: "region-" + strconv.Itoa(i%2+1),
+			})
+			if err != nil {
+				return fmt.Errorf("join cluster %s: %w", m.Name, err)
+			}
+			_, err = member.WaitReady(ctx, c, m.Name)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// applySample applies the sample's objects.
+func applySample(ctx context.Context, c client.Client) error {
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(sample)))
+	for {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		raw, err := utilyaml.ToJSON(doc)
+		if err != nil {
+			return err
+		}
+		obj := &unstructured.Unstructured{}
+		if err := json.Unmarshal(raw, &obj.Object); err != nil {
+			return err
+		}
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(obj), client.FieldOwner("orrery-demo"), client.ForceOwnership); err != nil {
+			return fmt.Errorf("apply %s %s: %w", obj.GetKind(), obj.GetName(), err)
+		}
+	}
+}
+
+func waitSample(ctx context.Context, c client.Client) error {
+	key := types.NamespacedName{Namespace: "demo", Name: "hello"}
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var site appsv1alpha1.Website
+		if err := c.Get(ctx, key, &site); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		for _, cond := range site.Status.Conditions {
+			if cond.Type == appsv1alpha1.ConditionReady {
+				return cond.Status == metav1.ConditionTrue && cond.ObservedGeneration == site.Generation, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// lock takes the data directory for this process and writes its pid there.
+func lock(dataDir string) (unlock func(), err error) {
+	f, err := os.OpenFile(lockFile(dataDir), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := readPID(dataDir)
+		f.Close() //nolint:errcheck,gosec // nothing was written
+		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, "orrery demo down")
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if _, err := fmt.Fprintf(f, "%d\n", os.Getpid()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck,gosec // the lock ends with the file
+}
+
+func lockFile(dataDir string) string { return filepath.Join(dataDir, "demo.lock") }
+
+func readPID(dataDir string) (int, error) {
+	b, err := os.ReadFile(lockFile(dataDir))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// Running returns the process that runs the demonstration in the data directory, or 0.
+func Running(dataDir string) (pid int, err error) {
+	f, err := os.Open(lockFile(dataDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, nil
+	}
+	return readPID(dataDir)
+}
+
+// Down stops the demonstration in the data directory and waits until it is gone. It
+// returns false when none was running.
+func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
+	pid, err := Running(dataDir)
+	if err != nil || pid == 0 {
+		return false, err
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return false, fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		pid, err := Running(dataDir)
+		return pid == 0, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("wait until process %d has stopped: %w", pid, err)
+	}
+	return true, nil
+}
+
+// link makes path a symbolic link to target.
+func link(target, path string) error {
+	if now, err := os.Readlink(path); err == nil && now == target {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(target, path)
+}
+
+// Delete removes the data of a demonstration that is not running.
+func Delete(dataDir string) error {
+	if _, err := os.Stat(lockFile(dataDir)); err != nil {
+		// Whatever is there, it is not ours.
+		return fmt.Errorf("delete %s: it is not the data directory of a demo: %w", dataDir, err)
+	}
+	unlock, err := lock(dataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return os.RemoveAll(dataDir)
+}

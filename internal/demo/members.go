@@ -1,0 +1,266 @@
+// Package demo runs member clusters on one machine, for the demonstration and for tests:
+// real API servers on a shared etcd, real controllers and schedulers, and nodes whose
+// pods KWOK simulates.
+package demo
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+
+	"orrery.dev/orrery/internal/process"
+)
+
+// Tier says how much of a cluster a member is.
+type Tier int
+
+const (
+	// APIOnly is an API server: objects are stored, nothing acts on them.
+	APIOnly Tier = iota
+	// Simulated adds the controllers, the scheduler and KWOK: pods become ready on nodes
+	// that do not exist.
+	Simulated
+)
+
+// Members are clusters that share one etcd. Everything about them is kept in one
+// directory, so that they come back with their addresses and credentials.
+type Members struct {
+	dir        string
+	kubeBinary string
+	tier       Tier
+	etcdPort   int
+	members    []Member
+}
+
+// Member is one cluster.
+type Member struct {
+	// Name of the cluster.
+	Name string
+	dir  string
+	port int
+}
+
+// PrepareMembers makes the keys, certificates and addresses of the named clusters in
+// dir, or finds those of an earlier run there.
+func PrepareMembers(dir, kubeBinary string, tier Tier, names ...string) (*Members, error) {
+	m := &Members{dir: dir, kubeBinary: kubeBinary, tier: tier}
+	var err error
+	if m.etcdPort, err = port(filepath.Join(dir, "etcd.port")); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		one := Member{Name: name, dir: filepath.Join(dir, name)}
+		if one.port, err = port(filepath.Join(one.dir, "port")); err != nil {
+			return nil, err
+		}
+		if err := one.prepare(); err != nil {
+			return nil, fmt.Errorf("prepare cluster %s: %w", name, err)
+		}
+		m.members = append(m.members, one)
+	}
+	return m, nil
+}
+
+// port reads the port kept in a file, or keeps there one that is free.
+func port(path string) (int, error) {
+	if b, err := os.ReadFile(path); err == nil { //nolint:gosec // our own directory
+		return strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	n, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return 0, err
+	}
+	return n, os.WriteFile(path, []byte(strconv.Itoa(n)), 0o600)
+}
+
+// freePort finds a TCP port of the loopback interface that nobody listens on.
+func freePort() (int, error) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close() //nolint:errcheck // nothing was written
+	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has a TCP address
+}
+
+func (m *Member) file(name string) string { return filepath.Join(m.dir, name) }
+
+// prepare makes what the API server needs; the kubeconfig is written last and stands for
+// all of it.
+func (m *Member) prepare() error {
+	if _, err := os.Stat(m.file("kubeconfig")); err == nil {
+		return nil
+	}
+	crt, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return err
+	}
+	signing, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	signingPEM, err := keyutil.MarshalPrivateKeyToPEM(signing)
+	if err != nil {
+		return err
+	}
+	secret := make([]byte, 16)
+	if _, err := rand.Read(secret); err != nil {
+		return err
+	}
+	token := hex.EncodeToString(secret)
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		CurrentContext: m.Name,
+		Clusters:       map[string]*clientcmdapi.Cluster{m.Name: {Server: m.url(), CertificateAuthorityData: crt}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{m.Name: {Token: token}},
+		Contexts:       map[string]*clientcmdapi.Context{m.Name: {Cluster: m.Name, AuthInfo: m.Name}},
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name    string
+		content []byte
+	}{
+		{"tls.crt", crt},
+		{"tls.key", key},
+		{"service-accounts.key", signingPEM},
+		{"tokens.csv", []byte(token + ",admin,admin,system:masters\n")},
+		{"kubeconfig", kubeconfig},
+	} {
+		if err := os.WriteFile(m.file(f.name), f.content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Member) url() string { return fmt.Sprintf("https://127.0.0.1:%d", m.port) }
+
+// Kubeconfig is the path of an administrator's kubeconfig for the cluster.
+func (m *Member) Kubeconfig() string { return m.file("kubeconfig") }
+
+// Config is an administrator's access to the cluster, without client-side rate limit.
+func (m *Member) Config() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", m.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1
+	return cfg, nil
+}
+
+// List returns the clusters.
+func (m *Members) List() []Member { return m.members }
+
+// Processes returns the plan's processes: a shared etcd, and for each cluster what its
+// tier needs. Names are prefixed by the cluster's.
+func (m *Members) Processes() []process.Process {
+	client := fmt.Sprintf("http://127.0.0.1:%d", m.etcdPort)
+	plan := []process.Process{{
+		Name: "members-etcd",
+		Command: []string{
+			m.kubeBinary, "etcd",
+			"--name=members", "--data-dir=" + filepath.Join(m.dir, "etcd"),
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+			// A lone etcd has no peers, but listens for them: on a port of the kernel's choice.
+			"--listen-peer-urls=http://127.0.0.1:0",
+			"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m",
+			// What members of a demonstration store may be lost with the machine.
+			"--unsafe-no-fsync", "--log-level=warn",
+		},
+		Env:   map[string]string{"GOGC": "50"},
+		Ready: &process.Probe{HTTP: &process.HTTPProbe{URL: client + "/readyz"}},
+	}}
+	for i := range m.members {
+		plan = append(plan, m.members[i].processes(m, client)...)
+	}
+	return plan
+}
+
+func (m *Member) processes(all *Members, etcd string) []process.Process {
+	apiserver := m.Name + "-apiserver"
+	// etcd's own prefix separates the clusters; who shares an etcd must not compact it.
+	plan := []process.Process{{
+		Name: apiserver,
+		Command: []string{
+			all.kubeBinary, "kube-apiserver",
+			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(m.port),
+			"--tls-cert-file=" + m.file("tls.crt"), "--tls-private-key-file=" + m.file("tls.key"),
+			"--token-auth-file=" + m.file("tokens.csv"), "--authorization-mode=RBAC",
+			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--service-account-key-file=" + m.file("service-accounts.key"),
+			"--service-account-signing-key-file=" + m.file("service-accounts.key"),
+			"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
+			"--etcd-servers=" + etcd, "--etcd-prefix=/" + m.Name,
+			"--etcd-compaction-interval=0", "--etcd-count-metric-poll-period=0", "--etcd-db-metric-poll-interval=0",
+			"--endpoint-reconciler-type=none", "--enable-priority-and-fairness=false",
+			"--event-ttl=10m", "--profiling=false",
+			"--disable-admission-plugins=" + m.unwanted(all.tier),
+		},
+		Env:   map[string]string{"GOGC": "50", "GOMEMLIMIT": "200MiB"},
+		Ready: &process.Probe{HTTP: &process.HTTPProbe{URL: m.url() + "/readyz", CAFile: m.file("tls.crt")}, Timeout: metav1.Duration{Duration: 2 * time.Minute}},
+		After: []string{"members-etcd"},
+	}}
+	if all.tier == APIOnly {
+		return plan
+	}
+	component := func(name string, args ...string) process.Process {
+		return process.Process{
+			Name:    m.Name + "-" + name,
+			Command: append([]string{all.kubeBinary}, args...),
+			Env:     map[string]string{"GOGC": "50"},
+			After:   []string{apiserver},
+		}
+	}
+	return append(
+		plan,
+		component(
+			"controller-manager", "kube-controller-manager",
+			"--kubeconfig="+m.file("kubeconfig"), "--leader-elect=false", "--secure-port=0",
+			"--service-account-private-key-file="+m.file("service-accounts.key"), "--root-ca-file="+m.file("tls.crt"),
+			"--controllers="+strings.Join([]string{
+				"clusterrole-aggregation-controller", "cronjob-controller", "daemonset-controller", "deployment-controller",
+				"disruption-controller", "endpointslice-controller", "garbage-collector-controller", "job-controller",
+				"namespace-controller", "pod-garbage-collector-controller", "replicaset-controller",
+				"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+				"statefulset-controller", "ttl-after-finished-controller",
+			}, ","),
+		),
+		component(
+			"scheduler", "kube-scheduler",
+			"--kubeconfig="+m.file("kubeconfig"), "--leader-elect=false", "--secure-port=0",
+		),
+		component(
+			"kwok", "kwok",
+			"--kubeconfig="+m.file("kubeconfig"), "--manage-all-nodes", "--node-lease-duration-seconds=200",
+		),
+	)
+}
+
+// unwanted are the admission plugins that a cluster of the tier does without.
+func (m *Member) unwanted(t Tier) string {
+	plugins := []string{"StorageObjectInUseProtection", "PersistentVolumeClaimResize", "TaintNodesByCondition"}
+	if t == APIOnly {
+		// Nobody makes default service accounts there.
+		plugins = append(plugins, "ServiceAccount")
+	}
+	return strings.Join(plugins, ",")
+}

@@ -1,0 +1,94 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// access asks the hub what users may do, and remembers the answer for a moment: a
+// kubectl command asks the same thing several times. (The authorizer of k8s.io/apiserver
+// does the same, and brings CEL and OpenTelemetry along.)
+type access struct {
+	reviews  authorizationclient.SubjectAccessReviewInterface
+	verdicts *cache.LRUExpireCache
+}
+
+const (
+	verdictLifetime = 5 * time.Second
+	verdictsKept    = 4096
+)
+
+func newAccess(reviews authorizationclient.SubjectAccessReviewInterface) *access {
+	return &access{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept)}
+}
+
+// resource returns nil if the user of ctx may do that, and else what to tell them.
+func (a *access) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
+	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &what})
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	gr := schema.GroupResource{Group: what.Group, Resource: strings.TrimSuffix(what.Resource+"/"+what.Subresource, "/")}
+	scope := "at the cluster scope"
+	if what.Namespace != "" {
+		scope = fmt.Sprintf("in the namespace %q", what.Namespace)
+	}
+	message := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s of the hub, whose roles say what of the fleet may be seen",
+		who.GetName(), what.Verb, gr.Resource, gr.Group, scope)
+	if verdict.Reason != "" {
+		message += ": " + verdict.Reason
+	}
+	return apierrors.NewForbidden(gr, what.Name, errors.New(message))
+}
+
+// path returns nil if the user of ctx may get the path.
+func (a *access) path(ctx context.Context, path string) error {
+	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+	})
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("User %q cannot get path %q", who.GetName(), path))
+}
+
+func (a *access) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (user.Info, authorizationv1.SubjectAccessReviewStatus, error) {
+	var verdict authorizationv1.SubjectAccessReviewStatus
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return nil, verdict, apierrors.NewUnauthorized("the request has no user")
+	}
+	spec.User, spec.UID, spec.Groups = who.GetName(), who.GetUID(), who.GetGroups()
+	spec.Extra = make(map[string]authorizationv1.ExtraValue, len(who.GetExtra()))
+	for k, v := range who.GetExtra() {
+		spec.Extra[k] = v
+	}
+	key, err := json.Marshal(spec)
+	if err != nil {
+		return who, verdict, fmt.Errorf("encode access review: %w", err)
+	}
+	if known, ok := a.verdicts.Get(string(key)); ok {
+		return who, known.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is put in
+	}
+	answered, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return who, verdict, fmt.Errorf("ask the hub what user %q may do: %w", who.GetName(), err)
+	}
+	if answered.Status.EvaluationError == "" {
+		a.verdicts.Add(string(key), answered.Status, verdictLifetime)
+	}
+	return who, answered.Status, nil
+}

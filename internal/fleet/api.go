@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/proxy"
+	"orrery.dev/orrery/internal/search"
+)
+
+// searchTimeout is how long a search may take; it is the kube-apiserver's own limit for
+// whatever is not a stream.
+const searchTimeout = time.Minute
+
+// api is what the server serves.
+type api struct {
+	access  *access
+	proxy   *proxy.Proxy
+	search  *search.Search
+	metrics http.Handler
+	ready   func() error
+}
+
+// isProbe says whether a path is for whoever starts the server, who has no identity.
+func isProbe(path string) bool { return path == "/livez" || path == "/readyz" }
+
+// ServeHTTP routes by hand: the paths below a proxy belong to the member, and a
+// ServeMux would clean and redirect them.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer.Func(a.route).ServeHTTP(w, r)
+}
+
+func (a *api) route(w http.ResponseWriter, r *http.Request) error {
+	path := r.URL.EscapedPath()
+	if rest, ok := below(path, fleetv1alpha1.ClustersPath); ok {
+		return a.serveProxy(w, r, rest)
+	}
+	if rest, ok := below(path, fleetv1alpha1.ResourcesPath); ok {
+		ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+		defer cancel()
+		return a.search.Serve(w, r.WithContext(ctx), rest)
+	}
+	switch path {
+	case "/livez":
+		return answer.Text(w, "ok")
+	case "/readyz":
+		if err := a.ready(); err != nil {
+			return apierrors.NewServiceUnavailable(err.Error())
+		}
+		return answer.Text(w, "ok")
+	case "/metrics":
+		if err := a.access.path(r.Context(), path); err != nil {
+			return err
+		}
+		a.metrics.ServeHTTP(w, r)
+		return nil
+	case "/openapi/v2": // the hub's kube-apiserver asks, and asks again while there is none
+		return answer.JSON(w, http.StatusOK, map[string]any{
+			"swagger": "2.0", "info": map[string]string{"title": "Orrery fleet", "version": fleetv1alpha1.GroupVersion.Version}, "paths": map[string]any{},
+		})
+	case "/openapi/v3":
+		return answer.JSON(w, http.StatusOK, map[string]any{"paths": map[string]any{}})
+	case "/apis":
+		return answer.JSON(w, http.StatusOK, metav1.APIGroupList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{apiGroup()},
+		})
+	case "/apis/" + fleetv1alpha1.GroupVersion.Group:
+		g := apiGroup()
+		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+		return answer.JSON(w, http.StatusOK, g)
+	case "/apis/" + fleetv1alpha1.GroupVersion.String():
+		return answer.JSON(w, http.StatusOK, apiResources())
+	default:
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+	}
+}
+
+// serveProxy serves NAME/proxy/..., escaped.
+func (a *api) serveProxy(w http.ResponseWriter, r *http.Request, path string) error {
+	cluster, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	inside, ok := below("/"+rest, "/proxy")
+	if !ok || cluster == "" {
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+	}
+	verb := proxyVerb(r.Method)
+	if verb == "" {
+		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "clusters/proxy"}, r.Method)
+	}
+	if err := a.access.resource(r.Context(), authorizationv1.ResourceAttributes{
+		Verb: verb, Group: fleetv1alpha1.GroupVersion.Group, Version: fleetv1alpha1.GroupVersion.Version,
+		Resource: "clusters", Subresource: "proxy", Name: cluster,
+	}); err != nil {
+		return err
+	}
+	return a.proxy.Serve(w, r, cluster, inside)
+}
+
+// proxyVerb is the verb that kube-apiservers make of a method; "" if there is none.
+func proxyVerb(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return "get"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch, http.MethodDelete:
+		return strings.ToLower(method)
+	default:
+		return ""
+	}
+}
+
+// below returns what follows a root in a path, at a segment's end.
+func below(path, root string) (string, bool) {
+	rest, ok := strings.CutPrefix(path, root)
+	return rest, ok && (rest == "" || rest[0] == '/')
+}
+
+func apiGroup() metav1.APIGroup {
+	v := metav1.GroupVersionForDiscovery{
+		GroupVersion: fleetv1alpha1.GroupVersion.String(), Version: fleetv1alpha1.GroupVersion.Version,
+	}
+	return metav1.APIGroup{
+		Name: fleetv1alpha1.GroupVersion.Group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v,
+	}
+}
+
+// apiResources of the group. They can be got at, but have no list, watch or delete, so that
+// generic controllers of the hub let them be.
+func apiResources() metav1.APIResourceList {
+	return metav1.APIResourceList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: fleetv1alpha1.GroupVersion.String(),
+		APIResources: []metav1.APIResource{
+			{Name: "clusters/proxy", Kind: "ClusterProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
+			{Name: "resources", SingularName: "resource", Kind: "Resource", Verbs: []string{"get"}},
+		},
+	}
+}

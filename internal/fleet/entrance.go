@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/kubernetes"
+
+	"orrery.dev/orrery/internal/fleet/answer"
+)
+
+// authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver
+// publishes whom aggregated API servers may believe.
+const authenticationConfig = "extension-apiserver-authentication"
+
+// entrance says who a request is from.
+type entrance struct {
+	proxyCA, clientCA *dynamiccertificates.ConfigMapCAController
+	headers           *headerrequest.RequestHeaderAuthRequestController
+	authenticator     authenticator.Request
+}
+
+func newEntrance(hub kubernetes.Interface) (*entrance, error) {
+	proxyCA, err := dynamiccertificates.NewDynamicCAFromConfigMapController(
+		"front-proxy", metav1.NamespaceSystem, authenticationConfig, "requestheader-client-ca-file", hub)
+	if err != nil {
+		return nil, fmt.Errorf("watch front proxy CA: %w", err)
+	}
+	clientCA, err := dynamiccertificates.NewDynamicCAFromConfigMapController(
+		"client", metav1.NamespaceSystem, authenticationConfig, "client-ca-file", hub)
+	if err != nil {
+		return nil, fmt.Errorf("watch client CA: %w", err)
+	}
+	headers := headerrequest.NewRequestHeaderAuthRequestController(authenticationConfig, metav1.NamespaceSystem, hub,
+		"requestheader-username-headers", "requestheader-uid-headers", "requestheader-group-headers",
+		"requestheader-extra-headers-prefix", "requestheader-allowed-names")
+	provider := func(f func() []string) headerrequest.StringSliceProvider {
+		return headerrequest.StringSliceProviderFunc(f)
+	}
+	return &entrance{
+		proxyCA: proxyCA, clientCA: clientCA, headers: headers,
+		authenticator: group.NewAuthenticatedGroupAdder(union.New(
+			headerrequest.NewDynamicVerifyOptionsSecure(proxyCA.VerifyOptions, provider(headers.AllowedClientNames),
+				provider(headers.UsernameHeaders), provider(headers.UIDHeaders),
+				provider(headers.GroupHeaders), provider(headers.ExtraHeaderPrefixes)),
+			x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion),
+		)),
+	}, nil
+}
+
+// run follows the ConfigMap until ctx ends.
+func (e *entrance) run(ctx context.Context) {
+	go e.proxyCA.Run(ctx, 1)
+	go e.clientCA.Run(ctx, 1)
+	e.headers.Run(ctx, 1)
+}
+
+// ready is an error until the kube-apiserver can be recognized.
+func (e *entrance) ready() error {
+	if _, ok := e.proxyCA.VerifyOptions(); !ok || len(e.headers.UsernameHeaders()) == 0 {
+		return errors.New("the hub's front proxy is not known yet: ConfigMap kube-system/" + authenticationConfig + " was not read, or the hub has no --requestheader flags")
+	}
+	return nil
+}
+
+// authenticated lets through whom it recognizes, and puts the user into the context.
+func (e *entrance) authenticated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isProbe(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		who, ok, err := e.authenticator.AuthenticateRequest(r)
+		if err != nil || !ok {
+			if err != nil {
+				logr.FromContextOrDiscard(r.Context()).V(1).Info("request not authenticated", "error", err.Error())
+			}
+			answer.Error(w, r, apierrors.NewUnauthorized("come through the hub's kube-apiserver, or with a client certificate of the hub"))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who.User)))
+	})
+}

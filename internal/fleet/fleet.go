@@ -1,0 +1,184 @@
+// Package fleet is the aggregated API server of the group fleet.orrery.dev. The hub's
+// kube-apiserver passes on what is asked below /apis/fleet.orrery.dev/v1alpha1:
+//
+//	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
+//	resources/...            the mirrored objects of all of them (package search)
+//
+// # Who may come in
+//
+// Requests are those of the hub's kube-apiserver, which proves itself with its front
+// proxy certificate and names the user, or carry a client certificate of the hub. There
+// is no other way in, and no anonymous one.
+//
+// # Who may do what
+//
+// The hub's RBAC says, twice. The kube-apiserver authorizes the outer URL, in which it
+// sees a resource, a name and a subresource and no more: resources/api/v1/pods is the
+// subresource v1 of the resources named api. So a role that lets somebody search has the
+// rule
+//
+//	apiGroups: [fleet.orrery.dev], resources: ["*"], verbs: [get],
+//	resourceNames: [api, apis, clusters, version]
+//
+// (RBAC has no resources/*, and the names keep clusters/proxy out of the "*"). It must be
+// bound cluster-wide even for those who may see one namespace only, for the outer URL has
+// none; since it opens nothing by itself, it may be given to system:authenticated. A role for
+// working in clusters through their proxy has
+//
+//	apiGroups: [fleet.orrery.dev], resources: [clusters/proxy], verbs: ["*"],
+//	resourceNames: [those clusters; left out, all]
+//
+// What lies behind the outer URL this server asks the hub with a SubjectAccessReview of
+// its own: to search, the caller must be allowed to list the type itself in the namespace
+// asked for, or everywhere; to use a proxy, the verb on clusters/proxy of that name. In
+// the member, its own RBAC decides, for the proxy impersonates the caller.
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/proxy"
+	"orrery.dev/orrery/internal/search"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Options of the server. All of them are required.
+type Options struct {
+	// Hub is the configuration of clients of the hub, as an administrator.
+	Hub *rest.Config
+	// Address is where to serve, host:port.
+	Address string
+	// CertFile and KeyFile hold the serving certificate. They are read again when they
+	// change.
+	CertFile, KeyFile string
+	// Registry knows the clusters.
+	Registry *member.Registry
+	// Mirror and Store hold what was seen in them.
+	Mirror *mirror.Mirror
+	Store  *store.Store
+}
+
+// Server is the aggregated API server.
+type Server struct {
+	address     string
+	certificate *dynamiccertificates.DynamicCertKeyPairContent
+	entrance    *entrance
+	api         *api
+}
+
+// New returns a server that does not serve yet.
+func New(o Options) (*Server, error) {
+	hub, err := kubernetes.NewForConfig(o.Hub)
+	if err != nil {
+		return nil, fmt.Errorf("create client of the hub: %w", err)
+	}
+	certificate, err := dynamiccertificates.NewDynamicServingContentFromFiles("fleet", o.CertFile, o.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read serving certificate: %w", err)
+	}
+	entrance, err := newEntrance(hub)
+	if err != nil {
+		return nil, err
+	}
+	access := newAccess(hub.AuthorizationV1().SubjectAccessReviews())
+	proxies := proxy.New(func(name string) (proxy.Member, bool) { return o.Registry.Member(name) })
+	o.Registry.Subscribe(func(e member.Event) { proxies.Forget(e.Name) })
+	return &Server{
+		address: o.Address, certificate: certificate, entrance: entrance,
+		api: &api{
+			access: access,
+			proxy:  proxies,
+			search: search.New(search.Options{
+				Mirror: o.Mirror, Store: o.Store,
+				Clusters:  func() []string { return names(o.Registry.Members()) },
+				Authorize: access.resource,
+				Version:   hub.Discovery().ServerVersion,
+			}),
+			metrics: metrics(),
+			ready:   entrance.ready,
+		},
+	}, nil
+}
+
+func names(members []*member.Member) []string {
+	names := make([]string, 0, len(members))
+	for _, m := range members {
+		names = append(names, m.Name())
+	}
+	return names
+}
+
+// Limits of a connection. Bodies and answers have none: they are streams.
+const (
+	headerTimeout   = 30 * time.Second
+	idleTimeout     = 3 * time.Minute
+	shutdownTimeout = 3 * time.Second
+	streams         = 1000 // of one HTTP/2 connection; the kube-apiserver opens few of these
+)
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.address, err)
+	}
+	return s.serve(ctx, listener)
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener) error {
+	log := logr.FromContextOrDiscard(ctx).WithName("fleet")
+	certificates := dynamiccertificates.NewDynamicServingCertificateController(&tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.RequestClientCert, // verified by the entrance
+	}, nil, s.certificate, nil, nil)
+	if err := certificates.RunOnce(); err != nil {
+		return errors.Join(fmt.Errorf("load serving certificate: %w", err), listener.Close())
+	}
+	s.certificate.AddListener(certificates)
+	go s.certificate.Run(ctx, 1)
+	go certificates.Run(1, ctx.Done())
+	go s.entrance.run(ctx)
+
+	server := &http.Server{
+		Handler:           s.handler(),
+		BaseContext:       func(net.Listener) context.Context { return logr.NewContext(ctx, log) },
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetConfigForClient: certificates.GetConfigForClient},
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: streams},
+		ErrorLog:          errorLog(log),
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.ServeTLS(listener, "", "") }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve on %s: %w", s.address, err)
+	case <-ctx.Done():
+	}
+	// Streams have ended with ctx, which is theirs too; what is left gets a moment.
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		return server.Close()
+	}
+	return nil
+}
+
+// handler is the whole way of a request, the outermost first.
+func (s *Server) handler() http.Handler {
+	return measured(recovered(s.entrance.authenticated(s.api)))
+}

@@ -1,0 +1,335 @@
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, 1) }
+
+// world is a hub with the fleet API behind its kube-apiserver, and one cluster, oak.
+type world struct {
+	hub    *hub.Hub
+	client client.Client
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	h, err := hub.Start(ctx, hub.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
+	if err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		if err := h.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := store.Open(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m *mirror.Mirror
+	registry, err := member.Add(mgr, member.Options{
+		HubID: h.ID(), Observe: func(cluster string) member.Observation { return m.Observation(cluster) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = mirror.New(db, registry, logr.Discard())
+	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
+		t.Fatal(err)
+	}
+	serving := h.FleetServing()
+	server, err := New(Options{
+		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
+		Registry: registry, Mirror: m, Store: db,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, end := context.WithCancel(ctx)
+	done := make(chan error, 2)
+	go func() { done <- mgr.Start(running) }()
+	go func() { done <- server.Run(running) }()
+	t.Cleanup(func() {
+		end()
+		if err := errors.Join(<-done, <-done, db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.New(h.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := member.Join(ctx, c, member.JoinOptions{Name: "oak", Kubeconfig: testenv.Kubeconfig(0)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.WriteKubeconfig([]string{"oak"}); err != nil {
+		t.Fatal(err)
+	}
+	return &world{hub: h, client: c}
+}
+
+// kubectl runs with the hub's kubeconfig; its output includes what goes to stderr.
+func (w *world) kubectl(t *testing.T, args string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", w.hub.KubeconfigPath()}, strings.Fields(args)...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// eventually runs a command until its output has a text.
+func (w *world) eventually(t *testing.T, args, want string) {
+	t.Helper()
+	var out string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if out, _ = w.kubectl(t, args); strings.Contains(out, want) {
+			return
+		}
+	}
+	t.Fatalf("kubectl %s never says %q: %s", args, want, out)
+}
+
+func (w *world) create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := w.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// grant gives users rules, everywhere or in a namespace.
+func (w *world) grant(t *testing.T, name, namespace string, rule rbacv1.PolicyRule, user string) {
+	t.Helper()
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
+	meta := metav1.ObjectMeta{Name: name}
+	w.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}})
+	if namespace == "" {
+		w.create(t, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref})
+		return
+	}
+	meta.Namespace = namespace
+	w.create(t, &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref})
+}
+
+// What a real kube-apiserver makes of the fleet's URLs, identities and roles.
+func TestBehindTheKubeAPIServer(t *testing.T) {
+	w := newWorld(t)
+	shop := testenv.Namespace(t, testenv.Config(0))
+	inMember, err := client.New(testenv.Config(0), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		inMember.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "settings"}}),
+		inMember.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "token"}, StringData: map[string]string{"a": "hidden"}}),
+		inMember.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}},
+		}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
+	w.grant(t, "search", "", rbacv1.PolicyRule{
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
+		ResourceNames: []string{"api", "apis", "clusters", "version"},
+	}, "alice")
+	w.grant(t, "see-configmaps", shop, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list"}}, "alice")
+	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"clusters/proxy"}, Verbs: []string{"*"}, ResourceNames: []string{"oak"},
+	}, "bob")
+	w.eventually(t, "--context fleet get configmaps,secrets,pods -A", "pod/web")
+	w.eventually(t, "--context oak get namespace "+shop+" -o name", "namespace/"+shop)
+
+	for name, c := range map[string]struct {
+		args  string
+		works bool
+		says  string
+	}{
+		"AdminSearches":          {"--context fleet get pods -n " + shop, true, "oak       web"},
+		"AdminGets":              {"--context fleet get pod web -o name -n " + shop, true, "pod/web"},
+		"SecretsAreMetadata":     {"--context fleet get secret token -o yaml -n " + shop, true, "only the metadata is mirrored"},
+		"AdminUsesOak":           {"--context oak get pods -o name -n " + shop, true, "pod/web"},
+		"UnknownCluster":         {"--context oak get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/proxy/version", false, "NotFound"},
+		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
+		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},
+		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
+		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
+		"AliceNotEverywhere":     {"--as alice --context fleet get configmaps -A", false, `User "alice" cannot list`},
+		"AliceNotSecrets":        {"--as alice --context fleet get secrets -n " + shop, false, "Forbidden"},
+		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
+		"AliceNotThroughProxy":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/version", false, "Forbidden"},
+		"BobUsesOakAsBob":        {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"username": "bob"`},
+		"BobsGroups":             {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"devs"`},
+		"BobsUID":                {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"uid": "b1"`},
+		"OakSaysWhatBobMay":      {"--as bob --context oak get pods -n " + shop, false, `User "bob" cannot list resource "pods"`},
+		"BobNotOtherClusters":    {"--as bob --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/elm/proxy/version", false, "Forbidden"},
+		"BobDoesNotSearch":       {"--as bob --context fleet get pods -A", false, "Forbidden"},
+		"WritesAreRefused":       {"--context fleet delete pod web --wait=false -n " + shop, false, "read-only"},
+		"TheHubIsStillTheHub":    {"--context hub get namespace orrery-system -o name", true, "namespace/orrery-system"},
+		"TheFleetSaysItsVersion": {"--context fleet version", true, "Server Version: v1."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := w.kubectl(t, c.args)
+			if (err == nil) != c.works || !strings.Contains(out, c.says) {
+				t.Errorf("kubectl %s: %v: %s; want %q", c.args, err, out, c.says)
+			}
+			if strings.Contains(out, "hidden") || strings.Contains(out, "aGlkZGVu") {
+				t.Errorf("a secret is shown: %s", out)
+			}
+		})
+	}
+	t.Run("Direct", w.direct)
+}
+
+// Who does not come through the kube-apiserver has to prove who they are.
+func (w *world) direct(t *testing.T) {
+	base := "https://" + w.hub.FleetServing().Address
+	certified, err := rest.HTTPClientFor(w.hub.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for name, c := range map[string]struct {
+		client *http.Client
+		path   string
+		header http.Header
+		code   int
+		says   string
+	}{
+		"Live":          {nobody, "/livez", nil, 200, "ok"},
+		"Ready":         {nobody, "/readyz", nil, 200, "ok"},
+		"Nobody":        {nobody, "/apis/fleet.orrery.dev/v1alpha1", nil, 401, "Unauthorized"},
+		"NobodyMetrics": {nobody, "/metrics", nil, 401, "Unauthorized"},
+		"Pretender": {
+			nobody, "/apis/fleet.orrery.dev/v1alpha1", http.Header{"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}}, 401, "Unauthorized",
+		},
+		"TokenBearer": {nobody, "/apis/fleet.orrery.dev/v1alpha1", http.Header{"Authorization": {"Bearer x"}}, 401, "Unauthorized"},
+		"Certified":   {certified, "/apis/fleet.orrery.dev/v1alpha1", nil, 200, "clusters/proxy"},
+		"Metrics":     {certified, "/metrics", nil, 200, `orrery_fleet_request_duration_seconds_count{code="200",method="GET",part="search"}`},
+		"Nowhere":     {certified, "/apis/fleet.orrery.dev/v1alpha1/clusters/oak", nil, 404, "NotFound"},
+		"CertifiedAndImpersonating": {
+			certified, "/apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/api/v1/namespaces/default", http.Header{"Impersonate-User": {"eve"}}, 200, `"default"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = c.header
+			resp, err := c.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != c.code || !strings.Contains(string(body), c.says) {
+				t.Errorf("%s: %s; want %d %q", resp.Status, body, c.code, c.says)
+			}
+		})
+	}
+}
+
+// A request that panics is answered, or broken off, and no other one notices.
+func TestPanics(t *testing.T) {
+	server := httptest.NewServer(measured(recovered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late" {
+			fmt.Fprint(w, "half an ans")
+		}
+		if r.URL.Path != "/fine" {
+			panic("boom")
+		}
+	}))))
+	t.Cleanup(server.Close)
+	get := func(path string) (int, string, error) {
+		resp, err := http.Get(server.URL + path)
+		if err != nil {
+			return 0, "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body), err
+	}
+	code, body, err := get("/early")
+	var status metav1.Status
+	if err != nil || code != http.StatusInternalServerError || json.Unmarshal([]byte(body), &status) != nil || status.Reason != metav1.StatusReasonInternalError {
+		t.Errorf("%d %s %v", code, body, err)
+	}
+	if _, body, err := get("/late"); err == nil {
+		t.Errorf("half an answer passes for a whole: %q", body)
+	}
+	if code, _, err := get("/fine"); code != http.StatusOK || err != nil {
+		t.Errorf("%d %v", code, err)
+	}
+}
+
+func TestBelow(t *testing.T) {
+	for name, c := range map[string]struct {
+		path, root, want string
+		ok               bool
+	}{
+		"Root":    {"/a/b", "/a/b", "", true},
+		"Below":   {"/a/b/c%2Fd", "/a/b", "/c%2Fd", true},
+		"Slash":   {"/a/b/", "/a/b", "/", true},
+		"Sibling": {"/a/bc", "/a/b", "c", false},
+		"Other":   {"/x", "/a/b", "/x", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rest, ok := below(c.path, c.root)
+			if diff := cmp.Diff([]any{c.want, c.ok}, []any{rest, ok}); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,174 @@
+package hub
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// layoutVersion is that of the data directory. It grows when an older server could not
+// work with what a newer one wrote.
+const layoutVersion = 1
+
+// dataDir is the directory of everything that the hub stores.
+type dataDir string
+
+func (d dataDir) path(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
+
+func (d dataDir) version() string    { return d.path("VERSION") }
+func (d dataDir) ports() string      { return d.path("ports.json") }
+func (d dataDir) kubeconfig() string { return d.path("kubeconfig") }
+func (d dataDir) processes() string  { return d.path("processes") }
+
+// etcd holds etcd's data and its sockets.
+func (d dataDir) etcd() string { return d.path("etcd") }
+
+// pki holds authorities, certificates and keys.
+func (d dataDir) pki(name string) string { return d.path("pki", name) }
+
+// open makes the directory, or checks that this server can work with it, and locks it.
+// Nothing is touched before that is certain. The lock ends with the process or when the
+// file is closed.
+func (d dataDir) open() (*os.File, error) {
+	if err := d.checkVersion(); err != nil {
+		return nil, err
+	}
+	if err := d.make(); err != nil {
+		return nil, err
+	}
+	lock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(
+		writeFile(d.version(), fmt.Appendln(nil, layoutVersion)),
+		os.MkdirAll(d.pki(""), 0o700),
+	)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare data directory: %w", err), lock.Close())
+	}
+	return lock, nil
+}
+
+func (d dataDir) checkVersion() error {
+	text, err := os.ReadFile(d.version())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read data directory's version: %w", err)
+	}
+	version, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || version < 1 {
+		return fmt.Errorf("%s holds %q, which is not a version: restore the directory from a backup, or choose another with --data-dir", d.version(), text)
+	}
+	if version > layoutVersion {
+		return fmt.Errorf("data directory %s has layout version %d, made by a newer orrery; this one knows up to %d: use the newer one, or choose another directory with --data-dir", d, version, layoutVersion)
+	}
+	return nil
+}
+
+// make makes the directory accessible to its owner only. One that has contents and is
+// not ours is left as it is: --data-dir /tmp must not lock everybody else out of /tmp.
+func (d dataDir) make() error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
+	}
+	info, err := os.Stat(string(d))
+	if err != nil {
+		return fmt.Errorf("look at data directory: %w", err)
+	}
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return fmt.Errorf("read data directory: %w", err)
+	}
+	if _, err := os.Stat(d.version()); err != nil && len(entries) > 0 {
+		return fmt.Errorf("data directory %s is accessible to other users and holds files that are not orrery's: choose another with --data-dir, or `chmod 700` it", d)
+	}
+	if err := os.Chmod(string(d), 0o700); err != nil { //nolint:gosec // a directory
+		return fmt.Errorf("protect data directory: %w", err)
+	}
+	return nil
+}
+
+func (d dataDir) lock() (*os.File, error) {
+	f, err := os.OpenFile(d.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close() //nolint:errcheck // nothing was written
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		var pid [20]byte
+		n, _ := f.Read(pid[:]) //nolint:errcheck // then there is none to name
+		return nil, fmt.Errorf("data directory %s is in use by process %s: stop that one, or choose another directory with --data-dir", d, bytes.TrimSpace(pid[:n]))
+	}
+	// In place: a rename would leave the lock on a file that nobody finds.
+	pid := fmt.Appendln(nil, os.Getpid())
+	if err := f.Truncate(0); err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s: %w", f.Name(), err), f.Close())
+	}
+	if _, err := f.WriteAt(pid, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s: %w", f.Name(), err), f.Close())
+	}
+	return f, nil
+}
+
+// spaceNeeded is what etcd wants at once for its write-ahead log and database. Without
+// it etcd ends in a panic that names neither the disk nor the directory.
+const spaceNeeded = 160 << 20
+
+func (d dataDir) checkSpace() error {
+	if _, err := os.Stat(d.etcd()); err == nil {
+		return nil // it has its log; refusing to start would not make room
+	}
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(string(d), &stat); err != nil {
+		return fmt.Errorf("measure free space of %s: %w", d, err)
+	}
+	if free := stat.Bavail * uint64(stat.Bsize); free < spaceNeeded { //nolint:gosec // a size
+		return fmt.Errorf("%d MiB are free in %s and %d are needed: make room, or choose another directory with --data-dir", free>>20, d, spaceNeeded>>20)
+	}
+	return nil
+}
+
+// writeFile replaces the file's content at once, readable by its owner only, and does
+// nothing when the file has that content already.
+func writeFile(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	// CreateTemp makes it 0600.
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

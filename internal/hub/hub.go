@@ -1,0 +1,256 @@
+// Package hub is the control plane's own API server: etcd, kube-apiserver and
+// kube-controller-manager as supervised child processes, or an existing API
+// server given by a kubeconfig. Either way it installs Orrery's kinds, roles and
+// aggregated API there and hands out the credentials to talk to it.
+//
+// No scheduler and no workload controllers run on the hub: what users create there are
+// templates, and never become pods.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"orrery.dev/orrery/internal/process"
+)
+
+// startTimeout is how long a hub may take to start: long, because a big etcd may have to
+// be read from a slow disk.
+const startTimeout = 3 * time.Minute
+
+const userAgent = "orrery"
+
+// Hub is a running hub.
+type Hub struct {
+	options Options
+	dir     dataDir
+	pki     pki
+	config  *rest.Config
+	id      string
+
+	kubeconfigMu sync.Mutex // of the file and of members
+	members      []string
+
+	stopped chan struct{}
+	err     error // why it stopped, once it has
+}
+
+// FleetServing is where and with what the aggregated fleet API must serve. CertFile and
+// KeyFile are one file, which is replaced before the certificate expires, so it must be
+// read again when it changes.
+type FleetServing struct{ Address, CertFile, KeyFile string }
+
+// Start starts the hub, or connects to the API server that the options name, and returns
+// when it answers and Orrery's kinds are installed. The hub runs until ctx ends.
+func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := dataDir(o.DataDir)
+	lock, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	h := &Hub{options: o, dir: d, stopped: make(chan struct{})}
+	ctx, stop := context.WithCancel(ctx)
+	// What runs in the background ends when ctx does, and ends ctx when it fails.
+	background, running := errgroup.WithContext(ctx)
+	err = h.start(running, background, log)
+	if err != nil {
+		stop()
+	}
+	go func() {
+		defer stop()
+		h.err = errors.Join(background.Wait(), lock.Close())
+		close(h.stopped)
+	}()
+	if err != nil {
+		<-h.stopped
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
+	o, d := &h.options, h.dir
+	chosen, err := choosePorts(o, d)
+	if err != nil {
+		return err
+	}
+	if err := chosen.keep(d); err != nil {
+		return err
+	}
+	h.pki = pki{dir: d, leaves: leaves(*o), now: o.now}
+	if _, err := h.pki.ensure(); err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := checkPort(starting, o.fleetAddress(), o.FleetPort, "--fleet-port"); err != nil {
+		return err
+	}
+	if o.external() {
+		err = h.connect(starting)
+	} else {
+		err = h.startProcesses(ctx, starting, background, log)
+	}
+	if err != nil {
+		return err
+	}
+	if h.id, err = install(starting, h.Config(), *o, d, log); err != nil {
+		return err
+	}
+	old, err := readKubeconfig(d.kubeconfig())
+	if err != nil {
+		return err
+	}
+	if err := h.WriteKubeconfig(knownMembers(old)); err != nil {
+		return err
+	}
+	background.Go(func() error {
+		h.renewCertificates(ctx, log)
+		return nil
+	})
+	return nil
+}
+
+// startProcesses returns when all of them are ready.
+func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup.Group, log logr.Logger) error {
+	o, d := h.options, h.dir
+	err := errors.Join(
+		checkPort(starting, o.BindAddress, o.SecurePort, "--secure-port"),
+		d.checkSpace(),
+	)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		os.MkdirAll(d.etcd(), 0o700),
+		d.ensureServiceAccountKey(),
+		d.writeControllerManagerKubeconfig(o.serverURL()),
+	)
+	if err != nil {
+		return fmt.Errorf("prepare data directory: %w", err)
+	}
+	var trouble trouble
+	s, err := process.New(plan(o), process.Options{Dir: d.processes(), Log: log, OnEvent: trouble.note})
+	if err != nil {
+		return fmt.Errorf("plan the hub's processes: %w", err)
+	}
+	failed := make(chan error, 1)
+	background.Go(func() error {
+		err := s.Run(ctx)
+		failed <- err
+		return err
+	})
+	h.config = &rest.Config{
+		Host: o.serverURL(),
+		TLSClientConfig: rest.TLSClientConfig{
+			// Named, not loaded: clients read them again when they change.
+			CAFile: d.authority(serverCA), CertFile: d.leaf(orreryCert), KeyFile: d.leaf(orreryCert),
+		},
+	}
+	select {
+	case <-s.Ready():
+		return nil
+	case err := <-failed:
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("start the hub's processes: %w", err)
+	case <-starting.Done():
+		return fmt.Errorf("wait until the hub's processes are ready (their logs are in %s): %w%s", d.processes(), context.Cause(starting), trouble.last())
+	}
+}
+
+// trouble remembers what last went wrong with a process.
+type trouble struct {
+	mu   sync.Mutex
+	text string
+}
+
+func (t *trouble) note(e process.Event) {
+	if e.Type == process.EventSlow || e.Type == process.EventExited {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.text = fmt.Sprintf("; %s: %s", e.Process, e.Message)
+	}
+}
+
+func (t *trouble) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text
+}
+
+// renewCertificates replaces those that are soon to expire, until ctx ends. Everybody who
+// uses one reads its file again: nothing needs a restart.
+func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
+	tick := time.NewTicker(h.options.renewalInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		names, err := h.pki.ensure()
+		if err != nil {
+			log.Error(err, "Certificates not renewed")
+		}
+		if len(names) == 0 {
+			continue
+		}
+		log.Info("Renewed certificates", "names", names)
+		h.kubeconfigMu.Lock()
+		err = h.writeKubeconfig()
+		h.kubeconfigMu.Unlock()
+		if err != nil {
+			log.Error(err, "Kubeconfig keeps the old certificate")
+		}
+	}
+}
+
+// Config returns an administrator's access to the hub, without client-side rate limit.
+// It sets no timeout, because that would end watches too.
+func (h *Hub) Config() *rest.Config {
+	c := rest.CopyConfig(h.config)
+	c.QPS = -1
+	c.UserAgent = userAgent
+	return c
+}
+
+// ID identifies the hub: the UID of its kube-system namespace.
+func (h *Hub) ID() string { return h.id }
+
+// DataDir is the directory of everything that the hub stores.
+func (h *Hub) DataDir() string { return string(h.dir) }
+
+// KubeconfigPath is where WriteKubeconfig writes.
+func (h *Hub) KubeconfigPath() string { return h.dir.kubeconfig() }
+
+// FleetServing says how the aggregated fleet API must serve.
+func (h *Hub) FleetServing() FleetServing {
+	return FleetServing{
+		Address:  net.JoinHostPort(h.options.fleetAddress(), strconv.Itoa(h.options.FleetPort)),
+		CertFile: h.dir.leaf(fleetCert),
+		KeyFile:  h.dir.leaf(fleetCert),
+	}
+}
+
+// Wait returns when ctx of Start has ended and everything of the hub has stopped.
+func (h *Hub) Wait() error {
+	<-h.stopped
+	return h.err
+}

@@ -1,0 +1,178 @@
+package hub
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// Contexts of the kubeconfig, besides one for each member.
+const (
+	hubContext   = "hub"
+	fleetContext = "fleet"
+)
+
+func (d dataDir) controllerManagerKubeconfig() string {
+	return d.path(controllerManagerProcess + ".kubeconfig")
+}
+
+// writeControllerManagerKubeconfig names files, which the client reads again when they change.
+func (d dataDir) writeControllerManagerKubeconfig(server string) error {
+	text, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{hubContext: {Server: server, CertificateAuthority: d.authority(serverCA)}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{hubContext: {
+			ClientCertificate: d.leaf(controllerManagerCert), ClientKey: d.leaf(controllerManagerCert),
+		}},
+		Contexts:       map[string]*clientcmdapi.Context{hubContext: {Cluster: hubContext, AuthInfo: hubContext}},
+		CurrentContext: hubContext,
+	})
+	if err != nil {
+		return fmt.Errorf("encode kubeconfig of %s: %w", controllerManagerProcess, err)
+	}
+	return writeFile(d.controllerManagerKubeconfig(), text)
+}
+
+// access is how users reach the hub: their kubeconfig's cluster and user.
+func access(o Options, d dataDir) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	if o.external() {
+		return externalAccess(o.Kubeconfig)
+	}
+	ca, err := os.ReadFile(d.authority(serverCA))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read server CA: %w", err)
+	}
+	pair, err := os.ReadFile(d.leaf(adminCert))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read administrator's certificate: %w", err)
+	}
+	cert, key := splitPEM(pair)
+	return &clientcmdapi.Cluster{Server: o.serverURL(), CertificateAuthorityData: ca},
+		&clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}, nil
+}
+
+func externalAccess(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	config, err := loadExternal(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Files it names become content or absolute paths, so that it works from any directory.
+	err = errors.Join(clientcmdapi.MinifyConfig(config), clientcmdapi.FlattenConfig(config))
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
+	}
+	context := config.Contexts[config.CurrentContext]
+	cluster, user := config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo]
+	cluster.LocationOfOrigin, user.LocationOfOrigin = "", ""
+	return cluster, user, nil
+}
+
+func loadExternal(path string) (*clientcmdapi.Config, error) {
+	config, err := clientcmd.LoadFromFile(path)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(config)
+	}
+	if err == nil {
+		err = clientcmd.ConfirmUsable(*config, "")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
+	}
+	return config, nil
+}
+
+// WriteKubeconfig writes the user's kubeconfig, which has the contexts hub, fleet (every
+// cluster at once) and one for each member, through the hub's proxy. A member that is
+// named like one of the first two gets the context member/NAME. What the user chose
+// there, the current context and each context's namespace, is kept.
+func (h *Hub) WriteKubeconfig(members []string) error {
+	h.kubeconfigMu.Lock()
+	defer h.kubeconfigMu.Unlock()
+	h.members = slices.Clone(members)
+	return h.writeKubeconfig()
+}
+
+func (h *Hub) writeKubeconfig() error {
+	cluster, user, err := access(h.options, h.dir)
+	if err != nil {
+		return err
+	}
+	old, err := readKubeconfig(h.dir.kubeconfig())
+	if err != nil {
+		return err
+	}
+	text, err := clientcmd.Write(*userKubeconfig(cluster, user, h.members, old))
+	if err != nil {
+		return fmt.Errorf("encode kubeconfig: %w", err)
+	}
+	return writeFile(h.dir.kubeconfig(), text)
+}
+
+func userKubeconfig(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, members []string, old *clientcmdapi.Config) *clientcmdapi.Config {
+	const userName = "hub-admin"
+	config := clientcmdapi.NewConfig()
+	config.AuthInfos[userName] = user
+	add := func(name, path string) {
+		c := cluster.DeepCopy()
+		c.Server = strings.TrimSuffix(c.Server, "/") + path
+		config.Clusters[name] = c
+		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: userName}
+		if kept, ok := old.Contexts[name]; ok {
+			config.Contexts[name].Namespace = kept.Namespace
+		}
+	}
+	add(hubContext, "")
+	add(fleetContext, fleetv1alpha1.ResourcesPath)
+	for _, name := range members {
+		add(memberContext(name), fleetv1alpha1.ClustersPath+"/"+name+"/proxy")
+	}
+	config.CurrentContext = hubContext
+	if _, ok := config.Contexts[old.CurrentContext]; ok {
+		config.CurrentContext = old.CurrentContext
+	}
+	return config
+}
+
+func memberContext(member string) string {
+	if member == hubContext || member == fleetContext {
+		return "member/" + member
+	}
+	return member
+}
+
+// readKubeconfig returns an empty one when there is none.
+func readKubeconfig(path string) (*clientcmdapi.Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config, err := clientcmd.Load(bytes.TrimSpace(text))
+	if err != nil {
+		// It is ours to write, and everything but the user's choice is written anew.
+		return clientcmdapi.NewConfig(), nil //nolint:nilerr // see above
+	}
+	return config, nil
+}
+
+// knownMembers are those that the kubeconfig had when the hub last stopped; until the
+// fleet is known again they keep their contexts.
+func knownMembers(config *clientcmdapi.Config) []string {
+	var members []string
+	for _, c := range config.Clusters {
+		_, path, _ := strings.Cut(c.Server, fleetv1alpha1.ClustersPath+"/")
+		if name, ok := strings.CutSuffix(path, "/proxy"); ok {
+			members = append(members, name)
+		}
+	}
+	slices.SortFunc(members, cmp.Compare[string])
+	return members
+}

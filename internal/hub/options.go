@@ -1,0 +1,150 @@
+package hub
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Options of the hub. The zero value is an embedded hub on free ports of the loopback
+// interface.
+type Options struct {
+	// DataDir holds everything that the hub stores. Unset, it is DefaultDataDir.
+	DataDir string
+	// Kubeconfig makes the hub use the API server that its current context names, and
+	// start none.
+	Kubeconfig string
+	// KubeBinary is the multicall binary of the Kubernetes components. Unset, it is
+	// orrery-kube beside the running executable, else in PATH.
+	KubeBinary string
+	// BindAddress is the IP address that the API server listens on; with Kubeconfig, the
+	// one that the fleet API listens on. Unset, it is 127.0.0.1.
+	BindAddress string
+	// SecurePort is the API server's. Zero picks a free one at the first start and keeps it.
+	SecurePort int
+	// FleetPort is the aggregated fleet API's. Zero picks a free one at the first start
+	// and keeps it.
+	FleetPort int
+	// FleetAdvertiseHost is the name by which the API server that Kubeconfig names reaches
+	// the fleet API. Unset, it is localhost.
+	FleetAdvertiseHost string
+	// UnsafeNoFsync makes etcd not wait for the disk: faster, and a crash of the machine
+	// (not of a process) loses data. For demos and tests.
+	UnsafeNoFsync bool
+
+	now             func() time.Time // the certificates' clock; time.Now unless a test has another
+	renewalInterval time.Duration    // how often they are looked at
+}
+
+// The loopback interface, which is all that the hub listens on unless told otherwise.
+const (
+	loopbackAddress = "127.0.0.1"
+	loopbackName    = "localhost"
+)
+
+// DefaultSecurePort is the default of --secure-port.
+const DefaultSecurePort = 6443
+
+// DefaultDataDir is orrery in the user's data directory, as XDG defines that.
+func DefaultDataDir() string {
+	base := os.Getenv("XDG_DATA_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "" // validation says so
+		}
+		base = filepath.Join(home, ".local", "share")
+	}
+	return filepath.Join(base, "orrery")
+}
+
+// AddFlags adds the flags of the hub.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.DataDir, "data-dir", DefaultDataDir(), "directory of everything that the hub stores")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of an existing API server to use instead of starting one")
+	fs.StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
+	fs.StringVar(&o.BindAddress, "bind-address", loopbackAddress, "IP address that the API server listens on; with --kubeconfig, the one that the fleet API listens on")
+	fs.IntVar(&o.SecurePort, "secure-port", DefaultSecurePort, "port of the API server; 0 picks a free one at the first start and keeps it")
+	fs.IntVar(&o.FleetPort, "fleet-port", 0, "port of the fleet API, which the API server passes requests to; 0 picks a free one at the first start and keeps it")
+	fs.StringVar(&o.FleetAdvertiseHost, "fleet-advertise-host", loopbackName, "with --kubeconfig, the host name by which that API server reaches the fleet API")
+	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", false, "do not wait for the disk when storing: faster, but a crash of the machine loses data")
+}
+
+// complete fills in what is unset and returns every mistake in what is set.
+func (o Options) complete() (Options, error) {
+	var errs []error
+	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir())
+	o.BindAddress = cmp.Or(o.BindAddress, loopbackAddress)
+	o.renewalInterval = cmp.Or(o.renewalInterval, time.Hour)
+	if o.now == nil {
+		o.now = time.Now
+	}
+	if o.DataDir == "" {
+		errs = append(errs, errors.New("--data-dir: is required, for this user has no home directory"))
+	} else if dir, err := filepath.Abs(o.DataDir); err != nil {
+		errs = append(errs, fmt.Errorf("--data-dir %q: %w", o.DataDir, err))
+	} else {
+		o.DataDir = dir
+	}
+	if net.ParseIP(o.BindAddress) == nil {
+		errs = append(errs, fmt.Errorf("--bind-address %q: is not an IP address", o.BindAddress))
+	}
+	for flag, port := range map[string]int{"--secure-port": o.SecurePort, "--fleet-port": o.FleetPort} {
+		if port < 0 || port > 65535 {
+			errs = append(errs, fmt.Errorf("%s %d: want 1 to 65535, or 0 for a free one", flag, port))
+		}
+	}
+	if o.external() {
+		o.FleetAdvertiseHost = cmp.Or(o.FleetAdvertiseHost, loopbackName)
+		// It becomes a Service's externalName.
+		for _, msg := range validation.IsDNS1123Subdomain(o.FleetAdvertiseHost) {
+			errs = append(errs, fmt.Errorf("--fleet-advertise-host %q: %s", o.FleetAdvertiseHost, msg))
+		}
+		return o, errors.Join(errs...)
+	}
+	if o.FleetAdvertiseHost != "" && o.FleetAdvertiseHost != loopbackName {
+		errs = append(errs, errors.New("--fleet-advertise-host: works only with --kubeconfig; the hub's own API server is on the same machine"))
+	}
+	o.FleetAdvertiseHost = loopbackName
+	if o.SecurePort != 0 && o.SecurePort == o.FleetPort {
+		errs = append(errs, fmt.Errorf("--fleet-port %d: is also the --secure-port", o.FleetPort))
+	}
+	binary, err := findKubeBinary(o.KubeBinary)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	o.KubeBinary = binary
+	return o, errors.Join(errs...)
+}
+
+func (o Options) external() bool { return o.Kubeconfig != "" }
+
+const kubeBinaryName = "orrery-kube"
+
+func findKubeBinary(given string) (string, error) {
+	if given != "" {
+		path, err := exec.LookPath(given)
+		if err != nil {
+			return "", fmt.Errorf("--kube-binary: %w", err)
+		}
+		return filepath.Abs(path)
+	}
+	if self, err := os.Executable(); err == nil {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), kubeBinaryName)); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(kubeBinaryName)
+	if err != nil {
+		return "", fmt.Errorf("find the Kubernetes components: no %s beside this executable or in PATH; `make build` makes it, --kube-binary names it", kubeBinaryName)
+	}
+	return filepath.Abs(path)
+}

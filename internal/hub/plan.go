@@ -1,0 +1,195 @@
+package hub
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"orrery.dev/orrery/internal/process"
+)
+
+// Processes of the hub.
+const (
+	etcdProcess              = "etcd"
+	apiserverProcess         = "kube-apiserver"
+	controllerManagerProcess = "kube-controller-manager"
+)
+
+// serviceCIDR is where Services on the hub get a cluster IP from. Nothing ever answers
+// there: the hub's Services are templates.
+const serviceCIDR = "10.96.0.0/12"
+
+// serviceIP is the first of serviceCIDR, the kubernetes Service's.
+var serviceIP = net.IPv4(10, 96, 0, 1)
+
+// frugal makes a component collect garbage sooner: it halves what a mostly idle API
+// server holds. There is no GOMEMLIMIT: what a hub needs grows with its fleet, and at
+// the limit it would do nothing but collect garbage.
+var frugal = map[string]string{"GOGC": "50"}
+
+// Plan returns the processes that Start runs with these options. It starts and writes
+// nothing, and the plan holds no secrets. A port that is still to be chosen may come out
+// different when the hub starts.
+func Plan(o Options) (process.Plan, error) {
+	o, err := o.complete()
+	if err != nil {
+		return process.Plan{}, err
+	}
+	d := dataDir(o.DataDir)
+	if err := d.checkVersion(); err != nil {
+		return process.Plan{}, err
+	}
+	if _, err := choosePorts(&o, d); err != nil {
+		return process.Plan{}, err
+	}
+	return plan(o), nil
+}
+
+// plan expects complete options with ports.
+func plan(o Options) process.Plan {
+	p := process.Plan{Name: "hub"}
+	if o.external() {
+		return p
+	}
+	d := dataDir(o.DataDir)
+	p.Processes = []process.Process{etcd(o, d), apiserver(o, d), controllerManager(o, d)}
+	return p
+}
+
+// etcd serves on Unix sockets in a directory that only its user can enter. They are
+// relative to the working directory, because the path of a socket has at most 107 bytes.
+func etcd(o Options, d dataDir) process.Process {
+	const (
+		name      = "hub"
+		socket    = "client.sock"
+		notDialed = "http://localhost:2380" // one member has no peers, but must advertise a TCP address
+	)
+	args := []string{
+		"--name=" + name,
+		"--data-dir=data",
+		"--listen-client-urls=unix://" + socket,
+		"--advertise-client-urls=unix://" + socket + ":0", // etcd wants a port
+		"--listen-peer-urls=unix://peer.sock:0",
+		"--initial-advertise-peer-urls=" + notDialed,
+		"--initial-cluster=" + name + "=" + notDialed,
+		"--enable-grpc-gateway=false",
+		"--quota-backend-bytes=8589934592",
+		// Log entries are kept in memory until a snapshot; there is no follower to catch up.
+		"--snapshot-count=2000",
+		"--log-level=warn",
+	}
+	if o.UnsafeNoFsync {
+		args = append(args, "--unsafe-no-fsync")
+	}
+	return process.Process{
+		Name: etcdProcess, Dir: d.etcd(), Env: frugal,
+		Command: append([]string{o.KubeBinary, "etcd"}, args...),
+		Ready:   &process.Probe{File: &process.FileProbe{Path: filepath.Join(d.etcd(), socket)}},
+	}
+}
+
+// disabledAdmission lists what belongs where pods run: it would change or refuse
+// templates according to what the hub has, instead of what the members have.
+var disabledAdmission = []string{
+	"DefaultIngressClass", "DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger",
+	"NodeDeclaredFeatureValidator", "PersistentVolumeClaimResize", "PodGroupProtection",
+	"PodGroupWorkloadExists", "PodResizeValidator", "PodSecurity", "PodTopologyLabels", "Priority",
+	"ResourceQuota", "RuntimeClass", "ServiceAccount", "StorageObjectInUseProtection", "TaintNodesByCondition",
+}
+
+func apiserver(o Options, d dataDir) process.Process {
+	advertised := o.BindAddress
+	if net.ParseIP(advertised).IsUnspecified() {
+		advertised = loopbackAddress
+	}
+	return process.Process{
+		Name: apiserverProcess, Dir: d.etcd(), Env: frugal, After: []string{etcdProcess},
+		Command: []string{
+			o.KubeBinary, "kube-apiserver",
+			"--etcd-servers=unix://client.sock",
+			"--etcd-count-metric-poll-period=0",
+			"--etcd-db-metric-poll-interval=0",
+			"--bind-address=" + o.BindAddress,
+			"--advertise-address=" + advertised,
+			"--secure-port=" + strconv.Itoa(o.SecurePort),
+			"--tls-cert-file=" + d.leaf(apiserverCert),
+			"--tls-private-key-file=" + d.leaf(apiserverCert),
+			"--anonymous-auth=false",
+			"--authorization-mode=RBAC",
+			"--client-ca-file=" + d.authority(clientCA),
+			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--service-account-key-file=" + d.serviceAccountKey(),
+			"--service-account-signing-key-file=" + d.serviceAccountKey(),
+			"--service-cluster-ip-range=" + serviceCIDR,
+			// The aggregated API: requests are passed on under this certificate, with the
+			// user in headers. Routing to endpoints would not find an ExternalName.
+			"--enable-aggregator-routing=false",
+			"--proxy-client-cert-file=" + d.leaf(frontProxyCert),
+			"--proxy-client-key-file=" + d.leaf(frontProxyCert),
+			"--requestheader-client-ca-file=" + d.authority(frontProxyCA),
+			"--requestheader-allowed-names=" + frontProxyCert,
+			"--requestheader-username-headers=X-Remote-User",
+			"--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--requestheader-uid-headers=X-Remote-Uid",
+			"--disable-admission-plugins=" + strings.Join(disabledAdmission, ","),
+			// One server needs neither fairness between its clients' flows, nor leases and
+			// endpoints by which its replicas find each other; the leases would be written
+			// every ten seconds.
+			"--enable-priority-and-fairness=false",
+			"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false",
+			"--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false",
+			"--endpoint-reconciler-type=none",
+			"--event-ttl=30m",
+			"--profiling=false",
+		},
+		Ready: &process.Probe{
+			HTTP: &process.HTTPProbe{
+				URL:    o.serverURL() + "/readyz",
+				CAFile: d.authority(serverCA), CertFile: d.leaf(orreryCert), KeyFile: d.leaf(orreryCert),
+			},
+			Timeout: metav1.Duration{Duration: time.Minute},
+		},
+	}
+}
+
+// controllers of Kubernetes that serve a hub. Those that make pods, endpoints or
+// volumes of templates run in the members.
+var controllers = []string{
+	"certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
+	"clusterrole-aggregation-controller", "garbage-collector-controller", "namespace-controller",
+	"serviceaccount-token-controller", "ttl-after-finished-controller",
+}
+
+func controllerManager(o Options, d dataDir) process.Process {
+	return process.Process{
+		Name: controllerManagerProcess, Env: frugal, After: []string{apiserverProcess},
+		Command: []string{
+			o.KubeBinary, "kube-controller-manager",
+			"--kubeconfig=" + d.controllerManagerKubeconfig(),
+			"--controllers=" + strings.Join(controllers, ","),
+			"--leader-elect=false",
+			"--use-service-account-credentials=false",
+			"--secure-port=0",
+			"--cluster-signing-cert-file=" + d.authority(clientCA),
+			"--cluster-signing-key-file=" + d.authorityKey(clientCA),
+			"--root-ca-file=" + d.authority(serverCA),
+			"--service-account-private-key-file=" + d.serviceAccountKey(),
+			"--profiling=false",
+		},
+	}
+}
+
+// serverURL is where clients on this machine reach the embedded API server.
+func (o Options) serverURL() string {
+	host := o.BindAddress
+	if net.ParseIP(host).IsUnspecified() {
+		host = loopbackAddress
+	}
+	return fmt.Sprintf("https://%s", net.JoinHostPort(host, strconv.Itoa(o.SecurePort)))
+}

@@ -1,0 +1,138 @@
+package hub
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestPlan(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hub")
+	p, err := Plan(embedded(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, process := range p.Processes {
+		names = append(names, process.Name)
+	}
+	if diff := cmp.Diff([]string{"etcd", "kube-apiserver", "kube-controller-manager"}, names); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a plan made the data directory: %v", err)
+	}
+
+	// With everything there, too, it names files and holds none of their content.
+	o, err := embedded(dir).complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dataDir(dir)
+	lock, err := d.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close() //nolint:errcheck // a test
+	keys := pki{dir: d, leaves: leaves(o), now: o.now}
+	if _, err := keys.ensure(); err != nil {
+		t.Fatal(err)
+	}
+	p, err = Plan(embedded(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"PRIVATE KEY", "BEGIN", "client-key-data", "LS0t"} {
+		if strings.Contains(string(text), secret) {
+			t.Errorf("the plan contains %q", secret)
+		}
+	}
+}
+
+func TestPlanExternal(t *testing.T) {
+	p, err := Plan(Options{DataDir: filepath.Join(t.TempDir(), "hub"), Kubeconfig: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Processes) > 0 {
+		t.Errorf("processes: %v", p.Processes)
+	}
+}
+
+func TestFsync(t *testing.T) {
+	for name, unsafe := range map[string]bool{"Safe": false, "Unsafe": true} {
+		t.Run(name, func(t *testing.T) {
+			o := embedded(filepath.Join(t.TempDir(), "hub"))
+			o.UnsafeNoFsync = unsafe
+			p, err := Plan(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(strings.Join(p.Processes[0].Command, " "), "--unsafe-no-fsync"); got != unsafe {
+				t.Errorf("etcd runs without fsync: %v, want %v", got, unsafe)
+			}
+		})
+	}
+}
+
+func TestOptionsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    Options
+		flag string
+	}{
+		"PortTooHigh":      {Options{SecurePort: 65536}, "--secure-port"},
+		"PortNegative":     {Options{FleetPort: -1}, "--fleet-port"},
+		"PortsEqual":       {Options{SecurePort: 7000, FleetPort: 7000}, "--fleet-port"},
+		"AddressIsAName":   {Options{BindAddress: "example.com"}, "--bind-address"},
+		"NoSuchBinary":     {Options{KubeBinary: "/does/not/exist"}, "--kube-binary"},
+		"AdvertiseOnlyExt": {Options{FleetAdvertiseHost: "example.com"}, "--fleet-advertise-host"},
+		"AdvertiseNotDNS":  {Options{Kubeconfig: "k", FleetAdvertiseHost: "under_score"}, "--fleet-advertise-host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.o.KubeBinary == "" {
+				c.o.KubeBinary = testenv.KubeBinary()
+			}
+			c.o.DataDir = t.TempDir()
+			if _, err := Plan(c.o); err == nil || !strings.Contains(err.Error(), c.flag) {
+				t.Errorf("want an error that names %s, got: %v", c.flag, err)
+			}
+		})
+	}
+}
+
+func TestPortsAreKept(t *testing.T) {
+	d := dataDir(t.TempDir())
+	choose := func(o Options) Options {
+		t.Helper()
+		o.BindAddress = loopbackAddress
+		chosen, err := choosePorts(&o, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := chosen.keep(d); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	first := choose(Options{})
+	if first.SecurePort == 0 || first.FleetPort == 0 {
+		t.Fatalf("ports: %d, %d", first.SecurePort, first.FleetPort)
+	}
+	if given := choose(Options{SecurePort: 1234}); given.SecurePort != 1234 || given.FleetPort != first.FleetPort {
+		t.Errorf("ports: %d, %d", given.SecurePort, given.FleetPort)
+	}
+	if again := choose(Options{}); again.SecurePort != first.SecurePort || again.FleetPort != first.FleetPort {
+		t.Errorf("ports: %d, %d, before %d, %d", again.SecurePort, again.FleetPort, first.SecurePort, first.FleetPort)
+	}
+}

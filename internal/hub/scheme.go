@@ -1,0 +1,33 @@
+package hub
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Scheme returns the kinds that the hub serves: Kubernetes' own, CRDs and Orrery's.
+func Scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme,
+		apiextensionsv1.AddToScheme,
+		clusterv1alpha1.AddToScheme,
+		policyv1alpha1.AddToScheme,
+		workv1alpha2.AddToScheme,
+		appsv1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// FindKubeBinary finds the multicall binary of Kubernetes components: the given path, or
+// orrery-kube beside the running executable, then in PATH.
+func FindKubeBinary(given string) (string, error) { return findKubeBinary(given) }

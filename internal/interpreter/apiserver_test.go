@@ -1,0 +1,208 @@
+package interpreter_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+const podTemplate = `{metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: c}]}}`
+
+// TestAggregateIsValid writes what is aggregated to a real API server, as the hub does,
+// one report of the clusters after the other. The server must accept it, and what it
+// makes of it must be what is aggregated next time, or the hub would write for ever.
+func TestAggregateIsValid(t *testing.T) {
+	cases := map[string]struct {
+		resource schema.GroupVersionResource
+		manifest string
+		reports  [][]string // each one the JSON of every cluster's reflected status
+		rollout  []string   // what kubectl rollout status says after each report
+	}{
+		"Deployment": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+			manifest: `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 2, selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			reports: [][]string{
+				{``, ``},
+				{`{"observed":true,"replicas":1,"updatedReplicas":1,"unavailableReplicas":1}`, ``},
+				{`{"observed":true,"replicas":1,"updatedReplicas":1,"unavailableReplicas":1}`, `{"observed":true,"available":true,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1}`},
+				{`{"observed":true,"available":true,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1}`, `{"observed":true,"available":true,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1}`},
+				{`{"observed":true,"stalled":true,"replicas":2,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1,"unavailableReplicas":1}`, `{"observed":true}`},
+			},
+			rollout: []string{
+				"Waiting for deployment spec update to be observed",
+				"Waiting for deployment spec update to be observed",
+				"1 of 2 updated replicas are available",
+				"successfully rolled out",
+				"exceeded its progress deadline",
+			},
+		},
+		"StatefulSet": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"},
+			manifest: `{apiVersion: apps/v1, kind: StatefulSet, spec: {replicas: 2, serviceName: x, selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			reports: [][]string{
+				{``},
+				{`{"observed":true,"replicas":1,"updatedReplicas":1}`, `{"observed":true,"replicas":1,"readyReplicas":1,"updatedReplicas":1,"availableReplicas":1}`},
+				{`{"observed":true,"replicas":1,"readyReplicas":1,"availableReplicas":1}`, `{"observed":true,"replicas":1,"readyReplicas":1,"updatedReplicas":1,"availableReplicas":1}`},
+				{`{"observed":true,"replicas":1,"readyReplicas":1,"updatedReplicas":1,"availableReplicas":1}`, `{"observed":true,"replicas":1,"readyReplicas":1,"updatedReplicas":1,"availableReplicas":1}`},
+			},
+			rollout: []string{
+				"Waiting for statefulset spec update to be observed",
+				"Waiting for 1 pods to be ready",
+				"1 out of 2 new pods have been updated",
+				"roll out complete",
+			},
+		},
+		"DaemonSet": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"},
+			manifest: `{apiVersion: apps/v1, kind: DaemonSet, spec: {selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			reports: [][]string{
+				{`{"observed":true,"currentNumberScheduled":1,"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberReady":1,"numberAvailable":1,"numberUnavailable":1}`, `{"observed":true}`},
+				{`{"observed":true,"currentNumberScheduled":2,"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberReady":2,"numberAvailable":2}`, `{"observed":true}`},
+			},
+			rollout: []string{"1 of 2 updated pods are available", "successfully rolled out"},
+		},
+		"ReplicaSet": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"},
+			manifest: `{apiVersion: apps/v1, kind: ReplicaSet, spec: {replicas: 2, selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			reports:  [][]string{{``}, {`{"observed":true,"replicas":2,"fullyLabeledReplicas":2,"readyReplicas":2,"availableReplicas":2}`}},
+		},
+		"JobCompletes": {
+			resource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"},
+			manifest: `{apiVersion: batch/v1, kind: Job, spec: {parallelism: 2, completions: 4, template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}`,
+			reports: [][]string{
+				{``, ``},
+				{`{"active":1,"ready":1,"startTime":"2026-01-01T00:00:03Z"}`, ``},
+				{`{"active":1,"failed":1,"startTime":"2026-01-01T00:00:03Z"}`, `{"active":1,"ready":1,"startTime":"2026-01-01T00:00:01Z"}`},
+				{`{"succeeded":2,"failed":1,"startTime":"2026-01-01T00:00:03Z","completionTime":"2026-01-01T00:00:09Z"}`, `{"active":1,"succeeded":1,"startTime":"2026-01-01T00:00:01Z"}`},
+				{`{"active":1,"succeeded":1,"startTime":"2026-01-01T00:00:01Z"}`}, // a cluster left
+				{`{"succeeded":2,"failed":1,"startTime":"2026-01-01T00:00:03Z","completionTime":"2026-01-01T00:00:09Z"}`, `{"succeeded":2,"startTime":"2026-01-01T00:00:01Z","completionTime":"2026-01-01T00:00:07Z"}`},
+				{`{"active":2,"startTime":"2026-01-02T00:00:00Z"}`, ``}, // and it moved elsewhere
+			},
+		},
+		"JobCompletesAtOnce": {
+			resource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"},
+			manifest: `{apiVersion: batch/v1, kind: Job, spec: {completionMode: Indexed, completions: 1, template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}`,
+			reports:  [][]string{{`{"succeeded":1,"startTime":"2026-01-01T00:00:03Z","completionTime":"2026-01-01T00:00:03Z"}`}},
+		},
+		"JobFails": {
+			resource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"},
+			manifest: `{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}`,
+			reports: [][]string{
+				{`{"failed":7,"startTime":"2026-01-01T00:00:03Z","failure":"BackoffLimitExceeded"}`, `{"active":1,"ready":1,"startTime":"2026-01-01T00:00:01Z"}`},
+				{`{"failed":7,"startTime":"2026-01-01T00:00:03Z","failure":"BackoffLimitExceeded"}`, `{"succeeded":1,"startTime":"2026-01-01T00:00:01Z","completionTime":"2026-01-01T00:00:07Z"}`},
+			},
+		},
+		"JobSuspendedAndResumed": {
+			resource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"},
+			manifest: `{apiVersion: batch/v1, kind: Job, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}`,
+			reports:  [][]string{{`{"active":1,"startTime":"2026-01-01T00:00:03Z"}`}, {`{"suspended":true}`}, {`{"active":1,"startTime":"2026-01-01T00:00:05Z"}`}},
+		},
+		"ServiceLoadBalancer": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "services"},
+			manifest: `{apiVersion: v1, kind: Service, spec: {type: LoadBalancer, selector: {app: x}, ports: [{port: 80}]}}`,
+			reports: [][]string{
+				{``},
+				{`{"loadBalancer":{"ingress":[{"ip":"10.0.0.1"}]}}`, `{"loadBalancer":{"ingress":[{"ip":"10.0.0.1","ipMode":"VIP"},{"hostname":"lb.example.org"}]}}`},
+			},
+		},
+		"ServiceClusterIP": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "services"},
+			manifest: `{apiVersion: v1, kind: Service, spec: {selector: {app: x}, ports: [{port: 80}]}}`,
+			reports:  [][]string{{``}, {`{"loadBalancer":{"ingress":[{"ip":"10.0.0.1"}]}}`}},
+		},
+		"Ingress": {
+			resource: schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
+			manifest: `{apiVersion: networking.k8s.io/v1, kind: Ingress, spec: {defaultBackend: {service: {name: x, port: {number: 80}}}}}`,
+			reports:  [][]string{{``}, {`{"loadBalancer":{"ingress":[{"ip":"10.0.0.1"}]}}`}},
+		},
+	}
+	server := testenv.StartServer(t)
+	config := server.Config()
+	hub, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, config)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			client := hub.Resource(tc.resource).Namespace(namespace)
+			template := create(t, client, strings.ToLower(name), tc.manifest)
+			for i, report := range tc.reports {
+				items := itemsOf(report)
+				status, ok := interpreter.Aggregate(template, items)
+				if !ok {
+					t.Fatal("not aggregated")
+				}
+				template.Object["status"] = status
+				written, err := client.UpdateStatus(context.Background(), template, metav1.UpdateOptions{})
+				if err != nil {
+					t.Fatalf("report %d: the API server refused the status: %v", i, err)
+				}
+				template = written
+				again, _ := interpreter.Aggregate(template, items)
+				if diff := cmp.Diff(template.Object["status"], any(again)); diff != "" {
+					t.Errorf("report %d: the same report makes another status: -present +aggregated:\n%s", i, diff)
+				}
+				if tc.rollout != nil {
+					wantRollout(t, kubeconfig, namespace, template, tc.rollout[i])
+				}
+			}
+		})
+	}
+}
+
+func create(t *testing.T, client dynamic.ResourceInterface, name, manifest string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(manifest), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	o.SetName(name)
+	created, err := client.Create(context.Background(), o, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+func itemsOf(report []string) []workv1alpha2.AggregatedStatusItem {
+	items := make([]workv1alpha2.AggregatedStatusItem, 0, len(report))
+	for i, status := range report {
+		item := workv1alpha2.AggregatedStatusItem{ClusterName: string(rune('a' + i)), Applied: true}
+		if status != "" {
+			item.Status = &runtime.RawExtension{Raw: []byte(status)}
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// wantRollout asks kubectl, which people and pipelines wait with.
+func wantRollout(t *testing.T, kubeconfig, namespace string, o *unstructured.Unstructured, want string) {
+	t.Helper()
+	kubectl := exec.CommandContext(t.Context(), testenv.KubeBinary(), "kubectl", "--kubeconfig", kubeconfig, "--namespace", namespace,
+		"rollout", "status", "--watch=false", strings.ToLower(o.GetKind())+"/"+o.GetName())
+	output, _ := kubectl.CombinedOutput() // a rollout that is stalled is an error, and says so
+	if !strings.Contains(string(output), want) {
+		t.Errorf("kubectl rollout status says %q, want %q", output, want)
+	}
+}

@@ -1,0 +1,109 @@
+package interpreter
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Health says whether an object does its job as its spec says. An object that is still
+// on its way there is Unhealthy; Unknown is never the answer, for the object was seen.
+func Health(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
+	healthy := kindOf(o).healthy
+	if healthy == nil {
+		healthy = conventionallyHealthy
+	}
+	if healthy(o) {
+		return workv1alpha2.ResourceHealthy
+	}
+	return workv1alpha2.ResourceUnhealthy
+}
+
+// conventionallyHealthy reads what most kinds say in their status: the generation that
+// their controller has seen, and a condition Ready or Available. A kind that says none
+// of it is healthy when it exists.
+func conventionallyHealthy(o *unstructured.Unstructured) bool {
+	_, found, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	if found && !observed(o) {
+		return false
+	}
+	conditions := list(o.Object, "status", "conditions")
+	for _, conditionType := range []string{"Ready", "Available"} {
+		if c := condition(conditions, conditionType); c != nil {
+			return c["status"] == string(corev1.ConditionTrue)
+		}
+	}
+	return true
+}
+
+// observed says whether an object's controller has seen its current spec.
+func observed(o *unstructured.Unstructured) bool {
+	return number(o.Object, "status", "observedGeneration") >= o.GetGeneration()
+}
+
+func exists(*unstructured.Unstructured) bool { return true }
+
+// desired is the number of replicas that an object asks for.
+func desired(o *unstructured.Unstructured) int64 {
+	n, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+	if !found {
+		return 1
+	}
+	return n
+}
+
+func deploymentHealthy(o *unstructured.Unstructured) bool {
+	updated := number(o.Object, "status", "updatedReplicas")
+	return observed(o) && updated >= desired(o) &&
+		updated == number(o.Object, "status", "replicas") &&
+		updated == number(o.Object, "status", "availableReplicas")
+}
+
+func statefulSetHealthy(o *unstructured.Unstructured) bool {
+	updated := number(o.Object, "status", "updatedReplicas")
+	partition := number(o.Object, "spec", "updateStrategy", "rollingUpdate", "partition")
+	onDelete := text(o.Object, "spec", "updateStrategy", "type") == "OnDelete"
+	return observed(o) && number(o.Object, "status", "availableReplicas") >= desired(o) &&
+		(onDelete || updated >= desired(o)-partition)
+}
+
+func daemonSetHealthy(o *unstructured.Unstructured) bool {
+	pods := number(o.Object, "status", "desiredNumberScheduled")
+	onDelete := text(o.Object, "spec", "updateStrategy", "type") == "OnDelete"
+	return observed(o) && number(o.Object, "status", "numberAvailable") >= pods &&
+		(onDelete || number(o.Object, "status", "updatedNumberScheduled") >= pods)
+}
+
+func replicaSetHealthy(o *unstructured.Unstructured) bool {
+	return observed(o) && number(o.Object, "status", "availableReplicas") >= desired(o)
+}
+
+// A Job that still works does its job.
+func jobHealthy(o *unstructured.Unstructured) bool {
+	return !conditionIs(o, "Failed", corev1.ConditionTrue)
+}
+
+func serviceHealthy(o *unstructured.Unstructured) bool {
+	return text(o.Object, "spec", "type") != string(corev1.ServiceTypeLoadBalancer) || hasAddress(o)
+}
+
+func hasAddress(o *unstructured.Unstructured) bool {
+	return len(list(o.Object, "status", "loadBalancer", "ingress")) > 0
+}
+
+func podHealthy(o *unstructured.Unstructured) bool {
+	return text(o.Object, "status", "phase") == string(corev1.PodSucceeded) ||
+		conditionIs(o, string(corev1.PodReady), corev1.ConditionTrue)
+}
+
+func claimHealthy(o *unstructured.Unstructured) bool {
+	return text(o.Object, "status", "phase") == string(corev1.ClaimBound)
+}
+
+// An autoscaler whose target was scaled to zero by someone is switched off, not broken.
+func autoscalerHealthy(o *unstructured.Unstructured) bool {
+	active := condition(list(o.Object, "status", "conditions"), "ScalingActive")
+	return !conditionIs(o, "AbleToScale", corev1.ConditionFalse) &&
+		(active["status"] != string(corev1.ConditionFalse) || active["reason"] == "ScalingDisabled")
+}

@@ -1,0 +1,105 @@
+package interpreter
+
+import (
+	"fmt"
+	"maps"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-helpers/resource"
+)
+
+// The kinds that keep their replicas or their pods elsewhere than most.
+var (
+	podKind     = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}
+	jobKind     = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
+	cronJobKind = schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}
+)
+
+// Replicas returns how many replicas an object asks for and what each of them requests
+// of a node. Replicas is nil for kinds without; those of a Job are its parallelism.
+func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.ResourceList) {
+	path := kindOf(o).replicas
+	if path == nil {
+		return nil, nil
+	}
+	n, found, _ := unstructured.NestedInt64(o.Object, path...)
+	if !found {
+		n = 1 // what every such kind defaults to
+	}
+	return new(int32(n)), podRequest(o)
+}
+
+// SetReplicas sets how many replicas an object asks for.
+//
+// The completions of a Job are shared out with its parallelism, rounded up: a cluster
+// cannot know what the others have rounded, and a Job may do a little more than it was
+// asked but not less. The sum is exact when the shares are whole numbers.
+func SetReplicas(o *unstructured.Unstructured, n int32) error {
+	path := kindOf(o).replicas
+	if path == nil {
+		return fmt.Errorf("set replicas of %s %s: the kind has none", o.GetKind(), o.GetName())
+	}
+	if o.GroupVersionKind().GroupKind() == jobKind {
+		if err := shareCompletions(o, int64(n)); err != nil {
+			return fmt.Errorf("set completions of Job %s: %w", o.GetName(), err)
+		}
+	}
+	if err := unstructured.SetNestedField(o.Object, int64(n), path...); err != nil {
+		return fmt.Errorf("set replicas of %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+func shareCompletions(job *unstructured.Unstructured, n int64) error {
+	completions, found, err := unstructured.NestedInt64(job.Object, "spec", "completions")
+	total, _ := Replicas(job)
+	if err != nil || !found || *total <= 0 {
+		return err // without completions the pods of a work queue know when they are done
+	}
+	share := (completions*n + int64(*total) - 1) / int64(*total)
+	return unstructured.SetNestedField(job.Object, share, "spec", "completions")
+}
+
+// PodSpec returns where an object keeps the spec of its pods: its own spec for a Pod,
+// else its pod template's. It is not a copy; nil when there is none.
+func PodSpec(o *unstructured.Unstructured) map[string]any {
+	path := []string{"spec", "template", "spec"}
+	switch o.GroupVersionKind().GroupKind() {
+	case podKind:
+		path = []string{"spec"}
+	case cronJobKind:
+		path = []string{"spec", "jobTemplate", "spec", "template", "spec"}
+	}
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	spec, _ := v.(map[string]any)
+	if _, ok := spec["containers"]; !ok {
+		return nil // a template of something else
+	}
+	return spec
+}
+
+// podRequest is what one pod of an object requests of a node.
+func podRequest(o *unstructured.Unstructured) corev1.ResourceList {
+	var pod corev1.Pod
+	// A pod spec that is none cannot be scheduled by any cluster either; its API server
+	// says so better than we could.
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(PodSpec(o), &pod.Spec); err != nil {
+		return nil
+	}
+	// The API server does this for pods, but not in the templates of pods.
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			requests := maps.Clone(containers[i].Resources.Limits)
+			if requests == nil {
+				continue
+			}
+			maps.Copy(requests, containers[i].Resources.Requests)
+			containers[i].Resources.Requests = requests
+		}
+	}
+	return resource.PodRequests(&pod, resource.PodResourcesOptions{})
+}

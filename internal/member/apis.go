@@ -1,0 +1,142 @@
+package member
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// API is one resource type that a cluster serves.
+type API struct {
+	GroupVersionKind schema.GroupVersionKind
+	// Resource is the plural name, Singular the singular one.
+	Resource, Singular string
+	Namespaced         bool
+	Verbs              []string
+	ShortNames         []string
+	Categories         []string
+	// Subresources are names such as status and scale.
+	Subresources []string
+	// Preferred is true in the version of the resource that the cluster prefers.
+	Preferred bool
+	// Stale is true while the cluster cannot say whether it still serves the type: this
+	// is what was last known.
+	Stale bool
+}
+
+// GroupVersionResource of the API.
+func (a API) GroupVersionResource() schema.GroupVersionResource {
+	return a.GroupVersionKind.GroupVersion().WithResource(a.Resource)
+}
+
+// Presence says whether a cluster serves a type.
+type Presence int
+
+// The values of Presence. Unknown is the zero value: not known is not absent.
+const (
+	Unknown Presence = iota
+	Enabled
+	Disabled
+)
+
+// String implements fmt.Stringer.
+func (p Presence) String() string {
+	switch p {
+	case Enabled:
+		return "Enabled"
+	case Disabled:
+		return "Disabled"
+	case Unknown:
+	}
+	return "Unknown"
+}
+
+// APIs is a snapshot of what a cluster serves. The zero value knows nothing.
+type APIs struct {
+	all         []API
+	kinds       map[schema.GroupVersionKind]int
+	resources   map[schema.GroupVersionResource]int
+	hash        string
+	fingerprint [sha256.Size]byte // of everything, staleness too
+	complete    bool
+	stale       []string // what does not answer, such as metrics.k8s.io/v1beta1
+}
+
+// newAPIs makes a snapshot. stale names what does not answer.
+func newAPIs(all []API, stale []string) *APIs {
+	slices.SortFunc(all, func(a, b API) int {
+		return cmp.Or(
+			strings.Compare(a.GroupVersionKind.Group, b.GroupVersionKind.Group),
+			strings.Compare(a.GroupVersionKind.Version, b.GroupVersionKind.Version),
+			strings.Compare(a.Resource, b.Resource),
+		)
+	})
+	slices.Sort(stale)
+	a := &APIs{
+		all: all, complete: len(stale) == 0, stale: stale,
+		kinds:     make(map[schema.GroupVersionKind]int, len(all)),
+		resources: make(map[schema.GroupVersionResource]int, len(all)),
+	}
+	list, whole := sha256.New(), sha256.New()
+	for i, api := range all {
+		slices.Sort(api.Verbs)
+		if _, taken := a.kinds[api.GroupVersionKind]; !taken {
+			a.kinds[api.GroupVersionKind] = i
+		}
+		a.resources[api.GroupVersionResource()] = i
+		// Writing to a hash cannot fail.
+		_, _ = fmt.Fprintf(list, "%q %q %t %q\n", api.GroupVersionKind, api.Resource, api.Namespaced, api.Verbs)
+		_, _ = fmt.Fprintf(whole, "%#v\n", api)
+	}
+	_, _ = fmt.Fprintf(whole, "%q", stale)
+	a.hash = hex.EncodeToString(list.Sum(nil)[:8])
+	a.fingerprint = [sha256.Size]byte(whole.Sum(nil))
+	return a
+}
+
+// incomplete is the same list, not trusted to be whole.
+func (a *APIs) incomplete(cause string) *APIs {
+	return newAPIs(slices.Clone(a.all), append(slices.Clone(a.stale), cause))
+}
+
+// Kind says whether the cluster serves a kind, and how.
+func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, Presence) {
+	i, ok := a.kinds[gvk]
+	return a.at(i, ok)
+}
+
+// Resource says whether the cluster serves a resource, and how.
+func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, Presence) {
+	i, ok := a.resources[gvr]
+	return a.at(i, ok)
+}
+
+func (a *APIs) at(i int, ok bool) (API, Presence) {
+	switch {
+	case ok && a.all[i].Stale:
+		return a.all[i], Unknown
+	case ok:
+		return a.all[i], Enabled
+	case a.complete:
+		return API{}, Disabled
+	default:
+		return API{}, Unknown
+	}
+}
+
+// All types, by group, version and resource. The slice is shared: do not change it.
+func (a *APIs) All() []API { return a.all }
+
+// Hash of the list: it changes when and only when the list does.
+func (a *APIs) Hash() string { return a.hash }
+
+// Complete is false while some aggregated API of the cluster does not answer.
+func (a *APIs) Complete() bool { return a.complete }
+
+// unanswered names what does not answer.
+func (a *APIs) unanswered() string { return strings.Join(a.stale, ", ") }

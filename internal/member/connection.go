@@ -1,0 +1,260 @@
+package member
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/connrotation"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+const userAgent = "orrery"
+
+// Keys of a Secret with credentials.
+const (
+	keyToken = "token"
+	keyCert  = corev1.TLSCertKey
+	keyKey   = corev1.TLSPrivateKeyKey
+	keyCA    = "ca.crt"
+)
+
+var errNoCredentials = errors.New("the credentials were not read yet")
+
+// connection is how a cluster is reached, for as long as its address and credentials stay
+// the same.
+type connection struct {
+	base *url.URL
+	// problem is why there is no connection: the Secret is missing or unusable.
+	problem error
+	// transport authenticates and shares its connections between all clients.
+	transport http.RoundTripper
+	// fresh authenticates too, but dials for every request.
+	fresh http.RoundTripper
+	// impersonator is the plain configuration for requests in the name of users.
+	impersonator *rest.Config
+	// expires is when the client certificate does; zero if there is none.
+	expires time.Time
+	// drop closes what is open. Requests in flight fail; the next one dials anew.
+	drop func()
+	// key identifies address and credentials; stamp identifies what they were read from.
+	key   [sha256.Size]byte
+	stamp string
+}
+
+func (c *connection) close() { c.drop() }
+
+// unavailable is the transport of a cluster to which there is no connection.
+type unavailable struct{ err error }
+
+// RoundTrip implements http.RoundTripper.
+func (u unavailable) RoundTrip(req *http.Request) (*http.Response, error) {
+	return nil, errors.Join(u.err, closeBody(req))
+}
+
+func closeBody(req *http.Request) error {
+	if req.Body == nil {
+		return nil
+	}
+	return req.Body.Close()
+}
+
+// brokenConnection stands in for a connection that cannot be made.
+func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connection {
+	base, err := url.Parse(cluster.Spec.APIEndpoint)
+	if err != nil {
+		// The API refuses such a URL.
+		problem = errors.Join(problem, fmt.Errorf("parse spec.apiEndpoint: %w", err))
+		base = &url.URL{Scheme: "https", Host: "invalid"}
+	}
+	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
+	return &connection{
+		base: base, problem: problem, transport: none, fresh: none, drop: func() {},
+		impersonator: &rest.Config{Host: base.String(), Transport: none},
+	}
+}
+
+// newConnection makes the connection that a Cluster and its Secrets describe.
+// impersonator is nil if it is the same Secret.
+func newConnection(cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*connection, error) {
+	spec := &cluster.Spec
+	config, err := restConfig(spec, secret)
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{impersonator: rest.CopyConfig(config)}
+	if impersonator != nil {
+		if c.impersonator, err = restConfig(spec, impersonator); err != nil {
+			return nil, err
+		}
+	}
+	if c.base, err = url.Parse(spec.APIEndpoint); err != nil {
+		return nil, fmt.Errorf("parse spec.apiEndpoint: %w", err)
+	}
+	// The dialer remembers its connections: a hung HTTP/2 connection with streams on it
+	// would otherwise be used until its pings time out.
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+	c.drop = dialer.CloseAll
+	if c.transport, err = newTransport(config, dialer, true); err != nil {
+		return nil, err
+	}
+	if c.fresh, err = newTransport(config, dialer, false); err != nil {
+		return nil, err
+	}
+	if len(config.CertData) > 0 {
+		c.expires = notAfter(config.CertData)
+	}
+	return c, nil
+}
+
+func newTransport(config *rest.Config, dialer *connrotation.Dialer, keepAlive bool) (http.RoundTripper, error) {
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("configure TLS: %w", err)
+	}
+	t := &http.Transport{
+		TLSClientConfig: tlsConfig, DialContext: dialer.DialContext, Proxy: config.Proxy,
+		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		MaxIdleConnsPerHost: maxLimit, DisableKeepAlives: !keepAlive,
+	}
+	if keepAlive {
+		t = utilnet.SetTransportDefaults(t) // HTTP/2, and pings on it
+	}
+	rt, err := rest.HTTPWrappersForConfig(config, t)
+	if err != nil {
+		return nil, fmt.Errorf("configure authentication: %w", err)
+	}
+	return rt, nil
+}
+
+// restConfig checks a Secret and turns it into a configuration. Its errors name keys,
+// never their values.
+func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest.Config, error) {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
+	}
+	config := &rest.Config{
+		Host: spec.APIEndpoint, QPS: -1, UserAgent: userAgent,
+		BearerToken: strings.TrimSpace(string(secret.Data[keyToken])),
+		TLSClientConfig: rest.TLSClientConfig{
+			CertData: secret.Data[keyCert], KeyData: secret.Data[keyKey],
+			ServerName: spec.TLSServerName, Insecure: spec.TLSVerification == clusterv1alpha1.TLSSkip,
+		},
+	}
+	if !config.Insecure {
+		config.CAData = secret.Data[keyCA]
+	}
+	if len(config.CAData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(config.CAData) {
+		return nil, invalid("key %q holds no PEM certificate", keyCA)
+	}
+	switch hasCert, hasKey := len(config.CertData) > 0, len(config.KeyData) > 0; {
+	case hasCert != hasKey:
+		return nil, invalid("keys %q and %q belong together, but one is missing", keyCert, keyKey)
+	case hasCert:
+		if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
+			return nil, invalid("keys %q and %q: %w", keyCert, keyKey, err)
+		}
+	case config.BearerToken == "":
+		return nil, invalid("key %q, or keys %q and %q, must be set", keyToken, keyCert, keyKey)
+	}
+	if strings.ContainsAny(config.BearerToken, " \t\r\n") {
+		return nil, invalid("key %q holds more than one word", keyToken)
+	}
+	if spec.ProxyURL != "" {
+		proxy, err := url.Parse(spec.ProxyURL)
+		if err != nil {
+			return nil, fmt.Errorf("parse spec.proxyURL: %w", err)
+		}
+		config.Proxy = http.ProxyURL(proxy)
+	}
+	return config, nil
+}
+
+// notAfter is when a PEM client certificate expires; zero if it cannot be read.
+func notAfter(certPEM []byte) time.Time {
+	certs, err := cert.ParseCertsPEM(certPEM)
+	if err != nil {
+		return time.Time{}
+	}
+	return certs[0].NotAfter
+}
+
+// connectionKey identifies an address and credentials without holding them.
+func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret) ([sha256.Size]byte, error) {
+	parts := []any{spec.APIEndpoint, spec.TLSVerification, spec.TLSServerName, spec.ProxyURL}
+	for _, s := range secrets {
+		if s == nil {
+			continue
+		}
+		parts = append(parts, s.Namespace, s.Name)
+		for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+			parts = append(parts, key, s.Data[key])
+		}
+	}
+	b, err := json.Marshal(parts)
+	if err != nil {
+		return [sha256.Size]byte{}, fmt.Errorf("compare credentials: %w", err)
+	}
+	return sha256.Sum256(b), nil
+}
+
+// routed is the transport of the clients of a member: it sends requests through the
+// connection of the day, within the member's limit.
+type routed struct {
+	member *Member
+	base   *url.URL // for which the client was made
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *routed) RoundTrip(req *http.Request) (*http.Response, error) {
+	c := r.member.current()
+	if *c.base != *r.base {
+		req = readdress(req, r.base, c.base)
+	}
+	if exempt(req) {
+		return c.transport.RoundTrip(req)
+	}
+	return r.member.limiter.roundTrip(c.transport, req)
+}
+
+// readdress sends a request to where the cluster is now.
+func readdress(req *http.Request, from, to *url.URL) *http.Request {
+	ctx := req.Context()
+	req = req.Clone(ctx)
+	path := strings.TrimPrefix(req.URL.Path, strings.TrimSuffix(from.Path, "/"))
+	req.URL.Scheme, req.URL.Host, req.Host = to.Scheme, to.Host, ""
+	req.URL.Path, req.URL.RawPath = strings.TrimSuffix(to.Path, "/")+path, ""
+	return req
+}
+
+// get reads one path of the cluster for our own purposes, without the limit.
+func get(ctx context.Context, rt http.RoundTripper, base *url.URL, path string, header http.Header) (*http.Response, error) {
+	target := *base
+	target.Path = strings.TrimSuffix(base.Path, "/") + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("address %s: %w", path, err)
+	}
+	maps.Copy(req.Header, header)
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", target.Redacted(), err)
+	}
+	return resp, nil
+}

@@ -1,0 +1,116 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// connect replaces the member's connection when its address or credentials changed.
+func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alpha1.Cluster) error {
+	stamp, err := r.stamp(ctx, &cluster.Spec)
+	if err != nil {
+		return err
+	}
+	if old := m.current(); old.stamp == stamp {
+		return nil
+	}
+	secret, impersonator, missing, err := r.secrets(ctx, &cluster.Spec)
+	if err != nil {
+		return err
+	}
+	if missing != nil && !cluster.DeletionTimestamp.IsZero() && m.current().problem == nil {
+		// A deletion in the foreground takes the Secret first. What is open still serves
+		// to clean up.
+		return nil
+	}
+	key, err := connectionKey(&cluster.Spec, secret, impersonator)
+	if err != nil {
+		return err
+	}
+	next, problem := m.current(), missing
+	switch {
+	case missing == nil && next.problem == nil && next.key == key:
+		// The Secret's labels changed, or the like.
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		next.stamp = stamp
+		return nil
+	case missing == nil:
+		next, problem = newConnection(cluster, secret, impersonator)
+	}
+	if problem != nil {
+		next = brokenConnection(cluster, problem)
+	}
+	next.key, next.stamp = key, stamp
+	m.reconnect(next)
+	ctrl.LoggerFrom(ctx).Info("connection made", "endpoint", cluster.Spec.APIEndpoint, "usable", problem == nil)
+	return nil
+}
+
+// reconnect changes the connection. Who answers there must be asked first.
+func (m *Member) reconnect(next *connection) {
+	var old *connection
+	m.update(func() {
+		old, m.connection = m.connection, next
+		switch {
+		case next.problem != nil:
+			m.contact = contact{state: silent, problem: next.problem.Error()}
+		case m.contact.state == silent:
+			m.contact = contact{} // why it was silent may be what changed
+		default:
+			m.contact.id, m.contact.refused, m.contact.missing = "", false, nil
+		}
+	})
+	old.close()
+	nudge(m.kick)
+	m.registry.notify(Event{Type: Changed, Name: m.name})
+}
+
+// stamp says what a connection is read from, without reading Secrets: their metadata is
+// watched.
+func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (string, error) {
+	parts := []string{spec.APIEndpoint, string(spec.TLSVerification), spec.TLSServerName, spec.ProxyURL}
+	for _, ref := range []*clusterv1alpha1.SecretReference{&spec.SecretRef, spec.ImpersonatorSecretRef} {
+		if ref == nil {
+			continue
+		}
+		secret := &metav1.PartialObjectMetadata{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		err := r.client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+		if client.IgnoreNotFound(err) != nil {
+			return "", fmt.Errorf("look up secret %s/%s: %w", ref.Namespace, ref.Name, err)
+		}
+		parts = append(parts, ref.Namespace, ref.Name, string(secret.UID), secret.ResourceVersion)
+	}
+	return strings.Join(parts, "\n"), nil
+}
+
+// secrets reads the Secrets of a Cluster; missing says which is not there.
+func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (secret, impersonator *corev1.Secret, missing, err error) {
+	read := func(ref *clusterv1alpha1.SecretReference) *corev1.Secret {
+		if ref == nil || missing != nil || err != nil {
+			return nil
+		}
+		s := &corev1.Secret{}
+		switch e := r.reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, s); {
+		case apierrors.IsNotFound(e):
+			missing = fmt.Errorf("secret %s/%s does not exist", ref.Namespace, ref.Name)
+			return nil
+		case e != nil:
+			err = fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, e)
+			return nil
+		}
+		return s
+	}
+	secret, impersonator = read(&spec.SecretRef), read(spec.ImpersonatorSecretRef)
+	return secret, impersonator, missing, err
+}

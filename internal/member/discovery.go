@@ -1,0 +1,385 @@
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+const (
+	// rediscoverDelay gathers the changes of a CRD being installed into one look.
+	rediscoverDelay = time.Second
+	// discoveryTimeout bounds one look: an API list may be large.
+	discoveryTimeout = 30 * time.Second
+	// discoveryRetry is the time until the next look after one that failed.
+	discoveryRetry = 2 * time.Second
+	// discoveryFailures is how many looks in a row must fail before the list counts as
+	// incomplete.
+	discoveryFailures = 3
+)
+
+// accepted are the forms of discovery we ask for, best first. The two aggregated versions
+// are the same on the wire.
+const (
+	aggregated   = "as=APIGroupDiscoveryList"
+	acceptedForm = "application/json;g=apidiscovery.k8s.io;v=v2;" + aggregated +
+		",application/json;g=apidiscovery.k8s.io;v=v2beta1;" + aggregated + ",application/json"
+)
+
+// watchAPIs keeps the API list of the cluster until ctx ends.
+func (m *Member) watchAPIs(ctx context.Context) {
+	var (
+		d        discoverer
+		failures int
+		next     = time.NewTimer(jitter(m.registry.options.DiscoveryInterval))
+	)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.look:
+		case <-next.C:
+		}
+		interval := m.registry.options.DiscoveryInterval
+		if c := m.current(); m.answers() {
+			err := m.discover(ctx, c, &d)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				failures = 0
+			} else {
+				ctrl.LoggerFrom(ctx).V(1).Info("discovery failed", "cluster", m.name, "error", err.Error())
+				if failures++; failures >= discoveryFailures || !m.asked() {
+					m.discoveryFailed(err)
+				}
+				interval = min(interval, discoveryRetry)
+			}
+		}
+		next.Reset(jitter(interval))
+	}
+}
+
+func (m *Member) rediscover() {
+	time.AfterFunc(rediscoverDelay, func() { nudge(m.look) })
+}
+
+// answers is true while the cluster can be asked for its API list: it is known who it is.
+func (m *Member) answers() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.contact.state == answering && m.contact.id != ""
+}
+
+func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) error {
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	defer cancel()
+	if d.connection != c {
+		*d = discoverer{connection: c}
+	}
+	apis, err := d.look(ctx, m.APIs())
+	if err != nil {
+		return err
+	}
+	m.setAPIs(apis)
+	return nil
+}
+
+// discoveryFailed keeps the last list, but does not trust it to be whole any more.
+func (m *Member) discoveryFailed(cause error) {
+	old := m.APIs()
+	if m.asked() && !old.complete {
+		return // that is known
+	}
+	m.setAPIs(old.incomplete(cause.Error()))
+}
+
+// asked is true once the cluster was asked for its API list.
+func (m *Member) asked() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.discovered
+}
+
+func (m *Member) setAPIs(apis *APIs) {
+	m.mu.Lock()
+	changed, first := m.apis.fingerprint != apis.fingerprint, !m.discovered
+	m.discovered = true
+	m.mu.Unlock()
+	if changed {
+		apis = m.registry.share(apis)
+		m.mu.Lock()
+		m.apis = apis
+		m.mu.Unlock()
+		m.registry.notify(Event{Type: Changed, Name: m.name})
+	}
+	if changed || first {
+		m.registry.enqueue(m.name, 0)
+	}
+}
+
+// discoverer looks at the API list of a cluster through one connection. It asks only for
+// what changed since its last look.
+type discoverer struct {
+	connection  *connection
+	etags       map[string]string // by path
+	unavailable []string          // group versions whose APIService is not available
+}
+
+// look returns the API list; it is old if nothing changed.
+func (d *discoverer) look(ctx context.Context, old *APIs) (*APIs, error) {
+	unavailable, err := d.unavailableServices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(unavailable, d.unavailable) {
+		d.etags = nil // what was fresh may be stale, and the other way round
+	}
+	paths := []string{"/api", "/apis"}
+	var groups []apidiscoveryv2.APIGroupDiscovery
+	etags := map[string]string{}
+	for attempt := range 2 {
+		groups = nil
+		unchanged := 0
+		for _, path := range paths {
+			list, etag, err := d.fetch(ctx, path, d.etags[path])
+			switch {
+			case errors.Is(err, errUnchanged):
+				unchanged++
+				etags[path] = d.etags[path]
+			case errors.Is(err, errUnaggregated):
+				return d.legacy(old, unavailable)
+			case err != nil:
+				return nil, err
+			default:
+				groups = append(groups, list...)
+				etags[path] = etag
+			}
+		}
+		if unchanged == len(paths) {
+			return old, nil
+		}
+		if unchanged == 0 || attempt > 0 {
+			break
+		}
+		d.etags = nil // one half is new, so both are needed
+	}
+	apis, err := snapshot(groups, old, unavailable)
+	if err != nil {
+		return nil, err
+	}
+	d.etags, d.unavailable = etags, unavailable
+	return apis, nil
+}
+
+var (
+	errUnchanged    = errors.New("unchanged")
+	errUnaggregated = errors.New("discovery is not aggregated")
+)
+
+func (d *discoverer) fetch(ctx context.Context, path, etag string) ([]apidiscoveryv2.APIGroupDiscovery, string, error) {
+	header := http.Header{"Accept": {acceptedForm}}
+	if etag != "" {
+		header.Set("If-None-Match", etag)
+	}
+	resp, err := get(ctx, d.connection.transport, d.connection.base, path, header)
+	if err != nil {
+		return nil, "", err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	}
+	switch {
+	case resp.StatusCode == http.StatusNotModified:
+		return nil, "", errUnchanged
+	case resp.StatusCode != http.StatusOK:
+		return nil, "", fmt.Errorf("get %s: %s", path, apiMessage(resp, body))
+	case !strings.Contains(resp.Header.Get("Content-Type"), aggregated):
+		return nil, "", errUnaggregated
+	}
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return list.Items, resp.Header.Get("ETag"), nil
+}
+
+// unavailableServices lists the group versions that the cluster's aggregator knows not to
+// answer: discovery may call them current long after their server died.
+func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) {
+	const path = "/apis/apiregistration.k8s.io/v1/apiservices"
+	resp, err := get(ctx, d.connection.transport, d.connection.base, path, http.Header{"Accept": {"application/json"}})
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, fmt.Errorf("list APIServices: %w", err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, nil // no aggregator, so nothing is aggregated
+	default:
+		return nil, fmt.Errorf("list APIServices: %s", apiMessage(resp, body))
+	}
+	var list apiregistrationv1.APIServiceList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("read APIServices: %w", err)
+	}
+	var unavailable []string
+	for i := range list.Items {
+		s := &list.Items[i]
+		if s.Spec.Service == nil {
+			continue // served by the API server itself
+		}
+		available := slices.ContainsFunc(s.Status.Conditions, func(c apiregistrationv1.APIServiceCondition) bool {
+			return c.Type == apiregistrationv1.Available && c.Status == apiregistrationv1.ConditionTrue
+		})
+		if !available {
+			unavailable = append(unavailable, schema.GroupVersion{Group: s.Spec.Group, Version: s.Spec.Version}.String())
+		}
+	}
+	slices.Sort(unavailable)
+	return unavailable, nil
+}
+
+// snapshot turns a discovery document into an API list. Types of stale group versions are
+// taken from the old list if the document has lost them.
+func snapshot(groups []apidiscoveryv2.APIGroupDiscovery, old *APIs, unavailable []string) (*APIs, error) {
+	var all []API
+	stale := map[schema.GroupVersion]bool{}
+	for _, name := range unavailable {
+		gv, err := schema.ParseGroupVersion(name)
+		if err != nil {
+			return nil, fmt.Errorf("parse APIService: %w", err)
+		}
+		stale[gv] = true
+	}
+	listed := map[schema.GroupVersionResource]bool{}
+	for _, group := range groups {
+		preferred := map[string]bool{} // resources that a version before this one has
+		for _, version := range group.Versions {
+			gv := schema.GroupVersion{Group: group.Name, Version: version.Version}
+			if version.Freshness == apidiscoveryv2.DiscoveryFreshnessStale {
+				stale[gv] = true
+			}
+			for _, resource := range version.Resources {
+				api, ok := apiOf(gv, resource)
+				if !ok {
+					continue
+				}
+				api.Stale = stale[gv]
+				api.Preferred = !preferred[api.Resource]
+				preferred[api.Resource] = true
+				listed[api.GroupVersionResource()] = true
+				all = append(all, api)
+			}
+		}
+	}
+	for _, api := range old.all {
+		if stale[api.GroupVersionKind.GroupVersion()] && !listed[api.GroupVersionResource()] {
+			api.Stale = true
+			all = append(all, api)
+		}
+	}
+	names := make([]string, 0, len(stale))
+	for gv := range maps.Keys(stale) {
+		names = append(names, gv.String())
+	}
+	return newAPIs(all, names), nil
+}
+
+func apiOf(gv schema.GroupVersion, r apidiscoveryv2.APIResourceDiscovery) (API, bool) {
+	if r.ResponseKind == nil || r.ResponseKind.Kind == "" {
+		return API{}, false // only its subresources are served
+	}
+	api := API{
+		GroupVersionKind: gv.WithKind(r.ResponseKind.Kind), Resource: r.Resource, Singular: r.SingularResource,
+		Namespaced: r.Scope == apidiscoveryv2.ScopeNamespace,
+		Verbs:      r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories,
+	}
+	for _, sub := range r.Subresources {
+		api.Subresources = append(api.Subresources, sub.Subresource)
+	}
+	return api, true
+}
+
+// legacy reads the API list of a server that does not aggregate it, one group version
+// after the other.
+func (d *discoverer) legacy(old *APIs, unavailable []string) (*APIs, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{
+		Host: d.connection.base.String(), Transport: d.connection.transport, QPS: -1, Timeout: discoveryTimeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make discovery client: %w", err)
+	}
+	client.UseLegacyDiscovery = true
+	groups, lists, err := client.ServerGroupsAndResources()
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if err != nil && !partial {
+		return nil, fmt.Errorf("discover: %w", err)
+	}
+	for gv := range failed {
+		unavailable = append(unavailable, gv.String())
+	}
+	resources := map[string][]apidiscoveryv2.APIResourceDiscovery{}
+	for _, list := range lists {
+		resources[list.GroupVersion] = aggregate(list.APIResources)
+	}
+	document := make([]apidiscoveryv2.APIGroupDiscovery, 0, len(groups))
+	for _, g := range groups {
+		var group apidiscoveryv2.APIGroupDiscovery
+		group.Name = g.Name
+		for _, v := range g.Versions {
+			group.Versions = append(group.Versions, apidiscoveryv2.APIVersionDiscovery{
+				Version: v.Version, Resources: resources[v.GroupVersion],
+			})
+		}
+		document = append(document, group)
+	}
+	return snapshot(document, old, unavailable)
+}
+
+// aggregate turns the resources of a version, where subresources are entries of their
+// own, into the form of aggregated discovery.
+func aggregate(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
+	var out []apidiscoveryv2.APIResourceDiscovery
+	index := map[string]int{}
+	for _, r := range list {
+		name, sub, isSub := strings.Cut(r.Name, "/")
+		if isSub {
+			if i, ok := index[name]; ok {
+				out[i].Subresources = append(out[i].Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub})
+			}
+			continue
+		}
+		scope := apidiscoveryv2.ScopeCluster
+		if r.Namespaced {
+			scope = apidiscoveryv2.ScopeNamespace
+		}
+		index[name] = len(out)
+		out = append(out, apidiscoveryv2.APIResourceDiscovery{
+			Resource: r.Name, SingularResource: r.SingularName, Scope: scope, Verbs: r.Verbs,
+			ShortNames: r.ShortNames, Categories: r.Categories, ResponseKind: &metav1.GroupVersionKind{Kind: r.Kind},
+		})
+	}
+	return out
+}

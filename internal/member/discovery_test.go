@@ -1,0 +1,232 @@
+package member
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// recorder notes what was answered to each discovery request.
+type recorder struct {
+	http.RoundTripper
+
+	codes map[string][]int
+}
+
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.RoundTripper.RoundTrip(req)
+	if err == nil {
+		r.codes[req.URL.Path] = append(r.codes[req.URL.Path], resp.StatusCode)
+	}
+	return resp, err
+}
+
+func connectionTo(t *testing.T, server int) *connection {
+	t.Helper()
+	cluster, secret, err := fromKubeconfig(JoinOptions{Name: "one", Kubeconfig: testenv.Kubeconfig(server)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newConnection(cluster, secret, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.close)
+	return c
+}
+
+func TestConditionalDiscovery(t *testing.T) {
+	c := connectionTo(t, 2)
+	answers := &recorder{RoundTripper: c.transport, codes: map[string][]int{}}
+	c.transport = answers
+	d := &discoverer{connection: c}
+
+	first, err := d.look(t.Context(), &APIs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.look(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second != first {
+		t.Error("nothing changed, but the list is a new one")
+	}
+	for _, path := range []string{"/api", "/apis"} {
+		if diff := cmp.Diff([]int{http.StatusOK, http.StatusNotModified}, answers.codes[path]); diff != "" {
+			t.Errorf("answers to %s (-want +got):\n%s", path, diff)
+		}
+	}
+
+	// One half of the list changes; the other is unchanged and yet not lost.
+	create(t, 2, apple())
+	gvk := schema.GroupVersionKind{Group: "fruit.example.com", Version: "v1", Kind: "Apple"}
+	eventually(t, "the new type is listed", func() (bool, string) {
+		third, err := d.look(t.Context(), first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, apple := third.Kind(gvk)
+		_, pod := third.Kind(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
+		return apple == Enabled && pod == Enabled, apple.String() + " " + pod.String()
+	})
+}
+
+func TestLegacyDiscoverySaysTheSame(t *testing.T) {
+	d := &discoverer{connection: connectionTo(t, 1)}
+	modern, err := d.look(t.Context(), &APIs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	legacy, err := d.legacy(&APIs{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(modern.All(), legacy.All()); diff != "" {
+		t.Errorf("types (-aggregated +legacy):\n%s", diff)
+	}
+	if !legacy.Complete() || modern.Hash() != legacy.Hash() {
+		t.Errorf("legacy list complete %t with hash %s, want %s", legacy.Complete(), legacy.Hash(), modern.Hash())
+	}
+}
+
+func group(name string, versions ...apidiscoveryv2.APIVersionDiscovery) apidiscoveryv2.APIGroupDiscovery {
+	return apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}, Versions: versions}
+}
+
+func versionOf(name string, freshness apidiscoveryv2.DiscoveryFreshness, kinds ...string) apidiscoveryv2.APIVersionDiscovery {
+	v := apidiscoveryv2.APIVersionDiscovery{Version: name, Freshness: freshness}
+	for _, kind := range kinds {
+		gvr, singular := guess(kind)
+		v.Resources = append(v.Resources, apidiscoveryv2.APIResourceDiscovery{
+			Resource: gvr, SingularResource: singular, Scope: apidiscoveryv2.ScopeCluster,
+			ResponseKind: &metav1.GroupVersionKind{Kind: kind}, Verbs: []string{"list", "get"},
+		})
+	}
+	return v
+}
+
+func guess(kind string) (plural, singular string) {
+	singular = string(kind[0]+'a'-'A') + kind[1:]
+	return singular + "s", singular
+}
+
+func TestSnapshot(t *testing.T) {
+	const (
+		fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
+		stale = apidiscoveryv2.DiscoveryFreshnessStale
+	)
+	kind := func(group, version, kind string) schema.GroupVersionKind {
+		return schema.GroupVersionKind{Group: group, Version: version, Kind: kind}
+	}
+	before := []apidiscoveryv2.APIGroupDiscovery{
+		group("a", versionOf("v1", fresh, "Pear", "Plum")), group("b", versionOf("v2", fresh, "Fig"), versionOf("v1", fresh, "Fig", "Nut")),
+	}
+	cases := map[string]struct {
+		now         []apidiscoveryv2.APIGroupDiscovery
+		unavailable []string
+		want        map[schema.GroupVersionKind]Presence
+		complete    bool
+	}{
+		"Same": {
+			now: before, complete: true,
+			want: map[schema.GroupVersionKind]Presence{
+				kind("a", "v1", "Pear"): Enabled, kind("b", "v1", "Nut"): Enabled, kind("c", "v1", "Oak"): Disabled,
+			},
+		},
+		"TypeRemoved": {
+			now:      []apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", fresh, "Pear"))},
+			complete: true,
+			want:     map[schema.GroupVersionKind]Presence{kind("a", "v1", "Pear"): Enabled, kind("a", "v1", "Plum"): Disabled},
+		},
+		"StaleAndEmptyKeepsWhatWasThere": {
+			now: []apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", stale)), before[1]},
+			want: map[schema.GroupVersionKind]Presence{
+				kind("a", "v1", "Pear"): Unknown, kind("a", "v1", "Plum"): Unknown,
+				kind("b", "v1", "Nut"): Enabled, kind("c", "v1", "Oak"): Unknown,
+			},
+		},
+		"UnavailableThoughCurrent": {
+			now: before, unavailable: []string{"b/v1"},
+			want: map[schema.GroupVersionKind]Presence{
+				kind("b", "v1", "Nut"): Unknown, kind("b", "v2", "Fig"): Enabled, kind("c", "v1", "Oak"): Unknown,
+			},
+		},
+		"UnavailableAndNotListed": {
+			now: before[:1], unavailable: []string{"b/v1", "b/v2"},
+			want: map[schema.GroupVersionKind]Presence{kind("b", "v2", "Fig"): Unknown, kind("a", "v1", "Pear"): Enabled},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			old, err := snapshot(before, &APIs{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := snapshot(tc.now, old, tc.unavailable)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Complete() != tc.complete {
+				t.Errorf("complete is %t, want %t", got.Complete(), tc.complete)
+			}
+			for gvk, want := range tc.want {
+				if _, presence := got.Kind(gvk); presence != want {
+					t.Errorf("%s is %s, want %s", gvk, presence, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPreferredVersion(t *testing.T) {
+	const fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
+	apis, err := snapshot([]apidiscoveryv2.APIGroupDiscovery{
+		group("b", versionOf("v2", fresh, "Fig"), versionOf("v1", fresh, "Fig", "Nut")),
+	}, &APIs{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var preferred []string
+	for _, api := range apis.All() {
+		if api.Preferred {
+			preferred = append(preferred, api.GroupVersionKind.Version+" "+api.Resource)
+		}
+	}
+	slices.Sort(preferred)
+	if diff := cmp.Diff([]string{"v1 nuts", "v2 figs"}, preferred); diff != "" {
+		t.Errorf("preferred (-want +got):\n%s", diff)
+	}
+}
+
+func TestHash(t *testing.T) {
+	const (
+		fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
+		stale = apidiscoveryv2.DiscoveryFreshnessStale
+	)
+	list := func(versions ...apidiscoveryv2.APIVersionDiscovery) *APIs {
+		t.Helper()
+		apis, err := snapshot([]apidiscoveryv2.APIGroupDiscovery{group("a", versions...)}, &APIs{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return apis
+	}
+	one := list(versionOf("v1", fresh, "Pear", "Plum"))
+	if got := list(versionOf("v1", fresh, "Plum", "Pear")); got.Hash() != one.Hash() || got.fingerprint != one.fingerprint {
+		t.Error("the hash depends on the order")
+	}
+	if got := list(versionOf("v1", stale, "Pear", "Plum")); got.Hash() != one.Hash() || got.fingerprint == one.fingerprint {
+		t.Error("staleness must change the fingerprint and not the hash: the list is the same")
+	}
+	if got := list(versionOf("v1", fresh, "Pear")); got.Hash() == one.Hash() {
+		t.Error("a removed type does not change the hash")
+	}
+}

@@ -1,0 +1,320 @@
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// state says whether a cluster answers.
+type state int
+
+const (
+	undecided state = iota // not probed often enough to tell
+	answering
+	silent // it did not answer FailureThreshold times in a row, or cannot be asked
+)
+
+// contact is what the probes found.
+type contact struct {
+	state   state
+	problem string // why it is silent
+
+	// What follows is known while the cluster answers.
+	refused  bool     // our credentials were
+	message  string   // of the refusal
+	missing  []string // permissions
+	id       string   // UID of kube-system; empty if refused, forbidden, or not asked yet
+	version  string
+	identity time.Time // when it was last asked
+}
+
+// equal leaves out when the identity was asked.
+func (c contact) equal(d contact) bool {
+	return c.state == d.state && c.problem == d.problem && c.refused == d.refused && c.id == d.id &&
+		c.version == d.version && c.message == d.message && slices.Equal(c.missing, d.missing)
+}
+
+const (
+	// retryFirst and retryMost bound the time between probes of a cluster that fails them:
+	// its recovery is to be noticed soon.
+	retryFirst = time.Second
+	retryMost  = 5 * time.Second
+)
+
+// watchHealth probes the cluster until ctx ends.
+func (m *Member) watchHealth(ctx context.Context) {
+	var (
+		probed   *connection
+		failures int
+		next     = time.NewTimer(0)
+	)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.kick:
+		case <-next.C:
+		}
+		c := m.current()
+		if c != probed {
+			probed, failures = c, 0
+		}
+		if c.problem != nil {
+			// There is nothing to probe with until the Secret changes, which kicks.
+			next.Stop()
+			continue
+		}
+		found, err := m.probe(ctx, c, failures > 0)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			failures = 0
+			m.found(c, found)
+		} else if failures++; failures >= m.registry.options.FailureThreshold {
+			m.lost(ctx, c, err)
+		} else {
+			ctrl.LoggerFrom(ctx).V(1).Info("probe failed", "cluster", m.name, "failures", failures, "error", err.Error())
+		}
+		next.Reset(m.pause(failures))
+		m.registry.options.probed(m.name)
+	}
+}
+
+// pause is the time until the next probe.
+func (m *Member) pause(failures int) time.Duration {
+	interval := m.registry.options.ProbeInterval
+	if failures == 0 {
+		return jitter(interval)
+	}
+	backoff := retryFirst << min(max(failures-m.registry.options.FailureThreshold, 0), 3)
+	return jitter(min(backoff, retryMost, interval))
+}
+
+// jitter spreads the clusters, so that they are not all asked at once.
+func jitter(d time.Duration) time.Duration {
+	return d - d/20 + rand.N(d/10+1) //nolint:gosec // spreading needs no secrecy
+}
+
+// found takes note of a probe that was answered on a connection.
+func (m *Member) found(c *connection, found contact) {
+	var changed, look bool
+	m.update(func() {
+		if m.connection != c {
+			return // the answer is that of another address or other credentials
+		}
+		changed = !m.contact.equal(found)
+		look = found.id != "" && (m.contact.id == "" || m.contact.version != found.version)
+		m.contact = found
+	})
+	if look {
+		nudge(m.look)
+	}
+	if changed {
+		m.registry.enqueue(m.name, 0)
+	}
+}
+
+// lost takes note of a cluster that has failed its probes.
+func (m *Member) lost(ctx context.Context, c *connection, err error) {
+	var changed bool
+	m.update(func() {
+		if m.connection != c || m.contact.state == silent {
+			return // the first message stays: the same outage has many
+		}
+		changed = true
+		m.contact = contact{state: silent, problem: err.Error()}
+	})
+	if !changed {
+		return
+	}
+	ctrl.LoggerFrom(ctx).Info("cluster unreachable", "cluster", m.name, "error", err.Error())
+	// Whatever hangs on the old connections is told now, and recovery does not depend on them.
+	c.drop()
+	m.registry.enqueue(m.name, 0)
+}
+
+// probe asks the cluster whether it is ready and, now and then, who it is. An error means
+// that it did not answer, or that something else did.
+func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.registry.options.ProbeTimeout)
+	defer cancel()
+	rt := c.transport
+	if dial {
+		rt = c.fresh
+	}
+	err := ready(ctx, rt, c)
+	if refusal := asRefusal(err); refusal != nil {
+		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
+	}
+	if err != nil {
+		return contact{}, describe(ctx, err)
+	}
+
+	m.mu.RLock()
+	known, old := m.contact, m.connection != c
+	m.mu.RUnlock()
+	if !old && known.state == answering && known.id != "" &&
+		time.Since(known.identity) < m.registry.options.DiscoveryInterval {
+		return known, nil
+	}
+	found, err := identify(ctx, rt, c)
+	if refusal := asRefusal(err); refusal != nil {
+		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
+	}
+	if err != nil {
+		return contact{}, describe(ctx, err)
+	}
+	return found, nil
+}
+
+// describe says that it took too long where Go says that a context ended.
+func describe(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errors.New("no answer in time; the API server may be hung, or packets to it are dropped")
+	}
+	return err
+}
+
+// refusal is an answer of a cluster that does not accept our credentials.
+type refusal struct{ message string }
+
+// Error implements error.
+func (r *refusal) Error() string { return r.message }
+
+func asRefusal(err error) *refusal {
+	r, _ := errors.AsType[*refusal](err)
+	return r
+}
+
+func (r *refusal) explain(c *connection) string {
+	if !c.expires.IsZero() && time.Now().After(c.expires) {
+		return fmt.Sprintf("%s; the client certificate expired at %s", r.message, c.expires.UTC().Format(time.RFC3339))
+	}
+	return r.message
+}
+
+// ready asks /readyz.
+func ready(ctx context.Context, rt http.RoundTripper, c *connection) error {
+	resp, err := get(ctx, rt, c.base, "/readyz", nil)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	err = errors.Join(err, resp.Body.Close())
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
+		return &refusal{message: "the API server refuses the credentials: " + apiMessage(resp, body)}
+	case err != nil:
+		return fmt.Errorf("read /readyz: %w", err)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("get %s/readyz: %s", c.base.Redacted(), apiMessage(resp, nil))
+	default:
+		return nil
+	}
+}
+
+// apiMessage is the message of an API server's error, or the HTTP status.
+func apiMessage(resp *http.Response, body []byte) string {
+	var status metav1.Status
+	if json.Unmarshal(body, &status) == nil && status.Message != "" {
+		return status.Message
+	}
+	return resp.Status
+}
+
+// identify asks the cluster who it is and whether our permissions suffice.
+func identify(ctx context.Context, rt http.RoundTripper, c *connection) (contact, error) {
+	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: rt, QPS: -1})
+	if err != nil {
+		return contact{}, fmt.Errorf("make client: %w", err)
+	}
+	found := contact{state: answering, identity: time.Now()}
+	if found.missing, err = missingPermissions(ctx, clients); err != nil {
+		return contact{}, err
+	}
+	if len(found.missing) > 0 {
+		return found, nil // they may be missing to ask the rest
+	}
+	if found.version, err = serverVersion(ctx, clients); err != nil {
+		return contact{}, err
+	}
+	system, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return contact{}, fmt.Errorf("get namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	found.id = string(system.UID)
+	return found, nil
+}
+
+func serverVersion(ctx context.Context, clients kubernetes.Interface) (string, error) {
+	raw, err := clients.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("get /version: %w", err)
+	}
+	var info version.Info
+	if err := json.Unmarshal(raw, &info); err != nil {
+		return "", fmt.Errorf("read /version: %w", err)
+	}
+	return info.GitVersion, nil
+}
+
+// permission is one that Orrery needs in a cluster, and how to say it.
+type permission struct {
+	words      string
+	attributes authorizationv1.ResourceAttributes
+}
+
+// permissions without which Orrery cannot do its work: it places objects of any type, and
+// acts in the name of its users.
+func permissions() []permission {
+	return []permission{
+		{"do anything with every resource", authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
+		{"impersonate users", authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "users"}},
+		{"impersonate groups", authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups"}},
+	}
+}
+
+// missingPermissions asks the cluster which permissions we lack.
+func missingPermissions(ctx context.Context, clients kubernetes.Interface) ([]string, error) {
+	var missing []string
+	for _, p := range permissions() {
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
+		}
+		review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if apierrors.IsUnauthorized(err) {
+			return nil, &refusal{message: "the API server refuses the credentials: " + err.Error()}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("review access: %w", err)
+		}
+		if !review.Status.Allowed {
+			missing = append(missing, p.words)
+		}
+	}
+	return missing, nil
+}
+
+// forbidden says which permissions are missing, and the way out.
+func forbidden(missing []string) string {
+	return "the credentials do not allow to " + strings.Join(missing, ", ") +
+		"; bind their user to the ClusterRole cluster-admin"
+}

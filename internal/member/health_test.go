@@ -1,0 +1,99 @@
+package member
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// flaky is an API server that can be told to fail the next probes.
+type flaky struct {
+	*httptest.Server
+
+	fail   atomic.Int32 // so many
+	probed atomic.Int32
+}
+
+func newFlaky(t *testing.T) *flaky {
+	t.Helper()
+	f := &flaky{}
+	answer := func(w http.ResponseWriter, body string) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, body)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		defer f.probed.Add(1)
+		if f.fail.Add(-1) >= 0 {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		answer(w, "ok")
+	})
+	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) { answer(w, `{"gitVersion":"v1.2.3"}`) })
+	mux.HandleFunc("/api/v1/namespaces/kube-system", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kube-system","uid":"the-one"}}`)
+	})
+	mux.HandleFunc("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
+	})
+	f.Server = httptest.NewTLSServer(mux)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func TestHysteresis(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failures int32
+		lost     bool
+	}{
+		"OneFailure":    {failures: 1},
+		"TwoFailures":   {failures: 2},
+		"ThreeFailures": {failures: 3, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFlaky(t)
+			o := Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour}
+			r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
+			cluster := &clusterv1alpha1.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: s.URL},
+			}
+			c, err := newConnection(cluster, &corev1.Secret{Data: map[string][]byte{
+				"token":  []byte("t"),
+				"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+			}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := r.ensure(cluster)
+			t.Cleanup(m.stop)
+			m.update(func() { m.accepted = "the-one" })
+			m.reconnect(c)
+			eventually(t, "the cluster is reachable", func() (bool, string) { return m.Reachable(), "" })
+
+			var lost atomic.Bool
+			r.Subscribe(func(Event) {
+				if !m.Reachable() {
+					lost.Store(true)
+				}
+			})
+			s.fail.Store(tc.failures)
+			target := s.probed.Load() + tc.failures + 3
+			eventually(t, "the failures are over", func() (bool, string) {
+				return s.probed.Load() >= target && m.Reachable(), fmt.Sprint(s.probed.Load())
+			})
+			if lost.Load() != tc.lost {
+				t.Errorf("lost is %t after %d failed probes, want %t", lost.Load(), tc.failures, tc.lost)
+			}
+		})
+	}
+}

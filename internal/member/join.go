@@ -1,0 +1,251 @@
+package member
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// Reasons why a join is refused, beside those of a Cluster's conditions.
+const (
+	// ReasonKubeconfigInvalid: the kubeconfig cannot be used.
+	ReasonKubeconfigInvalid = "KubeconfigInvalid"
+	// ReasonUntrusted: the API server's certificate is not trusted.
+	ReasonUntrusted = "Untrusted"
+)
+
+// checkTimeout bounds the questions that a join asks the cluster.
+const checkTimeout = 10 * time.Second
+
+// JoinOptions say what is joined and as what.
+type JoinOptions struct {
+	// Name of the Cluster.
+	Name string
+	// Kubeconfig is the content of a kubeconfig file, and KubeconfigDir the folder to which
+	// paths in it are relative.
+	Kubeconfig    []byte
+	KubeconfigDir string
+	// Context of the kubeconfig. The default is the current one.
+	Context string
+	// HubID is the UID of the hub's kube-system namespace. The default is to ask the hub.
+	HubID string
+	// Labels, Provider, Region and Zones of the Cluster.
+	Labels           map[string]string
+	Provider, Region string
+	Zones            []string
+	// Progress is told each step before it is taken. It may be nil.
+	Progress func(step string)
+}
+
+// JoinResult says what was joined.
+type JoinResult struct {
+	// ID is the UID of the cluster's kube-system namespace.
+	ID string
+	// Version of its API server.
+	Version string
+	// Refreshed is true if the cluster was joined under this name before, and only its
+	// credentials were renewed.
+	Refreshed bool
+}
+
+// JoinError is a join that is refused. Nothing was stored.
+type JoinError struct {
+	// Reason in one word, such as Unreachable.
+	Reason string
+	err    error
+}
+
+// Error implements error.
+func (e *JoinError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *JoinError) Unwrap() error { return e.err }
+
+func refuse(reason, format string, args ...any) error {
+	return &JoinError{Reason: reason, err: fmt.Errorf(format, args...)}
+}
+
+// Join checks that a cluster can become a member of the hub's fleet and stores it: a
+// Cluster, and a Secret that the Cluster owns. It can be repeated at any time, to renew
+// credentials or to finish what was interrupted.
+func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, error) {
+	progress := o.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	cluster, secret, err := fromKubeconfig(o)
+	if err != nil {
+		return nil, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
+	}
+	progress("asking " + cluster.Spec.APIEndpoint + " who it is")
+	found, err := examine(ctx, cluster, secret)
+	if err != nil {
+		return nil, err
+	}
+	progress("checking that it is not joined yet")
+	known, err := checkFleet(ctx, hub, o, cluster, found.id)
+	if err != nil {
+		return nil, err
+	}
+	progress("storing Cluster " + o.Name + " and its credentials")
+	if err := store(ctx, hub, known, cluster, secret); err != nil {
+		return nil, err
+	}
+	return &JoinResult{ID: found.id, Version: found.version, Refreshed: known != nil}, nil
+}
+
+// examine asks a cluster everything that could make it no member.
+func examine(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) (contact, error) {
+	c, err := newConnection(cluster, secret, nil)
+	if err != nil {
+		return contact{}, refuse(ReasonKubeconfigInvalid, "kubeconfig: %w", err)
+	}
+	defer c.close()
+	if !c.expires.IsZero() && time.Now().After(c.expires) {
+		return contact{}, refuse(clusterv1alpha1.ReasonUnauthorized,
+			"kubeconfig: the client certificate expired at %s; get a new one from the cluster", c.expires.UTC().Format(time.RFC3339))
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err = ready(ctx, c.transport, c)
+	var found contact
+	if err == nil {
+		found, err = identify(ctx, c.transport, c)
+	}
+	endpoint := cluster.Spec.APIEndpoint
+	if refusal := asRefusal(err); refusal != nil {
+		return contact{}, refuse(clusterv1alpha1.ReasonUnauthorized, "%s: %s", endpoint, refusal.explain(c))
+	}
+	if untrusted(err) {
+		return contact{}, refuse(ReasonUntrusted,
+			"%s: the certificate of the API server is not trusted: %w; check certificate-authority-data and tls-server-name of the kubeconfig", endpoint, err)
+	}
+	if err != nil {
+		return contact{}, refuse(clusterv1alpha1.ReasonUnreachable,
+			"no API server answers at %s: %w; the hub must be able to reach this address", endpoint, describe(ctx, err))
+	}
+	if len(found.missing) > 0 {
+		return contact{}, refuse(clusterv1alpha1.ReasonForbidden, "%s: %s", endpoint, forbidden(found.missing))
+	}
+	return found, nil
+}
+
+func untrusted(err error) bool {
+	var (
+		verification *tls.CertificateVerificationError
+		authority    x509.UnknownAuthorityError
+		hostname     x509.HostnameError
+	)
+	return errors.As(err, &verification) || errors.As(err, &authority) || errors.As(err, &hostname)
+}
+
+// checkFleet compares a cluster with the hub and its members. It returns the Cluster of
+// the same name if that is the same cluster, or may be: its join was interrupted.
+func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *clusterv1alpha1.Cluster, id string) (*clusterv1alpha1.Cluster, error) {
+	hubID := o.HubID
+	if hubID == "" {
+		system := &corev1.Namespace{}
+		if err := hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+			return nil, fmt.Errorf("get namespace %s of the hub: %w", metav1.NamespaceSystem, err)
+		}
+		hubID = string(system.UID)
+	}
+	if id == hubID {
+		return nil, refuse(clusterv1alpha1.ReasonIsHub,
+			"%s is the hub itself, which cannot be a member of its own fleet; use the kubeconfig of another cluster", cluster.Spec.APIEndpoint)
+	}
+	fleet := &clusterv1alpha1.ClusterList{}
+	if err := hub.List(ctx, fleet); err != nil {
+		return nil, fmt.Errorf("list clusters: %w", err)
+	}
+	var known *clusterv1alpha1.Cluster
+	for i := range fleet.Items {
+		member := &fleet.Items[i]
+		same := member.Status.ID == id
+		unknown := member.Status.ID == ""
+		switch {
+		case member.Name == o.Name && !member.DeletionTimestamp.IsZero():
+			return nil, refuse(clusterv1alpha1.ReasonUnjoining, "cluster %s is leaving; wait until it is gone, or choose another name", o.Name)
+		case member.Name == o.Name && !same && !unknown:
+			return nil, refuse(clusterv1alpha1.ReasonIdentityChanged,
+				"another cluster is joined as %s; choose another name, or unjoin that one first", o.Name)
+		case member.Name == o.Name:
+			known = member
+		case same || (unknown && member.Spec.APIEndpoint == cluster.Spec.APIEndpoint):
+			return nil, refuse(clusterv1alpha1.ReasonAlreadyJoined,
+				"this cluster is already joined as %s; unjoin it first to give it another name", member.Name)
+		}
+	}
+	return known, nil
+}
+
+// store writes the Cluster and then the Secret, which thus always has an owner: whenever
+// this is interrupted, unjoining the Cluster leaves nothing behind.
+func store(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) error {
+	if known == nil {
+		if err := hub.Create(ctx, cluster); err != nil {
+			return fmt.Errorf("create cluster %s: %w", cluster.Name, err)
+		}
+	} else {
+		updated := refreshed(known, cluster)
+		if err := hub.Patch(ctx, updated, client.MergeFrom(known)); err != nil {
+			return fmt.Errorf("update cluster %s: %w", cluster.Name, err)
+		}
+		secret.Namespace, secret.Name = updated.Spec.SecretRef.Namespace, updated.Spec.SecretRef.Name
+		cluster = updated
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
+	if err := hub.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", namespace.Name, err)
+	}
+	stored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, hub, stored, func() error {
+		if !equality.Semantic.DeepEqual(stored.Data, secret.Data) {
+			stored.Data = secret.Data
+		}
+		stored.Type = secret.Type
+		return controllerutil.SetOwnerReference(cluster, stored, hub.Scheme())
+	})
+	if err != nil {
+		return fmt.Errorf("store credentials in secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return nil
+}
+
+// refreshed is a Cluster as it was joined, with the address and whatever else this join
+// names.
+func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
+	updated := known.DeepCopy()
+	spec := &updated.Spec
+	spec.APIEndpoint, spec.TLSVerification = joining.Spec.APIEndpoint, joining.Spec.TLSVerification
+	spec.TLSServerName, spec.ProxyURL = joining.Spec.TLSServerName, joining.Spec.ProxyURL
+	if joining.Spec.Provider != "" {
+		spec.Provider = joining.Spec.Provider
+	}
+	if joining.Spec.Region != "" {
+		spec.Region = joining.Spec.Region
+	}
+	if joining.Spec.Zones != nil {
+		spec.Zones = joining.Spec.Zones
+	}
+	if len(joining.Labels) > 0 {
+		if updated.Labels == nil {
+			updated.Labels = map[string]string{}
+		}
+		maps.Copy(updated.Labels, joining.Labels)
+	}
+	return updated
+}

@@ -1,0 +1,153 @@
+package member
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// Member is one cluster of the fleet.
+type Member struct {
+	name     string
+	registry *Registry
+	limiter  *limiter
+	dynamic  dynamic.Interface
+	cancel   context.CancelFunc
+	// kick asks for a probe now; look asks for the API list now.
+	kick, look chan struct{}
+
+	mu         sync.RWMutex
+	cluster    *clusterv1alpha1.Cluster
+	connection *connection
+	contact    contact
+	accepted   string // the id with which the cluster is joined
+	apis       *APIs
+	discovered bool // the API list was asked for at least once
+	mirrored   bool // the mirror said Synced at least once
+	since      time.Time
+	summarised time.Time // when the resource summary was last written
+}
+
+func newMember(r *Registry, cluster *clusterv1alpha1.Cluster) *Member {
+	m := &Member{
+		name: cluster.Name, registry: r, limiter: newLimiter(), cluster: cluster,
+		kick: make(chan struct{}, 1), look: make(chan struct{}, 1),
+		apis: &APIs{}, since: time.Now(), cancel: func() {},
+	}
+	m.connection = brokenConnection(cluster, errNoCredentials)
+	// The client is made of constants and a transport that finds the connection of the
+	// day, so it cannot fail and serves for the member's whole life.
+	m.dynamic = dynamic.NewForConfigOrDie(m.Config())
+	return m
+}
+
+// Name of the cluster.
+func (m *Member) Name() string { return m.name }
+
+// Cluster is the cluster's object as last seen. It is shared: do not change it.
+func (m *Member) Cluster() *clusterv1alpha1.Cluster {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.cluster
+}
+
+// Leaving is true once the Cluster is being deleted.
+func (m *Member) Leaving() bool { return !m.Cluster().DeletionTimestamp.IsZero() }
+
+// Config returns a configuration for clients of the cluster. All of them share one
+// transport, which limits the requests in flight by how the cluster copes and follows
+// changes of its address and credentials; there is no limit on the rate.
+func (m *Member) Config() *rest.Config {
+	c := m.current()
+	return &rest.Config{
+		Host: c.base.String(), Transport: &routed{member: m, base: c.base},
+		QPS: -1, UserAgent: userAgent,
+	}
+}
+
+// Impersonator returns the configuration, with plain credentials and without any limit,
+// for requests in the name of users. It is valid until the next Changed event.
+func (m *Member) Impersonator() *rest.Config { return rest.CopyConfig(m.current().impersonator) }
+
+// Dynamic is a client of the cluster for the member's whole life.
+func (m *Member) Dynamic() dynamic.Interface { return m.dynamic }
+
+// Limit is how many requests may be in flight in the cluster now, watches and streams
+// not counted.
+func (m *Member) Limit() int { return m.limiter.current() }
+
+// APIs is what the cluster serves as far as is known. It is never nil.
+func (m *Member) APIs() *APIs {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.apis
+}
+
+// Reachable is true while the cluster answers, accepts our credentials, and is the one
+// that was joined. Otherwise whatever is in it is unknown.
+func (m *Member) Reachable() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.reachable()
+}
+
+func (m *Member) reachable() bool {
+	return m.contact.state == answering && m.accepted != "" && m.contact.id == m.accepted
+}
+
+func (m *Member) current() *connection {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.connection
+}
+
+// update changes the member's state and tells those concerned if its reachability did.
+func (m *Member) update(change func()) {
+	m.mu.Lock()
+	before := m.reachable()
+	change()
+	changed := before != m.reachable()
+	m.mu.Unlock()
+	if changed {
+		m.registry.notify(Event{Type: Changed, Name: m.name})
+	}
+}
+
+// setCluster remembers the Cluster. What the status says is our own doing and no news.
+func (m *Member) setCluster(cluster *clusterv1alpha1.Cluster) {
+	m.mu.Lock()
+	old := m.cluster
+	m.cluster = cluster
+	m.mu.Unlock()
+	if old.Generation != cluster.Generation || !maps.Equal(old.Labels, cluster.Labels) ||
+		!maps.Equal(old.Annotations, cluster.Annotations) ||
+		old.DeletionTimestamp.IsZero() != cluster.DeletionTimestamp.IsZero() {
+		m.registry.notify(Event{Type: Changed, Name: m.name})
+	}
+}
+
+// start watches the cluster until stop or the end of ctx.
+func (m *Member) start(ctx context.Context) {
+	ctx, m.cancel = context.WithCancel(ctx)
+	go m.watchHealth(ctx)
+	go m.watchAPIs(ctx)
+}
+
+func (m *Member) stop() {
+	m.cancel()
+	m.current().close()
+}
+
+// nudge asks for something now without waiting for it.
+func nudge(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it was asked for already
+	}
+}

@@ -1,0 +1,242 @@
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+
+	"orrery.dev/orrery/internal/member"
+)
+
+// firstLists is how many types of one cluster are listed for the first time at once.
+const firstLists = 8
+
+// cluster is the mirror of one cluster.
+type cluster struct {
+	mirror *Mirror
+	name   string
+	source source
+	gate   *gate
+
+	wake    chan struct{}
+	quit    context.Context //nolint:containedctx // ended by stop
+	end     context.CancelFunc
+	stopped chan struct{} // closed when nothing of the cluster runs any more
+
+	objects  dynamic.Interface
+	metadata metadata.Interface
+
+	// Guarded by mirror.mu:
+	tables   map[schema.GroupResource]*table
+	placed   map[place]*Object
+	marks    map[string]string // namespaces with NamespaceLabel, and its value
+	capacity *capacity
+	since    time.Time // of the last change of reachability
+	planned  bool      // the cluster's API list was seen
+}
+
+func newCluster(m *Mirror, name string, s source) *cluster {
+	c := &cluster{
+		mirror: m, name: name, source: s, gate: newGate(),
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, marks: map[string]string{}, capacity: newCapacity(), since: time.Now(),
+	}
+	c.quit, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// reachable follows the cluster's reachability; the index must be locked.
+func (c *cluster) reachable(yes bool) {
+	if c.gate.set(yes) {
+		c.since = time.Now()
+	}
+}
+
+// look makes the cluster compare what is mirrored with what should be.
+func (c *cluster) look() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it will
+	}
+}
+
+// stop ends everything that runs for the cluster.
+func (c *cluster) stop() {
+	c.end()
+	<-c.stopped
+}
+
+// run mirrors the cluster until ctx ends or stop is called.
+func (c *cluster) run(ctx context.Context) {
+	defer close(c.stopped)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.quit, cancel)()
+	log := logr.FromContextOrDiscard(ctx).WithValues("cluster", c.name)
+	ctx = logr.NewContext(ctx, log)
+	if err := c.prepare(ctx); err != nil {
+		log.Error(err, "Cluster cannot be mirrored")
+		return
+	}
+	slots := make(chan struct{}, firstLists)
+	for {
+		next, unwanted, changed := c.plan()
+		for _, t := range changed {
+			t.stop()
+		}
+		for _, t := range unwanted {
+			c.drop(ctx, t)
+		}
+		enter := slots
+		if next == nil {
+			enter = nil
+		}
+		select {
+		case enter <- struct{}{}:
+			next.start(ctx, func() { <-slots })
+		case <-c.wake:
+		case <-ctx.Done():
+			for _, t := range c.tables { // only this goroutine adds or removes tables
+				t.stop()
+			}
+			return
+		}
+	}
+}
+
+// prepare makes the clients and remembers the types that the store has of the cluster.
+func (c *cluster) prepare(ctx context.Context) error {
+	var err error
+	if c.objects, err = dynamic.NewForConfig(c.source.Config()); err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	if c.metadata, err = metadata.NewForConfig(c.source.Config()); err != nil {
+		return fmt.Errorf("make metadata client: %w", err)
+	}
+	stored, err := c.mirror.store.Types(ctx, c.name)
+	if err != nil {
+		return err
+	}
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	for _, s := range stored {
+		var api member.API
+		if err := json.Unmarshal(s.API, &api); err != nil { //nolint:musttag // written by this package
+			return fmt.Errorf("decode stored type %s: %w", s.Resource, err)
+		}
+		c.tables[s.Resource] = newTable(c, api)
+	}
+	return nil
+}
+
+// plan compares what is mirrored with what the cluster serves. next is the type to start
+// with, unwanted are those to be forgotten, changed those to be started anew.
+func (c *cluster) plan() (next *table, unwanted, changed []*table) {
+	apis, complete := c.source.serves()
+	if len(apis) == 0 && !complete {
+		return nil, nil, nil // nothing is known yet
+	}
+	m := c.mirror
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.planned = true
+	want := wanted(apis, c.source.Cluster().Spec.Mirror, m.required)
+	keep := make(map[schema.GroupResource]bool, len(want))
+	for _, api := range want {
+		gr := resourceOf(api)
+		keep[gr] = true
+		t := c.tables[gr]
+		switch {
+		case t == nil:
+			t = newTable(c, api)
+			c.tables[gr] = t
+		case t.api.GroupVersionResource() != api.GroupVersionResource():
+			t.replaced = &api
+			if t.running {
+				changed = append(changed, t)
+			}
+		case !t.running:
+			t.api = api
+		}
+		t.wanted = true
+		if !t.running && next == nil {
+			next = t
+		}
+	}
+	served := make(map[schema.GroupResource]bool, len(apis))
+	for _, api := range apis {
+		served[resourceOf(api)] = true
+	}
+	for gr, t := range c.tables {
+		// A type that an incomplete list does not name may be there all the same.
+		if !keep[gr] && (complete || served[gr]) {
+			unwanted = append(unwanted, t)
+		}
+	}
+	return next, unwanted, changed
+}
+
+// drop forgets a type that the cluster does not serve any more, or that is not to be
+// mirrored.
+func (c *cluster) drop(ctx context.Context, t *table) {
+	t.stop()
+	m := c.mirror
+	gr := resourceOf(t.api)
+	m.mu.Lock()
+	delete(c.tables, gr)
+	events := make([]Event, 0, len(t.records))
+	for k, r := range t.records {
+		events = append(events, t.remove(k, r)...)
+	}
+	m.mu.Unlock()
+	m.notify(events...)
+	m.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr })
+	if err := m.store.DropType(ctx, c.name, gr); err != nil && ctx.Err() == nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "Type is not mirrored any more, and its rows could not be deleted; they are at the next start", "resource", gr.String())
+	}
+}
+
+// progress says whether everything is listed; the index must be locked.
+func (c *cluster) progress() member.Observation {
+	if !c.planned {
+		return member.Observation{Message: "the API list is not known yet"}
+	}
+	var missing []string
+	total := 0
+	for gr, t := range c.tables {
+		if !t.wanted {
+			continue
+		}
+		total++
+		switch {
+		case t.synced:
+		case t.problem != nil:
+			missing = append(missing, gr.String()+" ("+t.problem.Error()+")")
+		default:
+			missing = append(missing, gr.String())
+		}
+	}
+	if len(missing) == 0 {
+		return member.Observation{Synced: true, Message: fmt.Sprintf("%d types", total)}
+	}
+	slices.Sort(missing)
+	o := member.Observation{Message: fmt.Sprintf("%d of %d types are not listed yet: ", len(missing), total)}
+	if len(missing) > 3 {
+		missing = append(missing[:3:3], "…")
+	}
+	o.Message += strings.Join(missing, ", ")
+	return o
+}
+
+// capacityKnown says whether nodes and pods are listed; the index must be locked.
+func (c *cluster) capacityKnown() bool {
+	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
+}

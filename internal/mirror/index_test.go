@@ -1,0 +1,266 @@
+package mirror
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/member"
+)
+
+// fakeTable is the configmaps of a cluster, fed by the test instead of a reflector.
+func fakeTable(t *testing.T) (*Mirror, *feed, *recorder) {
+	t.Helper()
+	m := newMirror(nil, newFleet(), logr.Discard())
+	c := newCluster(m, "east", newSource(t, "east", nil))
+	m.clusters["east"] = c
+	tab := newTable(c, member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps"})
+	tab.wanted = true
+	c.tables[configmaps.GroupResource()] = tab
+	r := &recorder{}
+	m.Subscribe(r.record)
+	return m, &feed{table: tab, ctx: t.Context(), listed: func() {}}, r
+}
+
+// at is a ConfigMap with a UID and resource version; binding "": it is foreign.
+func at(name, uid string, version int, binding string) *unstructured.Unstructured {
+	o := placedMap("ns", name, binding, fmt.Sprint(version), nil)
+	if binding == "" {
+		o.SetLabels(nil)
+	}
+	o.SetUID(types.UID(uid))
+	o.SetResourceVersion(fmt.Sprint(version))
+	return o
+}
+
+// TestOrder feeds what the watch and the responses to writes say in different orders.
+func TestOrder(t *testing.T) {
+	type world struct {
+		*Mirror
+		*feed
+	}
+	observe := func(o *unstructured.Unstructured) func(world) error {
+		return func(w world) error { w.Observe("east", configmaps, o); return nil }
+	}
+	observeDeleted := func(uid string) func(world) error {
+		return func(w world) error {
+			w.ObserveDeleted("east", configmaps.GroupResource(), "ns", "a", types.UID(uid))
+			return nil
+		}
+	}
+	replace := func(version int, list ...any) func(world) error {
+		return func(w world) error { return w.Replace(list, fmt.Sprint(version)) }
+	}
+	passed := func(version int) func(world) error {
+		return func(w world) error { w.UpdateResourceVersion(fmt.Sprint(version)); return nil }
+	}
+	watched := func(o *unstructured.Unstructured) func(world) error {
+		return func(w world) error {
+			if err := w.Update(o); err != nil {
+				return err
+			}
+			w.UpdateResourceVersion(o.GetResourceVersion())
+			return nil
+		}
+	}
+	watchedDeleted := func(o *unstructured.Unstructured) func(world) error {
+		return func(w world) error {
+			if err := w.Delete(o); err != nil {
+				return err
+			}
+			w.UpdateResourceVersion(o.GetResourceVersion())
+			return nil
+		}
+	}
+	deleting := func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		if err := unstructured.SetNestedField(o.Object, "2026-01-01T00:00:00Z", "metadata", "deletionTimestamp"); err != nil {
+			panic(err)
+		}
+		return o
+	}
+	type verdict struct {
+		Presence Presence
+		Digest   string // the version that is known
+		Stored   string // the version that the store is given last; "-": a deletion
+	}
+	cases := map[string]struct {
+		steps  []func(world) error
+		want   verdict
+		events []EventType
+	}{
+		"NotListed":               {steps: nil, want: verdict{Unknown, "", ""}},
+		"ObservedBeforeTheList":   {[]func(world) error{observe(at("a", "u", 5, "b"))}, verdict{Unknown, "5", ""}, []EventType{Changed}},
+		"ListedAfterObserved":     {[]func(world) error{observe(at("a", "u", 5, "b")), replace(4)}, verdict{Placed, "5", ""}, []EventType{Changed, Synced}},
+		"Listed":                  {[]func(world) error{replace(9, at("a", "u", 5, "b"))}, verdict{Placed, "5", "5"}, []EventType{Changed, Synced}},
+		"ListedForeign":           {[]func(world) error{replace(9, at("a", "u", 5, ""))}, verdict{Foreign, "", "5"}, []EventType{Synced}},
+		"EmptyList":               {[]func(world) error{replace(9)}, verdict{Absent, "", ""}, []EventType{Synced}},
+		"ObservedThenOlderEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 10, "b"))}, verdict{Placed, "12", "10"}, []EventType{Synced, Changed}},
+		"ObservedThenSameEvent":   {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 12, "b"))}, verdict{Placed, "12", "12"}, []EventType{Synced, Changed}},
+		"ObservedThenNewerEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 13, "b"))}, verdict{Placed, "13", "13"}, []EventType{Synced, Changed, Changed}},
+		"EventThenOlderObserved":  {[]func(world) error{replace(9), watched(at("a", "u", 13, "b")), observe(at("a", "u", 12, "b"))}, verdict{Placed, "13", "13"}, []EventType{Synced, Changed}},
+		"DeletedThenLateObserved": {[]func(world) error{replace(9, at("a", "u", 5, "b")), watchedDeleted(at("a", "u", 14, "b")), observe(at("a", "u", 12, "b"))}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted}},
+		"BookmarkThenLateObserved": {
+			[]func(world) error{replace(9), passed(20), observe(at("a", "u", 12, "b"))}, verdict{Absent, "", ""}, []EventType{Synced},
+		},
+		"ObservedDeleted": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u")}, verdict{Absent, "", "5"}, []EventType{Changed, Synced, Deleted},
+		},
+		"ObservedDeletedThenOlderEvent": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), watched(at("a", "u", 10, "b"))},
+			verdict{Absent, "", "10"},
+			[]EventType{Changed, Synced, Deleted},
+		},
+		"ObservedDeletedTwice": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), observeDeleted("u"), watchedDeleted(at("a", "u", 11, "b"))},
+			verdict{Absent, "", "-"},
+			[]EventType{Changed, Synced, Deleted},
+		},
+		"ObservedDeletedButWaiting": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), watched(deleting(at("a", "u", 10, "b")))},
+			verdict{Placed, "10", "10"},
+			[]EventType{Changed, Synced, Deleted, Changed},
+		},
+		"ObservedDeletedOfAnother": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("other")}, verdict{Placed, "5", "5"}, []EventType{Changed, Synced},
+		},
+		"RecreatedByUs": {
+			[]func(world) error{
+				replace(9, at("a", "u", 5, "b")), observeDeleted("u"), observe(at("a", "v", 12, "b")),
+				watchedDeleted(at("a", "u", 11, "b")), watched(at("a", "v", 12, "b")),
+			},
+			verdict{Placed, "12", "12"},
+			[]EventType{Changed, Synced, Deleted, Changed},
+		},
+		"RecreatedByOthers": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), replace(20, at("a", "v", 15, "b"))},
+			verdict{Placed, "15", "15"},
+			[]EventType{Changed, Synced, Deleted, Changed},
+		},
+		"MissingInAList": {
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), replace(20)}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
+		},
+		"MissingInAnOlderList": {
+			[]func(world) error{replace(9), observe(at("a", "u", 15, "b")), replace(12)}, verdict{Placed, "15", ""}, []EventType{Synced, Changed},
+		},
+		"RestoredFromBackup": {
+			[]func(world) error{replace(90, at("a", "u", 80, "b")), replace(50, at("a", "u", 40, "b"))},
+			verdict{Placed, "40", "40"},
+			[]EventType{Changed, Synced, Changed},
+		},
+		"RestoredFromBackupWithout": {
+			[]func(world) error{replace(90, at("a", "u", 80, "b")), replace(50)}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			m, f, events := fakeTable(t)
+			for i, step := range tc.steps {
+				if err := step(world{m, f}); err != nil {
+					t.Fatalf("step %d: %v", i, err)
+				}
+			}
+			var got verdict
+			var o Object
+			got.Presence, o = m.Lookup("east", configmaps.GroupResource(), "ns", "a")
+			got.Digest = o.Digest
+			if r := m.writer.pending[rowKey{"east", configmaps.GroupResource(), "ns", "a"}]; r != nil {
+				got.Stored = r.change.ResourceVersion
+				if r.change.Delete {
+					got.Stored = "-"
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+			types := make([]EventType, 0, len(events.events))
+			for _, e := range events.events {
+				types = append(types, e.Type)
+			}
+			if diff := cmp.Diff(tc.events, types, cmpopts.EquateEmpty()); diff != "" {
+				t.Error("events:", diff)
+			}
+			indexed := 0
+			if got.Digest != "" {
+				indexed = 1
+			}
+			if len(m.Placed("b")) != indexed || len(m.PlacedIn("east")) != indexed {
+				t.Errorf("placed: %v, %v", m.Placed("b"), m.PlacedIn("east"))
+			}
+		})
+	}
+}
+
+func TestFirstListAfterARestart(t *testing.T) {
+	_, f, _ := fakeTable(t)
+	f.table.records[key{"ns", "a"}] = record{uid: "u", stored: 5} // as read from the store
+	f.table.records[key{"ns", "gone"}] = record{uid: "w", stored: 6}
+	if err := f.Replace([]any{at("a", "u", 5, "b")}, "9"); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for k, r := range f.table.cluster.mirror.writer.pending {
+		got[k.name] = r.change.Delete
+	}
+	if diff := cmp.Diff(map[string]bool{"gone": true}, got); diff != "" {
+		t.Error("only the deletion is to be written:", diff)
+	}
+}
+
+func TestSameTimeline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seen, newest string
+		refused      bool
+	}{
+		"Newer": {"5", "7", false}, "Same": {"7", "7", false}, "Older": {"7", "5", true}, "ManyDigits": {"99", "100", false},
+		"NoNumber": {"x", "y", false}, "NotSaid": {"7", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := sameTimeline(tc.seen, tc.newest); (err != nil) != tc.refused {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestOwnedFields(t *testing.T) {
+	fields := func(manager, operation, subresource, path string) map[string]any {
+		f := map[string]any{"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": map[string]any{path: map[string]any{}}}
+		if subresource != "" {
+			f["subresource"] = subresource
+		}
+		return f
+	}
+	hash := func(managers ...any) uint64 {
+		o := at("a", "u", 1, "b")
+		if err := unstructured.SetNestedSlice(o.Object, managers, "metadata", "managedFields"); err != nil {
+			t.Fatal(err)
+		}
+		return ownedFields(o)
+	}
+	ours := fields(workv1alpha2.FieldManager, "Apply", "", "f:data")
+	want := hash(ours)
+	if want == 0 {
+		t.Error("our fields have no hash")
+	}
+	if got := hash(fields("other", "Update", "", "f:x"), ours); got != want {
+		t.Error("fields of others change the hash")
+	}
+	if got := hash(fields(workv1alpha2.FieldManager, "Apply", "", "f:spec")); got == want {
+		t.Error("other fields have the same hash")
+	}
+	for name, f := range map[string]any{
+		"Update":      fields(workv1alpha2.FieldManager, "Update", "", "f:data"),
+		"Subresource": fields(workv1alpha2.FieldManager, "Apply", "status", "f:data"),
+		"Other":       fields("other", "Apply", "", "f:data"),
+	} {
+		if got := hash(f); got != 0 {
+			t.Errorf("%s: %d, want 0", name, got)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Mirror observes every cluster of the fleet. Start runs it; everything else answers from
+// memory.
+type Mirror struct {
+	store  *store.Store
+	fleet  fleet
+	log    logr.Logger
+	writer *writer
+
+	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
+	run         func(func(ctx context.Context)) // nil until Start
+	clusters    map[string]*cluster
+	dropped     map[string]types.UID // clusters that are leaving: not mirrored again under this UID
+	placed      map[types.UID]map[place]*Object
+	required    map[schema.GroupVersionKind]bool
+	subscribers []func(Event)
+}
+
+// New returns a mirror of the registry's clusters into the store.
+func New(s *store.Store, r *member.Registry, log logr.Logger) *Mirror {
+	return newMirror(s, registry{r}, log)
+}
+
+func newMirror(s *store.Store, f fleet, log logr.Logger) *Mirror {
+	m := &Mirror{
+		store: s, fleet: f, log: log,
+		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
+		placed: map[types.UID]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
+	}
+	m.writer = newWriter(s, log, m.storeTurned)
+	return m
+}
+
+// Start observes until ctx ends, and returns when nothing runs any more. It may be called
+// once.
+func (m *Mirror) Start(ctx context.Context) error {
+	ctx = logr.NewContext(ctx, m.log)
+	var running sync.WaitGroup
+	m.mu.Lock()
+	m.run = func(f func(context.Context)) { running.Go(func() { f(ctx) }) }
+	m.mu.Unlock()
+	running.Go(func() { m.writer.run(ctx) })
+	m.fleet.Subscribe(m.changed)
+	for _, name := range m.fleet.names() {
+		m.changed(member.Event{Type: member.Joined, Name: name})
+	}
+	<-ctx.Done()
+	m.mu.Lock()
+	m.run = func(f func(context.Context)) { go f(ctx) } // which has ended
+	m.mu.Unlock()
+	running.Wait()
+	return nil
+}
+
+// changed follows the registry.
+func (m *Mirror) changed(e member.Event) {
+	if e.Type == member.Left {
+		m.mu.RLock()
+		defer m.mu.RUnlock()
+		m.run(func(context.Context) {
+			if err := m.Drop(e.Name); err != nil {
+				m.log.Error(err, "Cluster left, and its mirror could not be dropped; it is when the cluster joins again", "cluster", e.Name)
+			}
+			m.mu.Lock()
+			delete(m.dropped, e.Name)
+			m.mu.Unlock()
+			// Another cluster may have joined under the name by now.
+			m.changed(member.Event{Type: member.Joined, Name: e.Name})
+		})
+		return
+	}
+	source, ok := m.fleet.source(e.Name)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dropped[e.Name] != "" && m.dropped[e.Name] == source.Cluster().UID {
+		return
+	}
+	c := m.clusters[e.Name]
+	if c == nil {
+		c = newCluster(m, e.Name, source)
+		m.clusters[e.Name] = c
+		m.run(c.run)
+	}
+	c.reachable(source.Reachable())
+	c.look()
+}
+
+// Require mirrors a kind in every cluster that serves it, whatever the cluster's
+// spec.mirror says.
+func (m *Mirror) Require(gvk schema.GroupVersionKind) {
+	m.mu.RLock()
+	known := m.required[gvk]
+	m.mu.RUnlock()
+	if known {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.required[gvk] = true
+	for _, c := range m.clusters {
+		c.look()
+	}
+}
+
+// Drop stops observing a cluster and forgets everything that was observed of it. The
+// cluster is mirrored again when a Cluster with another UID has its name.
+func (m *Mirror) Drop(name string) error { //nolint:contextcheck // it is finished whoever asked for it goes away
+	m.mu.Lock()
+	c := m.clusters[name]
+	if c != nil {
+		m.dropped[name] = c.source.Cluster().UID
+	}
+	m.mu.Unlock()
+	if c != nil {
+		c.stop()
+		m.mu.Lock()
+		for p, o := range c.placed {
+			m.unindex(p, o)
+		}
+		delete(m.clusters, name)
+		m.mu.Unlock()
+	}
+	m.writer.forget(func(k rowKey) bool { return k.cluster == name })
+	if err := m.store.DropCluster(context.Background(), name); err != nil {
+		return fmt.Errorf("drop mirror: %w", err)
+	}
+	return nil
+}
+
+// Stale says since when a cluster has not been reachable: what is known of it is as old.
+func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c := m.clusters[name]
+	if c == nil || c.source.Reachable() {
+		return time.Time{}, false
+	}
+	return c.since, true
+}
+
+// Type is a type that search can answer for.
+type Type struct {
+	member.API
+	Clusters []string // by name
+}
+
+// Types returns what is mirrored, by group and resource.
+func (m *Mirror) Types() []Type {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	found := map[schema.GroupResource]*Type{}
+	for _, name := range slices.Sorted(maps.Keys(m.clusters)) {
+		for gr, t := range m.clusters[name].tables {
+			if found[gr] == nil {
+				found[gr] = &Type{API: t.api}
+			}
+			found[gr].Clusters = append(found[gr].Clusters, name)
+		}
+	}
+	out := make([]Type, 0, len(found))
+	for _, t := range found {
+		out = append(out, *t)
+	}
+	slices.SortFunc(out, func(a, b Type) int {
+		return cmpResource(a.GroupVersionResource().GroupResource(), b.GroupVersionResource().GroupResource())
+	})
+	return out
+}
+
+// Observation sums up a cluster for its status.
+func (m *Mirror) Observation(name string) member.Observation {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c := m.clusters[name]
+	if c == nil {
+		return member.Observation{Message: "mirroring has not started"}
+	}
+	o := c.progress()
+	if problem := m.writer.problem(name); problem != nil {
+		o.Synced, o.Message = false, problem.Error()
+	}
+	if c.capacityKnown() {
+		o.Nodes, o.Resources = c.capacity.summary()
+	}
+	return o
+}
+
+// storeTurned is called when the store begins or ceases to fail. lost are the tables of
+// which changes were given up; their clusters have them still.
+func (m *Mirror) storeTurned(lost []*table) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for name := range m.clusters {
+		m.fleet.Refresh(name)
+	}
+	for _, t := range lost {
+		t.again()
+	}
+}
+
+// Subscribe calls f after every change to the index. It must not block.
+func (m *Mirror) Subscribe(f func(Event)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subscribers = append(slices.Clip(m.subscribers), f)
+}
+
+// notify tells the subscribers; the index must not be locked.
+func (m *Mirror) notify(events ...Event) {
+	if len(events) == 0 {
+		return
+	}
+	m.mu.RLock()
+	subscribers := m.subscribers
+	m.mu.RUnlock()
+	for _, e := range events {
+		for _, f := range subscribers {
+			f(e)
+		}
+	}
+}
+
+func cmpResource(a, b schema.GroupResource) int {
+	if c := strings.Compare(a.Group, b.Group); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Resource, b.Resource)
+}

@@ -1,0 +1,138 @@
+package mirror
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/store"
+)
+
+// entry is an object on its way from the reflector to the index and the store: what they
+// need of it, so that a long list is not held as it came.
+type entry struct {
+	row      store.Row
+	object   *Object // when it is placed
+	deleting bool
+	node     *node
+	pod      *pod
+}
+
+// GetObjectMeta lets a reflector find the entry's key.
+func (e *entry) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: e.row.Namespace, Name: e.row.Name}
+}
+
+// entry reads an object from the cluster.
+func (t *table) entry(obj any) (*entry, error) {
+	var o *unstructured.Unstructured
+	switch obj := obj.(type) {
+	case *entry:
+		return obj, nil
+	case *unstructured.Unstructured:
+		o = obj
+	case *metav1.PartialObjectMetadata:
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			return nil, fmt.Errorf("convert %s: %w", obj.Name, err)
+		}
+		o = &unstructured.Unstructured{Object: content}
+		o.SetGroupVersionKind(t.api.GroupVersionKind)
+	default:
+		return nil, fmt.Errorf("mirror %s: unexpected %T", resourceOf(t.api), obj)
+	}
+	gvr := t.api.GroupVersionResource()
+	body, err := json.Marshal(strip(o.Object))
+	if err != nil {
+		return nil, fmt.Errorf("encode %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+	}
+	e := &entry{
+		row: store.Row{
+			Cluster: t.cluster.name, Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Kind: t.api.GroupVersionKind.Kind,
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), OwnerUID: owner(o), ResourceVersion: o.GetResourceVersion(),
+			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body,
+		},
+		object:   newObject(t.cluster.name, gvr, o),
+		deleting: o.GetDeletionTimestamp() != nil,
+	}
+	switch gvr.GroupResource() {
+	case nodes:
+		e.node, err = newNode(o)
+	case pods:
+		e.pod, err = newPod(o)
+	}
+	if err != nil { // an error here would make a list look as if the object were gone
+		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name)
+	}
+	return e, nil
+}
+
+// strip returns the object without what is of no use in a search and half of its size. The
+// original is not changed.
+func strip(object map[string]any) map[string]any {
+	meta, ok := object["metadata"].(map[string]any)
+	if !ok {
+		return object
+	}
+	meta = maps.Clone(meta)
+	delete(meta, "managedFields")
+	if annotations, ok := meta["annotations"].(map[string]any); ok {
+		annotations = maps.Clone(annotations)
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		meta["annotations"] = annotations
+		if len(annotations) == 0 {
+			delete(meta, "annotations")
+		}
+	}
+	object = maps.Clone(object)
+	object["metadata"] = meta
+	return object
+}
+
+// owner is the UID of the object's controller, or else of its first owner.
+func owner(o *unstructured.Unstructured) types.UID {
+	if c := metav1.GetControllerOf(o); c != nil {
+		return c.UID
+	}
+	if owners := o.GetOwnerReferences(); len(owners) > 0 {
+		return owners[0].UID
+	}
+	return ""
+}
+
+// newObject is what is remembered of a placed object; nil for one that is not.
+func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) *Object {
+	binding := o.GetLabels()[workv1alpha2.BindingLabel]
+	if binding == "" {
+		return nil
+	}
+	return &Object{
+		Cluster: cluster, Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName(),
+		UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
+		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: ownedFields(o),
+		Deleting: o.GetDeletionTimestamp() != nil,
+		Health:   interpreter.Health(o), Status: interpreter.Reflect(o),
+	}
+}
+
+// ownedFields hashes the set of fields that our server-side apply owns; 0: none.
+func ownedFields(o *unstructured.Unstructured) uint64 {
+	for _, f := range o.GetManagedFields() {
+		if f.Manager == workv1alpha2.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil {
+			h := fnv.New64a()
+			_, _ = h.Write(f.FieldsV1.GetRawBytes()) // a hash takes everything
+			return h.Sum64()
+		}
+	}
+	return 0
+}

@@ -1,0 +1,171 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// faultyStore keeps the last change of each row, unless it is told to fail.
+type faultyStore struct {
+	mu      sync.Mutex
+	failure error
+	rows    map[string]store.Change
+	biggest int
+	hold    chan struct{} // writes wait until it is closed
+}
+
+func (s *faultyStore) Write(_ context.Context, changes []store.Change) error {
+	s.mu.Lock()
+	hold := s.hold
+	s.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return s.failure
+	}
+	s.biggest = max(s.biggest, len(changes))
+	for _, c := range changes {
+		s.rows[c.Name] = c
+	}
+	return nil
+}
+
+func (s *faultyStore) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+}
+
+func (s *faultyStore) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.rows)
+}
+
+func runWriter(t *testing.T, turned func([]*table)) (*writer, *faultyStore) {
+	t.Helper()
+	s := &faultyStore{rows: map[string]store.Change{}}
+	w := newWriter(s, logr.Discard(), turned)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { w.run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return w, s
+}
+
+func change(name, version string) store.Change {
+	return store.Change{Row: store.Row{Cluster: "east", Resource: "configmaps", Namespace: "ns", Name: name, ResourceVersion: version}}
+}
+
+func TestWriterBatches(t *testing.T) {
+	w, s := runWriter(t, func([]*table) {})
+	changes := make([]store.Change, 0, 6*batchSize)
+	for i := range 3 * batchSize {
+		changes = append(changes, change(fmt.Sprint(i), "1"), change(fmt.Sprint(i), "2"))
+	}
+	w.add(t.Context(), nil, changes)
+	eventually(t, "everything is written", func() bool { return s.len() == 3*batchSize })
+	for _, c := range s.rows {
+		if c.ResourceVersion != "2" {
+			t.Errorf("%s is stored at version %s", c.Name, c.ResourceVersion)
+		}
+	}
+	if s.biggest > batchSize {
+		t.Errorf("a batch of %d", s.biggest)
+	}
+}
+
+// TestWriterWaitsForASlowStore: what is pending is bounded.
+func TestWriterWaitsForASlowStore(t *testing.T) {
+	w, s := runWriter(t, func([]*table) {})
+	s.hold = make(chan struct{})
+	changes := make([]store.Change, 0, 2*pendingBound)
+	for i := range 2 * pendingBound {
+		changes = append(changes, change(fmt.Sprint(i), "1"))
+	}
+	done := make(chan struct{})
+	go func() { w.add(t.Context(), nil, changes); close(done) }()
+	pending := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.pending)
+	}
+	eventually(t, "the bound is reached", func() bool { return pending() == pendingBound })
+	select {
+	case <-done:
+		t.Error("add did not wait")
+	default:
+	}
+	close(s.hold)
+	<-done
+	eventually(t, "everything is written", func() bool { return s.len() == len(changes) })
+}
+
+// TestFullStore: nothing is lost while the disk is full, the index goes on, and the
+// cluster says that it is not mirrored.
+func TestFullStore(t *testing.T) {
+	m, f, _ := fakeTable(t)
+	lost := make(chan []*table, 10)
+	w, s := runWriter(t, func(l []*table) { lost <- l })
+	m.writer = w
+	relisted := make(chan struct{})
+	f.table.relist = sync.OnceFunc(func() { close(relisted) })
+
+	s.fail(fmt.Errorf("write: %w", store.ErrFull))
+	list := make([]any, 0, pendingBound+100)
+	for i := range pendingBound + 100 {
+		list = append(list, at(fmt.Sprint(i), "u", i+1, "b"))
+	}
+	if err := f.Replace(list[:batchSize], "100000"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the store fails", w.failing)
+	<-lost
+	for _, o := range list[batchSize:] { // the watch goes on, and does not wait
+		if err := f.Update(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o := m.Observation("east"); o.Synced || !strings.Contains(o.Message, "no space left") {
+		t.Errorf("observation %+v", o)
+	}
+	if got := len(m.Placed("b")); got != len(list) {
+		t.Errorf("%d of %d objects are in the index", got, len(list))
+	}
+	s.fail(nil)
+	tables := <-lost
+	if len(tables) != 1 || tables[0] != f.table {
+		t.Fatalf("lost %v", tables)
+	}
+	m.storeTurned(tables)
+	<-relisted
+	if err := f.Replace(list, "100001"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "everything is written", func() bool { return s.len() == len(list) })
+	if problem := w.problem("east"); problem != nil {
+		t.Error(problem)
+	}
+}
+
+func TestRejectedRowIsLeftOut(t *testing.T) {
+	w, s := runWriter(t, func([]*table) {})
+	s.fail(errors.Join(&store.RejectedError{Name: "bad", Err: errors.New("no JSON")}))
+	w.add(t.Context(), nil, []store.Change{change("bad", "1")})
+	eventually(t, "it is not tried again", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.pending) == 0 && w.failure == nil
+	})
+}

@@ -1,0 +1,329 @@
+// Package placement keeps one binding for every template that a policy claims. Claiming
+// and scheduling are one write: the binding's spec. The package writes nothing else but
+// the status of the policies; the binding's status is the status room's, which asks for
+// the Verdict.
+package placement
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/template"
+)
+
+const (
+	workers = 16
+	// firstRetry and lastRetry bound the time until a failed write is tried again.
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// burst is how long changes of the fleet are collected before every placement is
+	// looked at again.
+	burst = 100 * time.Millisecond
+)
+
+// Options are the rooms that placement asks.
+type Options struct {
+	Templates *template.Cache
+	Registry  *member.Registry
+	Mirror    *mirror.Mirror
+}
+
+// Verdict is the outcome of the last look at a binding's placement: what its condition
+// Scheduled shall say.
+type Verdict struct {
+	Status          metav1.ConditionStatus
+	Reason, Message string
+	// Generation of the binding that the verdict speaks of.
+	Generation int64
+}
+
+// Controller keeps one binding for every template that a policy claims.
+type Controller struct {
+	client    client.Client
+	templates *template.Cache
+	fleet     fleet
+	policies  *policy.Index
+	bindings  *bindings
+	reporter  *reporter
+	synced    []toolscache.InformerSynced
+
+	mu          sync.RWMutex
+	queue       workqueue.TypedRateLimitingInterface[key] // nil until every cache is listed
+	started     time.Time
+	verdicts    map[types.UID]Verdict
+	subscribers []func(types.NamespacedName)
+
+	fleetChanged chan struct{}
+}
+
+// Add starts the controller with the manager.
+func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
+	return add(mgr, o.Templates, members{registry: o.Registry, mirror: o.Mirror})
+}
+
+func add(mgr ctrl.Manager, templates *template.Cache, f fleet) (*Controller, error) {
+	index := policy.NewIndex()
+	c := &Controller{
+		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: newBindings(),
+		reporter: newReporter(mgr.GetClient(), index, templates),
+		verdicts: map[types.UID]Verdict{}, fleetChanged: make(chan struct{}, 1),
+	}
+	if err := errors.Join(
+		watch(c, mgr.GetCache(), &policyv1alpha1.PropagationPolicy{}, asPolicy, c.policyChanged),
+		watch(c, mgr.GetCache(), &policyv1alpha1.ClusterPropagationPolicy{}, asPolicy, c.policyChanged),
+		watch(c, mgr.GetCache(), &workv1alpha2.ResourceBinding{}, asBinding, c.bindingChanged),
+		watch(c, mgr.GetCache(), &workv1alpha2.ClusterResourceBinding{}, asBinding, c.bindingChanged),
+	); err != nil {
+		return nil, err
+	}
+	templates.Subscribe(c.templateChanged)
+	f.Subscribe(func() {
+		select {
+		case c.fleetChanged <- struct{}{}:
+		default: // a look at everything is due already
+		}
+	})
+
+	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[key]{
+		Reconciler:              c,
+		MaxConcurrentReconciles: workers,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		// Several managers may live in one process: the tests'.
+		SkipNameValidation: new(true),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create placement controller: %w", err)
+	}
+	if err := placer.Watch(source.TypedFunc[key](c.start)); err != nil {
+		return nil, fmt.Errorf("watch for placements: %w", err)
+	}
+	if err := mgr.Add(c.reporter); err != nil {
+		return nil, fmt.Errorf("add the writer of policy status: %w", err)
+	}
+	return c, nil
+}
+
+// watch calls f with what an object of one kind was (nil: it is new) and is (nil: gone).
+// Both scopes of a kind are worked on as one type, which convert returns.
+func watch[T any](c *Controller, informers cache.Cache, kind client.Object, convert func(any) *T, f func(old, new *T)) error {
+	informer, err := informers.GetInformer(context.Background(), kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch %T: %w", kind, err)
+	}
+	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f(nil, convert(o)) },
+		UpdateFunc: func(old, o any) { f(convert(old), convert(o)) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			f(convert(o), nil)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch %T: %w", kind, err)
+	}
+	c.synced = append(c.synced, handlers.HasSynced)
+	return nil
+}
+
+func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
+	if p, ok := o.(interface {
+		Propagation() *policyv1alpha1.PropagationPolicy
+	}); ok {
+		return p.Propagation()
+	}
+	return nil
+}
+
+func asBinding(o any) *workv1alpha2.ResourceBinding {
+	if b, ok := o.(interface {
+		Binding() *workv1alpha2.ResourceBinding
+	}); ok {
+		return b.Binding()
+	}
+	return nil
+}
+
+// start lets the work begin once the policies and bindings that exist are known: nothing
+// is created that may exist already. The controller calls it before its workers run.
+func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[key]) error {
+	if !toolscache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	c.queue, c.started = queue, time.Now()
+	c.mu.Unlock()
+	for _, p := range c.policies.All() {
+		c.watchKinds(policy.Kinds(p)...)
+		c.reporter.changed(policy.Name(p))
+	}
+	c.everything()
+	go c.followFleet(ctx)
+	return nil
+}
+
+// followFleet looks at every placement again after changes of the fleet.
+func (c *Controller) followFleet(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.fleetChanged:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(burst):
+		}
+		c.everything()
+	}
+}
+
+// everything has every placement looked at again.
+func (c *Controller) everything() {
+	for _, k := range c.bindings.keys() {
+		c.enqueue(k)
+	}
+}
+
+// enqueue has a template looked at, as soon as the work may begin.
+func (c *Controller) enqueue(keys ...key) {
+	c.mu.RLock()
+	queue := c.queue
+	c.mu.RUnlock()
+	if queue == nil {
+		return
+	}
+	for _, k := range keys {
+		queue.Add(k)
+	}
+}
+
+func (c *Controller) working() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.queue != nil
+}
+
+// watchKinds has kinds watched on the hub and mirrored from the members. Why the hub does
+// not serve a kind is for the policy's status to tell.
+func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
+	for _, gvk := range kinds {
+		_ = c.templates.Watch(gvk)
+		c.fleet.Require(gvk)
+	}
+}
+
+func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
+	name := policy.Name(cmp.Or(p, old))
+	if p == nil {
+		c.policies.Delete(name)
+	} else {
+		c.policies.Set(p)
+	}
+	if !c.working() || old != nil && p != nil && old.UID == p.UID && old.Generation == p.Generation {
+		return // everything is looked at when the work begins; or only the status changed
+	}
+	c.reporter.changed(name)
+	for _, either := range []*policyv1alpha1.PropagationPolicy{old, p} {
+		if either == nil {
+			continue
+		}
+		c.watchKinds(policy.Kinds(either)...)
+		for _, o := range selected(c.templates, either) {
+			c.enqueue(keyOf(o))
+		}
+	}
+}
+
+func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
+	c.bindings.replace(old, b)
+	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
+		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
+		return // only its status changed
+	}
+	if old != nil {
+		c.enqueue(templateOf(old))
+		if b == nil || b.UID != old.UID {
+			c.mu.Lock()
+			delete(c.verdicts, old.UID)
+			c.mu.Unlock()
+		}
+	}
+	if b != nil {
+		c.watchKinds(kindOf(b))
+		c.enqueue(templateOf(b))
+	}
+}
+
+func (c *Controller) templateChanged(e template.Event) {
+	if e.Name != "" {
+		c.enqueue(key{GroupKind: e.GVK.GroupKind(), namespace: e.Namespace, name: e.Name})
+		return
+	}
+	// The kind was listed: only now is it known which templates are gone.
+	for _, k := range c.bindings.keys() {
+		if k.GroupKind == e.GVK.GroupKind() {
+			c.enqueue(k)
+		}
+	}
+	for _, p := range c.policies.All() {
+		if slices.Contains(policy.Kinds(p), e.GVK) {
+			c.reporter.changed(policy.Name(p))
+		}
+	}
+}
+
+// Verdict returns the verdict on a binding; false when there is none yet.
+func (c *Controller) Verdict(binding types.UID) (Verdict, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	v, ok := c.verdicts[binding]
+	return v, ok
+}
+
+// Subscribe calls f after every change of a verdict. f must not block. A binding without a
+// namespace is a ClusterResourceBinding.
+func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, f)
+}
+
+// decided remembers a verdict and tells those concerned when it is news.
+func (c *Controller) decided(b *workv1alpha2.ResourceBinding, v Verdict) {
+	v.Generation = b.Generation
+	c.mu.Lock()
+	news := c.verdicts[b.UID] != v
+	c.verdicts[b.UID] = v
+	subscribers := c.subscribers
+	c.mu.Unlock()
+	if !news {
+		return
+	}
+	for _, f := range subscribers {
+		f(types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
+	}
+}

@@ -1,0 +1,414 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/scheduler"
+	"orrery.dev/orrery/internal/template"
+	"orrery.dev/orrery/internal/testenv"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, 1) }
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
+		clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
+	} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// patience is how long a condition may take to come true on a busy machine.
+const patience = 60 * time.Second
+
+// world is a hub with a namespace and clusters of one test's own, and the controller.
+type world struct {
+	t         *testing.T
+	ctx       context.Context //nolint:containedctx // a test's own
+	client    client.WithWatch
+	namespace string
+	clusters  []string
+	fleet     *fakeFleet
+
+	controller *Controller
+	stop       func()
+}
+
+// fakeFleet serves every kind in every cluster unless told otherwise.
+type fakeFleet struct {
+	mu          sync.Mutex
+	unreachable map[string]bool
+	presence    map[string]scheduler.Presence // by cluster; none: Enabled
+	room        map[string]int64
+	required    map[schema.GroupVersionKind]bool
+	subscribers []func()
+}
+
+func (f *fakeFleet) Serves(cluster string, _ schema.GroupVersionKind) (bool, scheduler.Presence) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p, ok := f.presence[cluster]; ok {
+		return !f.unreachable[cluster], p
+	}
+	return !f.unreachable[cluster], scheduler.Enabled
+}
+
+func (f *fakeFleet) Fits(cluster string, _ corev1.ResourceList) (int64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, ok := f.room[cluster]
+	return n, ok
+}
+
+func (f *fakeFleet) Require(gvk schema.GroupVersionKind) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.required[gvk] = true
+}
+
+func (f *fakeFleet) Subscribe(s func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subscribers = append(f.subscribers, s)
+}
+
+// change changes what is known of the clusters and says so.
+func (f *fakeFleet) change(change func()) {
+	f.mu.Lock()
+	change()
+	subscribers := f.subscribers
+	f.mu.Unlock()
+	for _, s := range subscribers {
+		s()
+	}
+}
+
+var installed = sync.OnceValue(func() error { return testenv.InstallCRDs(testenv.Config(0)) })
+
+// newWorld starts the controller with n clusters, NAMESPACE-a, NAMESPACE-b and so on.
+func newWorld(t *testing.T, n int) *world {
+	t.Helper()
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.NewWithWatch(testenv.Config(0), client.Options{Scheme: newScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
+		fleet: &fakeFleet{
+			unreachable: map[string]bool{}, presence: map[string]scheduler.Presence{}, room: map[string]int64{},
+		},
+	}
+	for i := range n {
+		w.join(string(rune('a' + i)))
+	}
+	w.start()
+	return w
+}
+
+func (w *world) join(letter string) {
+	w.t.Helper()
+	name := w.namespace + "-" + letter
+	w.create(&clusterv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"test": w.namespace}},
+		Spec: clusterv1alpha1.ClusterSpec{
+			APIEndpoint: "https://" + name + ":6443", SecretRef: clusterv1alpha1.SecretReference{Namespace: "default", Name: name},
+		},
+	})
+	w.clusters = append(w.clusters, name)
+}
+
+// start starts a manager as the server does.
+func (w *world) start() {
+	w.t.Helper()
+	w.fleet.required, w.fleet.subscribers = map[schema.GroupVersionKind]bool{}, nil
+	mgr, err := ctrl.NewManager(testenv.Config(0), ctrl.Options{
+		Scheme: newScheme(), Metrics: metricsserver.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	templates, err := template.New(mgr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.controller, err = add(mgr, templates, w.fleet); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("manager: %v", err)
+		}
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// create creates an object that ends with the test.
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	if o.GetNamespace() == "" && w.namespaced(o) {
+		o.SetNamespace(w.namespace)
+	}
+	if err := w.client.Create(w.ctx, o); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := w.client.Delete(context.WithoutCancel(w.ctx), o); client.IgnoreNotFound(err) != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+func (w *world) namespaced(o client.Object) bool {
+	namespaced, err := w.client.IsObjectNamespaced(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return namespaced
+}
+
+// update changes an object as it is on the hub.
+func update[O client.Object](w *world, o O, change func(O)) {
+	w.t.Helper()
+	w.eventually("update of "+o.GetName(), func() error {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change(o)
+		return w.client.Update(w.ctx, o)
+	})
+}
+
+func (w *world) delete(o client.Object) {
+	w.t.Helper()
+	if err := w.client.Delete(w.ctx, o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// eventually waits until check has nothing to say.
+func (w *world) eventually(what string, check func() error) {
+	w.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// deployment of the namespace.
+func deployment(name string, replicas int32, labels map[string]string) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.org/c:1"}}},
+			},
+		},
+	}
+}
+
+// here are the test's own clusters.
+func (w *world) here() *policyv1alpha1.ClusterAffinity {
+	return &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"test": w.namespace}}}
+}
+
+func (w *world) policy(name string, selectors ...policyv1alpha1.ResourceSelector) *policyv1alpha1.PropagationPolicy {
+	return &policyv1alpha1.PropagationPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.namespace},
+		Spec: policyv1alpha1.PropagationSpec{
+			ResourceSelectors: selectors, Placement: policyv1alpha1.Placement{ClusterAffinity: w.here()},
+		},
+	}
+}
+
+func (w *world) clusterPolicy(name string, selectors ...policyv1alpha1.ResourceSelector) *policyv1alpha1.ClusterPropagationPolicy {
+	p := w.policy(w.namespace+"-"+name, selectors...)
+	p.Namespace = ""
+	return (*policyv1alpha1.ClusterPropagationPolicy)(p)
+}
+
+func deployments() policyv1alpha1.ResourceSelector {
+	return policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment"}
+}
+
+func divided(weights *policyv1alpha1.ClusterPreferences) *policyv1alpha1.ReplicaSchedulingStrategy {
+	return &policyv1alpha1.ReplicaSchedulingStrategy{
+		ReplicaSchedulingType: policyv1alpha1.Divided, WeightPreference: weights,
+	}
+}
+
+// binding of the namespace; nil when there is none.
+func (w *world) binding(name string) *workv1alpha2.ResourceBinding {
+	w.t.Helper()
+	b := &workv1alpha2.ResourceBinding{}
+	err := w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: name}, b)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+// placed says where a binding places its template: "a=2 b" for two replicas in the first
+// cluster and no number in the second.
+func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
+	if b == nil {
+		return "no binding"
+	}
+	var all []string
+	for _, c := range b.Spec.Clusters {
+		s := strings.TrimPrefix(c.Name, w.namespace+"-")
+		if c.Replicas != nil {
+			s += fmt.Sprint("=", *c.Replicas)
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, " ")
+}
+
+// waitPlaced waits until a binding places its template as it shall, and for the verdict on it.
+func (w *world) waitPlaced(name, want, reason string) *workv1alpha2.ResourceBinding {
+	w.t.Helper()
+	var b *workv1alpha2.ResourceBinding
+	w.eventually("binding "+name, func() error {
+		if b = w.binding(name); w.placed(b) != want {
+			return fmt.Errorf("placed %q, want %q", w.placed(b), want)
+		}
+		v, ok := w.controller.Verdict(b.UID)
+		if !ok || v.Reason != reason || v.Generation != b.Generation {
+			return fmt.Errorf("verdict %+v, want reason %s of generation %d", v, reason, b.Generation)
+		}
+		return nil
+	})
+	return b
+}
+
+// release does what apply does when the copies of a binding that is deleted are gone.
+func (w *world) release(b *workv1alpha2.ResourceBinding) {
+	w.t.Helper()
+	w.eventually("deletion of binding "+b.Name, func() error {
+		now := &workv1alpha2.ResourceBinding{}
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(b), now); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if now.UID != b.UID {
+			return nil
+		}
+		if now.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("it is not deleted")
+		}
+		now.Finalizers = nil
+		return client.IgnoreNotFound(w.client.Update(w.ctx, now))
+	})
+}
+
+// waitStatus waits until a policy says what it shall.
+func (w *world) waitStatus(p client.Object, claimed int32, reasons map[string]string, parts ...string) policyv1alpha1.PropagationStatus {
+	w.t.Helper()
+	var status policyv1alpha1.PropagationStatus
+	w.eventually("status of "+p.GetName(), func() error {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		status = asPolicy(p).Status
+		if status.Claimed != claimed {
+			return fmt.Errorf("claimed %d, want %d: %+v", status.Claimed, claimed, status)
+		}
+		var messages strings.Builder
+		for kind, reason := range reasons {
+			c := meta.FindStatusCondition(status.Conditions, kind)
+			if c == nil || c.Reason != reason || c.ObservedGeneration != p.GetGeneration() {
+				return fmt.Errorf("%s is %+v, want %s", kind, c, reason)
+			}
+			messages.WriteString(c.Message + "\n")
+		}
+		for _, part := range parts {
+			if !strings.Contains(messages.String(), part) {
+				return fmt.Errorf("messages %q lack %q", messages.String(), part)
+			}
+		}
+		return nil
+	})
+	return status
+}
+
+// writes counts the writes to an object while f runs: the versions that a watch sees.
+func (w *world) versions(list client.ObjectList, f func()) (versions []string) {
+	w.t.Helper()
+	watcher, err := w.client.Watch(w.ctx, list)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	f()
+	watcher.Stop()
+	for e := range watcher.ResultChan() {
+		o, err := meta.Accessor(e.Object)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		versions = append(versions, fmt.Sprint(e.Type, " ", o.GetName(), " ", o.GetResourceVersion()))
+	}
+	return versions
+}
+
+func asUnstructured(w *world, o any) *unstructured.Unstructured {
+	w.t.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		w.t.Fatal(err)
+	}
+	return u
+}
+
+func uid(o client.Object) types.UID { return o.GetUID() }

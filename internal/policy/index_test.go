@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// named makes a policy; "shop/web" is one of the namespace shop, "web" a cluster-wide one.
+func named(name string, priority int32, selectors ...policyv1alpha1.ResourceSelector) *policyv1alpha1.PropagationPolicy {
+	p := &policyv1alpha1.PropagationPolicy{Spec: policyv1alpha1.PropagationSpec{Priority: priority, ResourceSelectors: selectors}}
+	p.Name = name
+	if namespace, rest, ok := strings.Cut(name, "/"); ok {
+		p.Namespace, p.Name = namespace, rest
+	}
+	return p
+}
+
+func kind(apiVersion, kind string) policyv1alpha1.ResourceSelector {
+	return policyv1alpha1.ResourceSelector{APIVersion: apiVersion, Kind: kind}
+}
+
+func deployments() policyv1alpha1.ResourceSelector { return kind("apps/v1", "Deployment") }
+
+func deployment(name string) policyv1alpha1.ResourceSelector {
+	s := deployments()
+	s.Name = name
+	return s
+}
+
+func labelled(labels map[string]string) policyv1alpha1.ResourceSelector {
+	s := deployments()
+	s.LabelSelector = &metav1.LabelSelector{MatchLabels: labels}
+	return s
+}
+
+func in(namespace string, s policyv1alpha1.ResourceSelector) policyv1alpha1.ResourceSelector {
+	s.Namespace = namespace
+	return s
+}
+
+func object(apiVersion, kind, namespace, name string, labels map[string]string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(apiVersion)
+	o.SetKind(kind)
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	o.SetLabels(labels)
+	return o
+}
+
+func claimants(x *Index, o *unstructured.Unstructured) []string {
+	var names []string
+	for _, c := range x.Claims(o) {
+		names = append(names, strings.TrimPrefix(Name(c.Policy).String(), "/"))
+	}
+	return names
+}
+
+func TestClaims(t *testing.T) {
+	web := object("apps/v1", "Deployment", "shop", "web", map[string]string{"app": "web", "tier": "front"})
+	type policies = []*policyv1alpha1.PropagationPolicy
+	cases := map[string]struct {
+		policies policies
+		object   *unstructured.Unstructured // default web
+		want     []string                   // the winner first
+	}{
+		"Nobody": {},
+		"NamespacedBeforeClusterWide": {
+			policies: policies{named("a", 9, deployment("web")), named("shop/z", 0, deployments())},
+			want:     []string{"shop/z", "a"},
+		},
+		"PriorityBeforeSpecificity": {
+			policies: policies{named("shop/a", 0, deployment("web")), named("shop/z", 1, deployments())},
+			want:     []string{"shop/z", "shop/a"},
+		},
+		"NegativePriority": {
+			policies: policies{named("shop/a", -1, deployment("web")), named("shop/z", 0, deployments())},
+			want:     []string{"shop/z", "shop/a"},
+		},
+		"NameBeforeLabelsBeforeKind": {
+			policies: policies{
+				named("shop/a", 0, deployments()), named("shop/b", 0, labelled(map[string]string{"app": "web"})), named("shop/c", 0, deployment("web")),
+			},
+			want: []string{"shop/c", "shop/b", "shop/a"},
+		},
+		"BestSelectorCounts": {
+			policies: policies{named("shop/a", 0, labelled(map[string]string{"app": "web"})), named("shop/b", 0, deployments(), deployment("web"))},
+			want:     []string{"shop/b", "shop/a"},
+		},
+		"ThenTheAlphabet": {
+			policies: policies{named("shop/b", 0, deployments()), named("shop/a", 0, deployments())},
+			want:     []string{"shop/a", "shop/b"},
+		},
+		"OtherNamespace":     {policies: policies{named("mail/a", 0, deployments())}},
+		"OtherName":          {policies: policies{named("shop/a", 0, deployment("api"))}},
+		"OtherKind":          {policies: policies{named("shop/a", 0, kind("apps/v1", "StatefulSet"))}},
+		"OtherGroup":         {policies: policies{named("shop/a", 0, kind("example.org/v1", "Deployment"))}},
+		"OtherVersion":       {policies: policies{named("shop/a", 0, kind("apps/v2", "Deployment"))}, want: []string{"shop/a"}},
+		"OneLabelOfTwo":      {policies: policies{named("shop/a", 0, labelled(map[string]string{"app": "web", "env": "prod"}))}},
+		"EveryLabel":         {policies: policies{named("shop/a", 0, labelled(map[string]string{"app": "web", "tier": "front"}))}, want: []string{"shop/a"}},
+		"OwnNamespaceNamed":  {policies: policies{named("shop/a", 0, in("shop", deployments()))}, want: []string{"shop/a"}},
+		"ForeignNamespace":   {policies: policies{named("mail/a", 0, in("shop", deployments()))}},
+		"ClusterWideIn":      {policies: policies{named("a", 0, in("shop", deployments()))}, want: []string{"a"}},
+		"ClusterWideInOther": {policies: policies{named("a", 0, in("mail", deployments()))}},
+		"LabelExpression": {
+			policies: policies{named("a", 0, policyv1alpha1.ResourceSelector{
+				APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpDoesNotExist}},
+				},
+			})},
+			want: []string{"a"},
+		},
+		"BadLabelExpression": {
+			policies: policies{named("a", 0, policyv1alpha1.ResourceSelector{
+				APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Is"}},
+				},
+			})},
+		},
+		"ClusterScoped": {
+			policies: policies{named("shop/a", 0, kind("rbac.authorization.k8s.io/v1", "ClusterRole")), named("a", 0, kind("rbac.authorization.k8s.io/v1", "ClusterRole"))},
+			object:   object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "view-all", nil),
+			want:     []string{"a"},
+		},
+		"SystemNamespace": {
+			policies: policies{named("a", 0, deployments())},
+			object:   object("apps/v1", "Deployment", "kube-system", "dns", nil),
+		},
+		"SystemNamespaceNamed": {
+			policies: policies{named("a", 0, in("orrery-cluster", deployments()))},
+			object:   object("apps/v1", "Deployment", "orrery-cluster", "dns", nil),
+			want:     []string{"a"},
+		},
+		"SystemNamespaceFromInside": {
+			policies: policies{named("kube-system/a", 0, deployments())},
+			object:   object("apps/v1", "Deployment", "kube-system", "dns", nil),
+			want:     []string{"kube-system/a"},
+		},
+		"NamespaceObjects": {
+			policies: policies{named("a", 0, kind("v1", "Namespace"))},
+			object:   object("v1", "Namespace", "", "shop", nil), want: []string{"a"},
+		},
+		"SystemNamespaceObject": {
+			policies: policies{named("a", 0, kind("v1", "Namespace"))},
+			object:   object("v1", "Namespace", "", "kube-system", nil),
+		},
+		"DefaultNamespaceObject": {
+			policies: policies{named("a", 0, kind("v1", "Namespace"))},
+			object:   object("v1", "Namespace", "", "default", nil),
+		},
+		"RootCA": {
+			policies: policies{named("shop/a", 0, kind("v1", "ConfigMap"))}, object: object("v1", "ConfigMap", "shop", "kube-root-ca.crt", nil),
+		},
+		"DefaultServiceAccount": {
+			policies: policies{named("shop/a", 0, kind("v1", "ServiceAccount"))}, object: object("v1", "ServiceAccount", "shop", "default", nil),
+		},
+		"OtherServiceAccount": {
+			policies: policies{named("shop/a", 0, kind("v1", "ServiceAccount"))}, object: object("v1", "ServiceAccount", "shop", "web", nil),
+			want: []string{"shop/a"},
+		},
+		"KubernetesService": {
+			policies: policies{named("default/a", 0, kind("v1", "Service"))}, object: object("v1", "Service", "default", "kubernetes", nil),
+		},
+		"KubernetesServiceElsewhere": {
+			policies: policies{named("shop/a", 0, kind("v1", "Service"))}, object: object("v1", "Service", "shop", "kubernetes", nil),
+			want: []string{"shop/a"},
+		},
+		"ControllersSlice": {
+			policies: policies{named("shop/a", 0, kind("discovery.k8s.io/v1", "EndpointSlice"))},
+			object: object("discovery.k8s.io/v1", "EndpointSlice", "shop", "web-x7k2p",
+				map[string]string{"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}),
+		},
+		"TokenSecret": {
+			policies: policies{named("shop/a", 0, kind("v1", "Secret"))},
+			object: func() *unstructured.Unstructured {
+				o := object("v1", "Secret", "shop", "token", nil)
+				o.Object["type"] = "kubernetes.io/service-account-token"
+				return o
+			}(),
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := tc.object
+			if o == nil {
+				o = web
+			}
+			for range 5 { // whatever the order in which policies become known
+				rand.Shuffle(len(tc.policies), func(i, j int) { tc.policies[i], tc.policies[j] = tc.policies[j], tc.policies[i] })
+				x := NewIndex(tc.policies...)
+				if diff := cmp.Diff(tc.want, claimants(x, o), cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("claims (-want +got):\n%s", diff)
+				}
+				for _, p := range tc.policies {
+					x.Set(p.DeepCopy()) // replaces, and does not add
+				}
+				if diff := cmp.Diff(tc.want, claimants(x, o), cmpopts.EquateEmpty()); diff != "" {
+					t.Fatalf("claims after every policy was set again (-want +got):\n%s", diff)
+				}
+				for _, p := range tc.policies {
+					x.Delete(Name(p))
+				}
+				if len(x.Claims(o)) > 0 || len(x.scopes) > 0 || len(x.All()) > 0 {
+					t.Fatal("something is left of deleted policies")
+				}
+			}
+		})
+	}
+}
+
+func TestSetForgetsOldSelectors(t *testing.T) {
+	x := NewIndex(named("shop/a", 0, deployment("web"), labelled(map[string]string{"app": "web"})))
+	x.Set(named("shop/a", 0, deployment("api")))
+	if got := claimants(x, object("apps/v1", "Deployment", "shop", "web", map[string]string{"app": "web"})); len(got) > 0 {
+		t.Errorf("claimed by %v", got)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	bad := labelled(nil)
+	bad.LabelSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Is"}}
+	cases := map[string]struct {
+		policy *policyv1alpha1.PropagationPolicy
+		want   []string
+	}{
+		"None":             {policy: named("shop/a", 0, in("shop", deployments()))},
+		"ClusterWide":      {policy: named("a", 0, in("shop", deployments()))},
+		"ForeignNamespace": {policy: named("mail/a", 0, deployments(), in("shop", deployments())), want: []string{"resourceSelectors[1].namespace"}},
+		"BadLabels":        {policy: named("a", 0, bad), want: []string{"resourceSelectors[0].labelSelector"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var fields []string
+			for _, err := range Problems(tc.policy) {
+				field, _, _ := strings.Cut(err.Error(), " ")
+				fields = append(fields, field)
+			}
+			if !slices.Equal(fields, tc.want) {
+				t.Errorf("problems with %v, want %v", fields, tc.want)
+			}
+		})
+	}
+}
+
+// BenchmarkClaims: a lookup among 10,000 policies must not look at all of them.
+func BenchmarkClaims(b *testing.B) {
+	const policies = 10_000
+	web := object("apps/v1", "Deployment", "shop", "web-5000", map[string]string{"app": "web-5000"})
+	for name, make := range map[string]func(i int) *policyv1alpha1.PropagationPolicy{
+		"ByName": func(i int) *policyv1alpha1.PropagationPolicy {
+			return named(fmt.Sprint("p", i), 0, deployment(fmt.Sprint("web-", i)))
+		},
+		"ByLabel": func(i int) *policyv1alpha1.PropagationPolicy {
+			return named(fmt.Sprint("p", i), 0, labelled(map[string]string{"app": fmt.Sprint("web-", i)}))
+		},
+		"ByNamespace": func(i int) *policyv1alpha1.PropagationPolicy {
+			return named(fmt.Sprintf("shop%d/p", i), 0, deployments())
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			x := NewIndex()
+			for i := range policies {
+				x.Set(make(i))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Claims(web)
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// Kinds returns the kinds that a policy's selectors name, each once, in their order.
+func Kinds(p *policyv1alpha1.PropagationPolicy) []schema.GroupVersionKind {
+	var kinds []schema.GroupVersionKind
+	seen := sets.New[schema.GroupVersionKind]()
+	for _, s := range p.Spec.ResourceSelectors {
+		gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
+		if !seen.Has(gvk) {
+			seen.Insert(gvk)
+			kinds = append(kinds, gvk)
+		}
+	}
+	return kinds
+}
+
+// Problems says of each selector that can never select anything why not.
+func Problems(p *policyv1alpha1.PropagationPolicy) []error {
+	var problems []error
+	for i, s := range p.Spec.ResourceSelectors {
+		if err := problem(p, s); err != nil {
+			problems = append(problems, fmt.Errorf("resourceSelectors[%d].%w", i, err))
+		}
+	}
+	return problems
+}
+
+func problem(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector) error {
+	if p.Namespace != "" && s.Namespace != "" && s.Namespace != p.Namespace {
+		return fmt.Errorf("namespace %q selects nothing: a PropagationPolicy selects in its own namespace, %q; use a ClusterPropagationPolicy",
+			s.Namespace, p.Namespace)
+	}
+	if _, err := metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
+		return fmt.Errorf("labelSelector selects nothing: %w", err)
+	}
+	return nil
+}
+
+// system says whether an object belongs to the control plane: it is in a system namespace,
+// or is such a namespace and a selector does not name it.
+func system(o *unstructured.Unstructured, selected string) bool {
+	namespace := o.GetNamespace()
+	if o.GroupVersionKind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}) {
+		if selected != "" {
+			return false
+		}
+		if namespace = o.GetName(); namespace == corev1.NamespaceDefault {
+			return true
+		}
+	}
+	return strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "orrery-")
+}
+
+// reserved says whether an object is one that every Kubernetes makes for itself, so that
+// no policy may claim it: the members have their own.
+func reserved(o *unstructured.Unstructured) bool {
+	kind, name := o.GroupVersionKind().GroupKind(), o.GetName()
+	switch kind {
+	case schema.GroupKind{Kind: "ConfigMap"}:
+		return name == "kube-root-ca.crt"
+	case schema.GroupKind{Kind: "ServiceAccount"}:
+		return name == "default"
+	case schema.GroupKind{Kind: "Secret"}:
+		kind, _, _ := unstructured.NestedString(o.Object, "type")
+		return kind == string(corev1.SecretTypeServiceAccountToken)
+	case schema.GroupKind{Kind: "Service"}, schema.GroupKind{Kind: "Endpoints"}:
+		return o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes"
+	case schema.GroupKind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}:
+		// Every cluster makes the slices of its own Services.
+		managed := strings.HasSuffix(o.GetLabels()["endpointslice.kubernetes.io/managed-by"], ".k8s.io")
+		return managed || o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes"
+	}
+	return false
+}

@@ -1,0 +1,85 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	logLimit    = 16 << 20 // bytes; one older file of about this size is kept beside the log
+	logInterval = 10 * time.Second
+	tailLines   = 10
+	tailBytes   = 8 << 10
+
+	// logMarker begins the line that a log gets at each start.
+	logMarker = "=== orrery: "
+)
+
+// openLog opens the log at path for a start of the named process, and says so in it.
+func openLog(path, name string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	if _, err := fmt.Fprintf(f, "%s%s starts %s\n", logMarker, time.Now().Format(time.RFC3339), name); err != nil {
+		return nil, errors.Join(fmt.Errorf("write log: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// rotateLog moves the content of a log that has reached limit to `PATH.1`. The content is copied and the file
+// emptied in place, because a process keeps its log open. What it writes between the two is lost: microseconds,
+// against piping every line of every process through the supervisor, and losing the last ones with it.
+func rotateLog(path string, limit int64) (err error) {
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("rotate log: %w", err)
+	case info.Size() < limit:
+		return nil
+	}
+	from, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := os.OpenFile(path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
+	return from.Truncate(0)
+}
+
+// logTail returns the last lines that the process wrote to the log at path since it was started.
+func logTail(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	if info, err := f.Stat(); err == nil && info.Size() > tailBytes {
+		_, err = f.Seek(-tailBytes, io.SeekEnd)
+		if err != nil {
+			return err.Error()
+		}
+	}
+	end, err := io.ReadAll(io.LimitReader(f, tailBytes))
+	if err != nil {
+		return err.Error()
+	}
+	if i := bytes.LastIndex(end, []byte(logMarker)); i >= 0 {
+		_, end, _ = bytes.Cut(end[i:], []byte("\n"))
+	}
+	lines := strings.Split(strings.TrimSpace(string(end)), "\n")
+	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
+}

@@ -1,0 +1,121 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// identity of a running process: a PID alone may be another process's by the time it is used. A zombie has none
+// once its last thread has ended, since it holds nothing any more.
+func identity(pid int) (string, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	// PID (COMMAND) STATE PPID …: the command may have spaces and parentheses. The start time is field 22.
+	const state, threads, startTime = 0, 17, 19
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= startTime {
+		return "", fmt.Errorf("parse /proc/%d/stat: %d fields", pid, len(fields))
+	}
+	if fields[state] == "X" || (fields[state] == "Z" && fields[threads] <= "1") {
+		return "", os.ErrProcessDone
+	}
+	return fields[startTime] + " " + strings.TrimSpace(string(boot)), nil
+}
+
+// writePidfile records which process runs: the PID in the first line, its identity in the second. It writes
+// nothing when the process has ended already.
+func writePidfile(path string, pid int) error {
+	id, err := identity(pid)
+	switch {
+	case errors.Is(err, os.ErrProcessDone), errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("identify PID %d: %w", pid, err)
+	}
+	return writeFile(path, 0o600, fmt.Sprintf("%d\n%s\n", pid, id))
+}
+
+// killLeftovers kills the processes that an earlier supervisor of dir left behind and waits for their end. Each
+// is given to killed.
+func killLeftovers(dir string, killed func(name string, pid int)) error {
+	pidfiles, err := filepath.Glob(filepath.Join(dir, "*.pid"))
+	if err != nil {
+		return err
+	}
+	for _, path := range pidfiles {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read pidfile: %w", err)
+		}
+		first, id, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
+		// Without a PID and an identity it was never written whole, and means nothing.
+		if pid, err := strconv.Atoi(first); err == nil && pid > 1 {
+			ours, err := killLeftover(pid, id)
+			if err != nil {
+				return fmt.Errorf("kill leftover of %s: %w", path, err)
+			}
+			if ours {
+				killed(strings.TrimSuffix(filepath.Base(path), ".pid"), pid)
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove pidfile: %w", err)
+		}
+	}
+	return nil
+}
+
+// killLeftover kills the group of the process and returns when it has ended; it does nothing and returns false
+// when the PID is no longer that process's.
+func killLeftover(pid int, id string) (bool, error) {
+	runs := func() bool {
+		now, err := identity(pid)
+		return err == nil && now == id
+	}
+	if !runs() {
+		return false, nil
+	}
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return false, err
+	}
+	for deadline := time.Now().Add(stopBudget); runs(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false, fmt.Errorf("PID %d still runs after SIGKILL", pid)
+		}
+	}
+	return true, nil
+}
+
+// writeFile writes a file whole or not at all.
+func writeFile(path string, mode os.FileMode, content string) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".tmp-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

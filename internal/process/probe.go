@@ -1,0 +1,134 @@
+package process
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+const (
+	probeInterval       = 50 * time.Millisecond
+	probeAttemptTimeout = 3 * time.Second
+	defaultProbeTimeout = time.Minute
+)
+
+// await probes p until it is ready or ctx ends. When the probe's timeout has passed it calls slow, once, with
+// what the last attempt said.
+func (p Process) await(ctx context.Context, th *thread, slow func(error)) error {
+	timeout := p.Ready.Timeout.Duration
+	if timeout == 0 {
+		timeout = defaultProbeTimeout
+	}
+	deadline := time.Now().Add(timeout)
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		err := p.probe(ctx, th)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			return nil
+		case !deadline.IsZero() && time.Now().After(deadline):
+			slow(err)
+			deadline = time.Time{}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// probe is one attempt.
+func (p Process) probe(ctx context.Context, th *thread) error {
+	ctx, cancel := context.WithTimeout(ctx, probeAttemptTimeout)
+	defer cancel()
+	switch r := p.Ready; {
+	case r.HTTP != nil:
+		return r.HTTP.get(ctx)
+	case r.TCP != nil:
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", r.TCP.Address)
+		if err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
+		return conn.Close()
+	case r.File != nil:
+		_, err := os.Stat(r.File.Path)
+		return err
+	default:
+		return p.probeExec(ctx, th)
+	}
+}
+
+func (p *HTTPProbe) get(ctx context.Context) error {
+	config, err := p.tlsConfig()
+	if err != nil {
+		return err
+	}
+	// One connection for each attempt: a kept one would not notice rotated certificates, and a respawned
+	// server's port may still have a connection of its predecessor. No proxy: the process is on this machine.
+	c := http.Client{
+		Transport:     &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", p.URL, err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 512))
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return fmt.Errorf("read answer of %s: %w", p.URL, err)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fmt.Errorf("probe %s: %s: %s", p.URL, resp.Status, body)
+	}
+	return nil
+}
+
+func (p *HTTPProbe) tlsConfig() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if p.CAFile != "" {
+		ca, err := os.ReadFile(p.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read caFile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("read caFile %s: no PEM certificate in it", p.CAFile)
+		}
+	}
+	if p.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("load certFile and keyFile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return config, nil
+}
+
+func (p Process) probeExec(ctx context.Context, th *thread) error {
+	c, err := th.start(p.command(p.Ready.Exec.Command, nil))
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), c.stop(time.Now()))
+	}
+}

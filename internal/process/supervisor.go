@@ -1,0 +1,234 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Supervisor runs one plan, once.
+type Supervisor struct {
+	plan  Plan
+	opts  Options
+	tasks []*task // in the order of the plan
+
+	thread *thread
+	ready  chan struct{}
+
+	mu       sync.Mutex // guards the following, and what it guards in tasks
+	running  bool
+	starting int // started and never ready yet
+	unready  int // never ready yet
+
+	eventMu sync.Mutex // serialises OnEvent
+}
+
+// New returns a supervisor for the plan, or every mistake in the plan. Nothing is started or written.
+func New(plan Plan, o Options) (*Supervisor, error) {
+	if err := plan.validate(); err != nil {
+		return nil, fmt.Errorf("plan %q: %w", plan.Name, err)
+	}
+	if o.Dir == "" {
+		return nil, fmt.Errorf("plan %q: options name no directory for pidfiles and logs", plan.Name)
+	}
+	s := &Supervisor{plan: plan, opts: o, ready: make(chan struct{}), unready: len(plan.Processes)}
+	byName := make(map[string]*task, len(plan.Processes))
+	for _, p := range plan.Processes {
+		t := newTask(s, p)
+		s.tasks = append(s.tasks, t)
+		byName[p.Name] = t
+	}
+	for _, t := range s.tasks {
+		for _, name := range t.After {
+			t.after = append(t.after, byName[name])
+			byName[name].before = append(byName[name].before, t)
+		}
+	}
+	setStopShares(s.tasks)
+	return s, nil
+}
+
+// Run starts the plan and keeps it running until ctx ends, then stops it in reverse order, within 10 seconds. It
+// returns an error when the plan cannot be started: the directory is in use, or a process ended several times
+// before it was ever ready.
+func (s *Supervisor) Run(ctx context.Context) error {
+	s.mu.Lock()
+	again := s.running
+	s.running = true
+	s.mu.Unlock()
+	if again {
+		return fmt.Errorf("plan %q: a supervisor runs once; make a new one", s.plan.Name)
+	}
+	unlock, err := lockDir(s.opts.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = killLeftovers(s.opts.Dir, func(name string, pid int) {
+		s.event(Event{Process: name, Type: EventLeftover, PID: pid, Message: "killed, an earlier supervisor left it behind"})
+	})
+	if err != nil {
+		return err
+	}
+	s.rotateLogs()
+	s.thread = newThread()
+	defer s.thread.close()
+
+	g, ctx := errgroup.WithContext(ctx)
+	stop := sync.OnceValue(time.Now) // the shares of the budget count from when the first process notices
+	for _, t := range s.tasks {
+		g.Go(func() error { return t.run(ctx, stop) })
+	}
+	g.Go(func() error {
+		tick := time.NewTicker(logInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+				s.rotateLogs()
+			}
+		}
+	})
+	s.mu.Lock()
+	s.schedule()
+	s.mu.Unlock()
+	return g.Wait()
+}
+
+// schedule starts what may start. It is called with mu held, whenever that may have changed.
+func (s *Supervisor) schedule() {
+	if s.unready == 0 {
+		close(s.ready)
+	}
+	for _, t := range s.tasks {
+		if s.plan.Parallelism > 0 && s.starting >= s.plan.Parallelism {
+			return
+		}
+		blocked := slices.ContainsFunc(t.after, func(dependency *task) bool { return !dependency.wasReady })
+		if t.launched || blocked {
+			continue
+		}
+		t.launched = true
+		s.starting++
+		close(t.start)
+	}
+}
+
+// Ready is closed when every process has been ready once.
+func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
+
+// Status of every process, in the order of the plan.
+func (s *Supervisor) Status() []Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Status, 0, len(s.tasks))
+	for _, t := range s.tasks {
+		all = append(all, t.status)
+	}
+	return all
+}
+
+// Restart stops the process, starts it again and returns when it is ready. What comes after it is left alone.
+func (s *Supervisor) Restart(ctx context.Context, name string) error {
+	i := slices.IndexFunc(s.tasks, func(t *task) bool { return t.Name == name })
+	if i < 0 {
+		return fmt.Errorf("restart %s: plan %q has no such process", name, s.plan.Name)
+	}
+	t, ready := s.tasks[i], make(chan struct{})
+	var request chan<- chan struct{} = t.restart
+	for {
+		select {
+		case request <- ready:
+			request = nil
+		case <-ready:
+			return nil
+		case <-t.stopped:
+			return fmt.Errorf("restart %s: plan %q is being stopped", name, s.plan.Name)
+		case <-ctx.Done():
+			return fmt.Errorf("restart %s: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// event tells the log and the listener.
+func (s *Supervisor) event(e Event) {
+	s.eventMu.Lock()
+	defer s.eventMu.Unlock()
+	e.Time = time.Now()
+	s.opts.Log.Info(string(e.Type), "plan", s.plan.Name, "process", e.Process, "pid", e.PID, "message", e.Message)
+	if s.opts.OnEvent != nil {
+		s.opts.OnEvent(e)
+	}
+}
+
+// rotateLogs keeps the logs of long-running processes small.
+func (s *Supervisor) rotateLogs() {
+	for _, t := range s.tasks {
+		if err := rotateLog(t.logPath(), logLimit); err != nil {
+			s.opts.Log.Error(err, "Log not rotated", "process", t.Name)
+		}
+	}
+}
+
+// lockDir makes dir and holds it for one supervisor. A second one would take the processes of the first for
+// leftovers.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of the supervisor: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock directory of the supervisor: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = errors.New("another supervisor runs there; stop it or use another directory")
+		}
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return func() {
+		// Closing is not enough: a process that somebody is just starting shares the open file until its exec.
+		// Errors change nothing, the lock ends with this process at the latest.
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		_ = f.Close()
+	}, nil
+}
+
+// stopBudget is what stopping a whole plan may take.
+const stopBudget = 10 * time.Second
+
+// setStopShares gives each process its part of the budget, so that one that hangs leaves enough for what it
+// depends on: with three levels, the first to stop has a third of it, the next two thirds, less if that level
+// used it up.
+func setStopShares(tasks []*task) {
+	levels := make(map[*task]int, len(tasks))
+	var level func(t *task) int // 1 for those that nothing comes after
+	level = func(t *task) int {
+		if levels[t] == 0 {
+			above := 0
+			for _, dependent := range t.before {
+				above = max(above, level(dependent))
+			}
+			levels[t] = above + 1
+		}
+		return levels[t]
+	}
+	for _, t := range tasks {
+		level(t)
+	}
+	total := slices.Max(append(slices.Collect(maps.Values(levels)), 1))
+	for t, l := range levels {
+		t.stopShare = (stopBudget - killGrace) * time.Duration(l) / time.Duration(total)
+	}
+}

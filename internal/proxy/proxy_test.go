@@ -1,0 +1,449 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, 1) }
+
+var (
+	alice = &user.DefaultInfo{
+		Name: "alice", UID: "a1", Groups: []string{"devs", "system:authenticated"},
+		Extra: map[string][]string{"example.com/team/ä": {"x", "y"}},
+	}
+	admin = &user.DefaultInfo{Name: "boss", Groups: []string{"system:masters", "system:authenticated"}}
+)
+
+type fakeMember struct {
+	config      *rest.Config
+	unreachable *metav1.Condition
+}
+
+func (m *fakeMember) Impersonator() *rest.Config { return rest.CopyConfig(m.config) }
+func (m *fakeMember) Reachable() bool            { return m.unreachable == nil }
+func (m *fakeMember) Cluster() *clusterv1alpha1.Cluster {
+	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}}
+	if m.unreachable != nil {
+		c.Status.Conditions = []metav1.Condition{*m.unreachable}
+	}
+	return c
+}
+
+// front is a hub that believes everybody to be who, with one cluster, oak.
+func front(t *testing.T, m *fakeMember, who user.Info) (*httptest.Server, *Proxy) {
+	t.Helper()
+	p := New(func(name string) (Member, bool) { return m, name == "oak" })
+	server := httptest.NewServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
+		cluster, path, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+		return p.Serve(w, r.WithContext(request.WithUser(r.Context(), who)), cluster, "/"+path)
+	}))
+	t.Cleanup(server.Close)
+	return server, p
+}
+
+// fake is a member that is no Kubernetes.
+func fake(t *testing.T, path string, handle http.HandlerFunc) *fakeMember {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handle)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return &fakeMember{config: &rest.Config{Host: server.URL + path, BearerToken: "hub", TLSClientConfig: rest.TLSClientConfig{CAData: ca}}}
+}
+
+// whoami asks the real member who it takes the request to be from.
+func whoami(t *testing.T, server *httptest.Server, headers http.Header) authenticationv1.UserInfo {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/oak/apis/authentication.k8s.io/v1/selfsubjectreviews",
+		strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = headers.Clone()
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var review authenticationv1.SelfSubjectReview
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &review); err != nil || resp.StatusCode != http.StatusCreated {
+		t.Fatalf("%s: %s", resp.Status, body)
+	}
+	return review.Status.UserInfo
+}
+
+// The member sees the caller whom the hub has authenticated, whatever the client says.
+func TestIdentity(t *testing.T) {
+	member := &fakeMember{config: testenv.Config(0)}
+	wantAlice := authenticationv1.UserInfo{
+		Username: "alice", UID: "a1", Groups: []string{"devs", "system:authenticated"},
+		Extra: map[string]authenticationv1.ExtraValue{"example.com/team/ä": {"x", "y"}},
+	}
+	wantAdmin := authenticationv1.UserInfo{Username: "boss", Groups: []string{"system:masters", "system:authenticated"}}
+	for name, c := range map[string]struct {
+		who     user.Info
+		headers http.Header
+		want    authenticationv1.UserInfo
+	}{
+		"Caller":     {alice, http.Header{}, wantAlice},
+		"Masters":    {admin, http.Header{}, wantAdmin},
+		"ClaimsUser": {alice, http.Header{"Impersonate-User": {"system:admin"}}, wantAlice},
+		"ClaimsGroups": {alice, http.Header{
+			"Impersonate-User": {"alice"}, "Impersonate-Group": {"system:masters"}, "Impersonate-Uid": {"0"}, "Impersonate-Extra-Scopes": {"all"},
+		}, wantAlice},
+		"ClaimsGroupsOnly":     {alice, http.Header{"impersonate-group": {"system:masters"}}, wantAlice},
+		"ClaimsByFrontProxy":   {alice, http.Header{"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}}, wantAlice},
+		"BringsCredentials":    {alice, http.Header{"Authorization": {"Bearer stolen"}}, wantAlice},
+		"HasOurHeadersDropped": {alice, http.Header{"Connection": {"Impersonate-User, Impersonate-Group, Authorization"}}, wantAlice},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, _ := front(t, member, c.who)
+			if diff := cmp.Diff(c.want, whoami(t, server, c.headers)); diff != "" {
+				t.Errorf("user (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMembersOwnErrorsPass(t *testing.T) {
+	server, _ := front(t, &fakeMember{config: testenv.Config(0)}, alice)
+	resp, err := http.Get(server.URL + "/oak/api/v1/secrets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var status metav1.Status
+	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+		t.Fatal(err)
+	}
+	const want = `secrets is forbidden: User "alice" cannot list resource "secrets" in API group "" at the cluster scope`
+	if resp.StatusCode != http.StatusForbidden || status.Message != want {
+		t.Errorf("%s: %s", resp.Status, status.Message)
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, c := range map[string]struct {
+		cluster    string
+		member     *fakeMember
+		code       int
+		retryAfter string
+		says       []string
+	}{
+		"Unknown": {"oka", &fakeMember{}, 404, "", []string{`"oka" not found`}},
+		"Unreachable": {"oak", &fakeMember{config: testenv.Config(0), unreachable: &metav1.Condition{
+			Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown, Message: "no route", LastTransitionTime: metav1.NewTime(since),
+		}}, 503, "5", []string{`"oak"`, "2026-01-02T03:04:05Z", "no route"}},
+		"NotListening": {"oak", &fakeMember{config: &rest.Config{Host: "https://" + closed.Addr().String()}}, 503, "5", []string{`"oak"`, "connection refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, _ := front(t, c.member, alice)
+			resp, err := http.Get(server.URL + "/" + c.cluster + "/api/v1/pods")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var status metav1.Status
+			if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != c.code || resp.Header.Get("Retry-After") != c.retryAfter {
+				t.Errorf("%s, retry after %q: %s", resp.Status, resp.Header.Get("Retry-After"), status.Message)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(status.Message, s) {
+					t.Errorf("does not say %q: %s", s, status.Message)
+				}
+			}
+		})
+	}
+}
+
+// The member is asked for what the client asked for, to the letter.
+func TestRequestsPassUnchanged(t *testing.T) {
+	var uri, agent, forwarded, encoding string
+	member := fake(t, "/k8s/c1/", func(_ http.ResponseWriter, r *http.Request) {
+		uri, agent, forwarded, encoding = r.RequestURI, r.UserAgent(), r.Header.Get("X-Forwarded-For"), r.Header.Get("Accept-Encoding")
+	})
+	server, _ := front(t, member, alice)
+	for name, path := range map[string]string{
+		"Plain":   "/api/v1/pods?limit=1",
+		"Slash":   "/api/v1/namespaces/x/services/https:web:/proxy/",
+		"Escaped": "/api/v1/namespaces/x/services/web/proxy/a%2Fb%20c?q=a+b;c&d=%zz",
+		"Root":    "/",
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/oak"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("User-Agent", "kubectl")
+			req.Header.Set("X-Forwarded-For", "192.0.2.1")
+			req.Header.Set("Accept-Encoding", "identity")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if diff := cmp.Diff([]string{"/k8s/c1" + path, "kubectl", "192.0.2.1, 127.0.0.1", "identity"}, []string{uri, agent, forwarded, encoding}); diff != "" {
+				t.Errorf("URI, user agent, forwarded for, encoding (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A line of a log arrives while the member has the next one still to come, and the member
+// reads the beginning of a body of which the end is still to come.
+func TestBodiesAreStreams(t *testing.T) {
+	more, received := make(chan struct{}), make(chan string)
+	member := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
+		body := bufio.NewReader(r.Body)
+		for {
+			line, err := body.ReadString('\n')
+			if err != nil {
+				break
+			}
+			received <- line
+		}
+		for i := range 2 {
+			fmt.Fprintf(w, "line %d\n", i)
+			http.NewResponseController(w).Flush()
+			<-more
+		}
+	})
+	server, _ := front(t, member, alice)
+	reader, writer := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/oak/upload", reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan *http.Response, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- resp
+	}()
+	for _, line := range []string{"a\n", "b\n"} {
+		if _, err := io.WriteString(writer, line); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-received; got != line {
+			t.Fatalf("the member received %q, want %q", got, line)
+		}
+	}
+	writer.Close()
+	resp := <-answered
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	for i := range 2 {
+		if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("line %d\n", i) {
+			t.Fatalf("%q, %v", line, err)
+		}
+		more <- struct{}{}
+	}
+}
+
+// Exec and port-forward are upgrades: after the answer, bytes go both ways as they come.
+func TestUpgrades(t *testing.T) {
+	var impersonated string
+	member := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
+		impersonated = r.Header.Get("Impersonate-User")
+		if strings.HasSuffix(r.URL.Path, "/forbidden") {
+			http.Error(w, "no exec for you", http.StatusForbidden)
+			return
+		}
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: %s\r\n\r\n",
+			r.Header.Get("Upgrade"), r.Header.Get("X-Stream-Protocol-Version"))
+		_, _ = io.Copy(conn, buffered)
+	})
+	server, _ := front(t, member, alice)
+	for name, c := range map[string]struct{ method, protocol, path, status, answer string }{
+		"SPDY":      {"POST", "SPDY/3.1", "/exec", "101 Switching Protocols", ""},
+		"Websocket": {"GET", "websocket", "/exec", "101 Switching Protocols", ""},
+		"Refused":   {"POST", "SPDY/3.1", "/forbidden", "403 Forbidden", "no exec for you\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "%s /oak%s HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nImpersonate-User: system:admin\r\n\r\n",
+				c.method, c.path, c.protocol)
+			reader := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.Status != c.status || impersonated != "alice" {
+				t.Fatalf("%s as %q", resp.Status, impersonated)
+			}
+			if resp.StatusCode != http.StatusSwitchingProtocols {
+				body, err := io.ReadAll(resp.Body)
+				if err != nil || string(body) != c.answer {
+					t.Errorf("%q, %v", body, err)
+				}
+				return
+			}
+			if got := resp.Header.Get("Upgrade") + " " + resp.Header.Get("X-Stream-Protocol-Version"); got != c.protocol+" v4.channel.k8s.io" {
+				t.Errorf("upgraded to %s", got)
+			}
+			for _, said := range []string{"ping\n", "\x00\x80 pong\n"} {
+				if _, err := io.WriteString(conn, said); err != nil {
+					t.Fatal(err)
+				}
+				if heard, err := reader.ReadString('\n'); err != nil || heard != said {
+					t.Fatalf("%q, %v; want %q", heard, err, said)
+				}
+			}
+		})
+	}
+}
+
+// New credentials are used from when the proxy is told that they changed.
+func TestForget(t *testing.T) {
+	var token string
+	member := fake(t, "", func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })
+	server, p := front(t, member, alice)
+	ask := func() string {
+		resp, err := http.Get(server.URL + "/oak/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return token
+	}
+	before := ask()
+	member.config.BearerToken = "rotated"
+	p.Forget("oak")
+	if diff := cmp.Diff([]string{"Bearer hub", "Bearer rotated"}, []string{before, ask()}); diff != "" {
+		t.Errorf("credentials (-want, +got):\n%s", diff)
+	}
+}
+
+// kubectl works through the proxy as in the cluster.
+func TestKubectl(t *testing.T) {
+	server, _ := front(t, &fakeMember{config: testenv.Config(0)}, admin)
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	home := t.TempDir()
+	config := filepath.Join(home, "kubeconfig")
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		CurrentContext: "oak",
+		Clusters:       map[string]*clientcmdapi.Cluster{"oak": {Server: server.URL + "/oak"}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"me": {}},
+		Contexts:       map[string]*clientcmdapi.Context{"oak": {Cluster: "oak", AuthInfo: "me", Namespace: namespace}},
+	}, config); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(ctx context.Context, stdin string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", config}, args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+home)
+		cmd.Stdin = strings.NewReader(stdin)
+		return cmd
+	}
+	const manifest = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"a":"1"}}`
+	for _, step := range []struct{ stdin, args, want string }{
+		{manifest, "apply -f -", "configmap/settings created\n"},
+		{manifest, "apply -f -", "configmap/settings unchanged\n"},
+		{strings.Replace(manifest, `"1"`, `"2"`, 1), "apply --server-side --force-conflicts -f -", "configmap/settings serverside-applied\n"},
+		{"", "get configmap settings -o jsonpath={.data.a}", "2"},
+		{"", "delete configmap settings", fmt.Sprintf("configmap \"settings\" deleted from %s namespace\n", namespace)},
+	} {
+		out, err := kubectl(t.Context(), step.stdin, strings.Fields(step.args)...).CombinedOutput()
+		if err != nil || string(out) != step.want {
+			t.Fatalf("kubectl %s: %v: %s", step.args, err, out)
+		}
+	}
+
+	// A watch shows what happens while it is open.
+	watch := kubectl(t.Context(), "", "get", "configmaps", "--watch-only", "-o", "name")
+	out, err := watch.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	seen := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		seen <- line
+	}()
+	// The watch may begin after the first of them; then it shows a later one.
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		if err := client.CoreV1().RESTClient().Post().Namespace(namespace).Resource("configmaps").
+			Body([]byte(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"made-%d"}}`, i))).Do(ctx).Error(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case line := <-seen:
+			if !strings.HasPrefix(line, "configmap/made-") {
+				t.Errorf("the watch shows %q", line)
+			}
+			_ = watch.Process.Kill()
+			_ = watch.Wait()
+			return
+		case <-ctx.Done():
+			t.Fatal("the watch shows nothing")
+		case <-tick.C:
+		}
+	}
+}

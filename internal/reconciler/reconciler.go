@@ -1,0 +1,240 @@
+// Package reconciler is the one loop that every controller of Orrery runs: a kind is
+// brought to its desired state by a list of steps, each step owns one condition, and
+// the object's status is written once, and only when it changed.
+package reconciler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+// Object is a kind that a loop can reconcile.
+type Object interface{ client.Object }
+
+// Loop reconciles one kind of object. T is the pointer to its Go type.
+type Loop[T Object] struct {
+	// Client reads and writes the objects.
+	Client client.Client
+	// Ready is the type of the condition that sums up the others. The default is "Ready".
+	Ready string
+	// Finalizer is held by every object until Finalize succeeds. Empty: there is none.
+	Finalizer string
+	// Finalize undoes what the steps did, for an object that is being deleted. While it
+	// returns an error the finalizer stays, and Ready says why.
+	Finalize func(ctx context.Context, o T) error
+	// Steps run in order. A step that does not succeed stops the ones after it.
+	Steps []Step[T]
+	// Conditions is where an object keeps its conditions.
+	Conditions func(o T) *[]metav1.Condition
+}
+
+// Step brings an object one condition closer to ready.
+type Step[T Object] struct {
+	// Condition is the type of the condition that this step owns.
+	Condition string
+	// Run does the work. It may change the object's status, but does not write it. Its
+	// error is the condition: see Stalled, Waiting, Unknown and Done.
+	Run func(ctx context.Context, o T) error
+	// NonBlocking lets the following steps run while this condition is not True.
+	NonBlocking bool
+}
+
+// New returns a new object of a kind.
+func New[T Object]() T {
+	var zero T
+	o, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeOf(zero).Elem()))
+	return o
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (l *Loop[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	o := New[T]()
+	if err := l.Client.Get(ctx, req.NamespacedName, o); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	result, err := l.reconcile(ctx, o)
+	if apierrors.IsConflict(err) {
+		// The object was read from a cache that is behind. The newer one is an event away,
+		// which makes this neither an error of the object nor worth a log line.
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	}
+	return result, err
+}
+
+// conflictDelay is how long a cache that is behind is given to catch up.
+const conflictDelay = 50 * time.Millisecond
+
+func (l *Loop[T]) reconcile(ctx context.Context, o T) (ctrl.Result, error) {
+	if !o.GetDeletionTimestamp().IsZero() {
+		return l.finalize(ctx, o)
+	}
+	if l.Finalizer != "" && !controllerutil.ContainsFinalizer(o, l.Finalizer) {
+		if err := l.patchFinalizers(ctx, o, controllerutil.AddFinalizer); err != nil {
+			return ctrl.Result{}, fmt.Errorf("add finalizer %s: %w", l.Finalizer, err)
+		}
+	}
+
+	before := o.DeepCopyObject()
+	result, err := l.run(ctx, o)
+	if apierrors.IsConflict(err) || ctx.Err() != nil {
+		return ctrl.Result{}, err
+	}
+	return result, errors.Join(err, l.writeStatus(ctx, before, o))
+}
+
+// run runs the steps and sums them up in the Ready condition.
+func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
+	var (
+		result ctrl.Result
+		failed error
+		stop   *verdict // of the step after which no other runs
+		at     string   // and its condition
+	)
+	for _, s := range l.Steps {
+		if stop != nil {
+			l.block(ctx, o, s.Condition, at, stop.keep)
+			continue
+		}
+		err := s.Run(ctx, o)
+		if ctx.Err() != nil || apierrors.IsConflict(err) {
+			return ctrl.Result{}, errors.Join(err, ctx.Err())
+		}
+		v := judge(s.Condition, err)
+		l.set(ctx, o, v.condition(s.Condition))
+		failed = errors.Join(failed, v.retry)
+		if v.after > 0 && (result.RequeueAfter == 0 || v.after < result.RequeueAfter) {
+			result.RequeueAfter = v.after
+		}
+		if v.status != metav1.ConditionTrue && !s.NonBlocking {
+			stop, at = &v, s.Condition
+		}
+	}
+	l.set(ctx, o, l.summary(o))
+	if failed != nil {
+		return ctrl.Result{}, failed
+	}
+	return result, nil
+}
+
+// block marks a step that did not run because the step that owns condition at did not
+// succeed. A verdict may let it keep what it said before.
+func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep bool) {
+	if keep && meta.FindStatusCondition(*l.Conditions(o), condition) != nil {
+		return
+	}
+	l.set(ctx, o, metav1.Condition{
+		Type: condition, Status: metav1.ConditionUnknown,
+		Reason: "WaitingFor" + at, Message: at + " must be True first",
+	})
+}
+
+// summary says what the first condition says that is not True.
+func (l *Loop[T]) summary(o T) metav1.Condition {
+	for _, s := range l.Steps {
+		if c := meta.FindStatusCondition(*l.Conditions(o), s.Condition); c != nil && c.Status != metav1.ConditionTrue {
+			return metav1.Condition{Type: l.ready(), Status: c.Status, Reason: c.Reason, Message: c.Message}
+		}
+	}
+	return metav1.Condition{Type: l.ready(), Status: metav1.ConditionTrue, Reason: l.ready()}
+}
+
+func (l *Loop[T]) ready() string {
+	if l.Ready != "" {
+		return l.Ready
+	}
+	return "Ready"
+}
+
+func (l *Loop[T]) set(ctx context.Context, o T, c metav1.Condition) {
+	conditions := l.Conditions(o)
+	old := meta.FindStatusCondition(*conditions, c.Type)
+	if old == nil || old.Status != c.Status || old.Reason != c.Reason {
+		ctrl.LoggerFrom(ctx).Info("condition changed",
+			"condition", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
+	}
+	SetCondition(conditions, c, o.GetGeneration())
+}
+
+// SetCondition sets a condition for a generation of its object and says whether that
+// changed anything. The transition time moves only with the status.
+func SetCondition(conds *[]metav1.Condition, c metav1.Condition, generation int64) (changed bool) {
+	c.ObservedGeneration = generation
+	return meta.SetStatusCondition(conds, c)
+}
+
+func (l *Loop[T]) finalize(ctx context.Context, o T) (ctrl.Result, error) {
+	if l.Finalizer == "" || !controllerutil.ContainsFinalizer(o, l.Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	before := o.DeepCopyObject()
+	err := l.Finalize(ctx, o)
+	if err == nil {
+		if err := l.patchFinalizers(ctx, o, controllerutil.RemoveFinalizer); client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("remove finalizer %s: %w", l.Finalizer, err)
+		}
+		return ctrl.Result{}, nil
+	}
+	if apierrors.IsConflict(err) || ctx.Err() != nil {
+		return ctrl.Result{}, err
+	}
+	v := judge(l.ready(), err)
+	l.set(ctx, o, v.condition(l.ready()))
+	return ctrl.Result{RequeueAfter: v.after}, errors.Join(v.retry, l.writeStatus(ctx, before, o))
+}
+
+// patchFinalizers patches the list of finalizers, which a JSON merge patch replaces as a
+// whole: the lock keeps the patch from dropping what someone else added meanwhile.
+func (l *Loop[T]) patchFinalizers(ctx context.Context, o T, change func(client.Object, string) bool) error {
+	patched, _ := o.DeepCopyObject().(T)
+	change(patched, l.Finalizer)
+	err := l.Client.Patch(ctx, patched, client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return err
+	}
+	o.SetFinalizers(patched.GetFinalizers())
+	o.SetResourceVersion(patched.GetResourceVersion())
+	return nil
+}
+
+// writeStatus patches the status if it changed. The lock keeps what was computed from a
+// cache that is behind from overwriting newer conditions.
+func (l *Loop[T]) writeStatus(ctx context.Context, before any, o T) error {
+	old, _ := before.(client.Object)
+	diff, err := client.MergeFrom(old).Data(o)
+	if err != nil {
+		return fmt.Errorf("compare status: %w", err)
+	}
+	var changed struct {
+		Status json.RawMessage `json:"status"`
+	}
+	if err := json.Unmarshal(diff, &changed); err != nil {
+		return fmt.Errorf("compare status: %w", err)
+	}
+	if changed.Status == nil {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"resourceVersion": o.GetResourceVersion()},
+		"status":   changed.Status,
+	})
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	err = l.Client.Status().Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package render
+
+import (
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Trim makes an object of the hub a template: it drops what the hub's API server
+// allocated, and then the managedFields, which are the only witness of it. It changes
+// the object; it is meant for the transform of a cache.
+func Trim(o *unstructured.Unstructured) {
+	dropAllocated(o, o)
+	o.SetManagedFields(nil)
+}
+
+// dropAllocated drops from a Service the node ports and address families that the hub's
+// API server allocated, and keeps those that somebody asked for. Both look the same in
+// the spec, but only the latter have an owner in managedFields, for the API server
+// allocates after it noted who set what. Without managedFields everything is kept: a
+// port that collides in a cluster is refused there with a clear message, while one that
+// was asked for and lost would not be noticed.
+func dropAllocated(o, witness *unstructured.Unstructured) {
+	if o.GetKind() != "Service" || o.GetAPIVersion() != "v1" {
+		return
+	}
+	owned := ownedFields(witness)
+	if owned == nil {
+		return
+	}
+	spec, _ := o.Object["spec"].(map[string]any)
+	for _, name := range []string{"healthCheckNodePort", "ipFamilies", "ipFamilyPolicy"} {
+		if !owns(owned, "f:spec", "f:"+name) {
+			delete(spec, name)
+		}
+	}
+	ports, _ := spec["ports"].([]any)
+	for _, p := range ports {
+		port, ok := p.(map[string]any)
+		if !ok {
+			continue
+		}
+		key, err := json.Marshal(map[string]any{"port": port["port"], "protocol": port["protocol"]})
+		if err != nil || !owns(owned, "f:spec", "f:ports", "k:"+string(key), "f:nodePort") {
+			delete(port, "nodePort")
+		}
+	}
+}
+
+// ownedFields returns the fields of each manager; nil when no manager is known.
+func ownedFields(o *unstructured.Unstructured) []map[string]any {
+	var owned []map[string]any
+	for _, entry := range o.GetManagedFields() {
+		var fields map[string]any
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+			continue
+		}
+		owned = append(owned, fields)
+	}
+	return owned
+}
+
+// owns says whether any manager owns the field.
+func owns(owned []map[string]any, path ...string) bool {
+	for _, fields := range owned {
+		if _, found, err := unstructured.NestedFieldNoCopy(fields, path...); found && err == nil {
+			return true
+		}
+	}
+	return false
+}

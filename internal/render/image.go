@@ -1,0 +1,130 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/interpreter"
+)
+
+// image is the parts of [registry/]repository[:tag|@digest].
+type image struct {
+	registry, repository, tag string
+	digest                    bool // tag is a digest
+}
+
+// parseImage takes an image apart. The first component is a registry when it looks like
+// a host: it has a dot or a port, or is localhost. A digest makes a tag before it
+// meaningless, so that is dropped.
+func parseImage(s string) image {
+	var i image
+	rest := s
+	if name, digest, ok := strings.Cut(rest, "@"); ok {
+		rest, i.tag, i.digest = name, digest, true
+	}
+	if colon := strings.LastIndexByte(rest, ':'); colon > strings.LastIndexByte(rest, '/') {
+		if !i.digest {
+			i.tag = rest[colon+1:]
+		}
+		rest = rest[:colon]
+	}
+	if host, path, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		i.registry, rest = host, path
+	}
+	i.repository = rest
+	return i
+}
+
+func (i image) String() string {
+	s := i.repository
+	if i.registry != "" {
+		s = i.registry + "/" + s
+	}
+	switch {
+	case i.tag == "":
+		return s
+	case i.digest:
+		return s + "@" + i.tag
+	}
+	return s + ":" + i.tag
+}
+
+// digestPattern is a digest: an algorithm and hexadecimal digits.
+var digestPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)
+
+// change applies an overrider to its component.
+func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
+	var part *string
+	switch c.Component {
+	case policyv1alpha1.ImageRegistry:
+		part = &i.registry
+	case policyv1alpha1.ImageRepository:
+		part = &i.repository
+	case policyv1alpha1.ImageTag:
+		part = &i.tag
+	default:
+		return i, fmt.Errorf("component: %q is none of Registry, Repository and Tag", c.Component)
+	}
+	switch c.Operator {
+	case policyv1alpha1.OverriderOpAdd:
+		*part += c.Value
+	case policyv1alpha1.OverriderOpReplace:
+		*part = c.Value
+	case policyv1alpha1.OverriderOpRemove:
+		*part = ""
+	default:
+		return i, unknownOperator(c.Operator)
+	}
+	i.digest = digestPattern.MatchString(i.tag)
+	if i.repository == "" {
+		return i, errors.New("the image would have no repository left")
+	}
+	return i, nil
+}
+
+func unknownOperator(operator policyv1alpha1.OverriderOperator) error {
+	return fmt.Errorf("operator: %q is none of add, remove and replace", operator)
+}
+
+// overrideImage changes the image at the predicate's path, or those of all containers.
+func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverrider) error {
+	if c.Predicate != nil {
+		return changeText(o.Object, c.Predicate.Path, func(s string) (string, error) {
+			i, err := parseImage(s).change(c)
+			return i.String(), err
+		})
+	}
+	for _, container := range containers(o) {
+		s, ok := container["image"].(string)
+		if !ok || s == "" {
+			continue
+		}
+		i, err := parseImage(s).change(c)
+		if err != nil {
+			return err
+		}
+		container["image"] = i.String()
+	}
+	return nil
+}
+
+// containers returns the containers and init containers of a Pod or of a pod template;
+// they are not copies.
+func containers(o *unstructured.Unstructured) []map[string]any {
+	var all []map[string]any
+	spec := interpreter.PodSpec(o)
+	for _, name := range []string{"initContainers", "containers"} {
+		list, _ := spec[name].([]any)
+		for _, c := range list {
+			if container, ok := c.(map[string]any); ok {
+				all = append(all, container)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+package render
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// operation is one operation of a JSON patch (RFC 6902).
+type operation struct {
+	Op    policyv1alpha1.OverriderOperator `json:"op"`
+	Path  string                           `json:"path"`
+	Value *apiextensionsv1.JSON            `json:"value,omitempty"`
+}
+
+// patchOptions hold to the letter of the RFC: what is to be removed or replaced must be
+// there, and so must the parent of what is added.
+func patchOptions() *jsonpatch.ApplyOptions {
+	options := jsonpatch.NewApplyOptions()
+	options.SupportNegativeIndices = false
+	options.EscapeHTML = false
+	return options
+}
+
+// patch applies one operation to a JSON document.
+func patch(document []byte, op operation) ([]byte, error) {
+	switch op.Op {
+	case policyv1alpha1.OverriderOpAdd, policyv1alpha1.OverriderOpReplace:
+		if op.Value == nil {
+			return nil, fmt.Errorf("%s %s: value is required", op.Op, op.Path)
+		}
+	case policyv1alpha1.OverriderOpRemove:
+		op.Value = nil
+	default:
+		return nil, unknownOperator(op.Op)
+	}
+	raw, err := json.Marshal([]operation{op})
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: value: %w", op.Op, op.Path, err)
+	}
+	decoded, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", op.Op, op.Path, err)
+	}
+	patched, err := decoded.ApplyWithOptions(document, patchOptions())
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", op.Op, op.Path, err)
+	}
+	return patched, nil
+}
+
+// overridePlaintext changes any fields by JSON patch.
+func overridePlaintext(o *unstructured.Unstructured, changes []policyv1alpha1.PlaintextOverrider) (*unstructured.Unstructured, error) {
+	document, err := json.Marshal(o.Object)
+	if err != nil {
+		return nil, fmt.Errorf("plaintext: encode: %w", err)
+	}
+	for i, c := range changes {
+		if document, err = patch(document, operation{c.Operator, c.Path, c.Value}); err != nil {
+			return nil, fmt.Errorf("plaintext[%d]: %w", i, err)
+		}
+	}
+	patched := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(document, &patched.Object); err != nil {
+		return nil, fmt.Errorf("plaintext: the result is no object: %w", err)
+	}
+	return patched, nil
+}
+
+// overrideDocument changes a JSON or YAML document that stands as text in a field. A
+// YAML document is written anew: its keys sorted, without comments.
+func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverrider) error {
+	return changeText(o.Object, c.FieldPath, func(text string) (string, error) {
+		if len(c.JSON) > 0 {
+			document, err := patchAll([]byte(text), "json", c.JSON)
+			return string(document), err
+		}
+		document, err := oneDocument(text)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", c.FieldPath, err)
+		}
+		if document, err = patchAll(document, "yaml", c.YAML); err != nil {
+			return "", err
+		}
+		document, err = yaml.JSONToYAML(document)
+		return string(document), err
+	})
+}
+
+func patchAll(document []byte, language string, changes []policyv1alpha1.FieldPatchOperation) ([]byte, error) {
+	if !json.Valid(document) {
+		return nil, errors.New("the field does not hold a JSON document")
+	}
+	var err error
+	for i, c := range changes {
+		if document, err = patch(document, operation{c.Operator, c.SubPath, c.Value}); err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", language, i, err)
+		}
+	}
+	return document, nil
+}
+
+// oneDocument reads the one document of a YAML text as JSON. Of several all but the first
+// would be lost, so they are refused.
+func oneDocument(text string) ([]byte, error) {
+	var document []byte
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewBufferString(text)))
+	for {
+		raw, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read YAML: %w", err)
+		}
+		decoded, err := yaml.YAMLToJSON(raw)
+		if err != nil {
+			return nil, fmt.Errorf("the field does not hold a YAML document: %w", err)
+		}
+		if string(decoded) == "null" {
+			continue
+		}
+		if document != nil {
+			return nil, errors.New("the field holds several YAML documents; only one can be changed")
+		}
+		document = decoded
+	}
+	if document == nil {
+		return nil, errors.New("the field holds no YAML document")
+	}
+	return document, nil
+}

@@ -1,0 +1,102 @@
+// Package render says what a cluster should have: template, placement and overrides in,
+// manifest out. It is pure, so applying, previewing and explaining are the same function
+// called by different people, and nobody needs to store its result.
+package render
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+)
+
+// Input is everything that a manifest depends on. None of it is changed.
+type Input struct {
+	// Template is the object on the hub.
+	Template *unstructured.Unstructured
+	// Cluster is where the manifest goes.
+	Cluster *clusterv1alpha1.Cluster
+	// Target is the cluster's share of the placement.
+	Target workv1alpha2.TargetCluster
+	// Divided: the manifest asks for the replicas of Target, not for the template's.
+	Divided bool
+	// Binding is the UID of the binding that places the template.
+	Binding types.UID
+	// Overrides are those that select the template, in order; see Overrides.
+	Overrides []*policyv1alpha1.OverridePolicy
+}
+
+// Render makes the manifest of a template in one cluster, and its digest: two manifests
+// with the same digest are the same. It takes the template, drops what belongs to the
+// hub, sets the replicas, applies the overrides and adds the marks. An error names the
+// override that does not fit the template.
+func Render(in Input) (manifest *unstructured.Unstructured, digest string, err error) {
+	o, err := strip(in.Template)
+	if err != nil {
+		return nil, "", err
+	}
+	if in.Divided && in.Target.Replicas != nil {
+		if err := interpreter.SetReplicas(o, *in.Target.Replicas); err != nil {
+			return nil, "", err
+		}
+	}
+	for _, policy := range in.Overrides {
+		if o, err = override(o, policy, in.Cluster); err != nil {
+			return nil, "", err
+		}
+	}
+	digest, err = mark(o, in.Binding)
+	if err != nil {
+		return nil, "", err
+	}
+	return o, digest, nil
+}
+
+// mark puts our marks on a manifest and returns its digest, which covers all of it but
+// the annotation that holds it.
+func mark(o *unstructured.Unstructured, binding types.UID) (string, error) {
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	labels[workv1alpha2.BindingLabel] = string(binding)
+	o.SetLabels(labels)
+
+	canonical, err := json.Marshal(o.Object) // sorts keys
+	if err != nil {
+		return "", fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	sum := sha256.Sum256(canonical)
+	digest := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:digestLength]
+
+	annotations[workv1alpha2.DigestAnnotation] = digest
+	o.SetAnnotations(annotations)
+	return digest, nil
+}
+
+// digestLength in characters of five bits: 100 bits, which nobody finds a collision of by
+// accident.
+const digestLength = 20
+
+// identity is what an override must leave as it is.
+func identity(o *unstructured.Unstructured) [4]string {
+	return [4]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}
+}
+
+// copyOf returns a copy that may be changed.
+func copyOf(o *unstructured.Unstructured) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.Object)}
+}

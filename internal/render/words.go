@@ -1,0 +1,77 @@
+package render
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// overrideWords appends to or removes from the command or the arguments of a container.
+// An object without that container is left as it is: one policy may be for many.
+func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1.CommandArgsOverrider) error {
+	for _, container := range containers(o) {
+		if container["name"] != c.ContainerName {
+			continue
+		}
+		words, ok := container[field].([]any)
+		if !ok && container[field] != nil {
+			return fmt.Errorf("%s of container %s is not a list", field, c.ContainerName)
+		}
+		switch c.Operator {
+		case policyv1alpha1.OverriderOpAdd:
+			for _, word := range c.Value {
+				words = append(words, word)
+			}
+		case policyv1alpha1.OverriderOpRemove:
+			words = slices.DeleteFunc(words, func(v any) bool {
+				word, ok := v.(string)
+				return ok && slices.Contains(c.Value, word)
+			})
+		default:
+			return fmt.Errorf("operator: %q is none of add and remove", c.Operator)
+		}
+		if len(words) == 0 {
+			delete(container, field)
+			continue
+		}
+		container[field] = words
+	}
+	return nil
+}
+
+// overrideEntries changes labels or annotations: add sets the keys that are absent,
+// replace those that are present, remove drops them.
+func overrideEntries(o *unstructured.Unstructured, field string, c *policyv1alpha1.LabelAnnotationOverrider) error {
+	entries, _, err := unstructured.NestedStringMap(o.Object, "metadata", field)
+	if err != nil {
+		return fmt.Errorf("metadata.%s: must be a map of strings", field)
+	}
+	if entries == nil {
+		entries = map[string]string{}
+	}
+	for key, value := range c.Value {
+		_, present := entries[key]
+		switch c.Operator {
+		case policyv1alpha1.OverriderOpAdd:
+			if !present {
+				entries[key] = value
+			}
+		case policyv1alpha1.OverriderOpReplace:
+			if present {
+				entries[key] = value
+			}
+		case policyv1alpha1.OverriderOpRemove:
+			delete(entries, key)
+		default:
+			return unknownOperator(c.Operator)
+		}
+	}
+	if len(entries) == 0 {
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
+		return nil
+	}
+	return unstructured.SetNestedStringMap(o.Object, entries, "metadata", field)
+}

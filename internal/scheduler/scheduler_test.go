@@ -1,0 +1,462 @@
+package scheduler
+
+import (
+	stdcmp "cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+func healthy(name string) Cluster {
+	return Cluster{Name: name, Reachable: true, API: Enabled, Labels: map[string]string{"name": name}}
+}
+
+func with(name string, change func(*Cluster)) Cluster {
+	c := healthy(name)
+	change(&c)
+	return c
+}
+
+func free(name string, n int64) Cluster {
+	return with(name, func(c *Cluster) { c.Available = &n })
+}
+
+func targets(nameReplicas ...any) []workv1alpha2.TargetCluster {
+	var all []workv1alpha2.TargetCluster
+	for i := 0; i < len(nameReplicas); i += 2 {
+		t := workv1alpha2.TargetCluster{Name: nameReplicas[i].(string)}
+		if n := nameReplicas[i+1].(int); n >= 0 {
+			t.Replicas = new(int32(n))
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+func named(names ...string) *policyv1alpha1.ClusterAffinity {
+	return &policyv1alpha1.ClusterAffinity{ClusterNames: names}
+}
+
+// static weights, as name, weight pairs.
+func static(nameWeights ...any) policyv1alpha1.Placement {
+	var list []policyv1alpha1.StaticClusterWeight
+	for i := 0; i < len(nameWeights); i += 2 {
+		list = append(list, policyv1alpha1.StaticClusterWeight{
+			TargetCluster: *named(nameWeights[i].(string)), Weight: int64(nameWeights[i+1].(int)),
+		})
+	}
+	p := equally()
+	p.ReplicaScheduling.WeightPreference = &policyv1alpha1.ClusterPreferences{StaticWeightList: list}
+	return p
+}
+
+func equally() policyv1alpha1.Placement {
+	return policyv1alpha1.Placement{ReplicaScheduling: &policyv1alpha1.ReplicaSchedulingStrategy{
+		ReplicaSchedulingType: policyv1alpha1.Divided,
+	}}
+}
+
+func byCapacity() policyv1alpha1.Placement {
+	p := equally()
+	p.ReplicaScheduling.WeightPreference = &policyv1alpha1.ClusterPreferences{
+		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
+	}
+	return p
+}
+
+func TestFilters(t *testing.T) {
+	noSchedule := corev1.Taint{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}
+	noExecute := corev1.Taint{Key: "down", Effect: corev1.TaintEffectNoExecute}
+	cases := map[string]struct {
+		cluster   Cluster
+		placement policyv1alpha1.Placement
+		placed    bool
+		want      []string // reasons
+	}{
+		"Fits":    {cluster: healthy("oak")},
+		"Leaving": {cluster: with("oak", func(c *Cluster) { c.Leaving = true }), placed: true, want: []string{ReasonLeaving}},
+		"OtherName": {
+			cluster:   healthy("oak"),
+			placement: policyv1alpha1.Placement{ClusterAffinity: named("oak2")},
+			want:      []string{ReasonNotSelected},
+		},
+		"Excluded": {
+			cluster: healthy("oak"),
+			placement: policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{
+				ClusterNames: []string{"oak"}, ExcludeClusters: []string{"oak"},
+			}},
+			want: []string{ReasonNotSelected},
+		},
+		"Labels": {
+			cluster: healthy("oak"),
+			placement: policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}},
+			}},
+			want: []string{ReasonNotSelected},
+		},
+		"BadLabelSelector": {
+			cluster: healthy("oak"),
+			placement: policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{
+				LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}},
+			}},
+			want: []string{ReasonAffinityWrong},
+		},
+		"Fields": {
+			cluster: with("oak", func(c *Cluster) { c.Region = "north" }),
+			placement: policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{
+				FieldSelector: &policyv1alpha1.FieldSelector{MatchExpressions: []policyv1alpha1.FieldSelectorRequirement{
+					{Key: "region", Operator: metav1.LabelSelectorOpIn, Values: []string{"south"}},
+				}},
+			}},
+			want: []string{ReasonNotSelected},
+		},
+		"Tainted":          {cluster: with("oak", func(c *Cluster) { c.Taints = []corev1.Taint{noSchedule} }), want: []string{ReasonTainted}},
+		"TaintKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Taints = []corev1.Taint{noExecute} }), placed: true},
+		"PreferNoSchedule": {cluster: with("oak", func(c *Cluster) {
+			c.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectPreferNoSchedule}}
+		})},
+		"Tolerated": {
+			cluster: with("oak", func(c *Cluster) { c.Taints = []corev1.Taint{noSchedule, noExecute} }),
+			placement: policyv1alpha1.Placement{ClusterTolerations: []corev1.Toleration{
+				{Key: "gpu", Value: "yes"}, {Key: "down", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+			}},
+		},
+		"ToleratedOtherValue": {
+			cluster: with("oak", func(c *Cluster) { c.Taints = []corev1.Taint{noSchedule} }),
+			placement: policyv1alpha1.Placement{ClusterTolerations: []corev1.Toleration{
+				{Key: "gpu", Value: "no"},
+			}},
+			want: []string{ReasonTainted},
+		},
+		"Unreachable":            {cluster: with("oak", func(c *Cluster) { c.Reachable = false }), want: []string{ReasonUnreachable}},
+		"UnreachableKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Reachable, c.API = false, Unknown }), placed: true},
+		"NotServed":              {cluster: with("oak", func(c *Cluster) { c.API = Disabled }), placed: true, want: []string{ReasonAPINotServed}},
+		"APIUnknown":             {cluster: with("oak", func(c *Cluster) { c.API = Unknown }), want: []string{ReasonAPIUnknown}},
+		"APIUnknownKeepsPlaced":  {cluster: with("oak", func(c *Cluster) { c.API = Unknown }), placed: true},
+		"NoWeight":               {cluster: healthy("oak"), placement: static("pine", 1), want: []string{ReasonNoWeight}},
+		"EveryReason": {
+			cluster: with("oak", func(c *Cluster) {
+				c.Leaving, c.Reachable, c.Taints = true, false, []corev1.Taint{noSchedule}
+			}),
+			placement: policyv1alpha1.Placement{ClusterAffinity: named("pine")},
+			want:      []string{ReasonLeaving, ReasonNotSelected, ReasonTainted, ReasonUnreachable},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Placement: tc.placement, Replicas: new(int32(1))}
+			if tc.placed {
+				r.Previous = targets(tc.cluster.Name, 1)
+			}
+			var got []string
+			verdicts := Schedule([]Cluster{tc.cluster}, r).Verdicts
+			i := slices.IndexFunc(verdicts, func(v Verdict) bool { return v.Cluster == tc.cluster.Name })
+			for _, rejection := range verdicts[i].Rejections {
+				got = append(got, rejection.Reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("reasons (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	fleet := []Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
+	cases := map[string]struct {
+		clusters []Cluster
+		request  Request
+		want     []workv1alpha2.TargetCluster
+		reason   string // default Scheduled
+		message  []string
+	}{
+		"EveryClusterByDefault": {
+			clusters: fleet, request: Request{Replicas: new(int32(2))},
+			want: targets("elm", 2, "oak", 2, "pine", 2), message: []string{"3 of 3 clusters"},
+		},
+		"WithoutReplicasDivisionMeansNothing": {
+			clusters: fleet, request: Request{Placement: static("oak", 1)},
+			want: targets("elm", -1, "oak", -1, "pine", -1),
+		},
+		"UnknownCluster": {
+			clusters: fleet,
+			request:  Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("oak", "yew")}},
+			want:     targets("oak", -1), message: []string{"1 of 2 clusters", "yew: UnknownCluster"},
+		},
+		"OnlyUnknownCluster": {
+			clusters: fleet,
+			request:  Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("yew")}},
+			reason:   workv1alpha2.ReasonNoClusterFits, message: []string{"yew: UnknownCluster"},
+		},
+		"NothingFitsKeepsWhatRuns": {
+			clusters: fleet,
+			request: Request{
+				Placement: policyv1alpha1.Placement{ClusterAffinity: named("yew")}, Replicas: new(int32(3)),
+				Previous: targets("oak", 2, "gone", 2), Asked: new(int32(2)),
+			},
+			want: targets("oak", 3), reason: workv1alpha2.ReasonNoClusterFits, message: []string{"oak stays"},
+		},
+		"NoClusters": {reason: workv1alpha2.ReasonNoClusterFits},
+		"ByWeight": {
+			clusters: fleet, request: Request{Placement: static("oak", 2, "pine", 1), Replicas: new(int32(6))},
+			want: targets("oak", 4, "pine", 2), message: []string{"2 of 3 clusters", "elm: no entry"},
+		},
+		"GreatestWeightCounts": {
+			clusters: fleet, request: Request{Placement: static("oak", 1, "oak", 3, "pine", 1), Replicas: new(int32(4))},
+			want: targets("oak", 3, "pine", 1),
+		},
+		"NoReplicasNoCopy": {
+			clusters: fleet, request: Request{Placement: static("oak", 100, "pine", 1), Replicas: new(int32(2))},
+			want: targets("oak", 2), message: []string{"1 of 3 clusters"},
+		},
+		"Equally": {
+			clusters: fleet, request: Request{Placement: equally(), Replicas: new(int32(6))},
+			want: targets("elm", 2, "oak", 2, "pine", 2),
+		},
+		"Asleep": {
+			clusters: fleet, request: Request{Placement: static("oak", 2, "pine", 1), Replicas: new(int32(0))},
+			want: targets("oak", 0, "pine", 0),
+		},
+		"StaticKeepsUnreachable": {
+			clusters: []Cluster{healthy("oak"), with("pine", func(c *Cluster) { c.Reachable, c.API = false, Unknown })},
+			request:  Request{Placement: equally(), Replicas: new(int32(4)), Previous: targets("oak", 2, "pine", 2)},
+			want:     targets("oak", 2, "pine", 2),
+		},
+		"CapacityFirst": {
+			clusters: []Cluster{free("oak", 30), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4))}, want: targets("oak", 3, "pine", 1),
+		},
+		"CapacitySteady": {
+			clusters: []Cluster{free("oak", 0), free("pine", 1000)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
+			want:     targets("oak", 3, "pine", 1),
+		},
+		"CapacityFresh": {
+			clusters: []Cluster{free("oak", 0), free("pine", 8)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
+			want:     targets("oak", 1, "pine", 3),
+		},
+		"CapacityGrowsByTheNewOnly": {
+			clusters: []Cluster{free("oak", 0), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			want:     targets("oak", 3, "pine", 3),
+		},
+		"CapacityShrinksInProportion": {
+			clusters: []Cluster{free("oak", 0), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 6, "pine", 2)},
+			want:     targets("oak", 3, "pine", 1),
+		},
+		"CapacityUnknownGetsNothingNew": {
+			clusters: []Cluster{healthy("oak"), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			want:     targets("oak", 3, "pine", 3),
+		},
+		"CapacityOfUnreachableIsNotTrusted": {
+			clusters: []Cluster{with("oak", func(c *Cluster) { c.Reachable, c.Available = false, new(int64(100)) }), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			want:     targets("oak", 3, "pine", 3),
+		},
+		"CapacityMovesFromClusterThatNoLongerFits": {
+			clusters: []Cluster{with("oak", func(c *Cluster) { c.Leaving = true }), free("pine", 10)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
+			want:     targets("pine", 4),
+		},
+		"InsufficientAtFirst": {
+			clusters: []Cluster{free("oak", 1), free("pine", 1)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(4))},
+			reason:   workv1alpha2.ReasonInsufficient, message: []string{"4 more", "2 fit"},
+		},
+		"InsufficientKeepsWhatRuns": {
+			clusters: []Cluster{free("oak", 1), free("pine", 1)},
+			request:  Request{Placement: byCapacity(), Replicas: new(int32(7)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
+			want:     targets("oak", 3, "pine", 1),
+			reason:   workv1alpha2.ReasonInsufficient, message: []string{"3 more", "2 fit", "oak, pine stays"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := Schedule(tc.clusters, tc.request)
+			if diff := cmp.Diff(tc.want, got.Clusters, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("clusters (-want +got):\n%s", diff)
+			}
+			if want := stdcmp.Or(tc.reason, workv1alpha2.ReasonScheduled); got.Reason != want {
+				t.Errorf("reason %s, want %s", got.Reason, want)
+			}
+			for _, part := range tc.message {
+				if !strings.Contains(got.Message, part) {
+					t.Errorf("message %q lacks %q", got.Message, part)
+				}
+			}
+		})
+	}
+}
+
+func TestKeep(t *testing.T) {
+	fleet := []Cluster{healthy("oak"), healthy("pine"), with("elm", func(c *Cluster) { c.Leaving = true })}
+	cases := map[string]struct {
+		previous        []workv1alpha2.TargetCluster
+		asked, replicas *int32
+		want            []workv1alpha2.TargetCluster
+	}{
+		"Unchanged":     {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(3)), want: targets("oak", 2, "pine", 1)},
+		"NoReplicas":    {previous: targets("oak", -1, "pine", -1), want: targets("oak", -1, "pine", -1)},
+		"Copied":        {previous: targets("oak", 2, "pine", 2), asked: new(int32(2)), replicas: new(int32(5)), want: targets("oak", 5, "pine", 5)},
+		"SharedEqually": {previous: targets("oak", 2, "pine", 2), asked: new(int32(4)), replicas: new(int32(6)), want: targets("oak", 3, "pine", 3)},
+		"SharedGrows":   {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(6)), want: targets("oak", 4, "pine", 2)},
+		"SharedAsleep":  {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(0)), want: targets("oak", 0, "pine", 0)},
+		"Gone":          {previous: targets("ash", 2, "elm", 2, "oak", 2), asked: new(int32(2)), replicas: new(int32(2)), want: targets("oak", 2)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Keep(fleet, "uid", tc.previous, tc.asked, tc.replicas)); diff != "" {
+				t.Errorf("clusters (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A message must not change whenever some cluster joins that the policy does not mean.
+func TestMessageIgnoresOtherClusters(t *testing.T) {
+	r := Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("oak")}}
+	before := Schedule([]Cluster{healthy("oak")}, r).Message
+	after := Schedule([]Cluster{healthy("oak"), healthy("pine")}, r).Message
+	if before != after {
+		t.Errorf("message became %q, was %q", after, before)
+	}
+}
+
+// Small workloads with equal weights must not all land in one cluster.
+func TestTiesAreSpread(t *testing.T) {
+	fleet := []Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
+	landed := map[string]int{}
+	for i := range 300 {
+		got := Schedule(fleet, Request{UID: types.UID(fmt.Sprint(i)), Placement: equally(), Replicas: new(int32(1))})
+		landed[got.Clusters[0].Name]++
+	}
+	for _, c := range fleet {
+		if landed[c.Name] < 60 {
+			t.Errorf("%d of 300 landed in %s: %v", landed[c.Name], c.Name, landed)
+		}
+	}
+}
+
+func sum(all []workv1alpha2.TargetCluster) (total int64) {
+	for _, t := range all {
+		total += current(t)
+	}
+	return total
+}
+
+// FuzzStatic: the shares add up, whatever the order of the clusters, and more weight never
+// means fewer replicas.
+func FuzzStatic(f *testing.F) {
+	f.Add(uint64(1), uint8(3), int32(10))
+	f.Add(uint64(2), uint8(40), int32(2_000_000_000))
+	f.Add(uint64(3), uint8(1), int32(0))
+	f.Fuzz(func(t *testing.T, seed uint64, clusters uint8, replicas int32) {
+		if clusters == 0 || replicas < 0 {
+			return
+		}
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		candidates := make([]candidate, clusters)
+		for i := range candidates {
+			candidates[i] = candidate{name: fmt.Sprint("c", i), weight: 1 + random.Int64N(1_000_000)}
+		}
+		got := share("uid", candidates, replicas)
+		if sum(got) != int64(replicas) {
+			t.Fatalf("the shares of %d add up to %d", replicas, sum(got))
+		}
+		if slices.ContainsFunc(got, func(t workv1alpha2.TargetCluster) bool { return *t.Replicas <= 0 }) {
+			t.Fatalf("a share is not positive: %v", got)
+		}
+		shuffled := slices.Clone(candidates)
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if diff := cmp.Diff(got, share("uid", shuffled, replicas)); diff != "" {
+			t.Fatalf("another order gives (-want +got):\n%s", diff)
+		}
+		of := func(all []workv1alpha2.TargetCluster, name string) int64 {
+			for _, t := range all {
+				if t.Name == name {
+					return current(t)
+				}
+			}
+			return 0
+		}
+		heavier := random.IntN(len(candidates))
+		name := candidates[heavier].name
+		candidates[heavier].weight += 1 + random.Int64N(1000)
+		if before, after := of(got, name), of(share("uid", candidates, replicas), name); after < before {
+			t.Fatalf("%s had %d and has %d with more weight", name, before, after)
+		}
+	})
+}
+
+// FuzzDynamic: replicas add up or nothing moves, no cluster gets more than fits, and a
+// growing workload takes nothing away.
+func FuzzDynamic(f *testing.F) {
+	f.Add(uint64(1), uint8(3), int32(10))
+	f.Add(uint64(9), uint8(9), int32(100))
+	f.Fuzz(func(t *testing.T, seed uint64, count uint8, replicas int32) {
+		if count == 0 || replicas <= 0 {
+			return
+		}
+		replicas %= 10_000
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		var fleet []Cluster
+		var previous []workv1alpha2.TargetCluster
+		had := map[string]int64{}
+		room := map[string]int64{}
+		for i := range int(count) {
+			c := free(fmt.Sprint("c", i), random.Int64N(1000))
+			fleet = append(fleet, c)
+			room[c.Name] = *c.Available
+			if n := random.IntN(100); n > 50 {
+				previous = append(previous, targets(c.Name, n)...)
+				had[c.Name] = int64(n)
+			}
+		}
+		got := Schedule(fleet, Request{UID: "uid", Placement: byCapacity(), Replicas: &replicas, Previous: previous})
+		if got.Reason == workv1alpha2.ReasonInsufficient {
+			if diff := cmp.Diff(previous, got.Clusters); diff != "" {
+				t.Fatalf("something moved (-want +got):\n%s", diff)
+			}
+			return
+		}
+		if replicas > 0 && sum(got.Clusters) != int64(replicas) {
+			t.Fatalf("%d replicas placed, want %d", sum(got.Clusters), replicas)
+		}
+		for _, c := range got.Clusters {
+			if current(c) > had[c.Name]+room[c.Name] {
+				t.Fatalf("%s got %d, had %d and room for %d", c.Name, current(c), had[c.Name], room[c.Name])
+			}
+			if int64(replicas) >= sum(previous) && current(c) < had[c.Name] {
+				t.Fatalf("%s lost replicas: had %d, has %d", c.Name, had[c.Name], current(c))
+			}
+		}
+	})
+}
+
+func BenchmarkSchedule(b *testing.B) {
+	var fleet []Cluster
+	for i := range 3000 {
+		fleet = append(fleet, free(fmt.Sprintf("cluster-%d", i), int64(i)))
+	}
+	for name, p := range map[string]policyv1alpha1.Placement{"Duplicated": {}, "Equally": equally(), "ByCapacity": byCapacity()} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Schedule(fleet, Request{UID: "uid", Placement: p, Replicas: new(int32(10_000))})
+			}
+		})
+	}
+}

@@ -1,0 +1,134 @@
+package search
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// columns are how objects of a type are shown in a table.
+type columns struct {
+	heads []head
+	// row gives the cells of the heads that have none of their own.
+	row func(store.Row) ([]any, error)
+}
+
+// head is one column. Those without a cell take theirs from the object.
+type head struct {
+	name, typ, format string
+	wide              bool
+	cell              func(store.Row) any
+}
+
+// Every table has these.
+var (
+	clusterHead = head{name: "Cluster", typ: "string", cell: func(r store.Row) any { return r.Cluster }}
+	nameHead    = head{name: "Name", typ: "string", format: "name", cell: func(r store.Row) any { return r.Name }}
+	ageHead     = head{name: "Age", typ: "string", cell: func(r store.Row) any { return since(r.Created) }}
+)
+
+// plain are the columns of types of which nothing else is known.
+func plain() *columns {
+	return &columns{
+		heads: []head{clusterHead, nameHead, ageHead},
+		row:   func(store.Row) ([]any, error) { return nil, nil },
+	}
+}
+
+func (c *columns) definitions() []metav1.TableColumnDefinition {
+	all := make([]metav1.TableColumnDefinition, 0, len(c.heads))
+	for _, h := range c.heads {
+		d := metav1.TableColumnDefinition{Name: h.name, Type: h.typ, Format: h.format}
+		if h.wide {
+			d.Priority = 1
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (c *columns) cells(row store.Row) ([]any, error) {
+	own, err := c.row(row)
+	if err != nil {
+		return nil, err
+	}
+	cells := make([]any, len(c.heads))
+	for i, h := range c.heads {
+		if h.cell != nil {
+			cells[i] = h.cell(row)
+			continue
+		}
+		cells[i], own = own[0], own[1:]
+	}
+	return cells, nil
+}
+
+// column is one column of the table of kind T.
+type column[T any] struct {
+	head
+	value func(*T) any
+}
+
+// table puts the columns of a built-in kind together: after the cluster and, unless it
+// has a column of its own, the name.
+func table[T any](cs ...column[T]) *columns {
+	c := &columns{heads: []head{clusterHead}}
+	if !slices.ContainsFunc(cs, func(col column[T]) bool { return col.name == nameHead.name }) {
+		c.heads = append(c.heads, nameHead)
+	}
+	for _, col := range cs {
+		c.heads = append(c.heads, col.head)
+	}
+	c.row = func(row store.Row) ([]any, error) {
+		o := new(T)
+		if err := json.Unmarshal(row.Body, o); err != nil {
+			return nil, fmt.Errorf("parse body: %w", err)
+		}
+		var cells []any
+		for _, col := range cs {
+			if col.value != nil {
+				cells = append(cells, col.value(o))
+			}
+		}
+		return cells, nil
+	}
+	return c
+}
+
+func text[T any](name string, value func(*T) string) column[T] {
+	return column[T]{head{name: name, typ: "string"}, func(o *T) any { return value(o) }}
+}
+
+func number[T any, N int | int32 | int64](name string, value func(*T) N) column[T] {
+	return column[T]{head{name: name, typ: "integer"}, func(o *T) any { return value(o) }}
+}
+
+func wide[T any](name string, value func(*T) string) column[T] {
+	c := text(name, value)
+	c.wide = true
+	return c
+}
+
+func age[T any]() column[T] { return column[T]{head: ageHead} }
+
+// since is the time that has passed, as kubectl shows it.
+func since(t time.Time) string {
+	if t.IsZero() {
+		return "<unknown>"
+	}
+	return duration.HumanDuration(time.Since(t))
+}
+
+// or replaces what is not set.
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}

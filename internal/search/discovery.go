@@ -1,0 +1,171 @@
+package search
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/member"
+)
+
+// aggregated is the media type of discovery in one document.
+const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// verbs are what the fleet can do with any type.
+func verbs() []string { return []string{"get", "list"} }
+
+// catalogue is what is mirrored: for each group its versions, the preferred one first,
+// and the types of each.
+type catalogue map[string]map[string][]member.API
+
+// catalogue of one cluster, or the union over all. A type that is namespaced in any
+// cluster is namespaced in the union, so that clients can ask for one namespace as well
+// as for all; a request for all of them finds the objects of either scope, and says so.
+func (s *Search) catalogue(cluster string) catalogue {
+	c := catalogue{}
+	for _, t := range s.Mirror.Types() {
+		if cluster != "" && !slices.Contains(t.Clusters, cluster) {
+			continue
+		}
+		gvk := t.GroupVersionKind
+		if c[gvk.Group] == nil {
+			c[gvk.Group] = map[string][]member.API{}
+		}
+		types := c[gvk.Group][gvk.Version]
+		if i := slices.IndexFunc(types, func(a member.API) bool { return a.Resource == t.Resource }); i >= 0 {
+			types[i].Namespaced = types[i].Namespaced || t.Namespaced
+			continue
+		}
+		c[gvk.Group][gvk.Version] = append(types, t.API)
+	}
+	for _, versions := range c {
+		for _, types := range versions {
+			slices.SortFunc(types, func(a, b member.API) int { return cmp.Compare(a.Resource, b.Resource) })
+		}
+	}
+	return c
+}
+
+// groups by name, without the core group, which has a root of its own.
+func (c catalogue) groups() []string {
+	groups := slices.Sorted(maps.Keys(c))
+	return slices.DeleteFunc(groups, func(g string) bool { return g == "" })
+}
+
+// versions of a group, the preferred one first: the most stable, then the newest.
+func (c catalogue) versions(group string) []string {
+	return slices.SortedFunc(maps.Keys(c[group]), func(a, b string) int {
+		return -version.CompareKubeAwareVersionStrings(a, b)
+	})
+}
+
+// discover answers with what is mirrored.
+func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
+	c := s.catalogue(at.cluster)
+	root := at.Group == "" && at.Version == ""
+	w.Header().Set("Vary", "Accept")
+	switch {
+	case root && wantsAggregated(r):
+		groups := c.groups()
+		if at.document == "api" {
+			groups = slices.DeleteFunc([]string{""}, func(string) bool { return c[""] == nil })
+		}
+		return answer.JSONAs(w, http.StatusOK, aggregated, c.groupDiscoveryList(groups))
+	case root && at.document == "api":
+		return answer.JSON(w, http.StatusOK, metav1.APIVersions{
+			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: c.versions(""),
+		})
+	case root:
+		list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+		for _, g := range c.groups() {
+			list.Groups = append(list.Groups, c.group(g))
+		}
+		return answer.JSON(w, http.StatusOK, list)
+	case at.Version == "":
+		if c[at.Group] == nil {
+			return notFound(at.Group)
+		}
+		group := c.group(at.Group)
+		group.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+		return answer.JSON(w, http.StatusOK, group)
+	default:
+		types, ok := c[at.Group][at.Version]
+		if !ok {
+			return notFound(at.GroupVersion().String())
+		}
+		return answer.JSON(w, http.StatusOK, resourceList(at.GroupVersion(), types))
+	}
+}
+
+func wantsAggregated(r *http.Request) bool {
+	for _, m := range accepted(r) {
+		if m.params["g"] == apidiscoveryv2.GroupName && m.params["v"] == "v2" && m.params["as"] == "APIGroupDiscoveryList" {
+			return true
+		}
+	}
+	return false
+}
+
+func (c catalogue) group(name string) metav1.APIGroup {
+	g := metav1.APIGroup{Name: name}
+	for _, v := range c.versions(name) {
+		gv := schema.GroupVersion{Group: name, Version: v}
+		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
+	}
+	g.PreferredVersion = g.Versions[0]
+	return g
+}
+
+func resourceList(gv schema.GroupVersion, types []member.API) metav1.APIResourceList {
+	list := metav1.APIResourceList{
+		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: gv.String(), APIResources: []metav1.APIResource{},
+	}
+	for _, t := range types {
+		list.APIResources = append(list.APIResources, metav1.APIResource{
+			Name: t.Resource, SingularName: singular(t), Namespaced: t.Namespaced, Kind: t.GroupVersionKind.Kind,
+			Verbs: verbs(), ShortNames: t.ShortNames, Categories: t.Categories,
+		})
+	}
+	return list
+}
+
+func (c catalogue) groupDiscoveryList(groups []string) apidiscoveryv2.APIGroupDiscoveryList {
+	list := apidiscoveryv2.APIGroupDiscoveryList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: apidiscoveryv2.SchemeGroupVersion.String()},
+		Items:    []apidiscoveryv2.APIGroupDiscovery{},
+	}
+	for _, name := range groups {
+		g := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, v := range c.versions(name) {
+			d := apidiscoveryv2.APIVersionDiscovery{Version: v, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
+			for _, t := range c[name][v] {
+				scope := apidiscoveryv2.ScopeCluster
+				if t.Namespaced {
+					scope = apidiscoveryv2.ScopeNamespace
+				}
+				kind := metav1.GroupVersionKind(t.GroupVersionKind)
+				d.Resources = append(d.Resources, apidiscoveryv2.APIResourceDiscovery{
+					Resource: t.Resource, SingularResource: singular(t), Scope: scope, ResponseKind: &kind,
+					Verbs: verbs(), ShortNames: t.ShortNames, Categories: t.Categories,
+				})
+			}
+			g.Versions = append(g.Versions, d)
+		}
+		list.Items = append(list.Items, g)
+	}
+	return list
+}
+
+// singular is never empty, as the names by which users ask must not be.
+func singular(t member.API) string {
+	return cmp.Or(t.Singular, strings.ToLower(t.GroupVersionKind.Kind))
+}

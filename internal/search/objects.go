@@ -1,0 +1,248 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
+)
+
+// pageSize is how many rows are in memory at once, however many are asked for.
+const pageSize = 500
+
+// named is how many clusters or warnings are spelled out before the rest is counted.
+const named = 16
+
+// serveObjects lists objects or reads one.
+func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at location) error {
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		return refuse(r, at)
+	case at.subresource != "":
+		return notAllowed(fmt.Sprintf("%s/%s: subresources are not mirrored", at.Resource, at.subresource), at)
+	}
+	p, err := parseParams(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if at.watch || p.watch {
+		return notAllowed(fmt.Sprintf("watch on %s: the fleet cannot be watched yet", at.GroupResource()), at)
+	}
+	as, err := form(r)
+	if err != nil {
+		return err
+	}
+	t, err := s.find(at, p.clusters)
+	if err != nil {
+		return err
+	}
+	if err := s.authorize(r.Context(), at, p); err != nil {
+		return err
+	}
+	q := store.Query{
+		Group: at.Group, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
+		Labels: p.labels, Fields: p.fields, Continue: p.next,
+	}
+	if t.partial {
+		q.Clusters = append([]string{}, t.clusters...) // not nil, which is all
+	}
+	if at.namespace != "" {
+		if q.Namespaces != nil {
+			return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
+		}
+		q.Namespaces = []string{at.namespace}
+	}
+	enc, err := s.encoder(r.Context(), as, at, t, p.include)
+	if err != nil {
+		return err
+	}
+	s.warn(w, at, t)
+	if at.name != "" {
+		q.Names = []string{at.name}
+		return s.get(r.Context(), w, at, q, enc)
+	}
+	return s.list(r.Context(), w, q, p.limit, enc)
+}
+
+// kind is what is known of the type asked for in the clusters asked for.
+type kind struct {
+	member.API
+	// clusters have the type in the version asked for.
+	clusters []string
+	// others have the type in another version, by that version.
+	others map[string][]string
+	// scopes are the clusters by whether the type is namespaced there.
+	scopes map[bool][]string
+	// partial is true when not every cluster with the type is asked.
+	partial bool
+}
+
+// find looks the type up in the clusters asked for: nil for all.
+func (s *Search) find(at location, only []string) (kind, error) {
+	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
+	if err := s.checkClusters(at, only); err != nil {
+		return k, err
+	}
+	if at.cluster != "" {
+		only = []string{at.cluster}
+	}
+	served := map[bool]bool{} // by scope, in whatever cluster
+	for _, t := range s.Mirror.Types() {
+		if t.GroupVersionKind.Group != at.Group || t.Resource != at.Resource {
+			continue
+		}
+		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
+			return only != nil && !slices.Contains(only, c)
+		})
+		if v := t.GroupVersionKind.Version; v != at.Version {
+			k.others[v] = append(k.others[v], clusters...)
+			k.partial = true
+			continue
+		}
+		if len(served) == 0 {
+			k.API = t.API
+		}
+		served[t.Namespaced] = true
+		k.clusters = append(k.clusters, clusters...)
+		k.scopes[t.Namespaced] = append(k.scopes[t.Namespaced], clusters...)
+	}
+	slices.Sort(k.clusters)
+	switch {
+	case len(served) == 0, at.cluster != "" && len(k.clusters) == 0:
+		return k, notFound(at.Resource + " of " + at.GroupVersion().String())
+	case at.namespace != "" && !served[true]:
+		return k, notFound(at.Resource + " in a namespace")
+	case at.namespace == "" && at.name != "" && !served[false]:
+		return k, notFound(at.Resource + " outside of namespaces")
+	}
+	return k, nil
+}
+
+// checkClusters refuses names that are not of the fleet: an empty answer would be a lie.
+func (s *Search) checkClusters(at location, only []string) error {
+	if at.cluster != "" && only != nil {
+		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
+	}
+	known := s.Clusters()
+	for _, c := range only {
+		if !slices.Contains(known, c) {
+			return apierrors.NewBadRequest(fmt.Sprintf("parameter clusters: %q is not a cluster of the fleet", c))
+		}
+	}
+	return nil
+}
+
+// authorize asks the hub whether the caller may see what they ask for.
+func (s *Search) authorize(ctx context.Context, at location, p params) error {
+	what := authorizationv1.ResourceAttributes{
+		Verb: "list", Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
+	}
+	if at.name != "" {
+		what.Verb, what.Name = "get", at.name
+		if at.Group == "" && at.Resource == "namespaces" {
+			what.Namespace = at.name // as API servers do
+		}
+	}
+	err := s.Authorize(ctx, what)
+	if err == nil || what.Namespace != "" || len(p.namespaces) == 0 {
+		return err
+	}
+	for _, what.Namespace = range p.namespaces {
+		if err := s.Authorize(ctx, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// warn says in what the answer may differ from the truth.
+func (s *Search) warn(w http.ResponseWriter, at location, k kind) {
+	gr := at.GroupResource()
+	var warnings []string
+	for _, c := range k.clusters {
+		if since, stale := s.Mirror.Stale(c); stale {
+			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
+		} else if !s.Mirror.Synced(c, gr) {
+			warnings = append(warnings, fmt.Sprintf("cluster %s: %s are still being read, some may be missing", c, gr))
+		}
+	}
+	for v, clusters := range k.others {
+		if len(clusters) == 0 {
+			continue
+		}
+		warnings = append(warnings, fmt.Sprintf("%s of %s are left out: they are in version %s, ask for %s.%s.%s",
+			gr, enumerate(clusters), v, at.Resource, v, at.Group))
+	}
+	if len(k.scopes[true]) > 0 && len(k.scopes[false]) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
+	}
+	if gr.Group == "" && gr.Resource == "secrets" {
+		warnings = append(warnings, "of secrets only the metadata is mirrored: read their data in the cluster's own context")
+	}
+	if more := len(warnings) - named; more > 0 {
+		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", more))
+	}
+	for _, text := range warnings {
+		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
+			w.Header().Add("Warning", header)
+		}
+	}
+}
+
+// enumerate clusters by name, the first of them.
+func enumerate(clusters []string) string {
+	slices.Sort(clusters)
+	if more := len(clusters) - named; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(clusters[:named], ", "), more)
+	}
+	return strings.Join(clusters, ", ")
+}
+
+// get reads the one object of a name.
+func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q store.Query, enc encoder) error {
+	q.Limit, q.Continue = 2*named, ""
+	page, err := s.query(ctx, q)
+	if err != nil {
+		return err
+	}
+	switch len(page.Rows) {
+	case 0:
+		return apierrors.NewNotFound(at.GroupResource(), at.name)
+	case 1:
+		return enc.one(w, page.Rows[0])
+	default:
+		var clusters []string
+		for _, row := range page.Rows {
+			clusters = append(clusters, row.Cluster)
+		}
+		return failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
+			"%s %q is in %d clusters (%s): ask one of them (kubectl --context %s get %s %s), or list them all (kubectl get %s --field-selector metadata.name=%s)",
+			at.GroupResource(), at.name, len(clusters), enumerate(clusters), clusters[0], at.Resource, at.name, at.Resource, at.name))
+	}
+}
+
+// query asks the store; what is wrong with the question is the client's to know.
+func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
+	if q.Clusters != nil && len(q.Clusters) == 0 {
+		return store.Page{}, nil // for the store, none are all
+	}
+	page, err := s.Store.List(ctx, q)
+	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
+		return page, apierrors.NewBadRequest(err.Error())
+	}
+	if err != nil {
+		return page, fmt.Errorf("list %s: %w", q.Resource, err)
+	}
+	return page, nil
+}

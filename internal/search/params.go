@@ -1,0 +1,115 @@
+package search
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// params are the parameters of a request.
+type params struct {
+	clusters, namespaces, names []string
+	labels                      labels.Selector
+	fields                      []store.FieldRequirement
+	limit                       int // 0: no limit
+	next                        string
+	watch                       bool
+	include                     metav1.IncludeObjectPolicy
+}
+
+// parameters is the grammar: each known parameter and what it does to params.
+//
+//nolint:gochecknoglobals // a table that nobody changes
+var parameters = map[string]func(p *params, value string) error{
+	"clusters":   func(p *params, v string) error { return names(&p.clusters, v) },
+	"namespaces": func(p *params, v string) error { return names(&p.namespaces, v) },
+	"names":      func(p *params, v string) error { return names(&p.names, v) },
+	"labelSelector": func(p *params, v string) (err error) {
+		p.labels, err = labels.Parse(v)
+		return err
+	},
+	"fieldSelector": func(p *params, v string) error {
+		selector, err := fields.ParseSelector(v)
+		if err != nil {
+			return err
+		}
+		for _, r := range selector.Requirements() {
+			p.fields = append(p.fields, store.FieldRequirement{Path: r.Field, Operator: r.Operator, Value: r.Value})
+		}
+		return nil
+	},
+	"limit": func(p *params, v string) (err error) {
+		if p.limit, err = strconv.Atoi(v); err == nil && p.limit < 0 {
+			return errors.New("must not be negative")
+		}
+		return err
+	},
+	"continue": func(p *params, v string) error {
+		p.next = v
+		return nil
+	},
+	"watch": func(p *params, v string) (err error) {
+		p.watch, err = strconv.ParseBool(v)
+		return err
+	},
+	"includeObject": func(p *params, v string) error {
+		p.include = metav1.IncludeObjectPolicy(v)
+		if !slices.Contains([]metav1.IncludeObjectPolicy{metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject}, p.include) {
+			return errors.New("must be None, Metadata or Object")
+		}
+		return nil
+	},
+	// The mirror has one version of each object, the last one seen.
+	"resourceVersion": func(_ *params, v string) error {
+		if v != "0" {
+			return errors.New("must be 0 or unset: the fleet has no common resource versions")
+		}
+		return nil
+	},
+	// What concerns the connection is nothing to search; timeouts are the client's own.
+	"resourceVersionMatch": nil, "timeout": nil, "timeoutSeconds": nil, "pretty": nil,
+	"allowWatchBookmarks": nil, "sendInitialEvents": nil,
+}
+
+func parseParams(query url.Values) (params, error) {
+	p := params{labels: labels.Everything(), include: metav1.IncludeMetadata}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		set, known := parameters[name]
+		if !known {
+			return p, apierrors.NewBadRequest(fmt.Sprintf("unknown parameter %q: the fleet knows %s",
+				name, strings.Join(slices.Sorted(maps.Keys(parameters)), ", ")))
+		}
+		if len(query[name]) > 1 {
+			return p, apierrors.NewBadRequest(fmt.Sprintf("parameter %s is given twice", name))
+		}
+		value := query.Get(name)
+		if set == nil || value == "" {
+			continue
+		}
+		if err := set(&p, value); err != nil {
+			return p, apierrors.NewBadRequest(fmt.Sprintf("parameter %s=%q: %v", name, value, err))
+		}
+	}
+	return p, nil
+}
+
+func names(to *[]string, list string) error {
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			return errors.New("must be a comma-separated list of names")
+		}
+		*to = append(*to, name)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package search
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// podSummary is what kubectl shows of a pod: one word for the state of all its
+// containers, which no field of the pod has.
+type podSummary struct{ ready, status, restarts string }
+
+// summarize follows kubectl: the first init container that is not through says how the
+// pod is; when all are, the last container that has something to say.
+func summarize(p *corev1.Pod) podSummary {
+	c := podCount{status: or(p.Status.Reason, string(p.Status.Phase)), total: len(p.Spec.Containers)}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonSchedulingGated {
+			c.status = corev1.PodReasonSchedulingGated
+		}
+	}
+	initializing := c.initContainers(p)
+	if !initializing || podIs(p, corev1.PodInitialized) {
+		c.containers(p)
+	}
+	switch {
+	case p.DeletionTimestamp == nil:
+	case p.Status.Reason == "NodeLost":
+		c.status = "Unknown"
+	case p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed:
+		c.status = "Terminating"
+	}
+	s := podSummary{ready: fmt.Sprintf("%d/%d", c.ready, c.total), status: c.status, restarts: strconv.Itoa(int(c.restarts))}
+	if c.restarts > 0 && !c.last.IsZero() {
+		s.restarts += fmt.Sprintf(" (%s ago)", since(c.last))
+	}
+	return s
+}
+
+// podCount adds up a pod's containers.
+type podCount struct {
+	status       string
+	ready, total int
+	restarts     int32
+	last         time.Time // of the restarts
+}
+
+func (c *podCount) restarted(s corev1.ContainerStatus) {
+	c.restarts += s.RestartCount
+	if t := s.LastTerminationState.Terminated; t != nil && t.FinishedAt.After(c.last) {
+		c.last = t.FinishedAt.Time
+	}
+}
+
+// initContainers returns true while one of them is not through. Sidecars, the init
+// containers that stay, count as containers.
+func (c *podCount) initContainers(p *corev1.Pod) (initializing bool) {
+	sidecars := map[string]bool{}
+	for _, i := range p.Spec.InitContainers {
+		if i.RestartPolicy != nil && *i.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			sidecars[i.Name] = true
+			c.total++
+		}
+	}
+	of := podCount{}
+	for i, s := range p.Status.InitContainerStatuses {
+		of.restarted(s)
+		if sidecars[s.Name] {
+			c.restarted(s)
+		}
+		t, w := s.State.Terminated, s.State.Waiting
+		switch {
+		case t != nil && t.ExitCode == 0:
+			continue
+		case sidecars[s.Name] && s.Started != nil && *s.Started:
+			if s.Ready {
+				c.ready++
+			}
+			continue
+		case t != nil:
+			c.status = "Init:" + terminated(t)
+		case w != nil && w.Reason != "" && w.Reason != "PodInitializing":
+			c.status = "Init:" + w.Reason
+		default:
+			c.status = fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
+		}
+		initializing = true
+		break
+	}
+	if initializing && !podIs(p, corev1.PodInitialized) {
+		c.restarts, c.last = of.restarts, of.last // nothing else has run yet
+	}
+	return initializing
+}
+
+func (c *podCount) containers(p *corev1.Pod) {
+	running, failed := false, ""
+	for _, s := range slices.Backward(p.Status.ContainerStatuses) {
+		c.restarted(s)
+		t, w := s.State.Terminated, s.State.Waiting
+		switch {
+		case w != nil && w.Reason != "":
+			c.status = w.Reason
+		case t != nil:
+			c.status = terminated(t)
+			if t.ExitCode != 0 {
+				failed = c.status
+			}
+		case s.Ready && s.State.Running != nil:
+			running = true
+			c.ready++
+		}
+	}
+	if c.status != "Completed" {
+		return
+	}
+	// One container being through says nothing about the others.
+	switch {
+	case running && podIs(p, corev1.PodReady):
+		c.status = "Running"
+	case failed != "":
+		c.status = failed
+	case running:
+		c.status = "NotReady"
+	}
+}
+
+func terminated(t *corev1.ContainerStateTerminated) string {
+	switch {
+	case t.Reason != "":
+		return t.Reason
+	case t.Signal != 0:
+		return fmt.Sprintf("Signal:%d", t.Signal)
+	default:
+		return fmt.Sprintf("ExitCode:%d", t.ExitCode)
+	}
+}
+
+func podIs(p *corev1.Pod, t corev1.PodConditionType) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == t && c.Status == corev1.ConditionTrue
+	})
+}
+
+func readinessGates(p *corev1.Pod) string {
+	if len(p.Spec.ReadinessGates) == 0 {
+		return none
+	}
+	open := 0
+	for _, g := range p.Spec.ReadinessGates {
+		if podIs(p, g.ConditionType) {
+			open++
+		}
+	}
+	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
+}

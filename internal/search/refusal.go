@@ -1,0 +1,39 @@
+package search
+
+import (
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func failure(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
+	}}
+}
+
+// notFound is what an API server says of a path or a type that it does not have.
+func notFound(what string) error {
+	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+		fmt.Sprintf("the server could not find the requested resource: %s is not mirrored from any cluster asked for", what))
+}
+
+// refuse says that the fleet cannot be written to, and where one can write.
+func refuse(r *http.Request, at location) error {
+	if at.Resource == "" {
+		return notAllowed(r.Method+": the fleet is read-only", at)
+	}
+	return notAllowed(fmt.Sprintf("%s on %s: the fleet is read-only", r.Method, at.GroupResource()), at)
+}
+
+// notAllowed ends with the way out: the context of the one cluster in which it works.
+func notAllowed(message string, at location) error {
+	cluster := at.cluster
+	if cluster == "" {
+		cluster = "CLUSTER"
+	}
+	return failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		fmt.Sprintf("%s; do it in one cluster through its own context (kubectl --context %s), or in all by a policy on the hub (kubectl --context hub)", message, cluster))
+}

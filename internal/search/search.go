@@ -1,0 +1,180 @@
+// Package search answers questions about the whole fleet in the shape of the Kubernetes
+// API: discovery, lists and reads of the mirrored objects of every cluster, so that plain
+// kubectl works on all clusters at once.
+//
+//	/api/v1/pods                              every pod of every cluster
+//	/apis/apps/v1/namespaces/shop/deployments those of one namespace, wherever it is
+//	/clusters/oak/api/v1/pods                 one cluster, as it was last seen
+//
+// labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
+// clusters, namespaces and names (comma-separated lists) narrow further. Whatever else is
+// asked for is refused, not ignored. Objects carry the annotation
+// fleet.orrery.dev/cluster, and tables have a column for it.
+//
+// The answer comes from the mirror. Where that may differ from the truth, a Warning
+// header says so: a cluster that is unreachable, a type that is still being read, a type
+// that some cluster has in another version or scope.
+//
+// Who may see what: the caller must be allowed to list (or get) the type on the hub, in
+// the namespace asked for or in all of them. A right in the hub's namespace N is a right
+// to see namespace N of every cluster.
+package search
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Mirror is what search needs of the mirror.
+type Mirror interface {
+	// Types that are mirrored, and from which clusters.
+	Types() []mirror.Type
+	// Synced is false until the type was listed in the cluster.
+	Synced(cluster string, gr schema.GroupResource) bool
+	// Stale says since when a cluster has not been seen.
+	Stale(cluster string) (since time.Time, stale bool)
+}
+
+// Store is what search needs of the store.
+type Store interface {
+	List(ctx context.Context, q store.Query) (store.Page, error)
+}
+
+// Options of a Search. All of them are required.
+type Options struct {
+	Mirror Mirror
+	Store  Store
+	// Clusters are the names of the fleet's clusters.
+	Clusters func() []string
+	// Authorize returns an error when the request's user may not do that on the hub.
+	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+	// Version is what the fleet says it is; clients compare their own with it.
+	Version func() (*version.Info, error)
+}
+
+// Search serves the mirrored objects.
+type Search struct{ Options }
+
+// New returns a Search.
+func New(o Options) *Search { return &Search{o} }
+
+// Serve answers the request for path, which is escaped and relative to the root of the
+// search.
+func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string) error {
+	at, ok := locate(path)
+	if !ok {
+		return notFound(path)
+	}
+	if at.cluster != "" && !slices.Contains(s.Clusters(), at.cluster) {
+		return apierrors.NewNotFound(clusterv1alpha1.GroupVersion.WithResource("clusters").GroupResource(), at.cluster)
+	}
+	if at.Resource != "" {
+		return s.serveObjects(w, r, at)
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return refuse(r, at)
+	}
+	switch at.document {
+	case "":
+		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/version"}})
+	case "version":
+		v, err := s.Version()
+		if err != nil {
+			return fmt.Errorf("ask the hub for its version: %w", err)
+		}
+		return answer.JSON(w, http.StatusOK, v)
+	default:
+		return s.discover(w, r, at)
+	}
+}
+
+// location is what a path names: a document, or, when Resource is set, objects.
+type location struct {
+	cluster  string // "": all
+	document string // "", version, api or apis
+	schema.GroupVersionResource
+	namespace, name, subresource string
+	watch                        bool
+}
+
+// locate parses a path. It knows no types: whether they exist is for others to say.
+func locate(path string) (location, bool) {
+	var at location
+	segments, ok := split(path)
+	if !ok {
+		return at, false
+	}
+	if len(segments) >= 2 && segments[0] == "clusters" {
+		at.cluster, segments = segments[1], segments[2:]
+	}
+	if len(segments) == 0 {
+		return at, true
+	}
+	at.document, segments = segments[0], segments[1:]
+	switch at.document {
+	case "version":
+		return at, len(segments) == 0
+	case "api":
+	case "apis":
+		if len(segments) > 0 {
+			at.Group, segments = segments[0], segments[1:]
+		}
+	default:
+		return at, false
+	}
+	if len(segments) == 0 {
+		return at, true
+	}
+	at.Version, segments = segments[0], segments[1:]
+	if len(segments) > 0 && segments[0] == "watch" {
+		at.watch, segments = true, segments[1:]
+	}
+	// Namespaces are objects too, with subresources of two known names.
+	if len(segments) >= 3 && segments[0] == "namespaces" && segments[2] != "status" && segments[2] != "finalize" {
+		at.namespace, segments = segments[1], segments[2:]
+	}
+	for i, segment := range segments {
+		switch i {
+		case 0:
+			at.Resource = segment
+		case 1:
+			at.name = segment
+		case 2:
+			at.subresource = segment
+		}
+	}
+	return at, true
+}
+
+// split unescapes the segments of a path; none may be empty.
+func split(path string) ([]string, bool) {
+	path = strings.Trim(path, "/")
+	if path == "" {
+		return nil, true
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		plain, err := url.PathUnescape(s)
+		if err != nil || plain == "" {
+			return nil, false
+		}
+		segments[i] = plain
+	}
+	return segments, true
+}

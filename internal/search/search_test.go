@@ -1,0 +1,473 @@
+package search
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+var (
+	podKind       = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
+	namespaceKind = schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
+	secretKind    = schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
+	gadgetV1      = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}
+	gadgetV2      = schema.GroupVersionKind{Group: "example.org", Version: "v2", Kind: "Gadget"}
+)
+
+func newObject(gvk schema.GroupVersionKind, namespace, name string, fields ...string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(gvk)
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	o.SetResourceVersion("7")
+	o.SetAnnotations(map[string]string{"note": "a <b>"})
+	for _, f := range fields {
+		path, value, _ := strings.Cut(f, "=")
+		if label, ok := strings.CutPrefix(path, "label:"); ok {
+			o.SetLabels(map[string]string{label: value})
+			continue
+		}
+		_ = unstructured.SetNestedField(o.Object, value, strings.Split(path, ".")...)
+	}
+	return o
+}
+
+// threeClusters has a pod web in oak and elm, a pod only in elm, and nothing in ash.
+func threeClusters(t *testing.T) *fleet {
+	t.Helper()
+	f := newFleet(t, "ash", "elm", "oak")
+	f.serve(podKind, "pods", true, "ash", "elm", "oak")
+	f.serve(namespaceKind, "namespaces", false, "ash", "elm", "oak")
+	f.put(t, "oak", "pods",
+		newObject(podKind, "shop", "web", "label:app=web", "status.phase=Running"),
+		newObject(podKind, "shop", "db", "label:app=db", "status.phase=Pending"))
+	f.put(t, "elm", "pods",
+		newObject(podKind, "shop", "web", "label:app=web", "status.phase=Running"),
+		newObject(podKind, "blog", "press", "status.phase=Running"))
+	f.put(t, "oak", "namespaces", newObject(namespaceKind, "", "shop"))
+	return f
+}
+
+// found are the objects of a list, as cluster/namespace/name.
+func found(body map[string]any) []string {
+	names := []string{}
+	items, _ := body["items"].([]any)
+	for _, i := range items {
+		o := unstructured.Unstructured{Object: i.(map[string]any)}
+		names = append(names, o.GetAnnotations()[fleetv1alpha1.ClusterAnnotation]+"/"+o.GetNamespace()+"/"+o.GetName())
+	}
+	return names
+}
+
+func TestList(t *testing.T) {
+	f := threeClusters(t)
+	for name, c := range map[string]struct {
+		path string
+		want []string
+	}{
+		"Everywhere":            {"/api/v1/pods", []string{"elm/blog/press", "elm/shop/web", "oak/shop/db", "oak/shop/web"}},
+		"OneNamespace":          {"/api/v1/namespaces/blog/pods", []string{"elm/blog/press"}},
+		"OneCluster":            {"/clusters/oak/api/v1/pods", []string{"oak/shop/db", "oak/shop/web"}},
+		"EmptyCluster":          {"/clusters/ash/api/v1/pods", []string{}},
+		"NamespaceOfOneCluster": {"/clusters/elm/api/v1/namespaces/shop/pods", []string{"elm/shop/web"}},
+		"Clusters":              {"/api/v1/pods?clusters=ash,oak", []string{"oak/shop/db", "oak/shop/web"}},
+		"Namespaces":            {"/api/v1/pods?namespaces=blog,none", []string{"elm/blog/press"}},
+		"Names":                 {"/api/v1/pods?names=web,%20press", []string{"elm/blog/press", "elm/shop/web", "oak/shop/web"}},
+		"Labels":                {"/api/v1/pods?labelSelector=app+in+(web,x)", []string{"elm/shop/web", "oak/shop/web"}},
+		"Fields":                {"/api/v1/pods?fieldSelector=status.phase=Running,metadata.namespace!=blog", []string{"elm/shop/web", "oak/shop/web"}},
+		"NameField":             {"/api/v1/pods?fieldSelector=metadata.name=db", []string{"oak/shop/db"}},
+		"Nothing":               {"/api/v1/pods?labelSelector=app=none&limit=500&resourceVersion=0&watch=false", []string{}},
+		"ClusterScoped":         {"/api/v1/namespaces", []string{"oak//shop"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			if resp.StatusCode != http.StatusOK {
+				t.Fatalf("%d: %v", resp.StatusCode, body)
+			}
+			if diff := cmp.Diff(c.want, found(body)); diff != "" {
+				t.Errorf("objects (-want, +got):\n%s", diff)
+			}
+			if warnings := resp.Header.Values("Warning"); len(warnings) > 0 {
+				t.Errorf("warnings: %v", warnings)
+			}
+		})
+	}
+}
+
+func TestObjectsAreWhole(t *testing.T) {
+	f := threeClusters(t)
+	_, body := f.ask(t, http.MethodGet, "/api/v1/pods?names=db", "")
+	want := newObject(podKind, "shop", "db", "label:app=db", "status.phase=Pending")
+	want.SetAnnotations(map[string]string{"note": "a <b>", fleetv1alpha1.ClusterAnnotation: "oak"})
+	if diff := cmp.Diff(map[string]any{
+		"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "0"}, "items": []any{want.Object},
+	}, body); diff != "" {
+		t.Errorf("list (-want, +got):\n%s", diff)
+	}
+	_, body = f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods/db", "")
+	if diff := cmp.Diff(want.Object, body); diff != "" {
+		t.Errorf("object (-want, +got):\n%s", diff)
+	}
+}
+
+// Whatever the size of a page, all pages together are the list.
+func TestPages(t *testing.T) {
+	f := newFleet(t, "elm", "oak")
+	f.serve(podKind, "pods", true, "elm", "oak")
+	var want []string
+	for _, cluster := range []string{"elm", "oak"} {
+		var pods []*unstructured.Unstructured
+		for i := range pageSize + 10 {
+			pods = append(pods, newObject(podKind, "shop", fmt.Sprintf("p%04d", i)))
+			want = append(want, cluster+"/shop/"+pods[i].GetName())
+		}
+		f.put(t, cluster, "pods", pods...)
+	}
+	for _, limit := range []int{0, 7, pageSize, pageSize + 3, 2*pageSize + 19, 2*pageSize + 20, 5000} {
+		t.Run(fmt.Sprintf("Limit%d", limit), func(t *testing.T) {
+			var got []string
+			for next := ""; ; {
+				_, body := f.ask(t, http.MethodGet, fmt.Sprintf("/api/v1/pods?limit=%d&continue=%s", limit, next), "")
+				page := found(body)
+				if limit > 0 && len(page) > limit {
+					t.Fatalf("a page has %d objects", len(page))
+				}
+				got = append(got, page...)
+				if next, _, _ = unstructured.NestedString(body, "metadata", "continue"); next == "" {
+					break
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("objects (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGet(t *testing.T) {
+	f := threeClusters(t)
+	for name, c := range map[string]struct {
+		path   string
+		code   int
+		reason string
+		says   []string
+	}{
+		"InOneCluster":       {"/api/v1/namespaces/blog/pods/press", 200, "", []string{`"press"`}},
+		"ClusterNamed":       {"/clusters/oak/api/v1/namespaces/shop/pods/web", 200, "", []string{`"oak"`}},
+		"ClusterByParameter": {"/api/v1/namespaces/shop/pods/web?clusters=elm", 200, "", []string{`"elm"`}},
+		"InSeveral":          {"/api/v1/namespaces/shop/pods/web", 409, "Conflict", []string{"elm, oak", "kubectl --context elm get pods web"}},
+		"InNone":             {"/api/v1/namespaces/shop/pods/none", 404, "NotFound", []string{`pods "none" not found`}},
+		"NotInThatCluster":   {"/clusters/oak/api/v1/namespaces/blog/pods/press", 404, "NotFound", []string{`pods "press" not found`}},
+		"ANamespace":         {"/api/v1/namespaces/shop", 200, "", []string{`"shop"`}},
+		"WithoutNamespace":   {"/api/v1/pods/web", 404, "NotFound", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			text, _ := json.Marshal(body)
+			reason, _ := body["reason"].(string)
+			if resp.StatusCode != c.code || reason != c.reason {
+				t.Errorf("%d %s, want %d %s", resp.StatusCode, reason, c.code, c.reason)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(strings.ReplaceAll(string(text), `\"`, `"`), s) {
+					t.Errorf("does not say %q: %s", s, text)
+				}
+			}
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	f := threeClusters(t)
+	for name, c := range map[string]struct {
+		method, path, accept string
+		code                 int
+		reason               metav1.StatusReason
+		says                 string
+	}{
+		"Watch":               {"GET", "/api/v1/pods?watch=true", "", 405, "MethodNotAllowed", "cannot be watched yet"},
+		"WatchByPath":         {"GET", "/api/v1/watch/pods", "", 405, "MethodNotAllowed", "cannot be watched yet"},
+		"Create":              {"POST", "/api/v1/namespaces/shop/pods", "", 405, "MethodNotAllowed", "kubectl --context CLUSTER"},
+		"DeleteInOneCluster":  {"DELETE", "/clusters/oak/api/v1/namespaces/shop/pods/web", "", 405, "MethodNotAllowed", "kubectl --context oak"},
+		"DeleteADocument":     {"DELETE", "/apis", "", 405, "MethodNotAllowed", "read-only"},
+		"Logs":                {"GET", "/api/v1/namespaces/shop/pods/web/log", "", 405, "MethodNotAllowed", "subresources"},
+		"NamespaceStatus":     {"GET", "/api/v1/namespaces/shop/status", "", 405, "MethodNotAllowed", "subresources"},
+		"UnknownParameter":    {"GET", "/api/v1/pods?orderby=name", "", 400, "BadRequest", "labelSelector"},
+		"ParameterTwice":      {"GET", "/api/v1/pods?limit=1&limit=2", "", 400, "BadRequest", "limit"},
+		"UnknownCluster":      {"GET", "/api/v1/pods?clusters=oak,oka", "", 400, "BadRequest", `"oka"`},
+		"EmptyName":           {"GET", "/api/v1/pods?names=a,,b", "", 400, "BadRequest", "names"},
+		"ClusterTwice":        {"GET", "/clusters/oak/api/v1/pods?clusters=elm", "", 400, "BadRequest", "clusters"},
+		"NamespaceTwice":      {"GET", "/api/v1/namespaces/shop/pods?namespaces=blog", "", 400, "BadRequest", "namespaces"},
+		"Labels":              {"GET", "/api/v1/pods?labelSelector=a%20b", "", 400, "BadRequest", "labelSelector"},
+		"Fields":              {"GET", "/api/v1/pods?fieldSelector=status.phase", "", 400, "BadRequest", "fieldSelector"},
+		"ListField":           {"GET", "/api/v1/pods?fieldSelector=spec.containers[0].name=a", "", 400, "BadRequest", "lists"},
+		"Limit":               {"GET", "/api/v1/pods?limit=-1", "", 400, "BadRequest", "limit"},
+		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
+		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 400, "BadRequest", "resourceVersion"},
+		"IncludeObject":       {"GET", "/api/v1/pods?includeObject=All", "", 400, "BadRequest", "Metadata"},
+		"Protobuf":            {"GET", "/api/v1/pods", "application/vnd.kubernetes.protobuf", 406, "NotAcceptable", "application/json"},
+		"UnknownType":         {"GET", "/apis/apps/v1/deployments", "", 404, "NotFound", "deployments of apps/v1"},
+		"UnknownVersion":      {"GET", "/api/v2/pods", "", 404, "NotFound", "pods of v2"},
+		"UnknownGroup":        {"GET", "/apis/none", "", 404, "NotFound", "none"},
+		"UnknownGroupVersion": {"GET", "/apis/none/v1", "", 404, "NotFound", "none/v1"},
+		"UnknownClusterPath":  {"GET", "/clusters/oka/api/v1/pods", "", 404, "NotFound", `"oka"`},
+		"UnknownPath":         {"GET", "/openapi/v3", "", 404, "NotFound", "openapi"},
+		"EmptySegment":        {"GET", "/api//v1", "", 404, "NotFound", ""},
+		"NodesInANamespace":   {"GET", "/api/v1/namespaces/shop/namespaces", "", 404, "NotFound", "namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body := f.ask(t, c.method, c.path, c.accept)
+			message, _ := body["message"].(string)
+			if body["kind"] != "Status" || resp.StatusCode != c.code || body["reason"] != string(c.reason) || !strings.Contains(message, c.says) {
+				t.Errorf("%d %v, want %d %s %q", resp.StatusCode, body, c.code, c.reason, c.says)
+			}
+		})
+	}
+}
+
+// Every authority is the hub's: what it is asked is exactly what the caller wants to see.
+func TestAuthorization(t *testing.T) {
+	f := threeClusters(t)
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "blog" }
+	pods := func(verb, namespace, name string) authorizationv1.ResourceAttributes {
+		return authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "pods", Namespace: namespace, Name: name}
+	}
+	for name, c := range map[string]struct {
+		path  string
+		code  int
+		asked []authorizationv1.ResourceAttributes
+	}{
+		"Everywhere":         {"/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
+		"OneCluster":         {"/clusters/oak/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
+		"Namespace":          {"/api/v1/namespaces/blog/pods", 200, []authorizationv1.ResourceAttributes{pods("list", "blog", "")}},
+		"OtherNamespace":     {"/api/v1/namespaces/shop/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "shop", "")}},
+		"NamespaceParameter": {"/api/v1/pods?namespaces=blog", 200, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", "")}},
+		"NamespacesOneDenied": {
+			"/api/v1/pods?namespaces=blog,shop", 403,
+			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "shop", "")},
+		},
+		"Field": {"/api/v1/pods?fieldSelector=metadata.namespace=blog", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
+		"Get":   {"/api/v1/namespaces/blog/pods/press", 200, []authorizationv1.ResourceAttributes{pods("get", "blog", "press")}},
+		"Namespace itself": {"/api/v1/namespaces/shop", 403, []authorizationv1.ResourceAttributes{
+			{Verb: "get", Version: "v1", Resource: "namespaces", Namespace: "shop", Name: "shop"},
+		}},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", ""), func(t *testing.T) {
+			f.asked = nil
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			if resp.StatusCode != c.code {
+				t.Errorf("%d %v, want %d", resp.StatusCode, body, c.code)
+			}
+			if diff := cmp.Diff(c.asked, f.asked); diff != "" {
+				t.Errorf("asked the hub (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	f := threeClusters(t)
+	f.mirror.stale["oak"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	f.mirror.behind["ash"] = true
+	f.serve(gadgetV1, "gadgets", true, "oak")
+	f.serve(gadgetV1, "gadgets", false, "elm")
+	f.serve(gadgetV2, "gadgets", true, "ash")
+	f.serve(secretKind, "secrets", true, "elm")
+	f.put(t, "oak", "gadgets", newObject(gadgetV1, "shop", "a"))
+	f.put(t, "elm", "gadgets", newObject(gadgetV1, "", "b"))
+	f.put(t, "ash", "gadgets", newObject(gadgetV2, "shop", "c"))
+	const oak = `299 - "cluster oak is unreachable since 2026-01-02T03:04:05Z: its objects are the last known"`
+	for name, c := range map[string]struct {
+		path     string
+		objects  []string
+		warnings []string
+	}{
+		"StaleAndBehind": {"/api/v1/pods?names=db", []string{"oak/shop/db"}, []string{
+			`299 - "cluster ash: pods are still being read, some may be missing"`, oak,
+		}},
+		"NotAsked": {"/clusters/elm/api/v1/namespaces/blog/pods", []string{"elm/blog/press"}, nil},
+		"Versions": {"/apis/example.org/v2/gadgets", []string{"ash/shop/c"}, []string{
+			`299 - "cluster ash: gadgets.example.org are still being read, some may be missing"`,
+			`299 - "gadgets.example.org of elm, oak are left out: they are in version v1, ask for gadgets.v1.example.org"`,
+		}},
+		"VersionsAndScopes": {"/apis/example.org/v1/gadgets", []string{"elm//b", "oak/shop/a"}, []string{
+			oak,
+			`299 - "gadgets.example.org of ash are left out: they are in version v2, ask for gadgets.v2.example.org"`,
+			`299 - "gadgets.example.org are namespaced in oak but not in elm"`,
+		}},
+		"Secrets": {"/api/v1/secrets", []string{}, []string{
+			`299 - "of secrets only the metadata is mirrored: read their data in the cluster's own context"`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			if diff := cmp.Diff(c.objects, found(body)); diff != "" {
+				t.Errorf("objects (-want, +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.warnings, resp.Header.Values("Warning"), cmpopts.SortSlices(strings.Compare)); diff != "" {
+				t.Errorf("warnings (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestForms(t *testing.T) {
+	f := threeClusters(t)
+	const kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+	partialOf := func(o map[string]any) map[string]any {
+		return map[string]any{"kind": o["kind"], "apiVersion": o["apiVersion"], "spec": o["spec"], "status": o["status"]}
+	}
+	metadata := map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "spec": nil, "status": nil}
+	whole := map[string]any{"kind": "Pod", "apiVersion": "v1", "spec": nil, "status": map[string]any{"phase": "Pending"}}
+	for name, c := range map[string]struct {
+		query, accept, kind string
+		want                map[string]any // nil: none
+	}{
+		"Plain":            {"", "application/json", "PodList", whole},
+		"Anything":         {"", "*/*", "PodList", whole},
+		"ClientGo":         {"", "application/vnd.kubernetes.protobuf,application/json", "PodList", whole},
+		"Table":            {"", kubectl, "Table", metadata},
+		"TableWithNone":    {"&includeObject=None", kubectl, "Table", nil},
+		"TableWithObjects": {"&includeObject=Object", kubectl, "Table", whole},
+		"Metadata":         {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
+		"OldTableFallsBack": {
+			"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "PodList", whole,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, body := f.ask(t, http.MethodGet, "/api/v1/pods?names=db"+c.query, c.accept)
+			if body["kind"] != c.kind {
+				t.Fatalf("kind %v, want %s", body["kind"], c.kind)
+			}
+			var got map[string]any
+			if rows, ok := body["rows"].([]any); ok {
+				if o, ok := rows[0].(map[string]any)["object"].(map[string]any); ok {
+					got = partialOf(o)
+				}
+			} else {
+				got = partialOf(body["items"].([]any)[0].(map[string]any))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("object (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDiscovery(t *testing.T) {
+	f := threeClusters(t)
+	f.serve(gadgetV1, "gadgets", false, "oak")
+	f.serve(gadgetV1, "gadgets", true, "elm")
+	f.serve(gadgetV2, "gadgets", true, "ash")
+	for name, c := range map[string]struct {
+		path string
+		want []string
+	}{
+		"Fleet":      {"/apis", []string{"example.org v2: gadgets namespaced", "example.org v1: gadgets namespaced"}},
+		"Core":       {"/api", []string{" v1: namespaces", " v1: pods namespaced"}},
+		"OneCluster": {"/clusters/oak/apis", []string{"example.org v1: gadgets"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The same in one document and in many.
+			resp, body := f.ask(t, http.MethodGet, c.path, aggregated+",application/json")
+			if got := resp.Header.Get("Content-Type"); got != aggregated {
+				t.Errorf("content type %q", got)
+			}
+			if diff := cmp.Diff(c.want, inOneDocument(body)); diff != "" {
+				t.Errorf("aggregated (-want, +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.want, f.inMany(t, c.path)); diff != "" {
+				t.Errorf("legacy (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func inOneDocument(body map[string]any) []string {
+	var all []string
+	groups, _ := body["items"].([]any)
+	for _, g := range groups {
+		group := g.(map[string]any)
+		name, _, _ := unstructured.NestedString(group, "metadata", "name")
+		for _, v := range group["versions"].([]any) {
+			version := v.(map[string]any)
+			for _, r := range version["resources"].([]any) {
+				resource := r.(map[string]any)
+				all = append(all, line(name, version["version"], resource["resource"], resource["scope"] == "Namespaced"))
+			}
+		}
+	}
+	return all
+}
+
+func line(group string, version, resource any, namespaced bool) string {
+	s := fmt.Sprintf("%s %s: %s", group, version, resource)
+	if namespaced {
+		s += " namespaced"
+	}
+	return s
+}
+
+func (f *fleet) inMany(t *testing.T, path string) []string {
+	t.Helper()
+	var gvs []string
+	_, body := f.ask(t, http.MethodGet, path, "application/json")
+	versions, _ := body["versions"].([]any)
+	for _, v := range versions {
+		gvs = append(gvs, v.(string))
+	}
+	groups, _ := body["groups"].([]any)
+	for _, g := range groups {
+		for _, v := range g.(map[string]any)["versions"].([]any) {
+			gvs = append(gvs, v.(map[string]any)["groupVersion"].(string))
+		}
+	}
+	var all []string
+	for _, gv := range gvs {
+		_, body := f.ask(t, http.MethodGet, path+"/"+gv, "application/json")
+		for _, r := range body["resources"].([]any) {
+			resource := r.(map[string]any)
+			parsed, err := schema.ParseGroupVersion(gv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, line(parsed.Group, parsed.Version, resource["name"], resource["namespaced"] == true))
+		}
+	}
+	return all
+}
+
+func FuzzLocate(f *testing.F) {
+	for _, path := range []string{
+		"", "/", "/api/v1/pods", "/apis/apps/v1/namespaces/shop/deployments/web", "/clusters/oak/api/v1/watch/pods",
+		"/api/v1/namespaces/shop/status", "/api/v1/namespaces/a%2Fb/pods/c%3Ad", "/version", "/%zz",
+	} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		at, ok := locate(path)
+		if !ok {
+			return
+		}
+		// What is found is in the path, each part in a segment of its own.
+		segments, _ := split(path)
+		for _, part := range []string{at.cluster, at.document, at.Group, at.Version, at.Resource, at.namespace, at.name, at.subresource} {
+			if part != "" && !slices.Contains(segments, part) {
+				t.Errorf("%q: %q is not a segment", path, part)
+			}
+		}
+	})
+}

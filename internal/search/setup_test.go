@@ -1,0 +1,307 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, 1) }
+
+// made are the objects of testdata/kinds.yaml in the real API server.
+var made []*unstructured.Unstructured
+
+// mirrored are their types.
+var mirrored = []string{
+	"configmaps", "events", "namespaces", "nodes", "persistentvolumeclaims", "persistentvolumes", "pods", "serviceaccounts", "services",
+	"cronjobs.batch", "daemonsets.apps", "deployments.apps", "ingresses.networking.k8s.io", "jobs.batch", "replicasets.apps", "statefulsets.apps",
+	"customresourcedefinitions.apiextensions.k8s.io", "widgets.example.org",
+}
+
+// fakeMirror is what a mirror would say; the objects are in a real store.
+type fakeMirror struct {
+	types  []mirror.Type
+	stale  map[string]time.Time
+	behind map[string]bool
+}
+
+func (f *fakeMirror) Types() []mirror.Type { return f.types }
+
+func (f *fakeMirror) Synced(cluster string, _ schema.GroupResource) bool { return !f.behind[cluster] }
+
+func (f *fakeMirror) Stale(cluster string) (time.Time, bool) {
+	t, ok := f.stale[cluster]
+	return t, ok
+}
+
+// fleet is a search over a store, served.
+type fleet struct {
+	mirror *fakeMirror
+	store  *store.Store
+	denied func(authorizationv1.ResourceAttributes) bool
+	asked  []authorizationv1.ResourceAttributes
+	url    string
+}
+
+func newFleet(t *testing.T, clusters ...string) *fleet {
+	t.Helper()
+	s, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	f := &fleet{mirror: &fakeMirror{stale: map[string]time.Time{}, behind: map[string]bool{}}, store: s}
+	search := New(Options{
+		Mirror: f.mirror, Store: s, Clusters: func() []string { return clusters },
+		Authorize: func(_ context.Context, what authorizationv1.ResourceAttributes) error {
+			f.asked = append(f.asked, what)
+			if f.denied != nil && f.denied(what) {
+				return failure(http.StatusForbidden, metav1.StatusReasonForbidden, "not you")
+			}
+			return nil
+		},
+		Version: func() (*version.Info, error) {
+			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
+		},
+	})
+	server := httptest.NewServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
+		path, ok := strings.CutPrefix(r.URL.EscapedPath(), fleetv1alpha1.ResourcesPath)
+		if !ok {
+			return errors.New("not the fleet's: " + r.URL.Path)
+		}
+		return search.Serve(w, r, path)
+	}))
+	t.Cleanup(server.Close)
+	f.url = server.URL + fleetv1alpha1.ResourcesPath
+	return f
+}
+
+// serve declares that clusters have a type.
+func (f *fleet) serve(gvk schema.GroupVersionKind, resource string, namespaced bool, clusters ...string) {
+	f.mirror.types = append(f.mirror.types, mirror.Type{
+		API: member.API{GroupVersionKind: gvk, Resource: resource, Namespaced: namespaced}, Clusters: clusters,
+	})
+}
+
+// put stores objects as the mirror would.
+func (f *fleet) put(t *testing.T, cluster, resource string, objects ...*unstructured.Unstructured) {
+	t.Helper()
+	var changes []store.Change
+	for _, o := range objects {
+		o = o.DeepCopy()
+		o.SetManagedFields(nil)
+		body, err := o.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		gvk := o.GroupVersionKind()
+		changes = append(changes, store.Change{Row: store.Row{
+			Cluster: cluster, Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind, Resource: resource,
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body,
+		}})
+	}
+	if err := f.store.Write(t.Context(), changes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill mirrors those types of the real API server, as it has them, into clusters.
+func (f *fleet) fill(t *testing.T, keep func(cluster string, o *unstructured.Unstructured) bool, clusters ...string) {
+	t.Helper()
+	cfg := testenv.Config(0)
+	disco, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, err := disco.ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(mirrored, gv.WithResource(r.Name).GroupResource().String()) {
+				continue
+			}
+			f.mirror.types = append(f.mirror.types, mirror.Type{
+				API: member.API{
+					GroupVersionKind: gv.WithKind(r.Kind), Resource: r.Name, Singular: r.SingularName, Namespaced: r.Namespaced,
+					ShortNames: r.ShortNames, Categories: r.Categories,
+				},
+				Clusters: clusters,
+			})
+			found, err := client.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, cluster := range clusters {
+				for i := range found.Items {
+					if keep(cluster, &found.Items[i]) {
+						f.put(t, cluster, r.Name, &found.Items[i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// ask sends a request and returns the answer, which must be JSON.
+func (f *fleet) ask(t *testing.T, method, path, accept string) (*http.Response, map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, f.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var body map[string]any
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp, body
+}
+
+// kubectl runs the real one against the fleet.
+func (f *fleet) kubectl(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	config, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "fleet",
+		"clusters": []any{map[string]any{"name": "fleet", "cluster": map[string]any{"server": f.url}}},
+		"users":    []any{map[string]any{"name": "me", "user": map[string]any{}}},
+		"contexts": []any{map[string]any{"name": "fleet", "context": map[string]any{"cluster": "fleet", "user": "me"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	file := filepath.Join(home, "kubeconfig")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", file}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+home)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// kinds creates the objects of testdata/kinds.yaml in the real API server, with their
+// status, once.
+func kinds(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	if made != nil {
+		return made
+	}
+	manifests, err := os.ReadFile("testdata/kinds.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disco, err := discovery.NewDiscoveryClientForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for manifest := range strings.SplitSeq(string(manifests), "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(manifest), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		gvk := o.GroupVersionKind()
+		list, err := disco.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
+			return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/")
+		})
+		if i < 0 {
+			t.Fatalf("%s is not served", gvk)
+		}
+		r := client.Resource(gvk.GroupVersion().WithResource(list.APIResources[i].Name)).Namespace(o.GetNamespace())
+		status := o.Object["status"]
+		if o, err = r.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("create %s: %v", manifest, err)
+		}
+		if status != nil && gvk.Kind != "CustomResourceDefinition" {
+			o.Object["status"] = status
+			if o, err = r.UpdateStatus(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+				t.Fatalf("status of %s: %v", manifest, err)
+			}
+		}
+		if gvk.Kind == "CustomResourceDefinition" {
+			established(t, client, o.GetName())
+		}
+		made = append(made, o)
+	}
+	return made
+}
+
+// established waits until the types of a definition are served.
+func established(t *testing.T, client dynamic.Interface, name string) {
+	t.Helper()
+	gvr := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		o, err := client.Resource(gvr).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not established", name)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// Package server is the list of what runs in `orrery server`: options, start order and
+// shutdown. Nothing else knows all the rooms.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/status"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/template"
+	"orrery.dev/orrery/internal/website"
+)
+
+// Options of the server; the zero value of each nested option set is its default.
+type Options struct {
+	Hub hub.Options
+}
+
+// AddFlags adds the server's flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) { o.Hub.AddFlags(fs) }
+
+// Run starts the hub and every controller, calls ready once all of it answers, and
+// returns when ctx has ended and everything has stopped.
+func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) error) (err error) {
+	ctrl.SetLogger(log)
+	ctx = logr.NewContext(ctx, log)
+
+	// The hub outlives the controllers: they get a context of their own, which ends
+	// before the hub's.
+	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHub()
+	starting, stopStarting := context.WithCancel(hubCtx)
+	defer context.AfterFunc(ctx, stopStarting)()
+	h, err := hub.Start(starting, o.Hub, log.WithName("hub"))
+	if err != nil {
+		return fmt.Errorf("start hub: %w", err)
+	}
+	defer func() {
+		stopHub()
+		err = errors.Join(err, h.Wait())
+	}()
+	if err := run(ctx, h, log, ready); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func run(ctx context.Context, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
+	mirrorDir := filepath.Join(h.DataDir(), "mirror")
+	if err := os.MkdirAll(mirrorDir, 0o700); err != nil {
+		return fmt.Errorf("make the mirror's directory: %w", err)
+	}
+	db, err := store.Open(ctx, mirrorDir)
+	if err != nil {
+		return fmt.Errorf("open mirror store: %w", err)
+	}
+	defer db.Close() //nolint:errcheck // every write was committed when it returned
+
+	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
+		Scheme:  hub.Scheme(),
+		Logger:  log,
+		Metrics: metricsserver.Options{BindAddress: "0"}, // the fleet server serves the metrics
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
+		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+		// Between two replicas of the server there is no lease yet: the data directory's
+		// lock keeps a second one away.
+		LeaderElection:          false,
+		GracefulShutdownTimeout: new(5 * time.Second),
+	})
+	if err != nil {
+		return fmt.Errorf("create manager: %w", err)
+	}
+
+	rooms, err := wire(mgr, h, db, log)
+	if err != nil {
+		return err
+	}
+	rooms.registry.Subscribe(func(e member.Event) { rooms.kubeconfig(h, log, e) })
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return mgr.Start(ctx) })
+	g.Go(func() error { return rooms.fleet.Run(ctx) })
+	g.Go(func() error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return ctx.Err()
+		}
+		return ready(h)
+	})
+	return g.Wait()
+}
+
+// rooms are the parts that others must be able to reach after wiring.
+type rooms struct {
+	registry *member.Registry
+	fleet    *fleet.Server
+}
+
+// wire builds the two flows: intent out (template, placement, apply) and observation
+// in (mirror, status). The order is that of the flows; cycles between them are closed
+// by callbacks here and nowhere else.
+func wire(mgr manager.Manager, h *hub.Hub, db *store.Store, log logr.Logger) (*rooms, error) {
+	var (
+		m       *mirror.Mirror
+		applier *apply.Applier
+	)
+	registry, err := member.Add(mgr, member.Options{
+		HubID:   h.ID(),
+		Observe: func(cluster string) member.Observation { return m.Observation(cluster) },
+		Leave:   func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
+		Left:    func(cluster string) error { return m.Drop(cluster) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add member: %w", err)
+	}
+	m = mirror.New(db, registry, log.WithName("mirror"))
+	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
+		return nil, fmt.Errorf("add mirror: %w", err)
+	}
+	templates, err := template.New(mgr)
+	if err != nil {
+		return nil, fmt.Errorf("add template: %w", err)
+	}
+	placer, err := placement.Add(mgr, placement.Options{Templates: templates, Registry: registry, Mirror: m})
+	if err != nil {
+		return nil, fmt.Errorf("add placement: %w", err)
+	}
+	applier, err = apply.Add(mgr, apply.Options{Registry: registry, Mirror: m, Templates: templates, HubID: h.ID()})
+	if err != nil {
+		return nil, fmt.Errorf("add apply: %w", err)
+	}
+	if err := status.Add(mgr, status.Options{
+		Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
+	}); err != nil {
+		return nil, fmt.Errorf("add status: %w", err)
+	}
+	if err := website.Add(mgr); err != nil {
+		return nil, fmt.Errorf("add website: %w", err)
+	}
+	serving := h.FleetServing()
+	server, err := fleet.New(fleet.Options{
+		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
+		Registry: registry, Mirror: m, Store: db,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create fleet API server: %w", err)
+	}
+	return &rooms{registry: registry, fleet: server}, nil
+}
+
+// kubeconfig keeps a context for each member in the hub's kubeconfig.
+func (r *rooms) kubeconfig(h *hub.Hub, log logr.Logger, e member.Event) {
+	if e.Type == member.Changed {
+		return
+	}
+	names := make([]string, 0)
+	for _, m := range r.registry.Members() {
+		names = append(names, m.Name())
+	}
+	slices.Sort(names)
+	if err := h.WriteKubeconfig(names); err != nil {
+		log.Error(err, "write kubeconfig")
+	}
+}

@@ -1,0 +1,345 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/template"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+const deadline = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	testenv.Main(m, 2) // a hub and a member
+}
+
+// scheduled is a placer that finds every placement good.
+type scheduled struct{}
+
+func (scheduled) Verdict(types.UID) (placement.Verdict, bool) {
+	return placement.Verdict{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: 1}, true
+}
+
+func (scheduled) Subscribe(func(types.NamespacedName)) {}
+
+// counting counts the requests that change something in a namespace.
+type counting struct {
+	next   http.RoundTripper
+	writes *writes
+}
+
+// writes are counted by namespace.
+type writes struct {
+	mu sync.Mutex
+	to map[string]int
+}
+
+func (w *writes) in(namespace string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to[namespace]
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if _, path, ok := strings.Cut(r.URL.Path, "/namespaces/"); ok && r.Method != http.MethodGet {
+		namespace, _, _ := strings.Cut(path, "/")
+		c.writes.mu.Lock()
+		c.writes.to[namespace]++
+		c.writes.mu.Unlock()
+	}
+	return c.next.RoundTrip(r)
+}
+
+// fleet is a hub, its members and the rooms that status works with.
+type fleet struct {
+	t      *testing.T
+	scheme *runtime.Scheme
+	hub    client.Client
+	hubID  string
+	dir    string
+	writes writes
+	stop   func()
+
+	registry *member.Registry
+	mirror   *mirror.Mirror
+	applier  *apply.Applier
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{t: t, scheme: runtime.NewScheme(), dir: t.TempDir(), writes: writes{to: map[string]int{}}}
+	f.must(errors.Join(
+		clientgoscheme.AddToScheme(f.scheme), clusterv1alpha1.AddToScheme(f.scheme),
+		policyv1alpha1.AddToScheme(f.scheme), workv1alpha2.AddToScheme(f.scheme),
+		testenv.InstallCRDs(testenv.Config(0)),
+	))
+	f.hub = f.client(testenv.Config(0))
+	system := &corev1.Namespace{}
+	f.must(f.hub.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	f.hubID = string(system.UID)
+	return f
+}
+
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) client(cfg *rest.Config) client.Client {
+	f.t.Helper()
+	c, err := client.New(cfg, client.Options{Scheme: f.scheme})
+	f.must(err)
+	return c
+}
+
+// start runs the rooms, as orrery server does.
+func (f *fleet) start() {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := testenv.Config(0)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &f.writes} })
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: f.scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:      cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	f.must(err)
+	db, err := store.Open(ctx, f.dir)
+	f.must(err)
+	f.registry, err = member.Add(mgr, member.Options{
+		HubID:         f.hubID,
+		Observe:       func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
+		Leave:         func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) },
+		Left:          func(cluster string) error { return f.mirror.Drop(cluster) },
+		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
+	})
+	f.must(err)
+	f.mirror = mirror.New(db, f.registry, logr.Discard())
+	f.must(mgr.Add(manager.RunnableFunc(f.mirror.Start)))
+	templates, err := template.New(mgr)
+	f.must(err)
+	f.must(templates.Watch(appsv1.SchemeGroupVersion.WithKind("Deployment")))
+	f.applier, err = apply.Add(mgr, apply.Options{Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	f.must(err)
+	w := newWriter(mgr.GetClient(), scheduled{}, f.applier, f.mirror, f.registry, templates)
+	f.must(mgr.Add(manager.RunnableFunc(w.start)))
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-done, db.Close()); err != nil {
+			f.t.Error(err)
+		}
+	})
+	f.t.Cleanup(f.stop)
+}
+
+func (f *fleet) join(name string, kubeconfig []byte) {
+	f.t.Helper()
+	_, err := member.Join(f.t.Context(), f.hub, member.JoinOptions{Name: name, Kubeconfig: kubeconfig, HubID: f.hubID})
+	f.must(err)
+	f.eventually(name+" is reachable", func() error {
+		if m, ok := f.registry.Member(name); !ok || !m.Reachable() {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+}
+
+func (f *fleet) eventually(what string, check func() error) {
+	f.t.Helper()
+	end := time.Now().Add(deadline)
+	err := check()
+	for err != nil {
+		if time.Now().After(end) {
+			f.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		err = check()
+	}
+}
+
+// deploy creates a Deployment and its binding on the hub.
+func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.ResourceBinding {
+	f.t.Helper()
+	labels := map[string]string{"app": name}
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+			},
+		},
+	}
+	f.must(f.hub.Create(f.t.Context(), d))
+	b := &workv1alpha2.ResourceBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name + "-deployment", Finalizers: []string{workv1alpha2.Finalizer}},
+		Spec: workv1alpha2.BindingSpec{
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID},
+			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+			Replicas:  new(int32(2)),
+		},
+	}
+	for _, c := range clusters {
+		b.Spec.Clusters = append(b.Spec.Clusters, workv1alpha2.TargetCluster{Name: c, Replicas: new(int32(2))})
+	}
+	f.must(f.hub.Create(f.t.Context(), b))
+	return b
+}
+
+// runs says in a member that every replica of a Deployment runs.
+func (f *fleet) runs(c client.Client, ns, name string) {
+	f.t.Helper()
+	d := &appsv1.Deployment{}
+	f.must(c.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: name}, d))
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
+	f.must(c.Status().Update(f.t.Context(), d))
+}
+
+// condition waits for a condition of a binding.
+func (f *fleet) condition(b *workv1alpha2.ResourceBinding, kind string, status metav1.ConditionStatus, reason string) {
+	f.t.Helper()
+	f.eventually(fmt.Sprintf("%s is %s/%s", kind, status, reason), func() error {
+		if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(b.Status.Conditions, kind); c == nil || c.Status != status || c.Reason != reason {
+			return fmt.Errorf("it is %+v", c)
+		}
+		return nil
+	})
+}
+
+func TestStatus(t *testing.T) {
+	slow := testenv.StartServer(t)
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(1))
+	f.join("bog", slow.Kubeconfig())
+	oak, bog := f.client(testenv.Config(1)), f.client(slow.Config())
+	ns := testenv.Namespace(t, testenv.Config(0))
+
+	b := f.deploy(ns, "a", "oak", "bog")
+	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	f.condition(b, workv1alpha2.ConditionScheduled, metav1.ConditionTrue, workv1alpha2.ReasonScheduled)
+	if made := f.writes.in(ns); made > 3 {
+		t.Errorf("%d writes to the hub, want at most 3: managedFields, the binding's status, the template's", made)
+	}
+	if len(b.ManagedFields) > 0 {
+		t.Errorf("the binding has managedFields: %v", b.ManagedFields)
+	}
+
+	f.runs(oak, ns, "a")
+	f.runs(bog, ns, "a")
+	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
+	if len(b.ManagedFields) > 0 {
+		t.Errorf("the binding has managedFields: %v", b.ManagedFields)
+	}
+	f.eventually("the template's status adds up", func() error {
+		d := &appsv1.Deployment{}
+		if err := f.hub.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "a"}, d); err != nil {
+			return err
+		}
+		if d.Status.ReadyReplicas != 4 || d.Status.ObservedGeneration != d.Generation {
+			return fmt.Errorf("it is %+v", d.Status)
+		}
+		return nil
+	})
+	body, err := json.Marshal(b)
+	f.must(err)
+	t.Logf("a binding in two clusters is %d bytes of JSON", len(body))
+
+	// Nothing changes: nothing is written, by this process or by the next one.
+	f.quiet("before the restart", b)
+	f.stop()
+	f.start()
+	f.eventually("every result is known", func() error {
+		for _, c := range []string{"oak", "bog"} {
+			if r, ok := f.applier.Result(b.UID, c); !ok || !r.Applied {
+				return fmt.Errorf("%s: %+v", c, r)
+			}
+		}
+		return nil
+	})
+	f.quiet("after the restart", b)
+
+	// A cluster that hangs is unknown, and its last status is kept.
+	written := b.Status.DeepCopy()
+	slow.Signal(t, syscall.SIGSTOP)
+	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable)
+	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	want := written.AggregatedStatus
+	want[0].Health = workv1alpha2.ResourceUnknown
+	if diff := cmp.Diff(want, b.Status.AggregatedStatus); diff != "" {
+		t.Errorf("status of a cluster that hangs (-want +got):\n%s", diff)
+	}
+	slow.Signal(t, syscall.SIGCONT)
+	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
+
+	for _, name := range []string{"oak", "bog"} {
+		c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		f.must(f.hub.Delete(t.Context(), c))
+		f.eventually(name+" has left", func() error {
+			err := f.hub.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return errors.Join(err, errors.New("it has not"))
+		})
+	}
+}
+
+// quiet checks that a binding is not written while others, which change, are: by then it
+// would have been.
+func (f *fleet) quiet(when string, b *workv1alpha2.ResourceBinding) {
+	f.t.Helper()
+	version := b.ResourceVersion
+	for i := range 8 {
+		other := f.deploy(b.Namespace, fmt.Sprintf("%s-%d", strings.ReplaceAll(when, " ", "-"), i), "oak", "bog")
+		f.condition(other, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	}
+	f.must(f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b))
+	if b.ResourceVersion != version {
+		f.t.Errorf("%s: the binding was written although nothing changed", when)
+	}
+}

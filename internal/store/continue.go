@@ -1,0 +1,53 @@
+package store
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+)
+
+// position is a place in the order of a query's answer: the last object of a page.
+type position struct {
+	Query     uint64 `json:"q"`
+	Cluster   string `json:"c"`
+	Namespace string `json:"n"`
+	Name      string `json:"o"`
+}
+
+// token encodes the position for a client, which must not read it.
+func (p position) token(q Query) string {
+	p.Query = q.fingerprint()
+	b, _ := json.Marshal(p) //nolint:errchkjson // strings and a number
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parseContinue decodes the token that a client brought back.
+func parseContinue(q Query) (position, error) {
+	var p position
+	if q.Continue == "" {
+		return p, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(q.Continue)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
+	}
+	if p.Query != q.fingerprint() || p.Cluster == "" || p.Name == "" {
+		return position{}, fmt.Errorf("%w: it was returned for other parameters; list again without it", ErrContinue)
+	}
+	return p, nil
+}
+
+// fingerprint tells queries apart, whatever their limit.
+func (q Query) fingerprint() uint64 {
+	selector := ""
+	if q.Labels != nil {
+		selector = q.Labels.String()
+	}
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q", q.Group, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields) // a hash takes everything
+	return h.Sum64()
+}

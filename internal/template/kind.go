@@ -1,0 +1,184 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// How long a kind that the hub does not serve is left alone before the hub is asked again.
+const (
+	firstRetry = 250 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// kind is one watched kind.
+type kind struct {
+	gvk schema.GroupVersionKind
+
+	mu       sync.RWMutex
+	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
+	failure  error                     // why the kind is not listed
+}
+
+func (k *kind) problem() error {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.failure
+}
+
+// current returns what is known of the objects, and whether it is all of them.
+func (k *kind) current() (store cache.Indexer, listed bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.informer == nil {
+		return nil, false
+	}
+	return k.informer.GetIndexer(), k.informer.HasSynced()
+}
+
+// fail remembers why the kind is not listed, nil when it is, and says so when that is news.
+func (k *kind) fail(c *Cache, failure error) {
+	k.mu.Lock()
+	news := fmt.Sprint(k.failure) != fmt.Sprint(failure)
+	k.failure = failure
+	k.mu.Unlock()
+	if news {
+		c.notify(Event{GVK: k.gvk})
+	}
+}
+
+// run watches the kind until ctx ends. A kind that the hub stops serving is forgotten,
+// which makes its objects unknown, and looked for again.
+func (k *kind) run(ctx context.Context, c *Cache) {
+	wait := firstRetry
+	for ctx.Err() == nil {
+		resource, err := k.find(c)
+		if err == nil {
+			wait = firstRetry
+			err = k.watch(ctx, c, resource)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		k.fail(c, err)
+		logr.FromContextOrDiscard(ctx).V(1).Info("kind is not served", "kind", k.gvk.String(), "reason", err.Error())
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastRetry)
+	}
+}
+
+// find asks the hub for the kind's resource.
+func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
+	none := &meta.NoKindMatchError{GroupKind: k.gvk.GroupKind(), SearchedVersions: []string{k.gvk.Version}}
+	list, err := c.discovery.ServerResourcesForGroupVersion(k.gvk.GroupVersion().String())
+	if apierrors.IsNotFound(err) {
+		return schema.GroupVersionResource{}, none
+	}
+	if err != nil {
+		return schema.GroupVersionResource{}, fmt.Errorf("discover %s: %w", k.gvk.GroupVersion(), err)
+	}
+	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
+		// A subresource may have the kind too.
+		return r.Kind == k.gvk.Kind && !slices.Contains([]byte(r.Name), '/')
+	})
+	if i < 0 {
+		return schema.GroupVersionResource{}, none
+	}
+	resource := list.APIResources[i]
+	if !slices.Contains(resource.Verbs, "list") || !slices.Contains(resource.Verbs, "watch") {
+		return schema.GroupVersionResource{}, fmt.Errorf("%s cannot be listed and watched", k.gvk)
+	}
+	return k.gvk.GroupVersion().WithResource(resource.Name), nil
+}
+
+var errUnserved = errors.New("the hub serves the kind no longer")
+
+// watch lists and watches until ctx ends or the hub no longer serves the resource, which
+// the error says.
+func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersionResource) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	informer := dynamicinformer.NewFilteredDynamicInformer(c.dynamic, resource, corev1.NamespaceAll, 0,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil).Informer()
+	if err := informer.SetTransform(strip); err != nil {
+		return fmt.Errorf("watch %s: %w", resource, err)
+	}
+	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		switch {
+		case apierrors.IsNotFound(err):
+			stop(errUnserved)
+		case !informer.HasSynced():
+			k.fail(c, fmt.Errorf("list %s: %w", resource, err))
+		}
+	}); err != nil {
+		return fmt.Errorf("watch %s: %w", resource, err)
+	}
+	handlers, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { k.changed(c, o) },
+		UpdateFunc: func(_, o any) { k.changed(c, o) },
+		DeleteFunc: func(o any) { k.changed(c, o) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", resource, err)
+	}
+
+	k.set(informer)
+	defer k.set(nil)
+	var announcing sync.WaitGroup
+	announcing.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), handlers.HasSynced) {
+			k.fail(c, nil)
+			c.notify(Event{GVK: k.gvk})
+		}
+	})
+	informer.RunWithContext(ctx)
+	announcing.Wait()
+	return context.Cause(ctx)
+}
+
+func (k *kind) set(informer cache.SharedIndexInformer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.informer = informer
+}
+
+func (k *kind) changed(c *Cache, o any) {
+	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = gone.Obj
+	}
+	if t, ok := o.(*unstructured.Unstructured); ok {
+		c.notify(Event{GVK: k.gvk, Namespace: t.GetNamespace(), Name: t.GetName()})
+	}
+}
+
+// strip drops what nobody reads of a template: who wrote which field, and what kubectl
+// remembers of the last apply. Together they are most of a small object.
+func strip(item any) (any, error) {
+	o, ok := item.(*unstructured.Unstructured)
+	if !ok {
+		return item, nil
+	}
+	o.SetManagedFields(nil)
+	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		o.SetAnnotations(annotations)
+	}
+	return o, nil
+}

@@ -1,0 +1,212 @@
+// Package template keeps in memory the objects on the hub that policies select, one watch
+// for each kind that is asked for. A kind that the hub does not serve yet is watched as
+// soon as it does.
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// State says what is known of a template.
+type State int
+
+// The values of State. Unknown is not Absent: nothing may be deleted because of it.
+const (
+	Unknown State = iota // not listed yet, or the hub does not serve the kind
+	Absent               // the hub has no such object
+	Found                // the hub has it
+)
+
+// Event says that a template appeared, changed or went away. An Event without a name
+// speaks of the kind: all of it is listed now, or there is news of why it is not.
+type Event struct {
+	GVK             schema.GroupVersionKind
+	Namespace, Name string
+}
+
+// Cache holds the hub's objects of every watched kind.
+type Cache struct {
+	discovery discovery.DiscoveryInterface
+	dynamic   dynamic.Interface
+
+	mu          sync.RWMutex
+	kinds       map[schema.GroupVersionKind]*kind
+	start       func(*kind) // nil until the manager starts the cache
+	subscribers []func(Event)
+}
+
+// New returns a Cache that runs with the manager.
+func New(mgr ctrl.Manager) (*Cache, error) {
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("create discovery client: %w", err)
+	}
+	dyn, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("create dynamic client: %w", err)
+	}
+	c := &Cache{discovery: d, dynamic: dyn, kinds: map[schema.GroupVersionKind]*kind{}}
+	if err := mgr.Add(runnable{c}); err != nil {
+		return nil, fmt.Errorf("add templates to the manager: %w", err)
+	}
+	return c, nil
+}
+
+// runnable makes the manager run the cache, on every replica.
+type runnable struct{ cache *Cache }
+
+func (r runnable) NeedLeaderElection() bool { return false }
+
+// Start watches until ctx ends.
+func (r runnable) Start(ctx context.Context) error {
+	c := r.cache
+	var running sync.WaitGroup
+	c.mu.Lock()
+	c.start = func(k *kind) { running.Go(func() { k.run(ctx, c) }) }
+	for _, k := range c.kinds {
+		c.start(k)
+	}
+	c.mu.Unlock()
+
+	<-ctx.Done()
+	c.mu.Lock()
+	c.start = func(*kind) {}
+	c.mu.Unlock()
+	running.Wait()
+	return nil
+}
+
+// errOwn keeps the control plane's own kinds from being placed; the policies' schema
+// refuses them too.
+var errOwn = errors.New("Orrery's own policies, bindings and clusters cannot be placed")
+
+// Watch starts to watch a kind, once; it does not wait for the list. The error says why
+// the kind is not listed, as far as is known: a kind that the hub does not serve matches
+// meta.IsNoMatchError. It is tried again until it works.
+func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
+	switch gvk.Group {
+	case policyv1alpha1.GroupVersion.Group, workv1alpha2.GroupVersion.Group, clusterv1alpha1.GroupVersion.Group:
+		return errOwn
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.kinds[gvk]
+	if !ok {
+		k = &kind{gvk: gvk}
+		c.kinds[gvk] = k
+		if c.start != nil {
+			c.start(k)
+		}
+	}
+	return k.problem()
+}
+
+// Versions returns the watched versions of a kind, in alphabetical order.
+func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var versions []schema.GroupVersionKind
+	for gvk := range maps.Keys(c.kinds) {
+		if gvk.GroupKind() == gk {
+			versions = append(versions, gvk)
+		}
+	}
+	slices.SortFunc(versions, func(a, b schema.GroupVersionKind) int { return strings.Compare(a.Version, b.Version) })
+	return versions
+}
+
+// Get returns a template, which is read-only.
+func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, State) {
+	store, listed := c.store(gvk)
+	if store == nil {
+		return nil, Unknown
+	}
+	item, ok, err := store.GetByKey(cache.NewObjectName(namespace, name).String())
+	if o, is := item.(*unstructured.Unstructured); ok && is && err == nil {
+		return o, Found
+	}
+	if !listed {
+		return nil, Unknown
+	}
+	return nil, Absent
+}
+
+// Listed says whether all templates of a kind are known.
+func (c *Cache) Listed(gvk schema.GroupVersionKind) bool {
+	_, listed := c.store(gvk)
+	return listed
+}
+
+// List returns the templates of a kind in every namespace, in no order. They are
+// read-only. Absent: there are none.
+func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, State) {
+	return c.ListIn(gvk, corev1.NamespaceAll)
+}
+
+// ListIn is List for one namespace; the empty string is every namespace.
+func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstructured.Unstructured, State) {
+	store, listed := c.store(gvk)
+	if !listed {
+		return nil, Unknown
+	}
+	items := []any{}
+	if namespace == corev1.NamespaceAll {
+		items = store.List()
+	} else if found, err := store.ByIndex(cache.NamespaceIndex, namespace); err == nil {
+		items = found
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(items))
+	for _, item := range items {
+		if o, ok := item.(*unstructured.Unstructured); ok {
+			objects = append(objects, o)
+		}
+	}
+	if len(objects) == 0 {
+		return nil, Absent
+	}
+	return objects, Found
+}
+
+// Subscribe calls f after every change. f must not block.
+func (c *Cache) Subscribe(f func(Event)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, f)
+}
+
+func (c *Cache) notify(e Event) {
+	c.mu.RLock()
+	subscribers := c.subscribers
+	c.mu.RUnlock()
+	for _, f := range subscribers {
+		f(e)
+	}
+}
+
+func (c *Cache) store(gvk schema.GroupVersionKind) (store cache.Indexer, listed bool) {
+	c.mu.RLock()
+	k := c.kinds[gvk]
+	c.mu.RUnlock()
+	if k == nil {
+		return nil, false
+	}
+	return k.current()
+}

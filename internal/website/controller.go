@@ -1,0 +1,90 @@
+// Package website turns a git repository into a web site. The controller of the kind
+// Website keeps a Deployment and a Service on the hub for each, which policies place in
+// clusters like anything else there; it knows nothing of clusters. It is the worked
+// example of extending Orrery with a kind of one's own.
+package website
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	"orrery.dev/orrery/internal/reconciler"
+)
+
+// FieldManager owns the fields that the controller sets.
+const FieldManager = "orrery-website"
+
+// byDeployment indexes Websites by the name of their Deployment and Service.
+const byDeployment = "spec.deploymentName"
+
+// Add adds the controller of Websites to the manager.
+func Add(mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &appsv1alpha1.Website{}, byDeployment,
+		func(o client.Object) []string {
+			w, ok := o.(*appsv1alpha1.Website)
+			if !ok {
+				return nil
+			}
+			return []string{w.Spec.DeploymentName}
+		})
+	if err != nil {
+		return fmt.Errorf("index Websites: %w", err)
+	}
+	// By name and not by owner: an object that stands in the way is not owned, and the
+	// Website has to learn that it went. Of the hub's Deployments and Services only the
+	// metadata is cached, since most of them have nothing to do with Websites.
+	named := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return namedAfter(ctx, mgr.GetClient(), o)
+	})
+	err = ctrl.NewControllerManagedBy(mgr).Named("website").
+		For(&appsv1alpha1.Website{}).
+		WatchesMetadata(&appsv1.Deployment{}, named, builder.OnlyMetadata).
+		WatchesMetadata(&corev1.Service{}, named, builder.OnlyMetadata).
+		Complete(newLoop(mgr.GetClient(), mgr.GetAPIReader()))
+	if err != nil {
+		return fmt.Errorf("add website controller: %w", err)
+	}
+	return nil
+}
+
+// namedAfter returns the Websites whose Deployment and Service have the object's name.
+func namedAfter(ctx context.Context, c client.Reader, o client.Object) []reconcile.Request {
+	var sites appsv1alpha1.WebsiteList
+	err := c.List(ctx, &sites, client.InNamespace(o.GetNamespace()), client.MatchingFields{byDeployment: o.GetName()})
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "list Websites by Deployment", "namespace", o.GetNamespace(), "name", o.GetName())
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(sites.Items))
+	for i := range sites.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{
+			Namespace: sites.Items[i].Namespace, Name: sites.Items[i].Name,
+		}})
+	}
+	return requests
+}
+
+func newLoop(c client.Client, live client.Reader) *reconciler.Loop[*appsv1alpha1.Website] {
+	s := &steps{client: c, live: live}
+	return &reconciler.Loop[*appsv1alpha1.Website]{
+		Client:     c,
+		Ready:      appsv1alpha1.ConditionReady,
+		Conditions: func(w *appsv1alpha1.Website) *[]metav1.Condition { return &w.Status.Conditions },
+		Steps: []reconciler.Step[*appsv1alpha1.Website]{
+			{Condition: appsv1alpha1.ConditionDeployed, Run: s.deploy},
+			{Condition: appsv1alpha1.ConditionExposed, Run: s.expose, NonBlocking: true},
+			{Condition: appsv1alpha1.ConditionAvailable, Run: s.available},
+		},
+	}
+}

@@ -1,0 +1,134 @@
+// Command orrery-kube is one multicall binary of the upstream Kubernetes
+// components that Orrery runs as child processes: it acts as the component
+// named by its own file name or, failing that, by its first argument.
+//
+// It is a module of its own because k8s.io/kubernetes needs a replace directive
+// for every staging module; these must not leak into the product's module.
+// The components are never run inside the orrery process: upstream installs
+// process-global signal handlers, feature gates and configz entries, and exits
+// the process on a lost lease.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	_ "time/tzdata" // CronJob time zones, as upstream's own mains import it
+
+	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"golang.org/x/sys/unix"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's auth plugins
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"  // kubernetes_build_info
+	"k8s.io/component-base/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	nodefast "sigs.k8s.io/kwok/kustomize/stage/node/fast"
+	nodeheartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
+	podfast "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
+	kwokconfig "sigs.k8s.io/kwok/pkg/config"
+	kwok "sigs.k8s.io/kwok/pkg/kwok/cmd"
+	kwoklog "sigs.k8s.io/kwok/pkg/log"
+	kwoksignals "sigs.k8s.io/kwok/pkg/utils/signals"
+)
+
+// applets maps a component's name to its main. Each reads os.Args as if it were
+// a program of its own and returns the exit code.
+var applets = map[string]func() int{
+	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
+	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
+	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
+	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
+	"kubectl":                 runKubectl,
+	"kwok":                    runKwok,
+	"version":                 func() int { fmt.Println(version.Get().GitVersion); return 0 },
+}
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	if _, ok := applets[name]; !ok && len(os.Args) > 1 {
+		os.Args = os.Args[1:]
+		name = os.Args[0]
+	}
+	run, ok := applets[name]
+	if !ok {
+		names := make([]string, 0, len(applets))
+		for n := range applets {
+			names = append(names, n)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(os.Stderr, "orrery-kube: unknown component %q; it is one of %s\n", name, strings.Join(names, ", "))
+		os.Exit(2)
+	}
+	os.Exit(run())
+}
+
+func runKubectl() int {
+	// Verbosity must be set before the command is built: building it already
+	// reads the kuberc file and looks for plugins.
+	if _, err := logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)); err != nil {
+		fmt.Fprintln(os.Stderr, "kubectl:", err)
+		return 1
+	}
+	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+		kubectlutil.CheckErr(err) // prints and exits
+	}
+	return 0
+}
+
+// runKwok runs KWOK with its own fast stages (a node is ready at once and renews its
+// lease, a pod runs and is ready at once, a Job's pod completes) unless --config names
+// others.
+func runKwok() int {
+	if !slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "--config") }) {
+		stages, err := stagesFile()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "kwok: keep stages:", err)
+			return 1
+		}
+		defer stages.Close()
+		os.Args = append(os.Args, "--config="+stages.Name())
+	}
+	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.Usage = func() {}
+	ctx, logger := kwoklog.InitFlags(kwoksignals.SetupSignalContext(), flags)
+	ctx, err := kwokconfig.InitFlags(ctx, flags)
+	if err != nil {
+		logger.Error("parse flags", "err", err)
+		return 1
+	}
+	command := kwok.NewCommand(ctx)
+	command.PersistentFlags().AddFlagSet(flags)
+	// Kubernetes' packages register a --version flag of another type for every program
+	// they are in; cobra must not expect its own.
+	command.Version = ""
+	if err := command.ExecuteContext(ctx); err != nil {
+		logger.Error("run", "err", err)
+		return 1
+	}
+	return 0
+}
+
+// stagesFile holds the stages in memory; KWOK reads them by name.
+func stagesFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("stages", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
+	_, err = f.WriteString(strings.Join([]string{
+		nodefast.DefaultNodeInit, nodeheartbeat.DefaultNodeHeartbeatWithLease,
+		podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete,
+	}, "\n---\n"))
+	return f, err
+}

@@ -1,0 +1,53 @@
+package bench
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// bytesPerPlacement returns the bytes that etcd keeps for each placed object and cluster
+// beyond the template as its user made it: the binding, and what placing added to the
+// template. What a template is worth without that is read from one in a namespace that
+// no policy looks at.
+func (f *fleet) bytesPerPlacement(b *testing.B, ns string, count int) float64 {
+	b.Helper()
+	ctx := context.Background()
+	hub := clientset(b, f.cfg)
+	unplaced := "un" + ns
+	namespace(b, hub, unplaced)
+	if _, err := hub.AppsV1().Deployments(unplaced).Create(ctx, deployment(unplaced, "d0000"), metav1.CreateOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{"unix://" + filepath.Join(f.dir, "hub", "etcd", "client.sock")},
+		DialTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer etcd.Close()
+	res, err := etcd.Get(ctx, "/registry/", clientv3.WithPrefix())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var placed, template, bindings int
+	for _, kv := range res.Kvs {
+		size := len(kv.Key) + len(kv.Value)
+		switch key := string(kv.Key); {
+		case strings.Contains(key, "/deployments/"+ns+"/"):
+			placed += size
+		case strings.Contains(key, "/deployments/"+unplaced+"/"):
+			template += size - len("un")*2 // the name of its namespace is longer, in key and value
+		case strings.Contains(key, "/resourcebindings/"+ns+"/"):
+			bindings += size
+		}
+	}
+	b.Logf("template %d bytes, when placed %d; binding %d", template, placed/count, bindings/count)
+	return float64(bindings+placed-count*template) / float64(count*len(f.members))
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var members = []string{"oak", "pine", "birch"}
+
+type deploymentList struct {
+	Items []struct {
+		Metadata struct {
+			Name        string            `json:"name"`
+			Namespace   string            `json:"namespace"`
+			Generation  int64             `json:"generation"`
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Spec struct {
+			Replicas int `json:"replicas"`
+		} `json:"spec"`
+		Status struct {
+			ObservedGeneration int64 `json:"observedGeneration"`
+			Replicas           int   `json:"replicas"`
+			ReadyReplicas      int   `json:"readyReplicas"`
+			AvailableReplicas  int   `json:"availableReplicas"`
+			UpdatedReplicas    int   `json:"updatedReplicas"`
+		} `json:"status"`
+	} `json:"items"`
+}
+
+const boutiquePolicy = `
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterPropagationPolicy
+metadata: {name: boutique}
+spec:
+  resourceSelectors:
+  - {apiVersion: apps/v1, kind: Deployment, namespace: boutique}
+  - {apiVersion: v1, kind: Service, namespace: boutique}
+  - {apiVersion: v1, kind: ServiceAccount, namespace: boutique}
+`
+
+// TestOnlineBoutique places a real application, unchanged, in every cluster.
+func TestOnlineBoutique(t *testing.T) {
+	manifest := filepath.Join("testdata", "online-boutique.yaml")
+	namespace(t, "boutique")
+	apply(t, "hub", boutiquePolicy)
+	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "boutique") })
+	kubectl(t, "hub", "-n", "boutique", "apply", "-f", manifest)
+
+	const workloads = 12
+	eventually(t, 2*time.Minute, func() string {
+		for _, m := range members {
+			var l deploymentList
+			get(t, m, &l, "deployments", "-n", "boutique")
+			if len(l.Items) != workloads {
+				return fmt.Sprintf("%s has %d of %d deployments", m, len(l.Items), workloads)
+			}
+			for _, d := range l.Items {
+				if d.Status.ReadyReplicas != d.Spec.Replicas {
+					return fmt.Sprintf("%s: deployment %s has %d of %d replicas ready", m, d.Metadata.Name, d.Status.ReadyReplicas, d.Spec.Replicas)
+				}
+			}
+		}
+		return ""
+	})
+	// The templates' own statuses add up.
+	eventually(t, 30*time.Second, func() string {
+		var l deploymentList
+		get(t, "hub", &l, "deployments", "-n", "boutique")
+		for _, d := range l.Items {
+			want := d.Spec.Replicas * len(members)
+			s := d.Status
+			if s.ReadyReplicas != want || s.AvailableReplicas != want || s.Replicas != want || s.UpdatedReplicas != want || s.ObservedGeneration != d.Metadata.Generation {
+				return fmt.Sprintf("hub: deployment %s: want %d of everything at generation %d, got %+v", d.Metadata.Name, want, d.Metadata.Generation, s)
+			}
+		}
+		return ""
+	})
+	// So do plain kubectl's own words for it.
+	kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=30s")
+	kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=30s")
+
+	// One query sees them all.
+	eventually(t, 30*time.Second, func() string {
+		var l deploymentList
+		get(t, "fleet", &l, "deployments", "-n", "boutique")
+		if want := workloads * len(members); len(l.Items) != want {
+			return fmt.Sprintf("the fleet shows %d of %d deployments", len(l.Items), want)
+		}
+		return ""
+	})
+
+	kubectl(t, "hub", "-n", "boutique", "delete", "-f", manifest)
+	eventually(t, time.Minute, func() string {
+		for _, m := range members {
+			if left := kubectl(t, m, "get", "deployments,services,serviceaccounts,replicasets,pods,endpointslices", "-n", "boutique", "-o", "name"); left != "" && strings.TrimSpace(left) != "serviceaccount/default" {
+				return fmt.Sprintf("%s still has %s", m, left)
+			}
+		}
+		if left := kubectl(t, "hub", "get", "resourcebindings", "-n", "boutique", "-o", "name"); left != "" {
+			return "the hub still has " + left
+		}
+		return ""
+	})
+	kubectl(t, "hub", "delete", "namespace", "boutique")
+	eventually(t, time.Minute, func() string {
+		for _, m := range members {
+			if left := kubectl(t, m, "get", "namespace", "boutique", "--ignore-not-found", "-o", "name"); left != "" {
+				return fmt.Sprintf("%s still has %s", m, left)
+			}
+			if left := kubectl(t, m, "get", "all,sa", "-A", "-l", "work.orrery.dev/binding", "-o", "jsonpath={.items[?(@.metadata.namespace=='boutique')].metadata.name}"); left != "" {
+				return fmt.Sprintf("%s still has %s", m, left)
+			}
+		}
+		return ""
+	})
+}

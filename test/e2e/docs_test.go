@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// elsewhere are the commands of the documents that another test runs, or that TestMain
+// runs around them all.
+var elsewhere = map[string]string{
+	"make build":              "`make test` depends on it",
+	"make demo":               "make build, then the `orrery demo up` of TestMain",
+	"make check":              "continuous integration runs it first",
+	"make test":               "this is it",
+	"make bench":              "it measures; it is run when figures are taken",
+	"make generate":           "`make check` runs it",
+	"orrery demo up --detach": "TestMain",
+	"orrery demo down":        "TestMain",
+	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin, with a cluster to join",
+	"orrery cluster unjoin mine": "TestJoinAndUnjoin",
+}
+
+// TestDocuments runs every command that a document shows, block after block in one shell
+// for each document, as a reader would.
+func TestDocuments(t *testing.T) {
+	documents, err := filepath.Glob(filepath.Join(testenv.Root(), "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"README.md", "CONTRIBUTING.md"} {
+		documents = append(documents, filepath.Join(testenv.Root(), name))
+	}
+	bin := t.TempDir()
+	for name, target := range map[string]string{"orrery": orreryBinary(), "orrery-kube": testenv.KubeBinary(), "kubectl": testenv.KubeBinary()} {
+		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, document := range documents {
+		script := commands(t, document)
+		if script == "" {
+			continue
+		}
+		t.Run(filepath.Base(document), func(t *testing.T) {
+			cmd := exec.Command("bash", "-euo", "pipefail", "-x", "-c", script)
+			cmd.Dir = testenv.Root()
+			// The documents use the default place of the demo, the hub's context unless they
+			// name one, and a kubectl on PATH.
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dataDir, "kubeconfig"), "PATH="+bin+":"+os.Getenv("PATH"))
+			start := time.Now()
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("after %s: %v\n%s", time.Since(start), err, out)
+			}
+			t.Logf("%s", out)
+		})
+	}
+}
+
+// commands returns the shell blocks of a document without the lines that run elsewhere.
+func commands(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	inside := false
+	for _, line := range strings.Split(string(text), "\n") {
+		switch {
+		case strings.HasPrefix(line, "```sh"):
+			inside = true
+			continue
+		case strings.HasPrefix(line, "```"):
+			inside = false
+		}
+		command, _, _ := strings.Cut(line, " #")
+		if _, ok := elsewhere[strings.TrimSpace(command)]; inside && !ok {
+			fmt.Fprintln(&script, line)
+		}
+	}
+	return strings.TrimSpace(script.String())
+}

@@ -1,0 +1,105 @@
+// Package layers holds the rules about who may import whom.
+package layers
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "orrery.dev/orrery/"
+
+// order is the direction of the flows: a room imports only rooms that stand before it.
+// ARCHITECTURE.md draws the same.
+var order = []string{
+	"api", "config/crd",
+	"internal/process", "internal/reconciler",
+	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/render",
+	"internal/store",
+	"internal/hub", "internal/member", "internal/mirror", "internal/template",
+	"internal/placement", "internal/apply", "internal/status",
+	"internal/website",
+	"internal/search", "internal/proxy", "internal/fleet",
+	"internal/server",
+	"internal/demo",
+	"internal/testenv", "internal/cli", "cmd", "test",
+}
+
+// pure rooms decide; they reach no API server, no disk and no process.
+var pure = []string{"api", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/render"}
+
+// clients are the modules that talk to API servers.
+var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}
+
+func TestRoomsImportOnlyRoomsBeforeThem(t *testing.T) {
+	for _, line := range goList(t, "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
+		path, imports, _ := strings.Cut(line, " ")
+		here := room(t, path)
+		for _, i := range strings.Fields(imports) {
+			if !strings.HasPrefix(i, module) {
+				continue
+			}
+			if there := room(t, i); there > here {
+				t.Errorf("%s imports %s, which comes after it in the flow; turn the dependency round with a callback that internal/server connects", path, i)
+			}
+		}
+	}
+}
+
+func TestPureRoomsReachNoClient(t *testing.T) {
+	for _, p := range pure {
+		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+p+"/...") {
+			for _, c := range clients {
+				if strings.HasPrefix(dep+"/", c) {
+					t.Errorf("%s depends on %s: it must stay pure", p, dep)
+				}
+			}
+			if dep == "os/exec" || dep == "database/sql" {
+				t.Errorf("%s depends on %s: it must stay pure", p, dep)
+			}
+		}
+	}
+}
+
+func TestStoreKnowsNoController(t *testing.T) {
+	for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./internal/store/...") {
+		if strings.HasPrefix(dep, clients[0]) || (strings.HasPrefix(dep, module) && dep != module+"internal/store") {
+			t.Errorf("internal/store depends on %s", dep)
+		}
+	}
+}
+
+func TestRoomsAreNouns(t *testing.T) {
+	for _, path := range goList(t, "{{.ImportPath}}", "./...") {
+		for _, element := range strings.Split(strings.TrimPrefix(path, module), "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "pkg"}, element) {
+				t.Errorf("%s: a function lives with its concept, not in %q", path, element)
+			}
+		}
+	}
+}
+
+// room returns the place of a package in order.
+func room(t *testing.T, path string) int {
+	t.Helper()
+	path = strings.TrimPrefix(path, module)
+	for i, r := range order {
+		if path == r || strings.HasPrefix(path, r+"/") {
+			return i
+		}
+	}
+	t.Fatalf("package %s has no place in the order of rooms: add it to test/layers and ARCHITECTURE.md", path)
+	return 0
+}
+
+func goList(t *testing.T, format string, args ...string) []string {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-f", format}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
