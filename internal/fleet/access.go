@@ -62,7 +62,8 @@ func (a *access) path(ctx context.Context, path string) error {
 	if err != nil || verdict.Allowed {
 		return err
 	}
-	return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("User %q cannot get path %q", who.GetName(), path))
+	message := fmt.Sprintf("User %q cannot get path %q", who.GetName(), path)
+	return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(message))
 }
 
 func (a *access) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (user.Info, authorizationv1.SubjectAccessReviewStatus, error) {

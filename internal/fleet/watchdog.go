@@ -20,6 +20,7 @@ import (
 	"orrery.dev/orrery/internal/fleet/answer"
 )
 
+//nolint:gochecknoglobals // registered once for each process
 var requests = promauto.NewHistogramVec(prometheus.HistogramOpts{
 	Name:    "orrery_fleet_request_duration_seconds",
 	Help:    "Duration of requests to the fleet API by what they reached, method and status code. Streams count until they end.",
@@ -106,7 +107,7 @@ func method(m string) string {
 // recovered keeps a request that panics from being more than that request's failure.
 func recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
+		defer func() { //nolint:contextcheck // the request has it
 			p := recover()
 			if p == nil {
 				return

@@ -113,7 +113,7 @@ func (d dataDir) lock() (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		var pid [20]byte
-		n, _ := f.Read(pid[:]) //nolint:errcheck // then there is none to name
+		n, _ := f.Read(pid[:]) // an error leaves none to name
 		return nil, fmt.Errorf("data directory %s is in use by process %s: stop that one, or choose another directory with --data-dir", d, bytes.TrimSpace(pid[:n]))
 	}
 	// In place: a rename would leave the lock on a file that nobody finds.
@@ -148,7 +148,7 @@ func (d dataDir) checkSpace() error {
 // writeFile replaces the file's content at once, readable by its owner only, and does
 // nothing when the file has that content already.
 func writeFile(path string, content []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) { //nolint:gosec // it lies in the data directory
 		return nil
 	}
 	// CreateTemp makes it 0600.

@@ -36,7 +36,7 @@ func TestDataDirRefused(t *testing.T) {
 			func(t *testing.T, dir string) string {
 				t.Helper()
 				write(t, filepath.Join(dir, "thesis.tex"), "")
-				if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is the case
+				if err := os.Chmod(dir, 0o755); err != nil {
 					t.Fatal(err)
 				}
 				return dir
@@ -74,14 +74,14 @@ func TestDataDirRefused(t *testing.T) {
 
 func TestDataDirIsPrivate(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is the case
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	lock, err := dataDir(dir).open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close() //nolint:errcheck // a test
+	defer lock.Close()
 	info, err := os.Stat(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ type FleetServing struct{ Address, CertFile, KeyFile string }
 // Start starts the hub, or connects to the API server that the options name, and returns
 // when it answers and Orrery's kinds are installed. The hub runs until ctx ends.
 func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
-	o, err := o.complete()
+	o, err := complete(o)
 	if err != nil {
 		return nil, err
 	}

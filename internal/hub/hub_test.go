@@ -167,7 +167,7 @@ func TestEmbedded(t *testing.T) {
 			t.Errorf("want a refusal that names port and flag, got: %v", err)
 		}
 	})
-	t.Run("WritesAKubeconfig", func(t *testing.T) { checkKubeconfig(t, h, hub) })
+	t.Run("WritesAKubeconfig", func(t *testing.T) { checkKubeconfig(t, h) })
 	t.Run("RenewsCertificatesWhileRunning", func(t *testing.T) { checkRenewal(t, h, &c) })
 	t.Run("SurvivesKillingEtcd", func(t *testing.T) { checkKill(t, h, etcdProcess) })
 	t.Run("SurvivesKillingTheAPIServer", func(t *testing.T) { checkKill(t, h, apiserverProcess) })
@@ -351,7 +351,7 @@ func checkFleet(t *testing.T, h *Hub) {
 		ReadHeaderTimeout: time.Second,
 		TLSConfig:         &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxy, MinVersion: tls.VersionTLS13},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write([]byte(r.Header.Get("X-Remote-User"))) //nolint:errcheck,gosec // a test
+			_, _ = w.Write([]byte(r.Header.Get("X-Remote-User"))) //nolint:gosec // a test
 		}),
 	}
 	done := make(chan error, 1)
@@ -370,7 +370,7 @@ func checkFleet(t *testing.T, h *Hub) {
 	})
 }
 
-func checkKubeconfig(t *testing.T, h *Hub, hub kubernetes.Interface) {
+func checkKubeconfig(t *testing.T, h *Hub) {
 	t.Helper()
 	if err := h.WriteKubeconfig([]string{"oak", "elm"}); err != nil {
 		t.Fatal(err)
@@ -431,7 +431,7 @@ func checkRenewal(t *testing.T, h *Hub, c *clock) {
 		if err != nil {
 			return err
 		}
-		defer conn.Close() //nolint:errcheck // a test
+		defer conn.Close()
 		if served := conn.ConnectionState().PeerCertificates[0]; !served.Equal(leafOf(t, h, apiserverCert)) {
 			return errors.New("it is still the old one")
 		}

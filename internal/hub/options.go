@@ -79,7 +79,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 }
 
 // complete fills in what is unset and returns every mistake in what is set.
-func (o Options) complete() (Options, error) {
+func complete(o Options) (Options, error) {
 	var errs []error
 	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir())
 	o.BindAddress = cmp.Or(o.BindAddress, loopbackAddress)
@@ -125,7 +125,7 @@ func (o Options) complete() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-func (o Options) external() bool { return o.Kubeconfig != "" }
+func (o *Options) external() bool { return o.Kubeconfig != "" }
 
 const kubeBinaryName = "orrery-kube"
 

@@ -93,7 +93,7 @@ func leaves(o Options) []leaf {
 // serverIPs are the addresses by which clients reach a server that is bound to address.
 func serverIPs(address string) []net.IP {
 	bound := net.ParseIP(address)
-	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, serviceIP, bound}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(serviceIP), bound}
 	if !bound.IsUnspecified() {
 		return ips
 	}

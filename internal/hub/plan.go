@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"fmt"
 	"net"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,18 +23,18 @@ const (
 const serviceCIDR = "10.96.0.0/12"
 
 // serviceIP is the first of serviceCIDR, the kubernetes Service's.
-var serviceIP = net.IPv4(10, 96, 0, 1)
+const serviceIP = "10.96.0.1"
 
 // frugal makes a component collect garbage sooner: it halves what a mostly idle API
 // server holds. There is no GOMEMLIMIT: what a hub needs grows with its fleet, and at
 // the limit it would do nothing but collect garbage.
-var frugal = map[string]string{"GOGC": "50"}
+func frugal() map[string]string { return map[string]string{"GOGC": "50"} }
 
 // Plan returns the processes that Start runs with these options. It starts and writes
 // nothing, and the plan holds no secrets. A port that is still to be chosen may come out
 // different when the hub starts.
 func Plan(o Options) (process.Plan, error) {
-	o, err := o.complete()
+	o, err := complete(o)
 	if err != nil {
 		return process.Plan{}, err
 	}
@@ -87,7 +85,7 @@ func etcd(o Options, d dataDir) process.Process {
 		args = append(args, "--unsafe-no-fsync")
 	}
 	return process.Process{
-		Name: etcdProcess, Dir: d.etcd(), Env: frugal,
+		Name: etcdProcess, Dir: d.etcd(), Env: frugal(),
 		Command: append([]string{o.KubeBinary, "etcd"}, args...),
 		Ready:   &process.Probe{File: &process.FileProbe{Path: filepath.Join(d.etcd(), socket)}},
 	}
@@ -95,12 +93,10 @@ func etcd(o Options, d dataDir) process.Process {
 
 // disabledAdmission lists what belongs where pods run: it would change or refuse
 // templates according to what the hub has, instead of what the members have.
-var disabledAdmission = []string{
-	"DefaultIngressClass", "DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger",
-	"NodeDeclaredFeatureValidator", "PersistentVolumeClaimResize", "PodGroupProtection",
-	"PodGroupWorkloadExists", "PodResizeValidator", "PodSecurity", "PodTopologyLabels", "Priority",
-	"ResourceQuota", "RuntimeClass", "ServiceAccount", "StorageObjectInUseProtection", "TaintNodesByCondition",
-}
+const disabledAdmission = "DefaultIngressClass,DefaultStorageClass,DefaultTolerationSeconds,LimitRanger," +
+	"NodeDeclaredFeatureValidator,PersistentVolumeClaimResize,PodGroupProtection," +
+	"PodGroupWorkloadExists,PodResizeValidator,PodSecurity,PodTopologyLabels,Priority," +
+	"ResourceQuota,RuntimeClass,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition"
 
 func apiserver(o Options, d dataDir) process.Process {
 	advertised := o.BindAddress
@@ -108,7 +104,7 @@ func apiserver(o Options, d dataDir) process.Process {
 		advertised = loopbackAddress
 	}
 	return process.Process{
-		Name: apiserverProcess, Dir: d.etcd(), Env: frugal, After: []string{etcdProcess},
+		Name: apiserverProcess, Dir: d.etcd(), Env: frugal(), After: []string{etcdProcess},
 		Command: []string{
 			o.KubeBinary, "kube-apiserver",
 			"--etcd-servers=unix://client.sock",
@@ -137,7 +133,7 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--requestheader-uid-headers=X-Remote-Uid",
-			"--disable-admission-plugins=" + strings.Join(disabledAdmission, ","),
+			"--disable-admission-plugins=" + disabledAdmission,
 			// One server needs neither fairness between its clients' flows, nor leases and
 			// endpoints by which its replicas find each other; the leases would be written
 			// every ten seconds.
@@ -160,19 +156,17 @@ func apiserver(o Options, d dataDir) process.Process {
 
 // controllers of Kubernetes that serve a hub. Those that make pods, endpoints or
 // volumes of templates run in the members.
-var controllers = []string{
-	"certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
-	"clusterrole-aggregation-controller", "garbage-collector-controller", "namespace-controller",
-	"serviceaccount-token-controller", "ttl-after-finished-controller",
-}
+const controllers = "certificatesigningrequest-cleaner-controller,certificatesigningrequest-signing-controller," +
+	"clusterrole-aggregation-controller,garbage-collector-controller,namespace-controller," +
+	"serviceaccount-token-controller,ttl-after-finished-controller"
 
 func controllerManager(o Options, d dataDir) process.Process {
 	return process.Process{
-		Name: controllerManagerProcess, Env: frugal, After: []string{apiserverProcess},
+		Name: controllerManagerProcess, Env: frugal(), After: []string{apiserverProcess},
 		Command: []string{
 			o.KubeBinary, "kube-controller-manager",
 			"--kubeconfig=" + d.controllerManagerKubeconfig(),
-			"--controllers=" + strings.Join(controllers, ","),
+			"--controllers=" + controllers,
 			"--leader-elect=false",
 			"--use-service-account-credentials=false",
 			"--secure-port=0",
@@ -186,10 +180,10 @@ func controllerManager(o Options, d dataDir) process.Process {
 }
 
 // serverURL is where clients on this machine reach the embedded API server.
-func (o Options) serverURL() string {
+func (o *Options) serverURL() string {
 	host := o.BindAddress
 	if net.ParseIP(host).IsUnspecified() {
 		host = loopbackAddress
 	}
-	return fmt.Sprintf("https://%s", net.JoinHostPort(host, strconv.Itoa(o.SecurePort)))
+	return "https://" + net.JoinHostPort(host, strconv.Itoa(o.SecurePort))
 }

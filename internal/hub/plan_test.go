@@ -19,7 +19,7 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
+	names := make([]string, 0, len(p.Processes))
 	for _, process := range p.Processes {
 		names = append(names, process.Name)
 	}
@@ -31,7 +31,7 @@ func TestPlan(t *testing.T) {
 	}
 
 	// With everything there, too, it names files and holds none of their content.
-	o, err := embedded(dir).complete()
+	o, err := complete(embedded(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close() //nolint:errcheck // a test
+	defer lock.Close()
 	keys := pki{dir: d, leaves: leaves(o), now: o.now}
 	if _, err := keys.ensure(); err != nil {
 		t.Fatal(err)

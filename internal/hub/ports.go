@@ -109,7 +109,7 @@ func checkPort(ctx context.Context, address string, port int, flag string) error
 
 // fleetAddress is where the fleet API listens: only an API server elsewhere needs it to
 // be reachable from elsewhere.
-func (o Options) fleetAddress() string {
+func (o *Options) fleetAddress() string {
 	if o.external() {
 		return o.BindAddress
 	}

@@ -79,7 +79,7 @@ func (c *cluster) run(ctx context.Context) {
 	defer close(c.stopped)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.quit, cancel)()
+	defer context.AfterFunc(c.quit, cancel)() //nolint:contextcheck // stop ends it, beside ctx
 	log := logr.FromContextOrDiscard(ctx).WithValues("cluster", c.name)
 	ctx = logr.NewContext(ctx, log)
 	if err := c.prepare(ctx); err != nil {

@@ -76,7 +76,7 @@ func (m *Mirror) changed(e member.Event) {
 		m.mu.RLock()
 		defer m.mu.RUnlock()
 		m.run(func(context.Context) {
-			if err := m.Drop(e.Name); err != nil {
+			if err := m.Drop(e.Name); err != nil { //nolint:contextcheck // begun, it is finished
 				m.log.Error(err, "Cluster left, and its mirror could not be dropped; it is when the cluster joins again", "cluster", e.Name)
 			}
 			m.mu.Lock()
@@ -125,7 +125,7 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 
 // Drop stops observing a cluster and forgets everything that was observed of it. The
 // cluster is mirrored again when a Cluster with another UID has its name.
-func (m *Mirror) Drop(name string) error { //nolint:contextcheck // it is finished whoever asked for it goes away
+func (m *Mirror) Drop(name string) error {
 	m.mu.Lock()
 	c := m.clusters[name]
 	if c != nil {

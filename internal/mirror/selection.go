@@ -12,7 +12,9 @@ import (
 )
 
 // Types that the mirror itself needs: capacity, namespaces, and changes of the API list.
-var ( //nolint:gochecknoglobals // constants, of a type that has none
+//
+//nolint:gochecknoglobals // constants, of a type that has none
+var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}
 	pods        = schema.GroupResource{Resource: "pods"}

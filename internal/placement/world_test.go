@@ -2,8 +2,9 @@ package placement
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,13 +12,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,8 +30,6 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
-
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
@@ -54,12 +52,13 @@ const patience = 60 * time.Second
 type world struct {
 	t         *testing.T
 	ctx       context.Context //nolint:containedctx // a test's own
-	client    client.WithWatch
+	client    client.Client
 	namespace string
 	clusters  []string
 	fleet     *fakeFleet
 
 	controller *Controller
+	recorder   *recorder
 	stop       func()
 }
 
@@ -120,7 +119,7 @@ func newWorld(t *testing.T, n int) *world {
 	if err := installed(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.NewWithWatch(testenv.Config(0), client.Options{Scheme: newScheme()})
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +152,13 @@ func (w *world) join(letter string) {
 func (w *world) start() {
 	w.t.Helper()
 	w.fleet.required, w.fleet.subscribers = map[schema.GroupVersionKind]bool{}, nil
-	mgr, err := ctrl.NewManager(testenv.Config(0), ctrl.Options{
+	w.recorder = &recorder{}
+	config := testenv.Config(0)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		w.recorder.next = next
+		return w.recorder
+	})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: newScheme(), Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	if err != nil {
@@ -379,36 +384,25 @@ func (w *world) waitStatus(p client.Object, claimed int32, reasons map[string]st
 	return status
 }
 
-// writes counts the writes to an object while f runs: the versions that a watch sees.
-func (w *world) versions(list client.ObjectList, f func()) (versions []string) {
-	w.t.Helper()
-	watcher, err := w.client.Watch(w.ctx, list)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	f()
-	watcher.Stop()
-	for e := range watcher.ResultChan() {
-		o, err := meta.Accessor(e.Object)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		versions = append(versions, fmt.Sprint(e.Type, " ", o.GetName(), " ", o.GetResourceVersion()))
-	}
-	return versions
+// recorder notes the requests of the controller that write.
+type recorder struct {
+	mu     sync.Mutex
+	writes []string
+	next   http.RoundTripper
 }
 
-func asUnstructured(w *world, o any) *unstructured.Unstructured {
-	w.t.Helper()
-	raw, err := json.Marshal(o)
-	if err != nil {
-		w.t.Fatal(err)
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodGet {
+		r.mu.Lock()
+		r.writes = append(r.writes, req.Method+" "+req.URL.Path)
+		r.mu.Unlock()
 	}
-	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON(raw); err != nil {
-		w.t.Fatal(err)
-	}
-	return u
+	return r.next.RoundTrip(req)
 }
 
-func uid(o client.Object) types.UID { return o.GetUID() }
+// of returns the writes so far whose path has a part.
+func (r *recorder) of(part string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.writes), func(w string) bool { return !strings.Contains(w, part) })
+}

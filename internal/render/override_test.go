@@ -25,7 +25,8 @@ func TestOverriders(t *testing.T) {
 	}{
 		"ImageRegistryEverywhere": {
 			deployment, `{imageOverrider: [{component: Registry, operator: replace, value: mirror.local}]}`,
-			"/spec/template/spec", map[string]any{
+			"/spec/template/spec",
+			map[string]any{
 				"initContainers": []any{map[string]any{"name": "init", "image": "mirror.local/busybox"}},
 				"containers": []any{
 					map[string]any{"name": "main", "image": "mirror.local/team/app:v1", "command": []any{"run", "-v"}, "args": []any{"--a", "--b"}},
@@ -65,7 +66,8 @@ func TestOverriders(t *testing.T) {
 		},
 		"Plaintext": {
 			deployment, `{plaintext: [{path: /spec/replicas, operator: replace, value: 7}, {path: /metadata/annotations/a~1b, operator: add, value: "1"}, {path: /metadata/annotations/note, operator: remove}]}`,
-			"/metadata/annotations", map[string]any{"a/b": "1"},
+			"/metadata/annotations",
+			map[string]any{"a/b": "1"},
 		},
 		"PlaintextKeepsNumbers": {deployment, `{plaintext: [{path: /spec/revisionHistoryLimit, operator: add, value: 3}]}`, "/spec/revisionHistoryLimit", int64(3)},
 		"OrderOfTheFields": { // the image first, then the patch that says otherwise

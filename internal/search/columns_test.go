@@ -91,7 +91,7 @@ func cells(t *testing.T, client *http.Client, req *http.Request) []string {
 	if err := json.Unmarshal(body, &table); err != nil || table.Kind != "Table" || len(table.Rows) != 1 {
 		t.Fatalf("%s: not a table of one row: %v: %s", req.URL, err, body)
 	}
-	var all []string
+	all := make([]string, 0, len(table.ColumnDefinitions))
 	for i, d := range table.ColumnDefinitions {
 		name := d.Name
 		if d.Format == "name" {

@@ -63,8 +63,8 @@ func threeClusters(t *testing.T) *fleet {
 
 // found are the objects of a list, as cluster/namespace/name.
 func found(body map[string]any) []string {
-	names := []string{}
 	items, _ := body["items"].([]any)
+	names := make([]string, 0, len(items))
 	for _, i := range items {
 		o := unstructured.Unstructured{Object: i.(map[string]any)}
 		names = append(names, o.GetAnnotations()[fleetv1alpha1.ClusterAnnotation]+"/"+o.GetNamespace()+"/"+o.GetName())
@@ -127,9 +127,9 @@ func TestObjectsAreWhole(t *testing.T) {
 func TestPages(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(podKind, "pods", true, "elm", "oak")
-	var want []string
+	want := make([]string, 0, 2*(pageSize+10))
 	for _, cluster := range []string{"elm", "oak"} {
-		var pods []*unstructured.Unstructured
+		pods := make([]*unstructured.Unstructured, 0, pageSize+10)
 		for i := range pageSize + 10 {
 			pods = append(pods, newObject(podKind, "shop", fmt.Sprintf("p%04d", i)))
 			want = append(want, cluster+"/shop/"+pods[i].GetName())

@@ -117,7 +117,7 @@ func (f *fleet) serve(gvk schema.GroupVersionKind, resource string, namespaced b
 // put stores objects as the mirror would.
 func (f *fleet) put(t *testing.T, cluster, resource string, objects ...*unstructured.Unstructured) {
 	t.Helper()
-	var changes []store.Change
+	changes := make([]store.Change, 0, len(objects))
 	for _, o := range objects {
 		o = o.DeepCopy()
 		o.SetManagedFields(nil)
@@ -184,8 +184,14 @@ func (f *fleet) fill(t *testing.T, keep func(cluster string, o *unstructured.Uns
 	}
 }
 
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // ask sends a request and returns the answer, which must be JSON.
-func (f *fleet) ask(t *testing.T, method, path, accept string) (*http.Response, map[string]any) {
+func (f *fleet) ask(t *testing.T, method, path, accept string) (reply, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, f.url+path, nil)
 	if err != nil {
@@ -203,7 +209,7 @@ func (f *fleet) ask(t *testing.T, method, path, accept string) (*http.Response, 
 	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	return resp, body
+	return reply{resp.StatusCode, resp.Header}, body
 }
 
 // kubectl runs the real one against the fleet.

@@ -144,7 +144,7 @@ func (s *statements) prepare(ctx context.Context, db *sql.DB) error {
 			AND (key, value) IN (SELECT key, value FROM json_each(?))`,
 	} {
 		var err error
-		if *stmt, err = db.PrepareContext(ctx, query); err != nil {
+		if *stmt, err = db.PrepareContext(ctx, query); err != nil { //nolint:sqlclosecheck // close does
 			return fmt.Errorf("prepare %q: %w", query, err)
 		}
 	}

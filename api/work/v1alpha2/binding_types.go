@@ -20,7 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].reason`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
-// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.spec.clusters[*].name`
+// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Scheduled")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ResourceBinding struct {
 	metav1.TypeMeta `json:",inline"`
@@ -46,7 +46,7 @@ type ResourceBinding struct {
 // +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.conditions[?(@.type=="Healthy")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="FullyApplied")].reason`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
-// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.spec.clusters[*].name`
+// +kubebuilder:printcolumn:name="Clusters",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Scheduled")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterResourceBinding struct {
 	metav1.TypeMeta `json:",inline"`

@@ -1,0 +1,553 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+const (
+	scheduled = workv1alpha2.ReasonScheduled
+	ready     = policyv1alpha1.ConditionReady
+	claimed   = policyv1alpha1.ConditionClaimed
+	disputed  = policyv1alpha1.ConditionUndisputed
+)
+
+func TestOneWrite(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.ConflictResolution = policyv1alpha1.ConflictOverwrite
+	p.Spec.PreserveResourcesOnDeletion = new(true)
+	w.create(p)
+	web := deployment("web", 3, nil)
+	w.create(web)
+
+	b := w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
+	if diff := cmp.Diff(workv1alpha2.BindingSpec{
+		Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: web.UID},
+		PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p", Generation: 1},
+		Replicas:  new(int32(3)), Clusters: b.Spec.Clusters,
+		ConflictResolution: policyv1alpha1.ConflictOverwrite, PreserveResourcesOnDeletion: true,
+	}, b.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	if !slices.Contains(b.Finalizers, workv1alpha2.Finalizer) {
+		t.Errorf("finalizers %v", b.Finalizers)
+	}
+	w.waitStatus(p, 1, map[string]string{
+		ready: policyv1alpha1.ReasonReady, claimed: policyv1alpha1.ReasonClaimed, disputed: policyv1alpha1.ReasonUndisputed,
+	})
+
+	// The template's status, and labels nobody asks for, are no reason to write.
+	update(w, web, func(d *appsv1.Deployment) { d.Labels = map[string]string{"a": "b"} })
+	web.Status.Replicas = 6
+	if err := w.client.Status().Update(w.ctx, web); err != nil {
+		t.Fatal(err)
+	}
+	w.create(deployment("last", 1, nil))
+	w.waitPlaced("last-deployment", "a=1 b=1", scheduled)
+	path := "/apis/work.orrery.dev/v1alpha2/namespaces/" + w.namespace + "/resourcebindings"
+	if diff := cmp.Diff([]string{"POST " + path, "POST " + path}, w.recorder.of(path)); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+	if got := w.recorder.of("/apis/apps/"); len(got) > 0 {
+		t.Errorf("writes to templates: %v", got)
+	}
+	w.fleet.mu.Lock()
+	defer w.fleet.mu.Unlock()
+	if !w.fleet.required[appsv1.SchemeGroupVersion.WithKind("Deployment")] {
+		t.Error("the mirror was not asked for Deployments")
+	}
+}
+
+func TestRestartWritesNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ReplicaScheduling = divided(nil)
+	w.create(p)
+	other := w.clusterPolicy("other", deployments())
+	w.create(other)
+	for i := range 10 {
+		w.create(deployment(fmt.Sprint("web-", i), 4, nil))
+	}
+	for i := range 10 {
+		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
+	}
+	w.waitStatus(p, 10, map[string]string{ready: policyv1alpha1.ReasonReady})
+
+	w.stop()
+	w.fleet.change(func() { // at first, nobody has been asked yet
+		for _, c := range w.clusters {
+			w.fleet.unreachable[c], w.fleet.presence[c] = true, scheduler.Unknown
+		}
+	})
+	w.start()
+	for i := range 10 {
+		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
+	}
+	w.fleet.change(func() {
+		clear(w.fleet.unreachable)
+		clear(w.fleet.presence)
+	})
+	// When the policy counts one more, everything that came before has been looked at.
+	w.create(deployment("last", 4, nil))
+	w.waitPlaced("last-deployment", "a=2 b=2", scheduled)
+	w.waitStatus(p, 11, nil)
+	if got := w.recorder.of("/resourcebindings"); len(got) != 1 {
+		t.Errorf("writes to bindings: %v", got)
+	}
+	if got := w.recorder.of("/propagationpolicies/p/status"); len(got) != 1 {
+		t.Errorf("writes of policy status: %v", got)
+	}
+}
+
+func TestClaimPrecedence(t *testing.T) {
+	w := newWorld(t, 1)
+	web := deployment("web", 1, map[string]string{"app": "web"})
+	w.create(web)
+	wide := w.clusterPolicy("wide", deployments())
+	wide.Spec.Priority = 100
+	w.create(wide)
+	follow := func(kind, name string) {
+		t.Helper()
+		w.eventually("policy of web", func() error {
+			if b := w.binding("web-deployment"); b == nil || b.Spec.PolicyRef.Kind != kind || b.Spec.PolicyRef.Name != name {
+				return fmt.Errorf("binding follows %+v, want %s %s", b, kind, name)
+			}
+			return nil
+		})
+	}
+	follow("ClusterPropagationPolicy", wide.Name)
+
+	z := w.policy("z", deployments())
+	w.create(z)
+	follow("PropagationPolicy", "z")
+	w.waitStatus(wide, 0, map[string]string{
+		ready: policyv1alpha1.ReasonLostClaim, claimed: policyv1alpha1.ReasonLostClaim, disputed: policyv1alpha1.ReasonLostClaim,
+	}, fmt.Sprintf("Deployment %s/web is claimed by PropagationPolicy %s/z", w.namespace, w.namespace))
+
+	a := w.policy("a", deployments())
+	w.create(a)
+	follow("PropagationPolicy", "a")
+	update(w, z, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.ResourceSelectors[0].Name = "web" })
+	follow("PropagationPolicy", "z")
+	update(w, a, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Priority = 1 })
+	follow("PropagationPolicy", "a")
+	for i := range 5 {
+		w.create(deployment(fmt.Sprint("more-", i), 1, nil))
+	}
+	w.waitStatus(a, 6, map[string]string{ready: policyv1alpha1.ReasonReady})
+	update(w, z, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.ResourceSelectors[0].Name = "" })
+	w.waitStatus(z, 0, map[string]string{disputed: policyv1alpha1.ReasonLostClaim}, "and 3 more")
+
+	w.delete(a)
+	follow("PropagationPolicy", "z")
+	w.waitStatus(z, 6, map[string]string{ready: policyv1alpha1.ReasonReady})
+}
+
+func TestPolicyGoneKeepsPlacement(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ReplicaScheduling = divided(nil)
+	w.create(p)
+	web := deployment("web", 4, nil)
+	w.create(web)
+	before := w.waitPlaced("web-deployment", "a=2 b=2", scheduled)
+	w.delete(p)
+	b := w.waitPlaced("web-deployment", "a=2 b=2", workv1alpha2.ReasonPolicyGone)
+	if b.ResourceVersion != before.ResourceVersion {
+		t.Error("the binding was written")
+	}
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(8)) })
+	w.waitPlaced("web-deployment", "a=4 b=4", workv1alpha2.ReasonPolicyGone)
+
+	// Deleting the template still ends the placement, also when nobody looked.
+	w.stop()
+	w.delete(web)
+	w.start()
+	w.release(b)
+	if w.binding("web-deployment") != nil {
+		t.Error("the binding is there again")
+	}
+}
+
+func TestPolicyEdit(t *testing.T) {
+	w := newWorld(t, 3)
+	p := w.policy("p", deployments())
+	w.create(p)
+	w.create(deployment("web", 6, map[string]string{"app": "web"}))
+	w.create(deployment("api", 6, map[string]string{"app": "api"}))
+	w.waitPlaced("web-deployment", "a=6 b=6 c=6", scheduled)
+
+	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: w.clusters[:2]}
+		p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{StaticWeightList: []policyv1alpha1.StaticClusterWeight{
+			{TargetCluster: policyv1alpha1.ClusterAffinity{ClusterNames: w.clusters[:1]}, Weight: 2},
+			{TargetCluster: *w.here(), Weight: 1},
+		}})
+	})
+	b := w.waitPlaced("web-deployment", "a=4 b=2", scheduled)
+	if b.Spec.PolicyRef.Generation != 2 || b.Generation != 2 {
+		t.Errorf("generation %d follows the policy's %d", b.Generation, b.Spec.PolicyRef.Generation)
+	}
+	w.waitPlaced("api-deployment", "a=4 b=2", scheduled)
+
+	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.ResourceSelectors[0].LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	})
+	w.waitPlaced("api-deployment", "a=4 b=2", workv1alpha2.ReasonPolicyGone)
+	w.waitPlaced("web-deployment", "a=4 b=2", scheduled)
+	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
+}
+
+func TestScale(t *testing.T) {
+	w := newWorld(t, 2)
+	w.fleet.room[w.clusters[0]], w.fleet.room[w.clusters[1]] = 30, 10
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
+		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
+	})
+	w.create(p)
+	web := deployment("web", 4, nil)
+	w.create(web)
+	w.waitPlaced("web-deployment", "a=3 b=1", scheduled)
+	w.fleet.change(func() { w.fleet.room[w.clusters[0]] = 0 })
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(6)) })
+	w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(100)) })
+	b := w.waitPlaced("web-deployment", "a=3 b=3", workv1alpha2.ReasonInsufficient)
+	if *b.Spec.Replicas != 100 {
+		t.Errorf("the binding asks for %d", *b.Spec.Replicas)
+	}
+	if v, _ := w.controller.Verdict(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "94") {
+		t.Errorf("verdict %+v", v)
+	}
+	w.fleet.change(func() { w.fleet.room[w.clusters[1]] = 1000 })
+	w.waitPlaced("web-deployment", "a=3 b=97", scheduled)
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) })
+	w.waitPlaced("web-deployment", "a=0 b=0", scheduled)
+}
+
+func TestFleetChanges(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(w.policy("p", deployments()))
+	w.create(deployment("web", 1, nil))
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+
+	// Unreachable keeps what is there and lets nothing in.
+	w.fleet.change(func() { w.fleet.unreachable[w.clusters[1]] = true })
+	w.create(deployment("api", 1, nil))
+	b := w.waitPlaced("api-deployment", "a=1", scheduled)
+	if v, _ := w.controller.Verdict(b.UID); !strings.Contains(v.Message, "1 of 2 clusters") || !strings.Contains(v.Message, w.clusters[1]) {
+		t.Errorf("message %q", v.Message)
+	}
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	w.fleet.change(func() { clear(w.fleet.unreachable) })
+	w.waitPlaced("api-deployment", "a=1 b=1", scheduled)
+
+	// So do taints.
+	tainted := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: w.clusters[0]}}
+	update(w, tainted, func(c *clusterv1alpha1.Cluster) {
+		c.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}
+	})
+	w.eventually("taint", func() error { // in the controller's cache
+		w.create(deployment(fmt.Sprint("new-", len(w.recorder.of("POST"))), 1, nil))
+		for _, b := range w.all() {
+			if w.placed(&b) == "b=1" {
+				return nil
+			}
+		}
+		return fmt.Errorf("a new workload is let in")
+	})
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+
+	// A cluster that joins is used, one that does not serve the kind is not.
+	w.join("c")
+	w.fleet.change(func() { w.fleet.presence[w.clusters[1]] = scheduler.Disabled })
+	w.eventually("the new cluster", func() error {
+		w.fleet.change(func() {}) // the cache may have been behind
+		if got := w.placed(w.binding("web-deployment")); got != "a=1 c=1" {
+			return fmt.Errorf("placed %q", got)
+		}
+		return nil
+	})
+
+	// A cluster that leaves lets go.
+	w.delete(tainted)
+	w.eventually("the cluster that leaves", func() error {
+		w.fleet.change(func() {})
+		if got := w.placed(w.binding("web-deployment")); got != "c=1" {
+			return fmt.Errorf("placed %q", got)
+		}
+		return nil
+	})
+}
+
+func (w *world) all() []workv1alpha2.ResourceBinding {
+	w.t.Helper()
+	var list workv1alpha2.ResourceBindingList
+	if err := w.client.List(w.ctx, &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestUnknownCluster(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"nowhere"}}
+	w.create(p)
+	w.create(deployment("web", 1, nil))
+	b := w.waitPlaced("web-deployment", "", workv1alpha2.ReasonNoClusterFits)
+	if v, _ := w.controller.Verdict(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "nowhere: UnknownCluster") {
+		t.Errorf("verdict %+v", v)
+	}
+}
+
+func TestNothingSelected(t *testing.T) {
+	w := newWorld(t, 1)
+	none := w.policy("none", policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "nobody"})
+	w.create(none)
+	foreign := w.policy("foreign", policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "elsewhere"})
+	w.create(foreign)
+	unlisted := w.policy("unlisted", policyv1alpha1.ResourceSelector{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"})
+	w.create(unlisted)
+	w.waitStatus(none, 0, map[string]string{
+		ready: policyv1alpha1.ReasonNothingSelected, claimed: policyv1alpha1.ReasonNothingSelected, disputed: policyv1alpha1.ReasonUndisputed,
+	})
+	w.waitStatus(foreign, 0, map[string]string{claimed: policyv1alpha1.ReasonNothingSelected}, "resourceSelectors[0].namespace")
+	w.waitStatus(unlisted, 0, map[string]string{claimed: policyv1alpha1.ReasonKindNotServed}, "cannot be listed")
+	w.create(deployment("nobody", 1, nil))
+	w.waitStatus(none, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
+}
+
+func TestTemplateRecreated(t *testing.T) {
+	w := newWorld(t, 1)
+	w.create(w.policy("p", deployments()))
+	web := deployment("web", 1, nil)
+	w.create(web)
+	first := w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.delete(web)
+	again := deployment("web", 2, nil)
+	w.create(again)
+	w.eventually("deletion of the first binding", func() error {
+		if b := w.binding("web-deployment"); b == nil || b.UID != first.UID || b.DeletionTimestamp.IsZero() {
+			return fmt.Errorf("binding is %+v", b)
+		}
+		return nil
+	})
+	w.release(first)
+	second := w.waitPlaced("web-deployment", "a=2", scheduled)
+	if second.UID == first.UID || second.Spec.Resource.UID != again.UID {
+		t.Errorf("binding of %s, want %s", second.Spec.Resource.UID, again.UID)
+	}
+	if _, ok := w.controller.Verdict(first.UID); ok {
+		t.Error("the verdict on the first binding is remembered")
+	}
+}
+
+func TestDeletingTemplate(t *testing.T) {
+	w := newWorld(t, 1)
+	w.create(w.policy("p", deployments()))
+	busy, waiting := deployment("busy", 1, nil), deployment("waiting", 1, nil)
+	busy.Finalizers = []string{"example.org/busy"}
+	waiting.Finalizers = []string{metav1.FinalizerDeleteDependents}
+	for _, d := range []*appsv1.Deployment{busy, waiting} {
+		w.create(d)
+		w.waitPlaced(d.Name+"-deployment", "a=1", scheduled)
+		w.delete(d)
+	}
+	// One waits for its dependents on the hub only; somebody works on the other.
+	w.release(w.binding("waiting-deployment"))
+	update(w, busy, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(2)) })
+	w.waitPlaced("busy-deployment", "a=2", scheduled)
+	for _, d := range []*appsv1.Deployment{busy, waiting} {
+		update(w, d, func(d *appsv1.Deployment) { d.Finalizers = nil })
+	}
+	w.release(w.binding("busy-deployment"))
+}
+
+func TestBindingTamperedWith(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(w.policy("p", deployments()))
+	w.create(deployment("web", 1, nil))
+	b := w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Clusters = b.Spec.Clusters[:1] })
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+
+	second := b.DeepCopy()
+	second.ObjectMeta = metav1.ObjectMeta{Name: "second", Namespace: w.namespace}
+	w.create(second)
+	w.eventually("deletion of the second binding", func() error {
+		if w.binding("second") != nil {
+			return fmt.Errorf("it is there")
+		}
+		return nil
+	})
+
+	w.delete(b)
+	w.release(b)
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+}
+
+func TestNameTaken(t *testing.T) {
+	w := newWorld(t, 1)
+	api := deployment("api", 1, nil)
+	w.create(api)
+	w.create(w.policy("p", deployments()))
+	w.waitPlaced("api-deployment", "a=1", scheduled)
+	// Somebody renames the binding's template to one whose own binding has another name.
+	taken := &workv1alpha2.ResourceBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-deployment", Namespace: w.namespace},
+		Spec: workv1alpha2.BindingSpec{
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "example.org/v1", Kind: "Unserved", Name: "x"},
+			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+		},
+	}
+	w.create(taken)
+	w.create(deployment("web", 1, nil))
+	w.eventually("a binding of another name", func() error {
+		for _, b := range w.all() {
+			if b.Spec.Resource.Name == "web" && strings.HasPrefix(b.Name, "web-deployment-") && w.placed(&b) == "a=1" {
+				return nil
+			}
+		}
+		return fmt.Errorf("there is none")
+	})
+	if b := w.binding("web-deployment"); b == nil || b.UID != taken.UID || b.Generation != 1 {
+		t.Errorf("the other binding is %+v", b)
+	}
+}
+
+func TestClusterScoped(t *testing.T) {
+	w := newWorld(t, 1)
+	name := "orrery:" + w.namespace
+	w.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	w.create(w.clusterPolicy("roles", policyv1alpha1.ResourceSelector{
+		APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: name,
+	}))
+	w.eventually("binding", func() error {
+		var list workv1alpha2.ClusterResourceBindingList
+		if err := w.client.List(w.ctx, &list); err != nil {
+			return err
+		}
+		for _, b := range list.Items {
+			if b.Spec.Resource.Name != name {
+				continue
+			}
+			t.Cleanup(func() {
+				b.Finalizers = nil
+				_ = w.client.Update(t.Context(), &b)
+			})
+			if got := w.placed(b.Binding()); got != "a" || b.Spec.PolicyRef.Kind != "ClusterPropagationPolicy" {
+				return fmt.Errorf("placed %q by %+v", got, b.Spec.PolicyRef)
+			}
+			return nil
+		}
+		return fmt.Errorf("there is none")
+	})
+}
+
+func TestKindComesLater(t *testing.T) {
+	w := newWorld(t, 1)
+	group := w.namespace + ".example.org"
+	p := w.policy("p", deployments(), policyv1alpha1.ResourceSelector{APIVersion: group + "/v1", Kind: "Widget"})
+	w.create(p)
+	w.waitStatus(p, 0, map[string]string{claimed: policyv1alpha1.ReasonKindNotServed}, "resourceSelectors[1]", "Widget")
+
+	w.create(&apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "widgets." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Kind: "Widget"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	})
+	widget := &unstructured.Unstructured{}
+	widget.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: "Widget"})
+	widget.SetNamespace(w.namespace)
+	widget.SetName("w")
+	w.eventually("widget", func() error { return w.client.Create(w.ctx, widget) })
+	w.waitPlaced("w-widget."+group, "a", scheduled)
+	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
+}
+
+func TestBindingName(t *testing.T) {
+	long := strings.Repeat("x", 250)
+	cases := map[string]struct {
+		key    key
+		want   string
+		hashed bool // want and a hash
+	}{
+		"Core":     {key: key{GroupKind: schema.GroupKind{Kind: "Service"}, name: "web"}, want: "web-service"},
+		"BuiltIn":  {key: key{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, name: "web"}, want: "web-deployment"},
+		"K8sIO":    {key: key{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "Ingress"}, name: "web"}, want: "web-ingress"},
+		"Other":    {key: key{GroupKind: schema.GroupKind{Group: "serving.knative.dev", Kind: "Service"}, name: "web"}, want: "web-service.serving.knative.dev"},
+		"TooLong":  {key: key{GroupKind: schema.GroupKind{Kind: "Service"}, name: long}, want: long[:242], hashed: true},
+		"NotAName": {key: key{GroupKind: schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"}, name: "system:A"}, want: "system-a-role", hashed: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := bindingName(tc.key)
+			if errs := validation.IsDNS1123Subdomain(got); len(errs) > 0 {
+				t.Errorf("%q: %v", got, errs)
+			}
+			if tc.hashed {
+				if got = got[:len(got)-len("-0123456789")]; got == tc.want {
+					return
+				}
+			}
+			if got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+	if a, b := bindingName(key{GroupKind: schema.GroupKind{Kind: "Role"}, name: "a:b"}), bindingName(key{GroupKind: schema.GroupKind{Kind: "Role"}, name: "a.b:"}); a == b {
+		t.Errorf("two templates have the name %s", a)
+	}
+}
+
+func TestSubscribe(t *testing.T) {
+	w := newWorld(t, 1)
+	told := make(chan types.NamespacedName, 100)
+	w.controller.Subscribe(func(b types.NamespacedName) {
+		select {
+		case told <- b:
+		default:
+		}
+	})
+	w.create(w.policy("p", deployments()))
+	w.create(deployment("web", 1, nil))
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.eventually("call", func() error {
+		select {
+		case b := <-told:
+			if b == (types.NamespacedName{Namespace: w.namespace, Name: "web-deployment"}) {
+				return nil
+			}
+		default:
+		}
+		return fmt.Errorf("nobody called")
+	})
+}
