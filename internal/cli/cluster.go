@@ -122,7 +122,7 @@ Nothing is stored when a check fails, and nothing is created in the cluster.`,
 			if file == "" {
 				return usageError{errors.New("--cluster-kubeconfig is required: the kubeconfig file of the cluster to join")}
 			}
-			kubeconfig, err := os.ReadFile(file) //nolint:gosec // the user names the file
+			kubeconfig, err := os.ReadFile(file)
 			if err != nil {
 				return fmt.Errorf("read --cluster-kubeconfig: %w", err)
 			}

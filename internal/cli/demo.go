@@ -112,7 +112,7 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	}
 	defer out.Close() //nolint:errcheck // the child has its own
 	// Not CommandContext: the child outlives this process.
-	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), "--kube-binary="+o.KubeBinary) //nolint:gosec,noctx // ourselves
+	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), "--kube-binary="+o.KubeBinary) //nolint:noctx // it outlives this command
 	child.Stdout, child.Stderr = out, out
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
@@ -127,9 +127,9 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	for {
 		select {
 		case err := <-exited:
-			text, _ := os.ReadFile(out.Name()) //nolint:errcheck // then there is nothing to show
 			p.done()
-			return fmt.Errorf("the demo stopped (%v):\n%s", err, text)
+			text, readErr := os.ReadFile(out.Name())
+			return errors.Join(fmt.Errorf("the demo has stopped: %s", text), err, readErr)
 		case <-ctx.Done():
 			// It was asked for and is not wanted any more.
 			if err := child.Process.Signal(syscall.SIGTERM); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,7 +85,7 @@ func printPlacements(w io.Writer, placed []placement) error {
 	for _, p := range placed {
 		replicas := "-"
 		if p.Replicas != nil {
-			replicas = fmt.Sprint(*p.Replicas)
+			replicas = strconv.Itoa(int(*p.Replicas))
 		}
 		//nolint:errcheck // Flush reports it
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)

@@ -1,3 +1,4 @@
+// Package demo runs a hub, member clusters and a sample on one machine.
 package demo
 
 import (
@@ -32,13 +33,16 @@ import (
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/process"
+	"orrery.dev/orrery/internal/sandbox"
 )
 
 //go:embed sample.yaml
 var sample []byte
 
-// names of the clusters, in the order in which they are used.
-var names = []string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
+// clusterNames are the names of the clusters, in the order in which they are used.
+func clusterNames() [MaxClusters]string {
+	return [...]string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
+}
 
 // MaxClusters is the most clusters that a demonstration can have.
 const MaxClusters = 10
@@ -87,7 +91,8 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 		return err
 	}
 	defer unlock()
-	members, err := PrepareMembers(filepath.Join(o.DataDir, "members"), binary, Simulated, names[:o.Clusters]...)
+	names := clusterNames()
+	members, err := sandbox.Prepare(filepath.Join(o.DataDir, "members"), binary, sandbox.Simulated, names[:o.Clusters]...)
 	if err != nil {
 		return err
 	}
@@ -155,7 +160,7 @@ func ignoreCanceled(err error) error {
 }
 
 // setUp waits for the processes, joins the clusters and deploys the sample.
-func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *Members, ready func() error) error {
+func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *sandbox.Clusters, ready func() error) error {
 	if err := o.waitProcesses(ctx, s); err != nil {
 		return err
 	}
@@ -208,14 +213,13 @@ func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) erro
 	}
 }
 
-func joinAll(ctx context.Context, c client.WithWatch, members *Members) error {
+func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters) error {
 	var system corev1.Namespace
 	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
 		return fmt.Errorf("read the hub's id: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for i := range members.members {
-		m := &members.members[i]
+	for i, m := range members.List() {
 		g.Go(func() error {
 			if err := m.AddNodes(ctx, 3); err != nil {
 				return err

@@ -119,10 +119,10 @@ func (d dataDir) lock() (*os.File, error) {
 	// In place: a rename would leave the lock on a file that nobody finds.
 	pid := fmt.Appendln(nil, os.Getpid())
 	if err := f.Truncate(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s: %w", f.Name(), err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock data directory: %w", err), f.Close())
 	}
 	if _, err := f.WriteAt(pid, 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s: %w", f.Name(), err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock data directory: %w", err), f.Close())
 	}
 	return f, nil
 }
@@ -148,7 +148,7 @@ func (d dataDir) checkSpace() error {
 // writeFile replaces the file's content at once, readable by its owner only, and does
 // nothing when the file has that content already.
 func writeFile(path string, content []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) { //nolint:gosec // it lies in the data directory
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
 	}
 	// CreateTemp makes it 0600.

@@ -351,7 +351,7 @@ func checkFleet(t *testing.T, h *Hub) {
 		ReadHeaderTimeout: time.Second,
 		TLSConfig:         &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: frontProxy, MinVersion: tls.VersionTLS13},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write([]byte(r.Header.Get("X-Remote-User"))) //nolint:gosec // a test
+			_, _ = w.Write([]byte(r.Header.Get("X-Remote-User")))
 		}),
 	}
 	done := make(chan error, 1)

@@ -30,7 +30,7 @@ func Aggregate(template *unstructured.Unstructured, items []workv1alpha2.Aggrega
 
 func aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem, now time.Time) (map[string]any, bool) {
 	k := kindOf(template)
-	if k.aggregate == nil {
+	if len(k.counters) == 0 && k.aggregate == nil {
 		return nil, false
 	}
 	members := make([]member, len(items))
@@ -38,7 +38,14 @@ func aggregate(template *unstructured.Unstructured, items []workv1alpha2.Aggrega
 		members[i] = member{cluster: items[i].ClusterName, applied: items[i].Applied, status: decode(items[i].Status)}
 	}
 	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.cluster, b.cluster) })
-	return k.aggregate(template, members, now.UTC().Format(time.RFC3339)), true
+	status := map[string]any{}
+	if len(k.counters) > 0 {
+		aggregateCounters(k, template, members, status)
+	}
+	if k.aggregate != nil {
+		k.aggregate(template, members, status, now.UTC().Format(time.RFC3339))
+	}
+	return status, true
 }
 
 // member is what one cluster reports.
@@ -97,12 +104,10 @@ func allObserved(members []member) bool {
 		!slices.ContainsFunc(members, func(m member) bool { return !m.applied || m.status[keyObserved] != true })
 }
 
-// aggregateWorkload adds up counters. Those in always are written even when they are
-// zero, for the API server writes them too.
-func aggregateWorkload(t *unstructured.Unstructured, members []member, names []string, always ...string) map[string]any {
-	status := map[string]any{}
-	for _, name := range names {
-		if n := sum(members, name); n != 0 || slices.Contains(always, name) {
+// aggregateCounters adds up the counters of a workload.
+func aggregateCounters(k kind, t *unstructured.Unstructured, members []member, status map[string]any) {
+	for _, name := range k.counters {
+		if n := sum(members, name); n != 0 || slices.Contains(k.always, name) {
 			status[name] = n
 		}
 	}
@@ -113,14 +118,12 @@ func aggregateWorkload(t *unstructured.Unstructured, members []member, names []s
 	if generation != 0 {
 		status["observedGeneration"] = generation
 	}
-	return status
 }
 
-func aggregateDeployment(t *unstructured.Unstructured, members []member, now string) map[string]any {
-	status := aggregateWorkload(t, members, deploymentCounters)
+func aggregateDeployment(t *unstructured.Unstructured, members []member, status map[string]any, now string) {
 	present := list(t.Object, "status", "conditions")
 	if len(present) == 0 && !slices.ContainsFunc(members, func(m member) bool { return m.status != nil }) {
-		return status // nothing is known yet
+		return // nothing is known yet
 	}
 
 	available := verdict{kind: "Available", status: corev1.ConditionTrue, reason: "MinimumReplicasAvailable", message: "Available in every cluster."}
@@ -147,7 +150,6 @@ func aggregateDeployment(t *unstructured.Unstructured, members []member, now str
 		available.condition(present, now, "lastUpdateTime"),
 		progressing.condition(present, now, "lastUpdateTime"),
 	}
-	return status
 }
 
 // verdict is what a condition is to say.
@@ -174,19 +176,6 @@ func (v verdict) condition(present []any, now, touched string) map[string]any {
 	return c
 }
 
-func aggregateStatefulSet(t *unstructured.Unstructured, members []member, _ string) map[string]any {
-	return aggregateWorkload(t, members, statefulSetCounters, "replicas", "availableReplicas")
-}
-
-func aggregateDaemonSet(t *unstructured.Unstructured, members []member, _ string) map[string]any {
-	return aggregateWorkload(t, members, daemonSetCounters,
-		"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
-}
-
-func aggregateReplicaSet(t *unstructured.Unstructured, members []member, _ string) map[string]any {
-	return aggregateWorkload(t, members, replicaSetCounters, "replicas")
-}
-
 // addresses is every load balancer's address, each once.
 func addresses(members []member) []any {
 	var all []any
@@ -202,9 +191,9 @@ func addresses(members []member) []any {
 	return all
 }
 
-func aggregateService(t *unstructured.Unstructured, members []member, _ string) map[string]any {
+func aggregateService(t *unstructured.Unstructured, members []member, status map[string]any, _ string) {
 	if text(t.Object, "spec", "type") != string(corev1.ServiceTypeLoadBalancer) {
-		return loadBalancer(nil) // the API server refuses addresses of another type
+		members = nil // the API server refuses addresses of another type
 	}
 	for _, m := range members {
 		for _, address := range list(m.status, "loadBalancer", "ingress") {
@@ -214,17 +203,13 @@ func aggregateService(t *unstructured.Unstructured, members []member, _ string) 
 			}
 		}
 	}
-	return loadBalancer(addresses(members))
+	aggregateIngress(t, members, status, "")
 }
 
-func aggregateIngress(_ *unstructured.Unstructured, members []member, _ string) map[string]any {
-	return loadBalancer(addresses(members))
-}
-
-func loadBalancer(addresses []any) map[string]any {
+func aggregateIngress(_ *unstructured.Unstructured, members []member, status map[string]any, _ string) {
 	balancer := map[string]any{}
-	if len(addresses) > 0 {
-		balancer["ingress"] = addresses
+	if all := addresses(members); len(all) > 0 {
+		balancer["ingress"] = all
 	}
-	return map[string]any{"loadBalancer": balancer}
+	status["loadBalancer"] = balancer
 }

@@ -10,11 +10,7 @@ import (
 // Health says whether an object does its job as its spec says. An object that is still
 // on its way there is Unhealthy; Unknown is never the answer, for the object was seen.
 func Health(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
-	healthy := kindOf(o).healthy
-	if healthy == nil {
-		healthy = conventionallyHealthy
-	}
-	if healthy(o) {
+	if kindOf(o).healthy(o) {
 		return workv1alpha2.ResourceHealthy
 	}
 	return workv1alpha2.ResourceUnhealthy

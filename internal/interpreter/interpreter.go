@@ -6,66 +6,80 @@
 package interpreter
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// kind is what one kind means. A nil member means that the kind has no such thing; only
-// health then falls back on conventions.
+// kind is what one kind means. What is nil or empty the kind does not have.
 type kind struct {
-	replicas  []string // path of the number of replicas
-	healthy   func(o *unstructured.Unstructured) bool
-	reflect   func(o *unstructured.Unstructured) map[string]any
-	aggregate func(template *unstructured.Unstructured, members []member, now string) map[string]any
+	// replicas is the path of the number of replicas.
+	replicas []string
+	healthy  func(o *unstructured.Unstructured) bool
+	// counters are the numbers of a workload's status that add up over clusters; those in
+	// always are written even when they are zero, for the API server writes them too. A
+	// kind with counters has an observedGeneration as well.
+	counters, always []string
+	// reflect adds what else is kept of an object's status.
+	reflect func(o *unstructured.Unstructured, status map[string]any)
+	// aggregate adds what else the members' reports say of the template.
+	aggregate func(template *unstructured.Unstructured, members []member, status map[string]any, now string)
 }
 
-// kinds is the table. It is by group and kind: what a kind means does not change with
+// kindOf is the table. It is by group and kind: what a kind means does not change with
 // its version.
-var kinds = map[schema.GroupKind]kind{
-	{Group: appsv1.GroupName, Kind: "Deployment"}: {
-		replicas: []string{"spec", "replicas"}, healthy: deploymentHealthy,
-		reflect: reflectDeployment, aggregate: aggregateDeployment,
-	},
-	{Group: appsv1.GroupName, Kind: "StatefulSet"}: {
-		replicas: []string{"spec", "replicas"}, healthy: statefulSetHealthy,
-		reflect: reflectStatefulSet, aggregate: aggregateStatefulSet,
-	},
-	{Group: appsv1.GroupName, Kind: "DaemonSet"}: {
-		healthy: daemonSetHealthy,
-		reflect: reflectDaemonSet, aggregate: aggregateDaemonSet,
-	},
-	{Group: appsv1.GroupName, Kind: "ReplicaSet"}: {
-		replicas: []string{"spec", "replicas"}, healthy: replicaSetHealthy,
-		reflect: reflectReplicaSet, aggregate: aggregateReplicaSet,
-	},
-	jobKind: {
-		replicas: []string{"spec", "parallelism"}, healthy: jobHealthy,
-		reflect: reflectJob, aggregate: aggregateJob,
-	},
-	cronJobKind: {healthy: exists},
-	{Group: corev1.GroupName, Kind: "Service"}: {
-		healthy: serviceHealthy,
-		reflect: reflectLoadBalancer, aggregate: aggregateService,
-	},
-	{Group: networkingv1.GroupName, Kind: "Ingress"}: {
-		healthy: hasAddress,
-		reflect: reflectLoadBalancer, aggregate: aggregateIngress,
-	},
-	podKind: {healthy: podHealthy, reflect: reflectPhase},
-	{Group: corev1.GroupName, Kind: "PersistentVolumeClaim"}:          {healthy: claimHealthy, reflect: reflectPhase},
-	{Group: corev1.GroupName, Kind: "ConfigMap"}:                      {healthy: exists},
-	{Group: corev1.GroupName, Kind: "Secret"}:                         {healthy: exists},
-	{Group: corev1.GroupName, Kind: "ServiceAccount"}:                 {healthy: exists},
-	{Group: autoscalingv2.GroupName, Kind: "HorizontalPodAutoscaler"}: {healthy: autoscalerHealthy},
+func kindOf(o *unstructured.Unstructured) kind {
+	switch o.GroupVersionKind().GroupKind().String() {
+	case "Deployment.apps":
+		return kind{
+			replicas: []string{"spec", "replicas"}, healthy: deploymentHealthy,
+			counters: []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"},
+			reflect:  reflectDeployment, aggregate: aggregateDeployment,
+		}
+	case "StatefulSet.apps":
+		return kind{
+			replicas: []string{"spec", "replicas"}, healthy: statefulSetHealthy,
+			counters: []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "currentReplicas"},
+			always:   []string{"replicas", "availableReplicas"},
+		}
+	case "ReplicaSet.apps":
+		return kind{
+			replicas: []string{"spec", "replicas"}, healthy: replicaSetHealthy,
+			counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"},
+			always:   []string{"replicas"},
+		}
+	case "DaemonSet.apps":
+		return kind{
+			healthy: daemonSetHealthy,
+			counters: []string{
+				"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady",
+				"updatedNumberScheduled", "numberAvailable", "numberUnavailable",
+			},
+			always: []string{"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"},
+		}
+	case jobKind:
+		return kind{replicas: []string{"spec", "parallelism"}, healthy: jobHealthy, reflect: reflectJob, aggregate: aggregateJob}
+	case "Service":
+		return kind{healthy: serviceHealthy, reflect: reflectLoadBalancer, aggregate: aggregateService}
+	case "Ingress.networking.k8s.io":
+		return kind{healthy: hasAddress, reflect: reflectLoadBalancer, aggregate: aggregateIngress}
+	case podKind:
+		return kind{healthy: podHealthy, reflect: reflectPhase}
+	case "PersistentVolumeClaim":
+		return kind{healthy: claimHealthy, reflect: reflectPhase}
+	case "HorizontalPodAutoscaler.autoscaling":
+		return kind{healthy: autoscalerHealthy}
+	case "ConfigMap", "Secret", "ServiceAccount", cronJobKind:
+		return kind{healthy: exists}
+	}
+	return kind{healthy: conventionallyHealthy}
 }
 
-func kindOf(o *unstructured.Unstructured) kind {
-	return kinds[o.GroupVersionKind().GroupKind()]
-}
+// The kinds that keep their replicas or their pods elsewhere than most.
+const (
+	podKind     = "Pod"
+	jobKind     = "Job.batch"
+	cronJobKind = "CronJob.batch"
+)
 
 // number reads a number; what is absent or something else is 0.
 func number(o map[string]any, path ...string) int64 {

@@ -1,6 +1,8 @@
 package interpreter
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,17 +12,17 @@ import (
 // finished stays finished, counters do not go back, a start time does not change. So
 // that the hub's status can always be written, a cluster that left, or that runs a Job
 // that was finished elsewhere, does not undo what was reported before.
-func aggregateJob(t *unstructured.Unstructured, members []member, now string) map[string]any {
+func aggregateJob(t *unstructured.Unstructured, members []member, status map[string]any, now string) {
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
 	old, _ := present.(map[string]any)
 	conditions := list(old, "conditions")
 	for _, kind := range []string{"Complete", "Failed"} {
 		if condition(conditions, kind)["status"] == string(corev1.ConditionTrue) {
-			return runtime.DeepCopyJSON(old)
+			maps.Copy(status, runtime.DeepCopyJSON(old))
+			return
 		}
 	}
 
-	status := map[string]any{}
 	for _, name := range []string{"succeeded", "failed"} {
 		if n := max(sum(members, name), number(old, name)); n != 0 {
 			status[name] = n
@@ -41,7 +43,7 @@ func aggregateJob(t *unstructured.Unstructured, members []member, now string) ma
 		status["startTime"] = start
 		if len(failed) > 0 {
 			status["conditions"] = failedJob(members, failed, now)
-			return status
+			return
 		}
 		end = max(end, start)
 		status["completionTime"] = end
@@ -49,7 +51,7 @@ func aggregateJob(t *unstructured.Unstructured, members []member, now string) ma
 			verdict{"SuccessCriteriaMet", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
 			verdict{"Complete", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
 		}
-		return status
+		return
 	}
 
 	if start != "" {
@@ -66,7 +68,6 @@ func aggregateJob(t *unstructured.Unstructured, members []member, now string) ma
 			verdict{"Suspended", corev1.ConditionTrue, "JobSuspended", "Suspended in every cluster."}.condition(conditions, now, "lastProbeTime"),
 		}
 	}
-	return status
 }
 
 func failedJob(members []member, failed []string, now string) []any {

@@ -15,78 +15,47 @@ const (
 	keyFailure   = "failure"   // the reason for which the Job failed
 )
 
-// The counters that each kind's status consists of.
-var (
-	deploymentCounters  = []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"}
-	statefulSetCounters = []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "currentReplicas"}
-	replicaSetCounters  = []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"}
-	daemonSetCounters   = []string{
-		"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady",
-		"updatedNumberScheduled", "numberAvailable", "numberUnavailable",
-	}
-	jobCounters = []string{"active", "ready", "succeeded", "failed"}
-)
-
 // Reflect returns the part of an object's status that bindings keep for each cluster, in
 // as few bytes as Aggregate can do with: what is zero is left out. It is nil when there
 // is nothing to keep, and shares nothing with the object.
 func Reflect(o *unstructured.Unstructured) map[string]any {
-	reflect := kindOf(o).reflect
-	if reflect == nil {
-		return nil
+	k := kindOf(o)
+	status := map[string]any{}
+	if len(k.counters) > 0 {
+		count(o, status, k.counters...)
+		if observed(o) {
+			status[keyObserved] = true
+		}
 	}
-	status := reflect(o)
+	if k.reflect != nil {
+		k.reflect(o, status)
+	}
 	if len(status) == 0 {
 		return nil
 	}
 	return status
 }
 
-// counters copies the counters that are not zero.
-func counters(o *unstructured.Unstructured, names []string) map[string]any {
-	status := map[string]any{}
-	for _, name := range names {
+// count copies the counters that are not zero.
+func count(o *unstructured.Unstructured, status map[string]any, counters ...string) {
+	for _, name := range counters {
 		if n := number(o.Object, "status", name); n != 0 {
 			status[name] = n
 		}
 	}
-	return status
 }
 
-// workload copies the counters, and whether they speak of the current spec.
-func workload(o *unstructured.Unstructured, names []string) map[string]any {
-	status := counters(o, names)
-	if observed(o) {
-		status[keyObserved] = true
-	}
-	return status
-}
-
-func reflectDeployment(o *unstructured.Unstructured) map[string]any {
-	status := workload(o, deploymentCounters)
+func reflectDeployment(o *unstructured.Unstructured, status map[string]any) {
 	if conditionIs(o, "Available", corev1.ConditionTrue) {
 		status[keyAvailable] = true
 	}
 	if conditionIs(o, "Progressing", corev1.ConditionFalse) {
 		status[keyStalled] = true
 	}
-	return status
 }
 
-func reflectStatefulSet(o *unstructured.Unstructured) map[string]any {
-	return workload(o, statefulSetCounters)
-}
-
-func reflectDaemonSet(o *unstructured.Unstructured) map[string]any {
-	return workload(o, daemonSetCounters)
-}
-
-func reflectReplicaSet(o *unstructured.Unstructured) map[string]any {
-	return workload(o, replicaSetCounters)
-}
-
-func reflectJob(o *unstructured.Unstructured) map[string]any {
-	status := counters(o, jobCounters)
+func reflectJob(o *unstructured.Unstructured, status map[string]any) {
+	count(o, status, "active", "ready", "succeeded", "failed")
 	for _, name := range []string{"startTime", "completionTime"} {
 		if t := text(o.Object, "status", name); t != "" {
 			status[name] = t
@@ -98,21 +67,16 @@ func reflectJob(o *unstructured.Unstructured) map[string]any {
 	if conditionIs(o, "Suspended", corev1.ConditionTrue) {
 		status[keySuspended] = true
 	}
-	return status
 }
 
-func reflectLoadBalancer(o *unstructured.Unstructured) map[string]any {
-	ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress")
-	if len(ingress) == 0 {
-		return nil
+func reflectLoadBalancer(o *unstructured.Unstructured, status map[string]any) {
+	if ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); len(ingress) > 0 {
+		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
-	return map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}
 }
 
-func reflectPhase(o *unstructured.Unstructured) map[string]any {
-	phase := text(o.Object, "status", "phase")
-	if phase == "" {
-		return nil
+func reflectPhase(o *unstructured.Unstructured, status map[string]any) {
+	if phase := text(o.Object, "status", "phase"); phase != "" {
+		status["phase"] = phase
 	}
-	return map[string]any{"phase": phase}
 }

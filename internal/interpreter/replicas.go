@@ -4,19 +4,10 @@ import (
 	"fmt"
 	"maps"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-helpers/resource"
-)
-
-// The kinds that keep their replicas or their pods elsewhere than most.
-var (
-	podKind     = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}
-	jobKind     = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
-	cronJobKind = schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"}
 )
 
 // Replicas returns how many replicas an object asks for and what each of them requests
@@ -43,7 +34,7 @@ func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	if path == nil {
 		return fmt.Errorf("set replicas of %s %s: the kind has none", o.GetKind(), o.GetName())
 	}
-	if o.GroupVersionKind().GroupKind() == jobKind {
+	if o.GroupVersionKind().GroupKind().String() == jobKind {
 		if err := shareCompletions(o, int64(n)); err != nil {
 			return fmt.Errorf("set completions of Job %s: %w", o.GetName(), err)
 		}
@@ -68,7 +59,7 @@ func shareCompletions(job *unstructured.Unstructured, n int64) error {
 // else its pod template's. It is not a copy; nil when there is none.
 func PodSpec(o *unstructured.Unstructured) map[string]any {
 	path := []string{"spec", "template", "spec"}
-	switch o.GroupVersionKind().GroupKind() {
+	switch o.GroupVersionKind().GroupKind().String() {
 	case podKind:
 		path = []string{"spec"}
 	case cronJobKind:

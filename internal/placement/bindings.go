@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,15 +83,16 @@ func (s *bindings) replace(old, b *workv1alpha2.ResourceBinding) {
 }
 
 // of returns the binding of a template, nil when there is none, and those that somebody
-// made beside it.
+// made beside it: ours is the one with the right name, or the oldest.
 func (s *bindings) of(k key) (binding *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	all := slices.SortedFunc(maps.Values(s.templates[k]), func(a, b *workv1alpha2.ResourceBinding) int {
-		if older := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); older != 0 {
-			return older
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(
+			-cmp.Compare(rank(a, k), rank(b, k)),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Name, b.Name),
+		)
 	})
 	if len(all) == 0 {
 		return nil, nil
@@ -97,10 +100,30 @@ func (s *bindings) of(k key) (binding *workv1alpha2.ResourceBinding, others []*w
 	return all[0], all[1:]
 }
 
+func rank(b *workv1alpha2.ResourceBinding, k key) int {
+	if b.Name == bindingName(k) {
+		return 1
+	}
+	return 0
+}
+
 func (s *bindings) keys() []key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Keys(s.templates))
+}
+
+// kinds of all templates that have bindings.
+func (s *bindings) kinds() []schema.GroupVersionKind {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	kinds := sets.New[schema.GroupVersionKind]()
+	for _, all := range s.templates {
+		for _, b := range all {
+			kinds.Insert(kindOf(b))
+		}
+	}
+	return kinds.UnsortedList()
 }
 
 // name for a new binding of a template: bindingName, unless another template's binding has

@@ -67,6 +67,9 @@ type Controller struct {
 	bindings  *bindings
 	reporter  *reporter
 	synced    []toolscache.InformerSynced
+	// settling is how long new workloads wait, after a start, for clusters that answered
+	// before it: their replicas are shared out once, among all of them.
+	settling time.Duration
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[key] // nil until every cache is listed
@@ -87,7 +90,7 @@ func add(mgr ctrl.Manager, templates *template.Cache, f fleet) (*Controller, err
 	c := &Controller{
 		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: newBindings(),
 		reporter: newReporter(mgr.GetClient(), index, templates),
-		verdicts: map[types.UID]Verdict{}, fleetChanged: make(chan struct{}, 1),
+		settling: 10 * time.Second, verdicts: map[types.UID]Verdict{}, fleetChanged: make(chan struct{}, 1),
 	}
 	if err := errors.Join(
 		watch(c, mgr.GetCache(), &policyv1alpha1.PropagationPolicy{}, asPolicy, c.policyChanged),
@@ -176,9 +179,10 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	c.queue, c.started = queue, time.Now()
 	c.mu.Unlock()
 	for _, p := range c.policies.All() {
-		c.watchKinds(policy.Kinds(p)...)
+		c.reevaluate(p)
 		c.reporter.changed(policy.Name(p))
 	}
+	c.watchKinds(c.bindings.kinds()...)
 	c.everything()
 	go c.followFleet(ctx)
 	return nil
@@ -248,13 +252,17 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	}
 	c.reporter.changed(name)
 	for _, either := range []*policyv1alpha1.PropagationPolicy{old, p} {
-		if either == nil {
-			continue
+		if either != nil {
+			c.reevaluate(either)
 		}
-		c.watchKinds(policy.Kinds(either)...)
-		for _, o := range selected(c.templates, either) {
-			c.enqueue(keyOf(o))
-		}
+	}
+}
+
+// reevaluate has the templates looked at that a policy selects.
+func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
+	c.watchKinds(policy.Kinds(p)...)
+	for k := range selected(c.templates, p) {
+		c.enqueue(k)
 	}
 }
 
@@ -272,7 +280,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 			c.mu.Unlock()
 		}
 	}
-	if b != nil {
+	if b != nil && c.working() {
 		c.watchKinds(kindOf(b))
 		c.enqueue(templateOf(b))
 	}

@@ -119,6 +119,41 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
+// A cluster that was fine when the last process ended and was not asked yet gets its share
+// of a new workload; what is placed whole does not wait for it.
+func TestNewWorkloadsWaitForTheFleet(t *testing.T) {
+	w := newWorld(t, 2)
+	w.stop()
+	c := &clusterv1alpha1.Cluster{}
+	if err := w.client.Get(w.ctx, client.ObjectKey{Name: w.clusters[1]}, c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Conditions = []metav1.Condition{{
+		Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now(),
+	}}
+	if err := w.client.Status().Update(w.ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	w.fleet.unreachable[w.clusters[1]] = true
+	split := w.policy("split", policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "split"})
+	split.Spec.Placement.ReplicaScheduling = divided(nil)
+	w.create(split)
+	w.create(w.policy("whole", deployments()))
+	w.create(deployment("split", 4, nil))
+	w.create(deployment("whole", 4, nil))
+	w.start()
+	w.waitPlaced("whole-deployment", "a=4", scheduled)
+	w.waitStatus(split, 1, map[string]string{ready: policyv1alpha1.ReasonReady}) // it was looked at
+	if b := w.binding("split-deployment"); b != nil {
+		t.Errorf("placed %q too early", w.placed(b))
+	}
+	w.fleet.change(func() { clear(w.fleet.unreachable) })
+	if b := w.waitPlaced("split-deployment", "a=2 b=2", scheduled); b.Generation != 1 {
+		t.Errorf("placed %d times", b.Generation)
+	}
+	w.waitPlaced("whole-deployment", "a=4 b=4", scheduled)
+}
+
 func TestClaimPrecedence(t *testing.T) {
 	w := newWorld(t, 1)
 	web := deployment("web", 1, map[string]string{"app": "web"})

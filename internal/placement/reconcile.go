@@ -24,9 +24,7 @@ import (
 )
 
 const (
-	// settlingTime is how long new workloads wait, after a start, for clusters that
-	// answered before it: their replicas are shared out once, among all of them.
-	settlingTime = 10 * time.Second
+	// settlingLook is when a workload is looked at again that waits for the fleet.
 	settlingLook = 250 * time.Millisecond
 	// capacityLook is when a workload that does not fit is tried again.
 	capacityLook = 15 * time.Second
@@ -176,7 +174,7 @@ func (c *Controller) decide(
 func (c *Controller) young() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return time.Since(c.started) < settlingTime
+	return time.Since(c.started) < c.settling
 }
 
 // write makes the binding's spec what it shall be, in at most one write, and returns the

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -32,7 +33,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m, 1) }
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	testenv.Main(m, 1)
+}
 
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
@@ -171,6 +175,7 @@ func (w *world) start() {
 	if w.controller, err = add(mgr, templates, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
+	w.controller.settling = patience
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

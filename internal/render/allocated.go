@@ -52,7 +52,7 @@ func ownedFields(o *unstructured.Unstructured) []map[string]any {
 	var owned []map[string]any
 	for _, entry := range o.GetManagedFields() {
 		var fields map[string]any
-		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+		if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		owned = append(owned, fields)

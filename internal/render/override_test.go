@@ -259,7 +259,7 @@ func TestOverrides(t *testing.T) {
 				policies = append(policies, p)
 			}
 			template := object(t, tc.template)
-			var got []string
+			got := make([]string, 0, len(all))
 			for _, p := range Overrides(policies, template) {
 				got = append(got, p.Namespace+"/"+p.Name)
 			}

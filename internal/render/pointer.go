@@ -17,7 +17,7 @@ func changeText(root map[string]any, pointer string, change func(string) (string
 		store func(string)
 	)
 	for _, part := range parts[1:] {
-		part = unescape.Replace(part)
+		part = unescape(part)
 		switch node := at.(type) {
 		case map[string]any:
 			v, ok := node[part]
@@ -48,4 +48,6 @@ func changeText(root map[string]any, pointer string, change func(string) (string
 }
 
 // unescape undoes the two escapes of a JSON pointer; ~01 is ~1, not /.
-var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+func unescape(part string) string {
+	return strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+}

@@ -340,7 +340,7 @@ func checkInput(t *testing.T, in Input) {
 	if diff := cmp.Diff(template.Object, in.Template.Object); diff != "" {
 		t.Fatalf("the template was changed:\n%s", diff)
 	}
-	if diff := cmp.Diff(policies, in.Overrides); diff != "" {
+	if diff := cmp.Diff(policies, append([]*policyv1alpha1.OverridePolicy{}, in.Overrides...)); diff != "" {
 		t.Fatalf("the overrides were changed:\n%s", diff)
 	}
 	two, again, err2 := Render(in)
@@ -356,7 +356,7 @@ func checkInput(t *testing.T, in Input) {
 }
 
 func deepCopies(policies []*policyv1alpha1.OverridePolicy) []*policyv1alpha1.OverridePolicy {
-	var copies []*policyv1alpha1.OverridePolicy
+	copies := make([]*policyv1alpha1.OverridePolicy, 0, len(policies))
 	for _, p := range policies {
 		copies = append(copies, p.DeepCopy())
 	}

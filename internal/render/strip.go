@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
@@ -29,39 +28,36 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	if namespace := template.GetNamespace(); namespace != "" {
 		o.SetNamespace(namespace)
 	}
-	if labels := userOwned(template.GetLabels(), nil); len(labels) > 0 {
+	// A template may be a copy of an object in a cluster, marks and all.
+	labels, annotations := template.GetLabels(), template.GetAnnotations()
+	maps.DeleteFunc(labels, func(key, _ string) bool { return isMark(key) })
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return isMark(key) || isHubs(key) })
+	if len(labels) > 0 {
 		o.SetLabels(labels)
 	}
-	if annotations := userOwned(template.GetAnnotations(), hubAnnotations); len(annotations) > 0 {
+	if len(annotations) > 0 {
 		o.SetAnnotations(annotations)
 	}
 
 	dropAllocated(o, template)
-	if stripKind, ok := stripKinds[o.GroupVersionKind().GroupKind()]; ok {
-		stripKind(o, template)
-	}
+	stripKind(o, template)
 	return o, nil
 }
 
-// hubAnnotations speak of the object on the hub, or of what a controller there did to it.
-var hubAnnotations = []string{
-	corev1.LastAppliedConfigAnnotation,
-	"deployment.kubernetes.io/revision",
-	"pv.kubernetes.io/bind-completed",
-	"pv.kubernetes.io/bound-by-controller",
-	"volume.beta.kubernetes.io/storage-provisioner",
-	"volume.kubernetes.io/storage-provisioner",
-	"volume.kubernetes.io/selected-node",
-	corev1.ServiceAccountUIDKey,
-}
-
-// userOwned drops the given keys, and marks of ours: a template may be a copy of an
-// object in a cluster, marks and all.
-func userOwned(entries map[string]string, drop []string) map[string]string {
-	maps.DeleteFunc(entries, func(key, _ string) bool {
-		return slices.Contains(drop, key) || isMark(key)
-	})
-	return entries
+// isHubs says whether an annotation speaks of the object on the hub, or of what a
+// controller there did to it.
+func isHubs(annotation string) bool {
+	switch annotation {
+	case corev1.LastAppliedConfigAnnotation, corev1.ServiceAccountUIDKey,
+		"deployment.kubernetes.io/revision",
+		"pv.kubernetes.io/bind-completed",
+		"pv.kubernetes.io/bound-by-controller",
+		"volume.beta.kubernetes.io/storage-provisioner",
+		"volume.kubernetes.io/storage-provisioner",
+		"volume.kubernetes.io/selected-node":
+		return true
+	}
+	return false
 }
 
 // isMark says whether the key of a label or annotation is one of our marks.
@@ -73,17 +69,27 @@ func isMark(key string) bool {
 	return false
 }
 
-// stripKinds drops from some kinds what the hub's API server or a controller there
-// filled in and another cluster fills in for itself.
-var stripKinds = map[schema.GroupKind]func(o, template *unstructured.Unstructured){
-	{Kind: "Namespace"}:             stripNamespace,
-	{Kind: "PersistentVolume"}:      stripVolume,
-	{Kind: "PersistentVolumeClaim"}: stripClaim,
-	{Kind: "Pod"}:                   stripPod,
-	{Kind: "Secret"}:                stripSecret,
-	{Kind: "Service"}:               stripService,
-	{Kind: "ServiceAccount"}:        stripServiceAccount,
-	{Group: "batch", Kind: "Job"}:   stripJob,
+// stripKind drops from some kinds what the hub's API server or a controller there filled
+// in and another cluster fills in for itself.
+func stripKind(o, template *unstructured.Unstructured) {
+	switch o.GroupVersionKind().GroupKind().String() {
+	case "Job.batch":
+		stripJob(o)
+	case "Namespace":
+		remove(o, "spec", "finalizers") // every API server puts its own hold on namespaces
+	case "PersistentVolume":
+		stripVolume(o, template)
+	case "PersistentVolumeClaim":
+		stripClaim(o, template)
+	case "Pod":
+		stripPod(o)
+	case "Secret":
+		stripSecret(o)
+	case "Service":
+		stripService(o)
+	case "ServiceAccount":
+		stripServiceAccount(o)
+	}
 }
 
 func remove(o *unstructured.Unstructured, path ...string) {
@@ -94,11 +100,6 @@ func remove(o *unstructured.Unstructured, path ...string) {
 func field(o map[string]any, path ...string) any {
 	v, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	return v
-}
-
-// stripNamespace drops the hold that every API server puts on its own namespaces.
-func stripNamespace(o, _ *unstructured.Unstructured) {
-	remove(o, "spec", "finalizers")
 }
 
 // stripVolume keeps the claim that a user reserved a volume for, but not which one it
@@ -124,7 +125,7 @@ func boundByController(template *unstructured.Unstructured) bool {
 }
 
 // stripService drops the addresses that the hub gave a Service. A headless one stays so.
-func stripService(o, _ *unstructured.Unstructured) {
+func stripService(o *unstructured.Unstructured) {
 	if field(o.Object, "spec", "clusterIP") != corev1.ClusterIPNone {
 		remove(o, "spec", "clusterIP")
 		remove(o, "spec", "clusterIPs")
@@ -135,7 +136,7 @@ func stripService(o, _ *unstructured.Unstructured) {
 // labels that go with it. It also drops the time to live: a cluster that deleted a
 // finished Job would be given, and run, it again. The Job on the hub has it still, and
 // takes the copies with it.
-func stripJob(o, _ *unstructured.Unstructured) {
+func stripJob(o *unstructured.Unstructured) {
 	remove(o, "spec", "ttlSecondsAfterFinished")
 	if field(o.Object, "spec", "manualSelector") == true {
 		return
@@ -148,7 +149,7 @@ func stripJob(o, _ *unstructured.Unstructured) {
 
 // stripPod drops what admission and the scheduler filled in. A priority that is not what
 // the cluster's own priority classes say would be refused.
-func stripPod(o, _ *unstructured.Unstructured) {
+func stripPod(o *unstructured.Unstructured) {
 	for _, name := range []string{"nodeName", "priority", "preemptionPolicy"} {
 		remove(o, "spec", name)
 	}
@@ -184,14 +185,14 @@ func filter(o map[string]any, name string, drop func(any) bool) {
 
 // stripSecret drops the hub's own token from a Secret that asks for one: it would hand
 // access to the hub to every cluster. The cluster's token controller fills it in again.
-func stripSecret(o, _ *unstructured.Unstructured) {
+func stripSecret(o *unstructured.Unstructured) {
 	if o.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
 		delete(o.Object, "data")
 	}
 }
 
 // stripServiceAccount drops references to token Secrets that the hub generated.
-func stripServiceAccount(o, _ *unstructured.Unstructured) {
+func stripServiceAccount(o *unstructured.Unstructured) {
 	filter(o.Object, "secrets", func(v any) bool {
 		ref, _ := v.(map[string]any)
 		name, _ := ref["name"].(string)

@@ -30,6 +30,8 @@ func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1
 				word, ok := v.(string)
 				return ok && slices.Contains(c.Value, word)
 			})
+		case policyv1alpha1.OverriderOpReplace:
+			fallthrough
 		default:
 			return fmt.Errorf("operator: %q is none of add and remove", c.Operator)
 		}

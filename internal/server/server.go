@@ -50,9 +50,9 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 	// before the hub's.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopHub()
-	starting, stopStarting := context.WithCancel(hubCtx)
-	defer context.AfterFunc(ctx, stopStarting)()
-	h, err := hub.Start(starting, o.Hub, log.WithName("hub"))
+	starting := context.AfterFunc(ctx, stopHub)
+	h, err := hub.Start(hubCtx, o.Hub, log.WithName("hub"))
+	starting()
 	if err != nil {
 		return fmt.Errorf("start hub: %w", err)
 	}
@@ -130,7 +130,7 @@ func wire(mgr manager.Manager, h *hub.Hub, db *store.Store, log logr.Logger) (*r
 		HubID:   h.ID(),
 		Observe: func(cluster string) member.Observation { return m.Observation(cluster) },
 		Leave:   func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
-		Left:    func(cluster string) error { return m.Drop(cluster) },
+		Left:    func(cluster string) error { return m.Drop(cluster) }, //nolint:contextcheck // dropping what has left is not given up half-way
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add member: %w", err)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
+
+	"orrery.dev/orrery/internal/render"
 )
 
 // How long a kind that the hub does not serve is left alone before the hub is asked again.
@@ -37,6 +39,9 @@ type kind struct {
 func (k *kind) problem() error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
+	if k.informer != nil && k.informer.HasSynced() {
+		return nil
+	}
 	return k.failure
 }
 
@@ -168,14 +173,14 @@ func (k *kind) changed(c *Cache, o any) {
 	}
 }
 
-// strip drops what nobody reads of a template: who wrote which field, and what kubectl
-// remembers of the last apply. Together they are most of a small object.
+// strip drops what nobody reads of a template: what the hub's API server allocated, who
+// wrote which field, and what kubectl remembers of the last apply. Together they are most of a small object.
 func strip(item any) (any, error) {
 	o, ok := item.(*unstructured.Unstructured)
 	if !ok {
 		return item, nil
 	}
-	o.SetManagedFields(nil)
+	render.Trim(o)
 	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
 		o.SetAnnotations(annotations)

@@ -6,20 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"orrery.dev/orrery/internal/process"
+	"orrery.dev/orrery/internal/sandbox"
 )
 
 var servers []*Server
@@ -37,7 +39,7 @@ func Main(m *testing.M, n int) {
 func run(m *testing.M, n int) (code int, err error) {
 	defer func() {
 		for _, s := range servers {
-			err = errors.Join(err, s.env.Stop())
+			err = errors.Join(err, s.stop())
 		}
 	}()
 	for range n {
@@ -52,22 +54,83 @@ func run(m *testing.M, n int) (code int, err error) {
 
 // Server is one API server with an etcd of its own.
 type Server struct {
-	env *envtest.Environment
-	cfg *rest.Config
+	dir        string
+	cfg        *rest.Config
+	kubeconfig []byte
+	plan       []process.Process // etcd, then the API server
+	etcd, api  *running
 }
 
-func start() (*Server, error) {
-	env := &envtest.Environment{
-		BinaryAssetsDirectory:    filepath.Join(Root(), "bin", "assets"),
-		ControlPlaneStartTimeout: 120 * time.Second,
-		ControlPlaneStopTimeout:  20 * time.Second,
+// running is a supervised process. Each has a supervisor of its own, so that an API
+// server that a test has killed stays dead until the test restarts it.
+type running struct {
+	stop    context.CancelFunc
+	stopped chan error
+}
+
+func start() (_ *Server, err error) {
+	s := &Server{}
+	if s.dir, err = os.MkdirTemp("", "orrery-test-"); err != nil {
+		return nil, err
 	}
-	cfg, err := env.Start()
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start API server (is bin/orrery-kube built? run make kube): %w", err), s.stop())
+		}
+	}()
+	clusters, err := sandbox.Prepare(s.dir, KubeBinary(), sandbox.APIOnly, "server")
 	if err != nil {
-		return nil, fmt.Errorf("start API server (is bin/orrery-kube built? run make kube): %w", err)
+		return nil, err
 	}
-	cfg.QPS = -1
-	return &Server{env: env, cfg: cfg}, nil
+	s.plan = clusters.Processes()
+	s.plan[1].After = nil
+	c := clusters.List()[0]
+	if s.cfg, err = c.Config(); err != nil {
+		return nil, err
+	}
+	if s.kubeconfig, err = os.ReadFile(c.Kubeconfig()); err != nil {
+		return nil, err
+	}
+	if s.etcd, err = s.run(s.plan[0]); err != nil {
+		return nil, err
+	}
+	s.api, err = s.run(s.plan[1])
+	return s, err
+}
+
+// run starts a process and waits until it is ready.
+func (s *Server) run(p process.Process) (*running, error) {
+	supervisor, err := process.New(
+		process.Plan{Name: "test", Processes: []process.Process{p}},
+		process.Options{Dir: s.processDir(p.Name)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{stop: cancel, stopped: make(chan error, 1)}
+	go func() { r.stopped <- supervisor.Run(ctx) }()
+	select {
+	case <-supervisor.Ready():
+		return r, nil
+	case err := <-r.stopped:
+		cancel()
+		return nil, err
+	}
+}
+
+func (s *Server) processDir(name string) string { return filepath.Join(s.dir, "processes", name) }
+
+func (r *running) end() error {
+	if r == nil {
+		return nil
+	}
+	r.stop()
+	return <-r.stopped
+}
+
+func (s *Server) stop() error {
+	return errors.Join(s.api.end(), s.etcd.end(), os.RemoveAll(s.dir))
 }
 
 // StartServer starts an API server for one test, which may signal it.
@@ -78,8 +141,7 @@ func StartServer(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = s.signal(syscall.SIGCONT)
-		if err := s.env.Stop(); err != nil {
+		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -90,62 +152,40 @@ func StartServer(t testing.TB) *Server {
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.cfg) }
 
 // Kubeconfig is an administrator's kubeconfig file for the server.
-func (s *Server) Kubeconfig() []byte { return s.env.KubeConfig }
+func (s *Server) Kubeconfig() []byte { return s.kubeconfig }
 
-// Signal sends a signal, such as SIGSTOP, SIGCONT or SIGKILL, to the kube-apiserver.
+// Signal sends a signal, such as SIGSTOP or SIGCONT, to the kube-apiserver. After SIGKILL
+// it stays dead until Restart.
 func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
-	if err := s.signal(sig); err != nil {
+	name := s.plan[1].Name
+	b, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
+	if err != nil {
 		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.Fields(string(b))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, sig); err != nil {
+		t.Fatal(err)
+	}
+	if sig == syscall.SIGKILL {
+		if err := s.api.end(); err != nil {
+			t.Fatal(err)
+		}
+		s.api = nil
 	}
 }
 
-// Restart starts the kube-apiserver again after it was killed, on the same address.
+// Restart starts the kube-apiserver again after it was killed, on the same address, and
+// returns when it is ready.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
-	if err := s.env.ControlPlane.APIServer.Start(); err != nil {
+	var err error
+	if s.api, err = s.run(s.plan[1]); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (s *Server) signal(sig syscall.Signal) error {
-	pids, err := listeners(strings.TrimPrefix(s.cfg.Host, "https://"))
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, sig); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// listeners finds the kube-apiserver processes whose command line names the port.
-func listeners(address string) ([]int, error) {
-	_, port, err := net.SplitHostPort(strings.TrimSuffix(address, "/"))
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, e := range entries {
-		var pid int
-		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil {
-			continue // gone
-		}
-		if strings.Contains(string(cmdline), "kube-apiserver") && strings.Contains(string(cmdline), "--secure-port="+port+"\x00") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
 }
 
 // Config is an administrator's access to server i.

@@ -30,11 +30,6 @@ const (
 	servePath   = "/usr/share/nginx"
 )
 
-var (
-	deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment")
-	serviceKind    = corev1.SchemeGroupVersion.WithKind("Service")
-)
-
 // deployment is the Deployment of a Website.
 func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	replicas := int64(1)
@@ -42,7 +37,7 @@ func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 		replicas = int64(*w.Spec.Replicas)
 	}
 	o := object(w)
-	o.SetGroupVersionKind(deploymentKind)
+	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 	o.Object["spec"] = map[string]any{
 		"replicas": replicas,
 		"selector": map[string]any{"matchLabels": asAny(selector(w))},
@@ -142,7 +137,7 @@ func requests(cpu, memory string) map[string]any {
 // service is the Service of a Website.
 func service(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	o := object(w)
-	o.SetGroupVersionKind(serviceKind)
+	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
 	o.Object["spec"] = map[string]any{
 		"type":     string(corev1.ServiceTypeNodePort),
 		"selector": asAny(selector(w)),

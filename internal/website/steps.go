@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/reconciler"
 )
 
@@ -32,19 +31,17 @@ func (s *steps) expose(ctx context.Context, w *appsv1alpha1.Website) error {
 
 // available reads how the Deployment fares, in all its clusters together.
 func (s *steps) available(ctx context.Context, w *appsv1alpha1.Website) error {
-	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(deploymentKind)
-	if err := s.live.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: w.Spec.DeploymentName}, o); err != nil {
+	var d appsv1.Deployment
+	if err := s.live.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: w.Spec.DeploymentName}, &d); err != nil {
 		return fmt.Errorf("get Deployment %s: %w", w.Spec.DeploymentName, err)
 	}
-	n, _, err := unstructured.NestedInt64(o.Object, "status", "availableReplicas")
-	if err != nil {
-		return fmt.Errorf("read Deployment %s: %w", w.Spec.DeploymentName, err)
-	}
-	w.Status.AvailableReplicas = int32(n)
-	if interpreter.Health(o) != workv1alpha2.ResourceHealthy {
+	w.Status.AvailableReplicas = d.Status.AvailableReplicas
+	// Clusters may each run all replicas, so that there are more than the Deployment says.
+	status := d.Status
+	if status.ObservedGeneration < d.Generation || status.UpdatedReplicas < *d.Spec.Replicas ||
+		status.Replicas != status.UpdatedReplicas || status.AvailableReplicas != status.UpdatedReplicas {
 		return reconciler.Waiting(appsv1alpha1.ReasonProgressing, 0,
-			"%d replicas are available; see Deployment %s and its ResourceBinding", n, w.Spec.DeploymentName)
+			"%d replicas are available; see Deployment %s and its ResourceBinding", status.AvailableReplicas, w.Spec.DeploymentName)
 	}
 	return nil
 }

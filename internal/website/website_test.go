@@ -308,8 +308,9 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 	})
 	t.Run("SpecChanged", func(t *testing.T) {
 		w := get(t, c, namespace, "edited", &appsv1alpha1.Website{})
+		before := w.DeepCopy()
 		w.Spec.Branch, w.Spec.Replicas = "next", new(int32(0))
-		if err := c.Update(t.Context(), w); err != nil {
+		if err := c.Patch(t.Context(), w, client.MergeFrom(before)); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, func() error {
@@ -329,9 +330,9 @@ func TestNameTaken(t *testing.T) {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 			"selector": map[string]any{"app": "other"}, "ports": []any{map[string]any{"port": int64(80)}},
 		}}}
-		o.SetGroupVersionKind(serviceKind)
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
 		if kind == "Deployment" {
-			o.SetGroupVersionKind(deploymentKind)
+			o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 			o.Object["spec"] = map[string]any{
 				"selector": map[string]any{"matchLabels": map[string]any{"app": "other"}},
 				"template": map[string]any{

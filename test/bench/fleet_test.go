@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,10 +28,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"orrery.dev/orrery/internal/demo"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/process"
+	"orrery.dev/orrery/internal/sandbox"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -92,7 +93,7 @@ func startFleet(b *testing.B, n int) *fleet {
 	b.Helper()
 	f := &fleet{dir: b.TempDir()}
 	names := []string{"oak", "pine"}[:n]
-	members, err := demo.PrepareMembers(filepath.Join(f.dir, "members"), testenv.KubeBinary(), demo.APIOnly, names...)
+	members, err := sandbox.Prepare(filepath.Join(f.dir, "members"), testenv.KubeBinary(), sandbox.APIOnly, names...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func writes(b *testing.B, cfg *rest.Config) map[string]int {
 			continue
 		}
 		verb, resource, code := label(line, "verb"), label(line, "resource"), label(line, "code")
-		if !strings.Contains("POST PUT PATCH APPLY DELETE DELETECOLLECTION", verb) || resource == "leases" ||
+		if !slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}, verb) || resource == "leases" ||
 			strings.HasSuffix(resource, "reviews") || !strings.HasPrefix(code, "2") {
 			continue
 		}
@@ -210,7 +211,7 @@ func pss(b *testing.B, pid int) (total int, each []string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
 			kb, err := strconv.Atoi(f[1])
 			if err != nil {
@@ -234,7 +235,7 @@ func pss(b *testing.B, pid int) (total int, each []string) {
 		if err != nil {
 			continue // the thread has ended
 		}
-		for _, p := range strings.Fields(string(pids)) {
+		for p := range strings.FieldsSeq(string(pids)) {
 			n, err := strconv.Atoi(p)
 			if err != nil {
 				b.Fatal(err)

@@ -73,7 +73,7 @@ func commands(t *testing.T, path string) string {
 	}
 	var script strings.Builder
 	inside := false
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.SplitSeq(string(text), "\n") {
 		switch {
 		case strings.HasPrefix(line, "```sh"):
 			inside = true

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +18,8 @@ func orrery(t testing.TB, args ...string) (string, int) {
 	if err == nil {
 		return string(out), 0
 	}
-	exit, ok := err.(*exec.ExitError)
-	if !ok {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
 		t.Fatalf("orrery %s: %v", strings.Join(args, " "), err)
 	}
 	return string(out), exit.ExitCode()

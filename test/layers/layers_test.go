@@ -14,7 +14,7 @@ const module = "orrery.dev/orrery/"
 // ARCHITECTURE.md draws the same.
 var order = []string{
 	"api", "config/crd",
-	"internal/process", "internal/reconciler",
+	"internal/process", "internal/sandbox", "internal/testenv", "internal/reconciler",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/render",
 	"internal/store",
 	"internal/hub", "internal/member", "internal/mirror", "internal/template",
@@ -23,7 +23,7 @@ var order = []string{
 	"internal/search", "internal/proxy", "internal/fleet",
 	"internal/server",
 	"internal/demo",
-	"internal/testenv", "internal/cli", "cmd", "test",
+	"internal/cli", "cmd", "test",
 }
 
 // pure rooms decide; they reach no API server, no disk and no process.
@@ -36,7 +36,7 @@ func TestRoomsImportOnlyRoomsBeforeThem(t *testing.T) {
 	for _, line := range goList(t, "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
 		path, imports, _ := strings.Cut(line, " ")
 		here := room(t, path)
-		for _, i := range strings.Fields(imports) {
+		for i := range strings.FieldsSeq(imports) {
 			if !strings.HasPrefix(i, module) {
 				continue
 			}
@@ -72,7 +72,7 @@ func TestStoreKnowsNoController(t *testing.T) {
 
 func TestRoomsAreNouns(t *testing.T) {
 	for _, path := range goList(t, "{{.ImportPath}}", "./...") {
-		for _, element := range strings.Split(strings.TrimPrefix(path, module), "/") {
+		for element := range strings.SplitSeq(strings.TrimPrefix(path, module), "/") {
 			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "pkg"}, element) {
 				t.Errorf("%s: a function lives with its concept, not in %q", path, element)
 			}

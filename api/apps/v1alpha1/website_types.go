@@ -59,6 +59,7 @@ type WebsiteSpec struct {
 	// +optional
 	Period *metav1.Duration `json:"period,omitempty"`
 	// images of the two containers.
+	// +kubebuilder:default={}
 	// +optional
 	Images WebsiteImages `json:"images,omitzero"`
 }

@@ -20,6 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.spec.apiEndpoint`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 48",message="metadata.name must be a DNS label of at most 48 characters: it is part of label values, URLs and kubeconfig contexts"
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'fleet', 'api', 'apis', 'clusters', 'version'])",message="metadata.name is taken: hub and fleet are contexts of the kubeconfig; api, apis, clusters and version are paths of the fleet API"
 type Cluster struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -118,7 +119,7 @@ type ClusterSpec struct {
 // +kubebuilder:validation:Enum=Push
 type SyncMode string
 
-// Push: the hub dials the cluster's API server.
+// Push says that the hub dials the cluster's API server.
 const Push SyncMode = "Push"
 
 // TLSVerification says whether the API server's certificate is verified.
@@ -305,4 +306,4 @@ const (
 const Finalizer = "cluster.orrery.dev/unjoin"
 
 // SecretNamespace is where the CLI stores cluster credentials.
-const SecretNamespace = "orrery-cluster"
+const SecretNamespace = "orrery-cluster" //nolint:gosec // a namespace, no secret

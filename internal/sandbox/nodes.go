@@ -1,4 +1,4 @@
-package demo
+package sandbox
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // AddNodes makes nodes that KWOK simulates: 8 cores, 32 GiB and 110 pods each.
-func (m *Member) AddNodes(ctx context.Context, count int) error {
+func (m *Cluster) AddNodes(ctx context.Context, count int) error {
 	cfg, err := m.Config()
 	if err != nil {
 		return err

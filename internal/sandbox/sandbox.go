@@ -1,7 +1,7 @@
-// Package demo runs member clusters on one machine, for the demonstration and for tests:
-// real API servers on a shared etcd, real controllers and schedulers, and nodes whose
-// pods KWOK simulates.
-package demo
+// Package sandbox makes Kubernetes clusters on one machine, for the demonstration and for
+// tests: real API servers on a shared etcd, real controllers and schedulers, and nodes
+// whose pods KWOK simulates. It says what to run, as processes of a plan.
+package sandbox
 
 import (
 	"crypto/ecdsa"
@@ -37,48 +37,48 @@ const (
 	Simulated
 )
 
-// Members are clusters that share one etcd. Everything about them is kept in one
+// Clusters share one etcd. Everything about them is kept in one
 // directory, so that they come back with their addresses and credentials.
-type Members struct {
+type Clusters struct {
 	dir        string
 	kubeBinary string
 	tier       Tier
 	etcdPort   int
-	members    []Member
+	clusters   []*Cluster
 }
 
-// Member is one cluster.
-type Member struct {
+// Cluster is one cluster.
+type Cluster struct {
 	// Name of the cluster.
 	Name string
 	dir  string
 	port int
 }
 
-// PrepareMembers makes the keys, certificates and addresses of the named clusters in
+// Prepare makes the keys, certificates and addresses of the named clusters in
 // dir, or finds those of an earlier run there.
-func PrepareMembers(dir, kubeBinary string, tier Tier, names ...string) (*Members, error) {
-	m := &Members{dir: dir, kubeBinary: kubeBinary, tier: tier}
+func Prepare(dir, kubeBinary string, tier Tier, names ...string) (*Clusters, error) {
+	m := &Clusters{dir: dir, kubeBinary: kubeBinary, tier: tier}
 	var err error
 	if m.etcdPort, err = port(filepath.Join(dir, "etcd.port")); err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		one := Member{Name: name, dir: filepath.Join(dir, name)}
+		one := &Cluster{Name: name, dir: filepath.Join(dir, name)}
 		if one.port, err = port(filepath.Join(one.dir, "port")); err != nil {
 			return nil, err
 		}
 		if err := one.prepare(); err != nil {
 			return nil, fmt.Errorf("prepare cluster %s: %w", name, err)
 		}
-		m.members = append(m.members, one)
+		m.clusters = append(m.clusters, one)
 	}
 	return m, nil
 }
 
 // port reads the port kept in a file, or keeps there one that is free.
 func port(path string) (int, error) {
-	if b, err := os.ReadFile(path); err == nil { //nolint:gosec // our own directory
+	if b, err := os.ReadFile(path); err == nil {
 		return strconv.Atoi(strings.TrimSpace(string(b)))
 	}
 	n, err := freePort()
@@ -97,15 +97,15 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	defer l.Close() //nolint:errcheck // nothing was written
+	defer l.Close()                          //nolint:errcheck // nothing was written
 	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has a TCP address
 }
 
-func (m *Member) file(name string) string { return filepath.Join(m.dir, name) }
+func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
 
 // prepare makes what the API server needs; the kubeconfig is written last and stands for
 // all of it.
-func (m *Member) prepare() error {
+func (m *Cluster) prepare() error {
 	if _, err := os.Stat(m.file("kubeconfig")); err == nil {
 		return nil
 	}
@@ -152,13 +152,13 @@ func (m *Member) prepare() error {
 	return nil
 }
 
-func (m *Member) url() string { return fmt.Sprintf("https://127.0.0.1:%d", m.port) }
+func (m *Cluster) url() string { return fmt.Sprintf("https://127.0.0.1:%d", m.port) }
 
 // Kubeconfig is the path of an administrator's kubeconfig for the cluster.
-func (m *Member) Kubeconfig() string { return m.file("kubeconfig") }
+func (m *Cluster) Kubeconfig() string { return m.file("kubeconfig") }
 
 // Config is an administrator's access to the cluster, without client-side rate limit.
-func (m *Member) Config() (*rest.Config, error) {
+func (m *Cluster) Config() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", m.Kubeconfig())
 	if err != nil {
 		return nil, err
@@ -168,11 +168,11 @@ func (m *Member) Config() (*rest.Config, error) {
 }
 
 // List returns the clusters.
-func (m *Members) List() []Member { return m.members }
+func (m *Clusters) List() []*Cluster { return m.clusters }
 
 // Processes returns the plan's processes: a shared etcd, and for each cluster what its
 // tier needs. Names are prefixed by the cluster's.
-func (m *Members) Processes() []process.Process {
+func (m *Clusters) Processes() []process.Process {
 	client := fmt.Sprintf("http://127.0.0.1:%d", m.etcdPort)
 	plan := []process.Process{{
 		Name: "members-etcd",
@@ -189,13 +189,13 @@ func (m *Members) Processes() []process.Process {
 		Env:   map[string]string{"GOGC": "50"},
 		Ready: &process.Probe{HTTP: &process.HTTPProbe{URL: client + "/readyz"}},
 	}}
-	for i := range m.members {
-		plan = append(plan, m.members[i].processes(m, client)...)
+	for _, c := range m.clusters {
+		plan = append(plan, c.processes(m, client)...)
 	}
 	return plan
 }
 
-func (m *Member) processes(all *Members, etcd string) []process.Process {
+func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	apiserver := m.Name + "-apiserver"
 	// etcd's own prefix separates the clusters; who shares an etcd must not compact it.
 	plan := []process.Process{{
@@ -256,7 +256,7 @@ func (m *Member) processes(all *Members, etcd string) []process.Process {
 }
 
 // unwanted are the admission plugins that a cluster of the tier does without.
-func (m *Member) unwanted(t Tier) string {
+func (m *Cluster) unwanted(t Tier) string {
 	plugins := []string{"StorageObjectInUseProtection", "PersistentVolumeClaimResize", "TaintNodesByCondition"}
 	if t == APIOnly {
 		// Nobody makes default service accounts there.
