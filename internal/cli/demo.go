@@ -44,6 +44,9 @@ a sample application across them and show what runs where. The clusters' nodes a
 simulated: pods become ready, but nothing runs in them.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Clusters < 1 || o.Clusters > demo.MaxClusters {
+				return usageError{fmt.Errorf("--clusters %d: want 1 to %d", o.Clusters, demo.MaxClusters)}
+			}
 			dir, err := filepath.Abs(*dataDir)
 			if err != nil {
 				return err

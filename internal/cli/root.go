@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,8 @@ workloads on them, see and search everything in them. All of it is the Kubernete
 Start with "orrery demo up".`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see %q", err, c.CommandPath()+" --help")}
@@ -115,10 +118,19 @@ func newVersion(s streams) *cobra.Command {
 
 // noArgs refuses positional arguments with an error that names the first.
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasSubCommands():
 		return usageError{fmt.Errorf("unexpected argument %q; see %q", args[0], cmd.CommandPath()+" --help")}
 	}
-	return nil
+	const typos = 2
+	cmd.SuggestionsMinimumDistance = typos
+	meant := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		meant = fmt.Sprintf("; did you mean %q? See", near[0])
+	}
+	return usageError{fmt.Errorf("unknown command %q%s %q", args[0], cmp.Or(meant, "; see"), cmd.CommandPath()+" --help")}
 }
 
 // oneName wants exactly one argument, the name of a cluster.

@@ -72,9 +72,6 @@ var ErrRunning = errors.New("a demo is already running")
 // Up runs a hub, its clusters and the sample until ctx ends, and then stops every
 // process it started. It calls ready once the sample is ready.
 func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) error {
-	if o.Clusters < 1 || o.Clusters > MaxClusters {
-		return fmt.Errorf("--clusters %d: want 1 to %d", o.Clusters, MaxClusters)
-	}
 	binary, err := hub.FindKubeBinary(o.KubeBinary)
 	if err != nil {
 		return err

@@ -10,22 +10,23 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/policy"
 )
 
 // override applies the rules of a policy that are for the cluster. The object may be
 // changed; the result may be another.
-func override(o *unstructured.Unstructured, policy *policyv1alpha1.OverridePolicy, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
-	for i, s := range policy.Spec.ResourceSelectors {
+func override(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
+	for i, s := range p.Spec.ResourceSelectors {
 		if s.LabelSelector == nil {
 			continue
 		}
 		if _, err := metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
-			return nil, fmt.Errorf("%s: spec.resourceSelectors[%d].labelSelector: %w", title(policy), i, err)
+			return nil, fmt.Errorf("%s: spec.resourceSelectors[%d].labelSelector: %w", title(p), i, err)
 		}
 	}
-	for i, rule := range policy.Spec.OverrideRules {
-		at := fmt.Sprintf("%s: spec.overrideRules[%d]", title(policy), i)
-		matches, err := MatchCluster(rule.TargetCluster,
+	for i, rule := range p.Spec.OverrideRules {
+		at := fmt.Sprintf("%s: spec.overrideRules[%d]", title(p), i)
+		matches, err := policy.MatchCluster(rule.TargetCluster,
 			cluster.Name, cluster.Labels, cluster.Spec.Provider, cluster.Spec.Region, cluster.Spec.Zones)
 		if err != nil {
 			return nil, fmt.Errorf("%s.targetCluster.%w", at, err)

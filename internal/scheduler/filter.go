@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
-	"orrery.dev/orrery/internal/render"
+	"orrery.dev/orrery/internal/policy"
 )
 
 // Verdict says why an object is or is not placed in a cluster.
@@ -95,7 +95,7 @@ func affinity(c Cluster, r Request, _ bool) *Rejection {
 }
 
 func match(a *policyv1alpha1.ClusterAffinity, c Cluster) (bool, error) {
-	return render.MatchCluster(a, c.Name, c.Labels, c.Provider, c.Region, c.Zones)
+	return policy.MatchCluster(a, c.Name, c.Labels, c.Provider, c.Region, c.Zones)
 }
 
 // weight rejects a cluster that no entry of a static weight list selects: it would get no

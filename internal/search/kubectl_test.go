@@ -81,7 +81,7 @@ func TestKubectl(t *testing.T) {
 			if err != nil || stderr != "" {
 				t.Fatalf("%v: %s", err, stderr)
 			}
-			stdout = regexp.MustCompile(`10\.0\.0\.\d+`).ReplaceAllString(stdout, "IP")
+			stdout = regexp.MustCompile(`10\.96\.\d+\.\d+`).ReplaceAllString(stdout, "IP")
 			if diff := cmp.Diff(c.want, printed(stdout)); diff != "" {
 				t.Errorf("kubectl %s (-want, +got):\n%s", c.args, diff)
 			}

@@ -20,7 +20,7 @@ var order = []string{
 	"internal/hub", "internal/member", "internal/mirror", "internal/template",
 	"internal/placement", "internal/apply", "internal/status",
 	"internal/website",
-	"internal/search", "internal/proxy", "internal/fleet",
+	"internal/fleet/answer", "internal/search", "internal/proxy", "internal/fleet",
 	"internal/server",
 	"internal/demo",
 	"internal/cli", "cmd", "test",

@@ -74,7 +74,7 @@ type ClusterSpec struct {
 
 	// proxyURL is an HTTP, HTTPS or SOCKS5 proxy through which apiEndpoint is dialled.
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="self == '' || (isURL(self) && url(self).getScheme() in ['http', 'https', 'socks5'])",message="must be an http://, https:// or socks5:// URL"
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || (isURL(self) && url(self).getScheme() in ['http', 'https', 'socks5'])",message="must be an http://, https:// or socks5:// URL"
 	// +optional
 	ProxyURL string `json:"proxyURL,omitempty"`
 

@@ -122,7 +122,7 @@ const (
 
 // ImageOverrider changes one part of images, [registry/]repository[:tag|@digest].
 //
-// +kubebuilder:validation:XValidation:rule="self.operator == 'remove' || (has(self.value) && self.value != ”)",message="value is required with add and replace"
+// +kubebuilder:validation:XValidation:rule="self.operator == 'remove' || (has(self.value) && size(self.value) > 0)",message="value is required with add and replace"
 type ImageOverrider struct {
 	// predicate says which images. Unset: every container and init container of a Pod,
 	// or of a workload's pod template.

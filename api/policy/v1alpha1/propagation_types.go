@@ -97,7 +97,7 @@ type PropagationSpec struct {
 
 // ResourceSelector selects objects by kind and optionally by name or labels.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.name) || self.name == ” || !has(self.labelSelector)",message="name and labelSelector exclude each other: a name already selects one object"
+// +kubebuilder:validation:XValidation:rule="!has(self.name) || size(self.name) == 0 || !has(self.labelSelector)",message="name and labelSelector exclude each other: a name already selects one object"
 // +kubebuilder:validation:XValidation:rule="!(self.apiVersion.startsWith('policy.orrery.dev/') || self.apiVersion.startsWith('work.orrery.dev/') || self.apiVersion.startsWith('cluster.orrery.dev/'))",message="Orrery's own policies, bindings and clusters cannot be placed"
 type ResourceSelector struct {
 	// apiVersion of the objects, such as apps/v1.
