@@ -149,7 +149,9 @@ func (i *Bindings) insert(b *workv1alpha2.ResourceBinding) {
 	name := Name(b)
 	i.all[name] = b
 	i.names[b.UID] = name
-	i.templates[keyOf(b)] = name
+	if _, taken := i.templates[keyOf(b)]; !taken { // a second one is about to go
+		i.templates[keyOf(b)] = name
+	}
 	for cluster := range Clusters(b) {
 		if i.clusters[cluster] == nil {
 			i.clusters[cluster] = sets.New[types.NamespacedName]()
@@ -162,7 +164,9 @@ func (i *Bindings) remove(b *workv1alpha2.ResourceBinding) {
 	name := Name(b)
 	delete(i.all, name)
 	delete(i.names, b.UID)
-	delete(i.templates, keyOf(b))
+	if i.templates[keyOf(b)] == name {
+		delete(i.templates, keyOf(b))
+	}
 	for cluster := range Clusters(b) {
 		if i.clusters[cluster].Delete(name); i.clusters[cluster].Len() == 0 {
 			delete(i.clusters, cluster)

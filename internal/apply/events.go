@@ -123,12 +123,12 @@ func (a *Applier) observed(e mirror.Event) {
 			l.queue.AddAfter(item{namespace: e.Name}, sweepDelay)
 		}
 	}
+	if e.Type == mirror.Deleted && e.Namespace != "" {
+		l.queue.AddAfter(item{namespace: e.Namespace}, sweepDelay)
+	}
 	b, ok := a.bindings.ByUID(e.Binding)
 	if !ok {
 		return
-	}
-	if e.Type == mirror.Deleted && e.Namespace != "" {
-		l.queue.AddAfter(item{namespace: e.Namespace}, sweepDelay)
 	}
 	if !a.asWanted(b, e) {
 		l.queue.Add(item{binding: Name(b)})
@@ -163,9 +163,9 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 }
 
 func (a *Applier) watchHubNamespaces(ctx context.Context, informers cache.Informers) error {
-	synced, err := watch(ctx, informers, hubNamespace(), func(_, after client.Object) {
+	synced, err := watch(ctx, informers, hubNamespace(), func(before, after client.Object) {
 		if after == nil {
-			a.everyLane((*lane).lookAtNamespaces)
+			a.everyLane(func(l *lane) { l.queue.Add(item{namespace: before.GetName()}) })
 		}
 	})
 	if err != nil {

@@ -16,8 +16,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// finalizers is how many bindings are released at once.
-const finalizers = 4
+const (
+	// finalizers is how many bindings are released at once.
+	finalizers = 4
+	// leavingLook is when to look again at a binding that waits for a cluster that leaves.
+	leavingLook = time.Second
+)
 
 // finalizing lets deleted bindings go once no cluster holds anything of theirs.
 type finalizing struct {
@@ -76,9 +80,13 @@ func (f *finalizing) release(ctx context.Context, name types.NamespacedName) err
 			continue
 		}
 		err := a.hub.Get(ctx, client.ObjectKey{Name: cluster}, &clusterv1alpha1.Cluster{})
-		if !apierrors.IsNotFound(err) {
-			return err // nil: its lane looks again when it is done
+		if apierrors.IsNotFound(err) {
+			continue
 		}
+		if _, open := a.lane(cluster); err == nil && !open {
+			f.queue.AddAfter(name, leavingLook) // its Cluster is about to go, of which nobody tells
+		}
+		return err // nil: its lane looks again when it is done
 	}
 	o := Object(b)
 	before, _ := o.DeepCopyObject().(client.Object)

@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -153,7 +151,7 @@ func (l *lane) lost() bool {
 	l.mu.Lock()
 	seen := l.seen
 	l.mu.Unlock()
-	return seen || !meta.IsStatusConditionTrue(l.member.Cluster().Status.Conditions, clusterv1alpha1.ConditionReachable)
+	return seen || !l.member.WasReachable()
 }
 
 // await has an item looked at once the mirror has listed a type.
@@ -184,6 +182,11 @@ func (l *lane) lookAtEverything() {
 	for _, name := range l.applier.bindings.In(l.name()) {
 		l.queue.Add(item{binding: name})
 	}
+	for _, o := range l.applier.mirror.PlacedIn(l.name()) { // what no binding names here any more
+		if b, ok := l.applier.bindings.ByUID(o.Binding); ok {
+			l.queue.Add(item{binding: Name(b)})
+		}
+	}
 	l.lookAtNamespaces()
 }
 
@@ -198,9 +201,8 @@ func (l *lane) lookAtNamespaces() {
 
 // memberChanged has everything looked at if anything changed that matters here.
 func (l *lane) memberChanged() {
-	now := traitsOf(l.member)
 	l.mu.Lock()
-	before := l.last
+	now, before := traitsOf(l.member), l.last
 	l.last = now
 	l.seen = l.seen || now.reachable
 	l.mu.Unlock()

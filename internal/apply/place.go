@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -376,9 +377,14 @@ func (l *lane) report(b *workv1alpha2.ResourceBinding, r Result, next again) aga
 // all we know.
 func (l *lane) absent(b *workv1alpha2.ResourceBinding, digest string) again {
 	known, _ := l.applier.ledger.get(b.UID, l.name())
+	written := slices.IndexFunc(b.Status.AggregatedStatus, func(i workv1alpha2.AggregatedStatusItem) bool {
+		return i.ClusterName == l.name() && i.Applied
+	})
 	switch {
 	case known.result.Applied && known.digest == digest:
 		return l.report(b, known.result, settled)
+	case known.digest == "" && written >= 0:
+		return settled // an earlier process applied it; more is known when the cluster answers
 	case l.lost():
 		return l.report(b, Result{Reason: workv1alpha2.ReasonClusterUnreachable, Message: "the cluster cannot be reached"}, settled)
 	default:

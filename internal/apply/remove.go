@@ -7,7 +7,9 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
@@ -15,6 +17,9 @@ import (
 
 // remove takes what a binding placed out of this cluster: deletes it, or only its marks.
 func (l *lane) remove(ctx context.Context, b *workv1alpha2.ResourceBinding, orphan bool) again {
+	if !l.member.Reachable() {
+		return settled // everything is looked at when it answers again
+	}
 	complete := l.complete(b) // asked before the list that it vouches for
 	next := settled
 	for _, o := range l.placed(b) {
@@ -43,6 +48,14 @@ func (l *lane) remove(ctx context.Context, b *workv1alpha2.ResourceBinding, orph
 // prune removes what a binding placed in this cluster when it does not name the cluster
 // any more. A healthy copy stays until one is healthy where the binding wants it.
 func (l *lane) prune(ctx context.Context, b *workv1alpha2.ResourceBinding) again {
+	// A cluster that leaves is taken out of bindings, perhaps before its member knows that
+	// it leaves. What it keeps is for Leave to say.
+	c := &clusterv1alpha1.Cluster{}
+	if err := l.applier.hub.Get(ctx, client.ObjectKey{Name: l.name()}, c); apierrors.IsNotFound(err) || !c.DeletionTimestamp.IsZero() {
+		return settled
+	} else if err != nil {
+		return soon
+	}
 	healthy := func(o mirror.Object) bool { return o.Health == workv1alpha2.ResourceHealthy }
 	last, replaced := false, len(b.Spec.Clusters) == 0
 	for _, o := range l.applier.mirror.Placed(b.UID) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -95,6 +96,14 @@ func (m *Member) Reachable() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.reachable()
+}
+
+// WasReachable is true while the Cluster's status, which may be of an earlier process, says
+// that it is reachable. It is the last word until this process knows better.
+func (m *Member) WasReachable() bool {
+	said := m.Cluster().Status.Conditions
+	return meta.IsStatusConditionTrue(said, clusterv1alpha1.ConditionReachable) &&
+		meta.IsStatusConditionTrue(said, clusterv1alpha1.ConditionJoined)
 }
 
 func (m *Member) reachable() bool {

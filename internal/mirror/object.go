@@ -110,16 +110,18 @@ func owner(o *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// newObject is what is remembered of a placed object; nil for one that is not.
+// newObject is what is remembered of a placed object; nil for one that is not. Controllers
+// copy labels to what they make, such as a Service's to its EndpointSlices: a mark counts
+// only where we own something.
 func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) *Object {
-	binding := o.GetLabels()[workv1alpha2.BindingLabel]
-	if binding == "" {
+	binding, fields := o.GetLabels()[workv1alpha2.BindingLabel], ownedFields(o)
+	if binding == "" || fields == 0 && len(o.GetManagedFields()) > 0 {
 		return nil
 	}
 	return &Object{
 		Cluster: cluster, Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName(),
 		UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
-		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: ownedFields(o),
+		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: fields,
 		Deleting: o.GetDeletionTimestamp() != nil,
 		Health:   interpreter.Health(o), Status: interpreter.Reflect(o),
 	}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -262,16 +261,7 @@ func kinds(t *testing.T) []*unstructured.Unstructured {
 			t.Fatal(err)
 		}
 		gvk := o.GroupVersionKind()
-		list, err := disco.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
-			return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/")
-		})
-		if i < 0 {
-			t.Fatalf("%s is not served", gvk)
-		}
+		list, i := served(t, disco, gvk)
 		r := client.Resource(gvk.GroupVersion().WithResource(list.APIResources[i].Name)).Namespace(o.GetNamespace())
 		status := o.Object["status"]
 		if o, err = r.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
@@ -283,31 +273,26 @@ func kinds(t *testing.T) []*unstructured.Unstructured {
 				t.Fatalf("status of %s: %v", manifest, err)
 			}
 		}
-		if gvk.Kind == "CustomResourceDefinition" {
-			established(t, client, o.GetName())
-		}
 		made = append(made, o)
 	}
 	return made
 }
 
-// established waits until the types of a definition are served.
-func established(t *testing.T, client dynamic.Interface, name string) {
+// served waits until discovery lists a kind, which it does a moment after its definition
+// is established, and returns the list and the kind's place in it.
+func served(t *testing.T, disco *discovery.DiscoveryClient, gvk schema.GroupVersionKind) (*metav1.APIResourceList, int) {
 	t.Helper()
-	gvr := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		o, err := client.Resource(gvr).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-				return
+		list, err := disco.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
+		if err == nil {
+			if i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
+				return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/")
+			}); i >= 0 {
+				return list, i
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s is not established", name)
+			t.Fatalf("%s is not served: %v", gvk, err)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (w *writer) contact(ctx context.Context, m *member.Member, cluster string) 
 		return unsure
 	case m.Reachable():
 		return answers
-	case meta.IsStatusConditionTrue(m.Cluster().Status.Conditions, clusterv1alpha1.ConditionReachable):
+	case m.WasReachable():
 		return unsure
 	default:
 		return lost

@@ -1,0 +1,485 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hasCondition waits until an object on the hub has a condition, given as Type=Status/Reason,
+// whose message says every word of says.
+func hasCondition(t testing.TB, want string, says []string, object ...string) {
+	t.Helper()
+	kind, rest, _ := strings.Cut(want, "=")
+	eventually(t, deadline, func() string {
+		out, err := tryKubectl("hub", "", append([]string{"get", "-o", "json"}, object...)...)
+		if err != nil {
+			return out
+		}
+		var o struct {
+			Status struct {
+				Conditions []struct{ Type, Status, Reason, Message string } `json:"conditions"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal([]byte(out), &o); err != nil {
+			return err.Error()
+		}
+		for _, c := range o.Status.Conditions {
+			if c.Type != kind || c.Status+"/"+c.Reason != rest {
+				continue
+			}
+			for _, word := range says {
+				if !strings.Contains(c.Message, word) {
+					return fmt.Sprintf("%v: %s does not say %q: %s", object, kind, word, c.Message)
+				}
+			}
+			return ""
+		}
+		return fmt.Sprintf("%v: want %s, got %+v", object, want, o.Status.Conditions)
+	})
+}
+
+// shows waits until kubectl get prints exactly this; "" also where the object is absent.
+func shows(t testing.TB, context, want string, args ...string) {
+	t.Helper()
+	eventually(t, deadline, func() string {
+		out, err := tryKubectl(context, "", append([]string{"get", "--ignore-not-found"}, args...)...)
+		if err != nil || strings.TrimSpace(out) != want {
+			return fmt.Sprintf("%s: get %s: want %q, got %q", context, strings.Join(args, " "), want, strings.TrimSpace(out))
+		}
+		return ""
+	})
+}
+
+// absent waits until an object is gone from a context.
+func absent(t testing.TB, context string, args ...string) {
+	t.Helper()
+	shows(t, context, "", append(args, "-o", "name")...)
+}
+
+func configMap(ns, name, labels, who string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s, labels: {%s}}\ndata: {who: %s}\n", name, ns, labels, who)
+}
+
+// policy returns a PropagationPolicy with selectors and the rest of its spec, in YAML.
+func policy(ns, name, selectors, rest string) string {
+	return fmt.Sprintf(`
+apiVersion: policy.orrery.dev/v1alpha1
+kind: PropagationPolicy
+metadata: {name: %s, namespace: %s}
+spec: {resourceSelectors: [%s], %s}
+`, name, ns, selectors, rest)
+}
+
+const (
+	anyConfigMap  = "{apiVersion: v1, kind: ConfigMap}"
+	anyDeployment = "{apiVersion: apps/v1, kind: Deployment}"
+	inOakAndPine  = "placement: {clusterAffinity: {clusterNames: [oak, pine]}}"
+)
+
+// An object that is in a member already and is not ours is left alone, unless the policy
+// says Overwrite.
+func TestObjectThatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "foreign")
+	kubectl(t, "oak", "create", "namespace", ns)
+	t.Cleanup(func() { kubectl(t, "oak", "delete", "namespace", ns, "--ignore-not-found", "--wait=false") })
+	apply(t, "oak", configMap(ns, "settings", "", "theirs"))
+	shows(t, "fleet", "theirs", "configmap", "settings", "-n", ns, "-o", "jsonpath={.items[*].data.who}{.data.who}")
+
+	apply(t, "hub", policy(ns, "all", anyConfigMap, inOakAndPine))
+	apply(t, "hub", configMap(ns, "settings", "", "ours"))
+	shows(t, "pine", "ours", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak"}, "resourcebinding", "settings-configmap", "-n", ns)
+	shows(t, "oak", "theirs []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
+
+	kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
+	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "settings-configmap", "-n", ns)
+	shows(t, "oak", "ours", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+
+	// It is ours now, its namespace is not.
+	kubectl(t, "hub", "delete", "namespace", ns)
+	absent(t, "oak", "configmap", "settings", "-n", ns)
+	absent(t, "pine", "namespace", ns)
+	shows(t, "oak", "Active", "namespace", ns, "-o", "jsonpath={.status.phase}")
+}
+
+// Of two policies that select an object one places it, and the other says which.
+func TestTwoPoliciesClaimOneObject(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "claims")
+	apply(t, "hub", fmt.Sprintf(`
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterPropagationPolicy
+metadata: {name: claims}
+spec:
+  resourceSelectors: [{apiVersion: v1, kind: ConfigMap, namespace: %s}]
+  priority: 100
+  placement: {clusterAffinity: {clusterNames: [pine]}}
+`, ns))
+	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "claims") })
+	apply(t, "hub", policy(ns, "own", anyConfigMap, "placement: {clusterAffinity: {clusterNames: [oak]}}"))
+	apply(t, "hub", configMap(ns, "settings", "", "me"))
+
+	hasCondition(t, "Undisputed=False/LostClaim", []string{"ConfigMap " + ns + "/settings", "PropagationPolicy " + ns + "/own"}, "clusterpropagationpolicy", "claims")
+	hasCondition(t, "Ready=True/Ready", nil, "propagationpolicy", "own", "-n", ns)
+	shows(t, "oak", "me", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+	absent(t, "pine", "configmap", "settings", "-n", ns)
+
+	kubectl(t, "hub", "delete", "propagationpolicy", "own", "-n", ns)
+	shows(t, "pine", "me", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+	absent(t, "oak", "configmap", "settings", "-n", ns)
+	hasCondition(t, "Undisputed=True/Undisputed", nil, "clusterpropagationpolicy", "claims")
+}
+
+// A policy that places nothing says why.
+func TestPolicyThatPlacesNothing(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "nothing")
+	apply(t, "hub", policy(ns, "nobody", "{apiVersion: v1, kind: ConfigMap, name: nobody}", ""))
+	apply(t, "hub", policy(ns, "no-kind", "{apiVersion: example.org/v1, kind: Gadget}", ""))
+	apply(t, "hub", policy(ns, "no-cluster", anyConfigMap, "placement: {clusterAffinity: {clusterNames: [nowhere]}}"))
+	apply(t, "hub", configMap(ns, "settings", "", "me"))
+
+	hasCondition(t, "Ready=False/NothingSelected", nil, "propagationpolicy", "nobody", "-n", ns)
+	hasCondition(t, "Claimed=False/KindNotServed", []string{"resourceSelectors[0]", "Gadget"}, "propagationpolicy", "no-kind", "-n", ns)
+	hasCondition(t, "Scheduled=False/NoClusterFits", []string{"nowhere: UnknownCluster"}, "resourcebinding", "settings-configmap", "-n", ns)
+}
+
+func widgets() string {
+	return `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.e2e.example.org}
+spec:
+  group: e2e.example.org
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}
+`
+}
+
+// A kind that one member does not serve is placed in the others, and there once it is
+// served.
+func TestKindThatAMemberDoesNotServe(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "kinds")
+	for _, context := range []string{"hub", "oak"} {
+		apply(t, context, widgets())
+	}
+	t.Cleanup(func() {
+		for _, context := range []string{"hub", "oak", "pine"} {
+			kubectl(t, context, "delete", "crd", "widgets.e2e.example.org", "--ignore-not-found")
+		}
+	})
+	kubectl(t, "hub", "wait", "--for=condition=Established", "crd/widgets.e2e.example.org", "--timeout=30s")
+	apply(t, "hub", policy(ns, "all", "{apiVersion: e2e.example.org/v1, kind: Widget}", inOakAndPine))
+	eventually(t, deadline, func() string {
+		out, err := tryKubectl("hub", "apiVersion: e2e.example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: "+ns+"}\nspec: {size: 3}\n", "apply", "-f", "-")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+	binding := []string{"resourcebinding", "w-widget.e2e.example.org", "-n", ns}
+	hasCondition(t, "Scheduled=True/Scheduled", []string{"pine: it does not serve the kind"}, binding...)
+	shows(t, "oak", "3", "widgets.e2e.example.org", "w", "-n", ns, "-o", "jsonpath={.spec.size}")
+
+	apply(t, "pine", widgets())
+	shows(t, "pine", "3", "widgets.e2e.example.org", "w", "-n", ns, "-o", "jsonpath={.spec.size}")
+	hasCondition(t, "FullyApplied=True/FullyApplied", nil, binding...)
+	shows(t, "fleet", "oak pine", "widgets.e2e.example.org", "-n", ns, "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
+}
+
+// When a member refuses a manifest, the binding has the member's own words.
+func TestManifestThatAMemberRejects(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "rejected")
+	const words = "nobody is called mallory here"
+	apply(t, "pine", fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: e2e-rejected}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}]
+  validations: [{expression: "!('who' in object.data) || object.data.who != 'mallory'", message: %s}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: e2e-rejected}
+spec:
+  policyName: e2e-rejected
+  validationActions: [Deny]
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}
+`, words, ns))
+	t.Cleanup(func() {
+		kubectl(t, "pine", "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "e2e-rejected")
+	})
+	// It is in force when it refuses us.
+	kubectl(t, "pine", "create", "namespace", ns)
+	eventually(t, deadline, func() string {
+		out, _ := tryKubectl("pine", configMap(ns, "probe", "", "mallory"), "apply", "--dry-run=server", "-f", "-")
+		if !strings.Contains(out, words) {
+			return out
+		}
+		return ""
+	})
+	apply(t, "hub", policy(ns, "all", anyConfigMap, inOakAndPine))
+	apply(t, "hub", configMap(ns, "settings", "", "mallory"))
+	binding := []string{"resourcebinding", "settings-configmap", "-n", ns}
+	hasCondition(t, "FullyApplied=False/Rejected", []string{"pine", words}, binding...)
+	out := kubectl(t, "hub", append([]string{"get", "-o", "jsonpath={.status.aggregatedStatus[?(@.clusterName=='pine')].appliedMessage}"}, binding...)...)
+	if !strings.Contains(out, words) {
+		t.Errorf("the binding says of pine %q, want %q", out, words)
+	}
+	shows(t, "oak", "mallory", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+	absent(t, "pine", "configmap", "settings", "-n", ns)
+	if out, code := orrery(t, "cluster", "describe", "pine"); code != 0 || !strings.Contains(out, words) {
+		t.Errorf("cluster describe does not say it:\n%s", out)
+	}
+
+	apply(t, "hub", configMap(ns, "settings", "", "alice"))
+	hasCondition(t, "FullyApplied=True/FullyApplied", nil, binding...)
+	shows(t, "pine", "alice", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
+	kubectl(t, "pine", "delete", "namespace", ns, "--wait=false")
+}
+
+// Overrides differ by cluster; cluster-wide ones are applied first, and what they changed
+// is as before when they are gone.
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "overrides")
+	apply(t, "hub", fmt.Sprintf(`
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterOverridePolicy
+metadata: {name: e2e-overrides}
+spec:
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, namespace: %[1]s}]
+  overrideRules:
+  - overriders: {imageOverrider: [{component: Registry, operator: replace, value: mirror.example.org}]}
+---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: OverridePolicy
+metadata: {name: local, namespace: %[1]s}
+spec:
+  overrideRules:
+  - targetCluster: {clusterNames: [pine]}
+    overriders:
+      imageOverrider: [{component: Tag, operator: replace, value: canary}]
+      plaintext: [{path: /spec/replicas, operator: replace, value: 2}]
+`, ns))
+	t.Cleanup(func() {
+		kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides", "--ignore-not-found")
+	})
+	apply(t, "hub", policy(ns, "all", anyDeployment, inOakAndPine))
+	kubectl(t, "hub", "-n", ns, "create", "deployment", "web", "--image=docker.io/library/nginx:1.29", "--replicas=1")
+	image := []string{"deployment", "web", "-n", ns, "-o", "jsonpath={.spec.template.spec.containers[0].image} {.spec.replicas}"}
+	shows(t, "oak", "mirror.example.org/library/nginx:1.29 1", image...)
+	shows(t, "pine", "mirror.example.org/library/nginx:canary 2", image...)
+
+	kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides")
+	shows(t, "oak", "docker.io/library/nginx:1.29 1", image...)
+	shows(t, "pine", "docker.io/library/nginx:canary 2", image...)
+
+	// One that does not fit is named, and the cluster keeps what it has.
+	kubectl(t, "hub", "patch", "overridepolicy", "local", "-n", ns, "--type=json", "-p",
+		`[{"op":"replace","path":"/spec/overrideRules/0/overriders/plaintext/0/path","value":"/spec/nonsense/deep"}]`)
+	hasCondition(t, "FullyApplied=False/RenderFailed", []string{"pine", "local", "/spec/nonsense/deep"}, "resourcebinding", "web-deployment", "-n", ns)
+	shows(t, "pine", "docker.io/library/nginx:canary 2", image...)
+
+	kubectl(t, "hub", "delete", "overridepolicy", "local", "-n", ns)
+	shows(t, "pine", "docker.io/library/nginx:1.29 1", image...)
+}
+
+// Objects are selected by label. One that loses the label keeps its placement, which says
+// that nobody claims it, until it is deleted.
+func TestSelectedByLabel(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "labels")
+	apply(t, "hub", policy(ns, "placed", "{apiVersion: v1, kind: ConfigMap, labelSelector: {matchLabels: {place: me}}}", inOakAndPine))
+	apply(t, "hub", configMap(ns, "in", "place: me", "me"))
+	apply(t, "hub", configMap(ns, "out", "place: not", "me"))
+	who := []string{"configmap", "in", "-n", ns, "-o", "jsonpath={.data.who}"}
+	shows(t, "oak", "me", who...)
+	shows(t, "pine", "me", who...)
+
+	apply(t, "hub", configMap(ns, "in", "place: not", "still"))
+	hasCondition(t, "Scheduled=True/PolicyGone", []string{"placed"}, "resourcebinding", "in-configmap", "-n", ns)
+	shows(t, "oak", "still", who...)
+	absent(t, "hub", "resourcebinding", "out-configmap", "-n", ns)
+	absent(t, "oak", "configmap", "out", "-n", ns)
+
+	kubectl(t, "hub", "delete", "configmap", "in", "-n", ns)
+	absent(t, "oak", "configmap", "in", "-n", ns)
+	absent(t, "pine", "configmap", "in", "-n", ns)
+	absent(t, "hub", "resourcebinding", "in-configmap", "-n", ns)
+}
+
+// Bad input is refused when it is applied, with the path of the field.
+func TestRefusedInput(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "refused")
+	cluster := "apiVersion: cluster.orrery.dev/v1alpha1\nkind: Cluster\nmetadata: {name: %s}\nspec: {apiEndpoint: %q, secretRef: {namespace: a, name: b}%s}\n"
+	override := "apiVersion: policy.orrery.dev/v1alpha1\nkind: OverridePolicy\nmetadata: {name: p, namespace: " + ns + "}\nspec: {overrideRules: [{overriders: {%s}}]}\n"
+	site := "apiVersion: apps.orrery.dev/v1alpha1\nkind: Website\nmetadata: {name: w, namespace: " + ns + "}\nspec: {gitRepo: %q, deploymentName: w%s}\n"
+	for name, tc := range map[string]struct{ manifest, says string }{
+		"UnknownField":           {policy(ns, "p", anyConfigMap, "placment: {}"), `unknown field "spec.placment"`},
+		"UnknownNestedField":     {policy(ns, "p", anyConfigMap, "placement: {clusterAffinity: {clusterNmes: [oak]}}"), `unknown field "spec.placement.clusterAffinity.clusterNmes"`},
+		"UnknownFieldInCluster":  {fmt.Sprintf(cluster, "c", "https://10.0.0.1:6443", ", regoin: eu"), `unknown field "spec.regoin"`},
+		"UnknownFieldInWebsite":  {fmt.Sprintf(site, "https://git.example.org/a.git", ", replica: 2"), `unknown field "spec.replica"`},
+		"UnknownFieldInOverride": {fmt.Sprintf(override, "imageOverider: []"), `unknown field "spec.overrideRules[0].overriders.imageOverider"`},
+		"NoSelector":             {policy(ns, "p", "", ""), "spec.resourceSelectors"},
+		"Enum":                   {policy(ns, "p", anyConfigMap, "conflictResolution: Perhaps"), `spec.conflictResolution: Unsupported value: "Perhaps"`},
+		"NameAndLabels":          {policy(ns, "p", "{apiVersion: v1, kind: ConfigMap, name: a, labelSelector: {matchLabels: {a: b}}}", ""), "spec.resourceSelectors[0]: Invalid value"},
+		"OurOwnKind":             {policy(ns, "p", "{apiVersion: cluster.orrery.dev/v1alpha1, kind: Cluster}", ""), "Orrery's own policies, bindings and clusters cannot be placed"},
+		"FieldSelector":          {policy(ns, "p", anyConfigMap, "placement: {clusterAffinity: {fieldSelector: {matchExpressions: [{key: region, operator: In}]}}}"), "spec.placement.clusterAffinity.fieldSelector.matchExpressions[0]: Invalid value"},
+		"WeightsOfDuplicated":    {policy(ns, "p", anyConfigMap, "placement: {replicaScheduling: {weightPreference: {dynamicWeight: AvailableReplicas}}}"), "spec.placement.replicaScheduling: Invalid value"},
+		"PlainHTTP":              {fmt.Sprintf(cluster, "c", "http://10.0.0.1:6443", ""), "spec.apiEndpoint: Invalid value"},
+		"NameOfAContext":         {fmt.Sprintf(cluster, "fleet", "https://10.0.0.1:6443", ""), "metadata.name is taken"},
+		"ImageWithoutValue":      {fmt.Sprintf(override, "imageOverrider: [{component: Tag, operator: replace}]"), "spec.overrideRules[0].overriders.imageOverrider[0]: Invalid value"},
+		"EmptyOverriders":        {fmt.Sprintf(override, ""), "spec.overrideRules[0].overriders"},
+		"PathIsNoPointer":        {fmt.Sprintf(override, "plaintext: [{path: spec.replicas, operator: remove}]"), "spec.overrideRules[0].overriders.plaintext[0].path: Invalid value"},
+		"SiteIsNoURL":            {fmt.Sprintf(site, "site.git", ""), "spec.gitRepo: Invalid value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := tryKubectl("hub", tc.manifest, "apply", "--dry-run=server", "-f", "-")
+			if err == nil || !strings.Contains(out, tc.says) {
+				t.Errorf("want a refusal that says %q, got: %v\n%s", tc.says, err, out)
+			}
+		})
+	}
+}
+
+// The statuses of every kind with a status of its own add up on the hub, and kubectl's
+// words for them work.
+func TestStatusesAddUp(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "statuses")
+	apply(t, "hub", policy(ns, "all", "{apiVersion: apps/v1, kind: StatefulSet}, {apiVersion: apps/v1, kind: DaemonSet}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: Service}", ""))
+	const pod = "template: {metadata: {labels: {app: %[2]s}}, spec: {containers: [{name: c, image: busybox}]%[3]s}}"
+	apply(t, "hub", fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: %[1]s}
+spec: {selector: {app: db}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: %[1]s}
+spec: {serviceName: db, replicas: 2, selector: {matchLabels: {app: db}}, `+fmt.Sprintf(pod, ns, "db", "")+`}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: %[1]s}
+spec: {selector: {matchLabels: {app: agent}}, `+fmt.Sprintf(pod, ns, "agent", "")+`}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once, namespace: %[1]s}
+spec: {completions: 2, parallelism: 2, `+fmt.Sprintf(pod, ns, "once", ", restartPolicy: Never")+`}
+`, ns))
+	shows(t, "hub", "6", "statefulset", "db", "-n", ns, "-o", "jsonpath={.status.readyReplicas}")
+	shows(t, "hub", "9 9", "daemonset", "agent", "-n", ns, "-o", "jsonpath={.status.desiredNumberScheduled} {.status.numberReady}")
+	shows(t, "hub", "6", "job", "once", "-n", ns, "-o", "jsonpath={.status.succeeded}")
+	kubectl(t, "hub", "-n", ns, "rollout", "status", "daemonset/agent", "--timeout=30s")
+	kubectl(t, "hub", "-n", ns, "wait", "--for=condition=Complete", "job/once", "--timeout=30s")
+	hasCondition(t, "Healthy=True/Healthy", nil, "resourcebinding", "db-statefulset", "-n", ns)
+	hasCondition(t, "Healthy=True/Healthy", nil, "resourcebinding", "db-service", "-n", ns)
+}
+
+// Replicas are shared out: by static weights, and by what fits into the nodes.
+func TestReplicasAreDivided(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "divided")
+	divided := "placement: {clusterAffinity: {clusterNames: [oak, pine]}, replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {%s}}}"
+	apply(t, "hub", policy(ns, "static", "{apiVersion: apps/v1, kind: Deployment, name: static}",
+		fmt.Sprintf(divided, "staticWeightList: [{targetCluster: {clusterNames: [oak]}, weight: 2}, {targetCluster: {clusterNames: [pine]}, weight: 1}]")))
+	apply(t, "hub", policy(ns, "dynamic", "{apiVersion: apps/v1, kind: Deployment, name: dynamic}", fmt.Sprintf(divided, "dynamicWeight: AvailableReplicas")))
+	kubectl(t, "hub", "-n", ns, "create", "deployment", "static", "--image=nginx", "--replicas=6")
+	replicas := "jsonpath={.spec.replicas}"
+	shows(t, "oak", "4", "deployment", "static", "-n", ns, "-o", replicas)
+	shows(t, "pine", "2", "deployment", "static", "-n", ns, "-o", replicas)
+	kubectl(t, "hub", "-n", ns, "scale", "deployment/static", "--replicas=9")
+	shows(t, "oak", "6", "deployment", "static", "-n", ns, "-o", replicas)
+	shows(t, "pine", "3", "deployment", "static", "-n", ns, "-o", replicas)
+	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/static", "--timeout=60s")
+
+	// Nodes have 8 cores: one such pod fits into each, and there are six nodes.
+	apply(t, "hub", fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: dynamic, namespace: %s}
+spec:
+  replicas: 20
+  selector: {matchLabels: {app: dynamic}}
+  template: {metadata: {labels: {app: dynamic}}, spec: {containers: [{name: c, image: busybox, resources: {requests: {cpu: "6"}}}]}}
+`, ns))
+	hasCondition(t, "Scheduled=False/Insufficient", []string{"20", "6 fit"}, "resourcebinding", "dynamic-deployment", "-n", ns)
+	kubectl(t, "hub", "-n", ns, "scale", "deployment/dynamic", "--replicas=4")
+	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "dynamic-deployment", "-n", ns)
+	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")
+}
+
+// A member's context is the member: what it answers, refusals too, passes unchanged.
+func TestMemberContext(t *testing.T) {
+	t.Parallel()
+	direct := filepath.Join(dataDir, "members", "oak", "kubeconfig")
+	pod := strings.TrimSpace(kubectl(t, "oak", "-n", "demo", "get", "pods", "-o", "name", "--field-selector=status.phase=Running"))
+	pod, _, _ = strings.Cut(pod, "\n")
+	for name, args := range map[string][]string{
+		"Exec":        {"exec", pod, "-c", "nginx", "--", "true"},
+		"Logs":        {"logs", pod, "-c", "nginx"},
+		"PortForward": {"port-forward", pod, ":80"},
+		"NoSuchPod":   {"logs", "nobody"},
+		"NoSuchKind":  {"get", "gadgets"},
+		"BadManifest": {"create", "configmap", "Bad_Name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"-n", "demo"}, args...)
+			want, err := tryKubectl("oak", "", append([]string{"--kubeconfig", direct}, args...)...)
+			if err == nil {
+				t.Fatalf("the member has nothing against it: %s", want)
+			}
+			got, err := tryKubectl("oak", "", args...)
+			if err == nil || got != want {
+				t.Errorf("through the hub: %v\n%s\nthe member itself:\n%s", err, got, want)
+			}
+		})
+	}
+}
+
+// Everything that lists something prints it in every format.
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"cluster list", "cluster describe oak", "demo status"} {
+		for format, want := range map[string]string{"table": "oak", "wide": "oak", "json": `"name": "oak"`, "yaml": "name: oak"} {
+			t.Run(command+" "+format, func(t *testing.T) {
+				out, code := orrery(t, append(strings.Fields(command), "-o", format)...)
+				if code != 0 || !strings.Contains(out, want) {
+					t.Errorf("exit code %d, want %q in:\n%s", code, want, out)
+				}
+				if strings.Contains(out, "managedFields") {
+					t.Error("it prints managedFields")
+				}
+				if format == "json" && !json.Valid([]byte(out)) {
+					t.Errorf("no JSON:\n%s", out)
+				}
+			})
+		}
+	}
+	if out, code := orrery(t, "cluster", "describe", "nowhere"); code != 1 || !strings.Contains(out, `"nowhere" not found`) {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	start := time.Now()
+	if out, code := orrery(t, "cluster", "unjoin", "nowhere"); code != 1 || !strings.Contains(out, "nowhere is not joined") {
+		t.Errorf("exit code %d after %s:\n%s", code, time.Since(start), out)
+	}
+}
