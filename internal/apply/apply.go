@@ -75,9 +75,6 @@ type Applier struct {
 	overrides  *overrides
 	ledger     *ledger
 	finalizing *finalizing
-	// held are the UIDs of the bindings of which a copy that is to go waits for another one
-	// to become healthy.
-	held sync.Map
 	// namespacesSynced is true once the hub's namespaces are known.
 	namespacesSynced toolscache.InformerSynced
 

@@ -3,6 +3,7 @@ package apply
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -221,6 +223,25 @@ func TestApplier(t *testing.T) {
 		}
 	})
 
+	run("LeavesAloneWhatOnlyCopiedItsMark", func(f *fleet, ns string) {
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+		// As a Service's labels are copied to its EndpointSlices.
+		theirs := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a-x7k2p", Labels: map[string]string{workv1alpha2.BindingLabel: string(b.UID)}},
+			Data:       map[string]string{"key": "theirs"},
+		}
+		f.must(oak.Create(f.t.Context(), theirs))
+		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, theirs.Name, mirror.Foreign) })
+		f.templates.set(configMap(ns, "a", "2"))
+		f.data(oak, ns, "a", "2")
+		f.must(f.hub.Delete(f.t.Context(), b))
+		f.gone(f.hub, b)
+		if after := f.data(oak, ns, theirs.Name, "theirs"); after.UID != theirs.UID {
+			t.Error("it was deleted and came back")
+		}
+	})
+
 	run("OrphansTheCopiesWhenTheyAreToBePreserved", func(f *fleet, ns string) {
 		b := f.bind(configMap(ns, "a", "1"), func(s *workv1alpha2.BindingSpec) { s.PreserveResourcesOnDeletion = true }, "oak")
 		f.data(oak, ns, "a", "1")
@@ -401,5 +422,95 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 		c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		f.must(f.hub.Delete(t.Context(), c))
 		f.gone(f.hub, c)
+	}
+}
+
+// A cluster that begins to leave is taken out of bindings before its member knows.
+func TestAClusterThatBeginsToLeaveKeepsWhatItHas(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("fir", testenv.Kubeconfig(oakServer))
+	f.join("yew", testenv.Kubeconfig(elmServer))
+	fir, yew := f.client(testenv.Config(oakServer)), f.client(testenv.Config(elmServer))
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
+	b := f.bind(configMap(ns, "a", "1"), nil, "fir")
+	f.result(b, "fir", workv1alpha2.ReasonFullyApplied)
+	before := f.data(fir, ns, "a", "1")
+
+	entered, release := make(chan struct{}), make(chan struct{})
+	enter := sync.OnceFunc(func() { close(entered) })
+	f.observe.Store(new(func(cluster string) {
+		if cluster == "fir" {
+			enter()
+			<-release
+		}
+	}))
+	f.registry.Refresh("fir")
+	<-entered
+	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "fir"}}
+	f.must(f.hub.Delete(t.Context(), c))
+	f.eventually("it is known that fir leaves", func() error {
+		if err := f.applier.hub.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil || c.DeletionTimestamp.IsZero() {
+			return errors.Join(err, errors.New("it is not"))
+		}
+		return nil
+	})
+	f.move(b, "yew")
+	f.data(yew, ns, "a", "1")
+	f.eventually("the copy in yew is seen", func() error { return f.placed(b, "yew", 1) })
+	other := f.bind(configMap(ns, "b", "1"), nil, "fir") // by then the first would be gone
+	f.result(other, "fir", workv1alpha2.ReasonFullyApplied)
+	close(release)
+	f.gone(f.hub, c)
+	if after := f.data(fir, ns, "a", "1"); after.UID != before.UID || !after.DeletionTimestamp.IsZero() {
+		t.Error("what the cluster had was deleted")
+	}
+	c = &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "yew"}}
+	f.must(f.hub.Delete(t.Context(), c))
+	f.gone(f.hub, c)
+}
+
+func TestADeletedBindingGoesWithTheLostClusterThatHeldItBack(t *testing.T) {
+	lost := testenv.StartServer(t)
+	f := newFleet(t)
+	f.start()
+	f.join("fen", lost.Kubeconfig())
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
+	b := f.bind(configMap(ns, "a", "1"), nil, "fen")
+	f.result(b, "fen", workv1alpha2.ReasonFullyApplied)
+	lost.Signal(t, syscall.SIGSTOP)
+	f.eventually("fen is lost", func() error {
+		if f.reachable("fen") == nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	before := f.calls("")
+	f.must(f.hub.Delete(t.Context(), b))
+	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "fen"}}
+	f.must(f.hub.Delete(t.Context(), c))
+	f.gone(f.hub, c)
+	f.gone(f.hub, b)
+	if made := f.calls("") - before; made != 0 {
+		t.Errorf("%v calls were made to a cluster that is known not to answer", made)
+	}
+	lost.Signal(t, syscall.SIGCONT)
+}
+
+func TestATemplatesBindingIsFoundBesideADuplicate(t *testing.T) {
+	bindings := &Bindings{
+		all: map[types.NamespacedName]*workv1alpha2.ResourceBinding{}, names: map[types.UID]types.NamespacedName{},
+		clusters: map[string]sets.Set[types.NamespacedName]{}, templates: map[templateKey]types.NamespacedName{},
+	}
+	named := func(name string) *workv1alpha2.ResourceBinding {
+		b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+		b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Name: "a"}
+		return b
+	}
+	bindings.changed(nil, named("ours"))
+	bindings.changed(nil, named("duplicate"))
+	bindings.changed(named("duplicate"), nil)
+	if b, ok := bindings.Of(corev1.SchemeGroupVersion.WithKind("ConfigMap"), "ns", "a"); !ok || b.Name != "ours" {
+		t.Errorf("the template's binding is %v (found: %t), want ours", b, ok)
 	}
 }

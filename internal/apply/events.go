@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,20 +27,25 @@ const sweepDelay = time.Second
 
 // enqueue has a binding looked at in every cluster that may hold something of it.
 func (a *Applier) enqueue(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
-	for _, o := range a.mirror.Placed(b.UID) {
-		clusters.Insert(o.Cluster)
-	}
-	for cluster := range clusters {
+	for cluster := range clusters.Union(a.holding(b.UID)) {
 		if l, ok := a.lane(cluster); ok {
 			l.queue.Add(item{binding: Name(b)})
 		}
 	}
 }
 
+// holding are the clusters that may hold something of a binding, whatever it says.
+func (a *Applier) holding(binding types.UID) sets.Set[string] {
+	clusters := sets.New(a.ledger.clusters(binding, func(e entry) bool { return !e.gone })...)
+	for _, o := range a.mirror.Placed(binding) {
+		clusters.Insert(o.Cluster)
+	}
+	return clusters
+}
+
 func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if after == nil {
 		a.ledger.forget(before.UID)
-		a.held.Delete(before.UID)
 		return
 	}
 	clusters := Clusters(after)
@@ -133,16 +139,21 @@ func (a *Applier) observed(e mirror.Event) {
 	if !a.asWanted(b, e) {
 		l.queue.Add(item{binding: Name(b)})
 	}
-	if _, held := a.held.Load(b.UID); !held {
-		return
-	}
-	for _, o := range a.mirror.Placed(b.UID) {
-		if _, stays := target(b, o.Cluster); !stays && o.Cluster != e.Cluster {
-			if other, ok := a.lane(o.Cluster); ok {
-				other.queue.Add(item{binding: Name(b)})
-			}
+	a.lookAtHeld(b)
+}
+
+// lookAtHeld looks again at copies that are to go and wait for another one to be healthy.
+func (a *Applier) lookAtHeld(b *workv1alpha2.ResourceBinding) {
+	for _, cluster := range a.ledger.clusters(b.UID, func(e entry) bool { return e.held }) {
+		if l, ok := a.lane(cluster); ok {
+			l.queue.Add(item{binding: Name(b)})
 		}
 	}
+}
+
+func (a *Applier) reachable(cluster string) bool {
+	m, ok := a.registry.Member(cluster)
+	return ok && m.Reachable()
 }
 
 // asWanted is true when an observed change leaves nothing to do, or is the lane's doing.

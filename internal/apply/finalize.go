@@ -71,11 +71,7 @@ func (f *finalizing) release(ctx context.Context, name types.NamespacedName) err
 	if !ok || b.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(b, workv1alpha2.Finalizer) {
 		return nil
 	}
-	clusters := Clusters(b).Insert(a.ledger.clusters(b.UID)...)
-	for _, o := range a.mirror.Placed(b.UID) {
-		clusters.Insert(o.Cluster)
-	}
-	for cluster := range clusters {
+	for cluster := range Clusters(b).Union(a.holding(b.UID)) {
 		if a.Gone(b.UID, cluster) {
 			continue
 		}

@@ -136,7 +136,8 @@ type fleet struct {
 	mirror   *mirror.Mirror
 	outdated *outdated // what the applier sees of the mirror
 	stop     func()
-	writes   atomic.Int64 // to bindings
+	writes   atomic.Int64                         // to bindings
+	observe  atomic.Pointer[func(cluster string)] // called when a Cluster is reconciled
 }
 
 // counting counts the requests that change bindings.
@@ -210,8 +211,13 @@ func (f *fleet) start() {
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
 	f.registry, err = member.Add(mgr, member.Options{
-		HubID:         f.hubID,
-		Observe:       func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
+		HubID: f.hubID,
+		Observe: func(cluster string) member.Observation {
+			if observe := f.observe.Load(); observe != nil {
+				(*observe)(cluster)
+			}
+			return f.mirror.Observation(cluster)
+		},
 		Leave:         func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) },
 		Left:          func(cluster string) error { return f.mirror.Drop(cluster) },
 		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,

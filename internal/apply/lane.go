@@ -35,7 +35,6 @@ type again int
 const (
 	settled again = iota // nothing is left to do, or an event will tell when there is
 	soon                 // what stands in the way may pass: seconds
-	late                 // the cluster refused: minutes
 	queued               // it is in the queue for later already
 )
 
@@ -132,9 +131,6 @@ func (l *lane) do(ctx context.Context, i item) {
 	case soon:
 		l.late.Forget(i)
 		l.queue.AddAfter(i, l.soon.When(i))
-	case late:
-		l.soon.Forget(i)
-		l.queue.AddAfter(i, l.late.When(i))
 	case settled:
 		l.soon.Forget(i)
 		l.late.Forget(i)

@@ -37,6 +37,7 @@ type entry struct {
 	unsure bool
 	busy   bool // the lane is applying: what is observed now is its own doing
 	gone   bool // the cluster holds nothing of the binding, and the binding does not name it
+	held   bool // what it holds is to go, but waits for another copy to be healthy
 }
 
 // ledger holds the entries.
@@ -84,13 +85,15 @@ func (l *ledger) update(name types.NamespacedName, binding types.UID, cluster st
 	}
 }
 
-// clusters are those in which something was done for a binding.
-func (l *ledger) clusters(binding types.UID) []string {
+// clusters are those with an entry for a binding of which something is true.
+func (l *ledger) clusters(binding types.UID, is func(entry) bool) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	found := make([]string, 0, len(l.entries[binding]))
-	for cluster := range l.entries[binding] {
-		found = append(found, cluster)
+	var found []string
+	for cluster, e := range l.entries[binding] {
+		if is(e) {
+			found = append(found, cluster)
+		}
 	}
 	return found
 }

@@ -345,6 +345,7 @@ func (l *lane) record(t task, fields uint64) {
 		e.digest, e.fields, e.unsure, e.refused = t.digest, fields, false, ""
 	})
 	l.report(t.binding, Result{Applied: true, Reason: workv1alpha2.ReasonFullyApplied}, settled)
+	l.applier.lookAtHeld(t.binding)
 }
 
 // tidy deletes what the binding placed in this cluster under another kind or name.
@@ -369,7 +370,7 @@ func (l *lane) update(b *workv1alpha2.ResourceBinding, change func(*entry)) {
 // report sets the result and returns when to look again.
 func (l *lane) report(b *workv1alpha2.ResourceBinding, r Result, next again) again {
 	r.Generation = b.Generation
-	l.update(b, func(e *entry) { e.result, e.known, e.gone = r, true, false })
+	l.update(b, func(e *entry) { e.result, e.known, e.gone, e.held = r, true, false, false })
 	return next
 }
 

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,20 +57,20 @@ func (l *lane) prune(ctx context.Context, b *workv1alpha2.ResourceBinding) again
 	} else if err != nil {
 		return soon
 	}
+	l.update(b, func(e *entry) { e.held = true }) // before the look, so that no change is missed
 	healthy := func(o mirror.Object) bool { return o.Health == workv1alpha2.ResourceHealthy }
 	last, replaced := false, len(b.Spec.Clusters) == 0
 	for _, o := range l.applier.mirror.Placed(b.UID) {
 		if o.Cluster == l.name() {
 			last = last || healthy(o)
-		} else if _, wanted := target(b, o.Cluster); wanted {
+		} else if _, wanted := target(b, o.Cluster); wanted && l.applier.reachable(o.Cluster) {
 			replaced = replaced || healthy(o)
 		}
 	}
 	if last && !replaced {
-		l.applier.held.Store(b.UID, true)
-		return settled // observed looks again when another copy changes
+		return settled // lookAtHeld looks again when another copy changes
 	}
-	l.applier.held.Delete(b.UID)
+	l.update(b, func(e *entry) { e.held = false })
 	return l.remove(ctx, b, false)
 }
 
@@ -90,16 +91,21 @@ func (l *lane) complete(b *workv1alpha2.ResourceBinding) bool {
 	if !l.member.Reachable() {
 		return false
 	}
-	gvk := kindOf(b)
-	api, served := l.member.APIs().Kind(gvk)
+	apis := l.member.APIs()
+	api, served := apis.Kind(kindOf(b))
 	switch served {
 	case member.Disabled:
-		return true // nothing of a type can outlive it
+		// Nothing of a type can outlive it, but it may be served in another version.
+		i := slices.IndexFunc(apis.All(), func(a member.API) bool { return a.GroupVersionKind.GroupKind() == kindOf(b).GroupKind() })
+		if i < 0 {
+			return true
+		}
+		api = apis.All()[i]
 	case member.Unknown:
 		return false
 	case member.Enabled:
 	}
-	l.applier.mirror.Require(gvk)
+	l.applier.mirror.Require(api.GroupVersionKind)
 	gr := api.GroupVersionResource().GroupResource()
 	if !l.applier.mirror.Synced(l.name(), gr) {
 		l.await(gr, item{binding: Name(b)})

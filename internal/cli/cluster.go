@@ -63,6 +63,12 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 		return nil, nil, "", err
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(path)}
+	if len(rules.Precedence) == 1 {
+		// Of several files some may be missing, as for kubectl; of one that is a mistake.
+		if _, err := os.Stat(path); err != nil {
+			return nil, nil, "", fmt.Errorf("read kubeconfig: %w", err)
+		}
+	}
 	raw, err := rules.Load()
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)

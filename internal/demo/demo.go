@@ -199,7 +199,7 @@ func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) erro
 				waiting = p.Name
 			}
 		}
-		o.Progress(fmt.Sprintf("starting a hub and %d clusters: %d of %d processes are ready, next: %s", o.Clusters, up, len(all), waiting))
+		o.Progress(fmt.Sprintf("starting a hub and %s: %d of %d processes are ready, next: %s", plural(o.Clusters, "cluster"), up, len(all), waiting))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -208,6 +208,13 @@ func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) erro
 		case <-ticker.C:
 		}
 	}
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters) error {

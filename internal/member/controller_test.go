@@ -237,6 +237,11 @@ func TestRotatedCredentials(t *testing.T) {
 	if m.Reachable() {
 		t.Error("a cluster that refuses us is reachable")
 	}
+	for end := time.Now().Add(time.Minute); m.WasReachable(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a cluster that refuses us counts as reachable after a restart")
+		}
+	}
 	if got := meta.FindStatusCondition(f.cluster(t, "rotated").Status.Conditions, reachable); got.Status != metav1.ConditionTrue {
 		t.Errorf("Reachable is %v, want True: it answers", got)
 	}
@@ -261,10 +266,10 @@ func TestBadSecret(t *testing.T) {
 		spoil func(map[string][]byte)
 		names string // what the message names
 	}{
-		{"NoKey", func(d map[string][]byte) { delete(d, "tls.key") }, `"tls.key"`},
+		{"NoKey", func(d map[string][]byte) { d["tls.crt"] = d["ca.crt"]; delete(d, "tls.key") }, `"tls.key"`},
 		{"NothingAtAll", func(d map[string][]byte) { clear(d) }, `"token"`},
 		{"BadCA", func(d map[string][]byte) { d["ca.crt"] = []byte("hunter2") }, `"ca.crt"`},
-		{"BadCert", func(d map[string][]byte) { d["tls.crt"] = []byte("hunter2") }, `"tls.crt"`},
+		{"BadCert", func(d map[string][]byte) { d["tls.crt"], d["tls.key"] = []byte("hunter2"), []byte("hunter2") }, `"tls.crt"`},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -298,7 +303,7 @@ func TestIdentity(t *testing.T) {
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
 
 	// The same cluster and the hub, past the checks of Join.
-	for name, server := range map[string]int{"alias": 1, "hub": 0} {
+	for name, server := range map[string]int{"alias": 1, "itself": 0} {
 		cluster, secret, err := fromKubeconfig(JoinOptions{Name: name, Kubeconfig: testenv.Kubeconfig(server)})
 		if err == nil {
 			err = store(t.Context(), f.hub, nil, cluster, secret)
@@ -308,7 +313,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	f.until(t, "alias", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonAlreadyJoined)
-	f.until(t, "hub", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonIsHub)
+	f.until(t, "itself", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonIsHub)
 	f.until(t, "one", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 
 	// Another cluster under the same name.

@@ -300,7 +300,9 @@ func missingPermissions(ctx context.Context, clients kubernetes.Interface) ([]st
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
 		}
 		review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		if apierrors.IsUnauthorized(err) {
+		// Everyone who is authenticated may ask this; where anonymous requests are let in, a
+		// certificate or token that is not accepted makes one.
+		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 			return nil, &refusal{message: "the API server refuses the credentials: " + err.Error()}
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -223,6 +224,43 @@ func TestSameTimeline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if err := sameTimeline(tc.seen, tc.newest); (err != nil) != tc.refused {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// A Service's labels, ours among them, are copied to its EndpointSlices.
+func TestAMarkThatWasCopiedDoesNotCount(t *testing.T) {
+	managed := func(managers ...string) *unstructured.Unstructured {
+		o := at("a", "u", 5, "b")
+		var entries []metav1.ManagedFieldsEntry
+		for _, m := range managers {
+			entries = append(entries, metav1.ManagedFieldsEntry{
+				Manager: m, Operation: metav1.ManagedFieldsOperationApply, FieldsType: "FieldsV1",
+				FieldsV1: metav1.NewFieldsV1(`{"f:data":{}}`),
+			})
+		}
+		o.SetManagedFields(entries)
+		return o
+	}
+	for name, tc := range map[string]struct {
+		object *unstructured.Unstructured
+		want   Presence
+	}{
+		"Copied":          {managed("kube-controller-manager"), Foreign},
+		"Ours":            {managed("kube-controller-manager", workv1alpha2.FieldManager), Placed},
+		"NobodyIsWitness": {managed(), Placed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, f, _ := fakeTable(t)
+			if err := f.Replace([]any{tc.object}, "9"); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := m.Lookup("east", configmaps.GroupResource(), "ns", "a"); got != tc.want {
+				t.Errorf("presence is %v, want %v", got, tc.want)
+			}
+			if placed := len(m.Placed("b")) == 1; placed != (tc.want == Placed) {
+				t.Errorf("placed by the binding: %t", placed)
 			}
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -176,10 +177,9 @@ func TestMirror(t *testing.T) {
 	})
 
 	t.Run("SecretsWithoutData", func(t *testing.T) {
-		must[*corev1.Secret](t)(k.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: "s", Labels: map[string]string{workv1alpha2.BindingLabel: "b3"}},
-			StringData: map[string]string{"password": "hunter2"},
-		}, metav1.CreateOptions{}))
+		must[*corev1.Secret](t)(k.CoreV1().Secrets(namespace).Apply(t.Context(), corev1ac.Secret("s", namespace).
+			WithLabels(map[string]string{workv1alpha2.BindingLabel: "b3"}).WithStringData(map[string]string{"password": "hunter2"}),
+			metav1.ApplyOptions{FieldManager: workv1alpha2.FieldManager}))
 		q := store.Query{Resource: "secrets", Namespaces: []string{namespace}}
 		eventually(t, "stored", func() bool { return len(rows(t, s, q)) == 1 })
 		body := string(rows(t, s, q)["east/"+namespace+"/s"].Body)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
@@ -35,10 +36,16 @@ import (
 // Options of the server; the zero value of each nested option set is its default.
 type Options struct {
 	Hub hub.Options
+	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
+	// nowhere.
+	ProfilingAddress string
 }
 
 // AddFlags adds the server's flags.
-func (o *Options) AddFlags(fs *pflag.FlagSet) { o.Hub.AddFlags(fs) }
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	o.Hub.AddFlags(fs)
+	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
+}
 
 // Run starts the hub and every controller, calls ready once all of it answers, and
 // returns when ctx has ended and everything has stopped.
@@ -60,13 +67,13 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 		stopHub()
 		err = errors.Join(err, h.Wait())
 	}()
-	if err := run(ctx, h, log, ready); err != nil && ctx.Err() == nil {
+	if err := run(ctx, o, h, log, ready); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
 }
 
-func run(ctx context.Context, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
+func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
 	mirrorDir := filepath.Join(h.DataDir(), "mirror")
 	if err := os.MkdirAll(mirrorDir, 0o700); err != nil {
 		return fmt.Errorf("make the mirror's directory: %w", err)
@@ -88,6 +95,7 @@ func run(ctx context.Context, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) 
 		// Between two replicas of the server there is no lease yet: the data directory's
 		// lock keeps a second one away.
 		LeaderElection:          false,
+		PprofBindAddress:        o.ProfilingAddress,
 		GracefulShutdownTimeout: new(5 * time.Second),
 	})
 	if err != nil {
@@ -98,10 +106,20 @@ func run(ctx context.Context, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) 
 	if err != nil {
 		return err
 	}
-	rooms.registry.Subscribe(func(e member.Event) { rooms.kubeconfig(h, log, e) })
+	came := make(chan struct{}, 1) // or went
+	rooms.registry.Subscribe(func(e member.Event) {
+		if e.Type == member.Changed {
+			return
+		}
+		select {
+		case came <- struct{}{}:
+		default: // the kubeconfig is about to be written anyway
+		}
+	})
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return mgr.Start(ctx) })
+	g.Go(func() error { keepKubeconfig(ctx, h, mgr.GetClient(), came, log); return nil })
 	g.Go(func() error { return rooms.fleet.Run(ctx) })
 	g.Go(func() error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
@@ -170,17 +188,31 @@ func wire(mgr manager.Manager, h *hub.Hub, db *store.Store, log logr.Logger) (*r
 	return &rooms{registry: registry, fleet: server}, nil
 }
 
-// kubeconfig keeps a context for each member in the hub's kubeconfig.
-func (r *rooms) kubeconfig(h *hub.Hub, log logr.Logger, e member.Event) {
-	if e.Type == member.Changed {
-		return
-	}
-	names := make([]string, 0)
-	for _, m := range r.registry.Members() {
-		names = append(names, m.Name())
-	}
-	slices.Sort(names)
-	if err := h.WriteKubeconfig(names); err != nil {
-		log.Error(err, "write kubeconfig")
+// keepKubeconfig keeps a context for each member in the hub's kubeconfig. It asks the hub
+// who they are: after a start the registry knows them only one by one.
+func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, came <-chan struct{}, log logr.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-came:
+		}
+		var clusters clusterv1alpha1.ClusterList
+		if err := hubClient.List(ctx, &clusters); err != nil {
+			if ctx.Err() == nil {
+				log.Error(err, "list clusters for the kubeconfig")
+			}
+			continue
+		}
+		names := make([]string, 0, len(clusters.Items))
+		for i := range clusters.Items {
+			if clusters.Items[i].DeletionTimestamp.IsZero() {
+				names = append(names, clusters.Items[i].Name)
+			}
+		}
+		slices.Sort(names)
+		if err := h.WriteKubeconfig(names); err != nil {
+			log.Error(err, "write kubeconfig")
+		}
 	}
 }

@@ -144,6 +144,8 @@ func fullyApplied(b *workv1alpha2.ResourceBinding, views []view) *metav1.Conditi
 	messages := map[string][]string{}
 	for _, v := range views {
 		switch {
+		case !answered(b, v) && v.contact == lost:
+			messages[workv1alpha2.ReasonClusterUnreachable] = append(messages[workv1alpha2.ReasonClusterUnreachable], v.cluster+": the cluster cannot be reached")
 		case !answered(b, v):
 			waiting = append(waiting, v.cluster)
 		case !v.result.Applied:
@@ -201,6 +203,36 @@ func healthy(items []workv1alpha2.AggregatedStatusItem, views []view) *metav1.Co
 		c.Reason, c.Message = workv1alpha2.ReasonProgressing, strings.Join(waiting, ", ")
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonHealthy
+	}
+	c.Message = cut(c.Message, maxConditionMessage)
+	return c
+}
+
+// removal says which clusters keep a deleted binding from going, and the way out; nil: it
+// is about to go, or not known.
+func removal(views []view) *metav1.Condition {
+	var away, busy []string
+	for _, v := range views {
+		switch v.contact {
+		case lost:
+			away = append(away, v.cluster)
+		case answers:
+			busy = append(busy, v.cluster)
+		case unsure:
+		}
+	}
+	slices.Sort(away)
+	slices.Sort(busy)
+	c := &metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionFalse}
+	switch {
+	case len(away) > 0:
+		c.Reason = workv1alpha2.ReasonClusterUnreachable
+		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " + strings.Join(away, ", ")
+	case len(busy) > 0:
+		c.Reason = workv1alpha2.ReasonRemoving
+		c.Message = "deleted; its copies are not gone yet from " + strings.Join(busy, ", ")
+	default:
+		return nil
 	}
 	c.Message = cut(c.Message, maxConditionMessage)
 	return c

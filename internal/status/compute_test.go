@@ -136,6 +136,11 @@ func TestCompute(t *testing.T) {
 				"b": {Applied: true, Health: workv1alpha2.ResourceUnknown, Status: `{"replicas":1}`},
 			}, Conditions: conditions("True/FullyApplied", "Unknown/ClusterUnreachable")},
 		},
+		"ALostClusterThatWasNotAskedYet": {
+			verdict: verdict, views: []view{good("a"), {cluster: "b", placed: true, contact: lost}},
+			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": {Health: workv1alpha2.ResourceUnknown}},
+				Conditions: conditions("False/ClusterUnreachable", "Unknown/ClusterUnreachable")},
+		},
 		"AnObjectThatIsGoneHasNoStatus": {
 			stored: stored, verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) { v.object = nil })},
 			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": {Applied: true}}, Conditions: conditions("True/FullyApplied", "False/Progressing")},
@@ -174,6 +179,28 @@ func TestCompute(t *testing.T) {
 			}
 			if diff := cmp.Diff(got, again); diff != "" {
 				t.Errorf("computing again changes the status:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRemoval(t *testing.T) {
+	for name, tc := range map[string]struct {
+		views        []view
+		reason, says string
+	}{
+		"Everywhere":  {nil, "", ""},
+		"NotKnownYet": {[]view{{cluster: "a"}}, "", ""},
+		"Busy":        {[]view{{cluster: "b", contact: answers}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonRemoving, "a, b"},
+		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := removal(tc.views)
+			if got == nil {
+				got = &metav1.Condition{}
+			}
+			if got.Reason != tc.reason || !strings.HasSuffix(got.Message, tc.says) {
+				t.Errorf("removal is %s: %q, want %s: …%q", got.Reason, got.Message, tc.reason, tc.says)
 			}
 		})
 	}

@@ -45,6 +45,8 @@ const (
 	patience = 500 * time.Millisecond
 	// pace is the least time between two writes of one binding: rollouts change quickly.
 	pace = time.Second
+	// removalPatience is how long a deleted binding may take to go without saying why.
+	removalPatience = 3 * time.Second
 	// unsureDelay is when to look again at a binding in a cluster that stopped answering,
 	// while the cluster's own condition does not say so yet.
 	unsureDelay = 2 * time.Second
@@ -102,7 +104,7 @@ type writer struct {
 }
 
 // times of one binding in this process.
-type times struct{ first, written time.Time }
+type times struct{ first, written, deleted time.Time }
 
 // Add adds the status writer to the manager.
 func Add(mgr ctrl.Manager, o Options) error {

@@ -313,6 +313,28 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(want, b.Status.AggregatedStatus); diff != "" {
 		t.Errorf("status of a cluster that hangs (-want +got):\n%s", diff)
 	}
+
+	// Neither does a restart make anything of it, nor is it called because of deletions.
+	version := b.ResourceVersion
+	f.stop()
+	f.start()
+	other := f.deploy(ns, "b", "oak", "bog")
+	f.condition(other, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonClusterUnreachable)
+	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(b), b))
+	if b.ResourceVersion != version {
+		t.Errorf("a restart beside a cluster that hangs wrote %+v", b.Status)
+	}
+	f.must(f.hub.Delete(t.Context(), other))
+	f.eventually("the deleted binding says what it waits for", func() error {
+		if err := f.hub.Get(t.Context(), client.ObjectKeyFromObject(other), other); err != nil {
+			return err
+		}
+		message := meta.FindStatusCondition(other.Status.Conditions, workv1alpha2.ConditionFullyApplied).Message
+		if !strings.HasPrefix(message, "deleted") || !strings.HasSuffix(message, ": bog") {
+			return fmt.Errorf("it says %q", message)
+		}
+		return nil
+	})
 	slow.Signal(t, syscall.SIGCONT)
 	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
 

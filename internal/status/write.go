@@ -9,7 +9,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,7 +31,7 @@ var dropManagedFields = client.RawPatch(types.MergePatchType, []byte(`{"metadata
 // do brings the status of a binding and of its template up to date.
 func (w *writer) do(ctx context.Context, name types.NamespacedName) {
 	b, ok := w.bindings.Get(name)
-	if !ok || !b.DeletionTimestamp.IsZero() {
+	if !ok {
 		return
 	}
 	log := logr.FromContextOrDiscard(ctx).WithName("status").WithValues("binding", name.String())
@@ -52,6 +51,14 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) {
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
 	name, now := apply.Name(b), time.Now()
 	views := w.views(ctx, b)
+	for _, v := range views {
+		if v.contact == unsure {
+			w.queue.AddAfter(name, unsureDelay)
+		}
+	}
+	if !b.DeletionTimestamp.IsZero() {
+		return w.writeRemoval(ctx, b, views, now)
+	}
 	var verdict *placement.Verdict
 	if v, ok := w.placement.Verdict(b.UID); ok {
 		verdict = &v
@@ -59,11 +66,6 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) err
 	status, err := compute(b, verdict, views, now)
 	if err != nil {
 		return err
-	}
-	for _, v := range views {
-		if v.contact == unsure {
-			w.queue.AddAfter(name, unsureDelay)
-		}
 	}
 	if !equality.Semantic.DeepEqual(status, b.Status) {
 		if wait := w.wait(b, views, now); wait > 0 {
@@ -75,6 +77,31 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) err
 		}
 	}
 	return w.writeTemplate(ctx, b, status)
+}
+
+// writeRemoval says of a deleted binding what it waits for, if that takes its time.
+func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view, now time.Time) error {
+	w.mu.Lock()
+	t := w.paces[b.UID]
+	if t.deleted.IsZero() {
+		t.deleted = now
+		w.paces[b.UID] = t
+	}
+	w.mu.Unlock()
+	if wait := t.deleted.Add(removalPatience).Sub(now); wait > 0 {
+		w.queue.AddAfter(apply.Name(b), wait)
+		return nil
+	}
+	c := removal(views)
+	if c == nil {
+		return nil
+	}
+	status := *b.Status.DeepCopy()
+	c.ObservedGeneration = b.Generation
+	if set(&status, *c, now); equality.Semantic.DeepEqual(status, b.Status) {
+		return nil
+	}
+	return w.writeBinding(ctx, b, status)
 }
 
 // wait is how long a write is put off: for clusters that are about to answer for the
@@ -115,7 +142,9 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 		return fmt.Errorf("update status: %w", err)
 	}
 	w.mu.Lock()
-	w.paces[b.UID] = times{written: time.Now(), first: w.paces[b.UID].first}
+	t := w.paces[b.UID]
+	t.written = time.Now()
+	w.paces[b.UID] = t
 	w.mu.Unlock()
 	logr.FromContextOrDiscard(ctx).V(1).Info("wrote status")
 	return nil
@@ -187,13 +216,15 @@ func equal(wanted map[string]any, is any) (bool, error) {
 }
 
 // views is what is known of a binding in each cluster that it names, and in those that
-// may still hold something of it.
+// may still hold something of it. A deleted binding is placed nowhere.
 func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []view {
 	objects := w.mirror.Placed(b.UID)
 	gvk := schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
 	placed := map[string]bool{}
-	for _, c := range b.Spec.Clusters {
-		placed[c.Name] = true
+	if b.DeletionTimestamp.IsZero() {
+		for _, c := range b.Spec.Clusters {
+			placed[c.Name] = true
+		}
 	}
 	clusters := apply.Clusters(b)
 	found := make(map[string]*mirror.Object, len(objects))

@@ -58,6 +58,9 @@ func (f *fleet) startServer(b *testing.B) time.Duration {
 	defer log.Close()
 	f.server = exec.Command(filepath.Join(testenv.Root(), "bin", "orrery"), "server",
 		"--data-dir="+filepath.Join(f.dir, "hub"), "--secure-port=0", "--fleet-port=0", "--ready-file="+ready)
+	if address := os.Getenv("ORRERY_PROFILING_ADDRESS"); address != "" {
+		f.server.Args = append(f.server.Args, "--profiling-address="+address)
+	}
 	f.server.Stderr = log
 	start := time.Now()
 	if err := f.server.Start(); err != nil {

@@ -20,7 +20,9 @@ import (
 // deadline is how long anything may take that should take a moment.
 const deadline = time.Minute
 
-// dataDir is the demo's; every test shares the demo, each in a namespace of its own.
+// dataDir is the demo's; every test shares the demo, each in a namespace of its own. Those
+// that harm it run alone; the others run at once after them, and name the clusters they use,
+// for one of them joins another.
 var dataDir string
 
 func TestMain(m *testing.M) {
@@ -134,7 +136,8 @@ func eventually(t testing.TB, within time.Duration, check func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
+	// Most checks run kubectl, which costs more than what it waits for.
+	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		missing := check()

@@ -191,6 +191,7 @@ func TestMemberGoneAndBack(t *testing.T) {
 // TestNoOrphansWhenTheDemoIsKilled kills a demo's own process with SIGKILL: every process
 // that it started must go.
 func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.Command(orreryBinary(), "demo", "up", "--clusters=1", "--data-dir", dir)
 	if err := cmd.Start(); err != nil {
@@ -217,4 +218,53 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestDemoInTheForeground runs a demo as a newcomer does, and ends it with Ctrl-C.
+func TestDemoInTheForeground(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	shown := filepath.Join(t.TempDir(), "shown")
+	out, err := os.Create(shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command(orreryBinary(), "demo", "up", "--clusters=1", "--data-dir", dir)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	text := func() string {
+		text, err := os.ReadFile(shown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	eventually(t, 2*time.Minute, func() string {
+		if !strings.Contains(text(), "Ctrl-C") {
+			return "it shows:\n" + text()
+		}
+		return ""
+	})
+	for _, want := range []string{
+		"starting a hub", "joining clusters", "waiting until the sample is ready", // progress, line by line
+		"hello   oak       6          Healthy",
+		"kubectl --context fleet get pods -A", "kubectl --context hub -n demo scale", "orrery cluster describe oak",
+	} {
+		if !strings.Contains(text(), want) {
+			t.Errorf("it does not show %q:\n%s", want, text())
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("Ctrl-C: %v\n%s", err, text())
+	}
+	if left := processesOf(dir); len(left) > 0 {
+		t.Errorf("left: %s", strings.Join(left, "\n"))
+	}
 }

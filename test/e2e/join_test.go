@@ -1,12 +1,23 @@
 package e2e
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -27,6 +38,7 @@ func orrery(t testing.TB, args ...string) (string, int) {
 
 // TestJoinAndUnjoin joins an API server that the demo knows nothing of.
 func TestJoinAndUnjoin(t *testing.T) {
+	t.Parallel()
 	server := testenv.StartServer(t)
 	file := filepath.Join(t.TempDir(), "mine.kubeconfig")
 	if err := os.WriteFile(file, server.Kubeconfig(), 0o600); err != nil {
@@ -73,4 +85,110 @@ func TestJoinAndUnjoin(t *testing.T) {
 	if strings.Contains(string(text), "work.orrery.dev/binding") {
 		t.Errorf("marks are left after unjoin:\n%s", text)
 	}
+
+	// With --delete-workloads what was placed goes, and nothing else.
+	if out, code := orrery(t, "cluster", "join", "mine", "--cluster-kubeconfig", file); code != 0 {
+		t.Fatalf("join again: %s", out)
+	}
+	hasCondition(t, "FullyApplied=False/Conflict", []string{"mine"}, "resourcebinding", "c000-configmap", "-n", ns)
+	other := namespace(t, "join-again")
+	apply(t, "hub", strings.ReplaceAll(configMapPolicy(other), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
+	apply(t, "hub", configMaps(0, 3, other))
+	eventually(t, deadline, func() string {
+		if n, err := countPlaced("mine", other); err != nil || n != 3 {
+			return fmt.Sprintf("%d of 3 objects are in the cluster that joined again: %v", n, err)
+		}
+		return ""
+	})
+	if out, code := orrery(t, "cluster", "unjoin", "mine", "--delete-workloads"); code != 0 {
+		t.Fatalf("unjoin: %s", out)
+	}
+	for namespace, want := range map[string]int{ns: 3, other: 0} {
+		cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", file, "get", "configmaps", "-n", namespace, "-o", "name")
+		text, err := cmd.CombinedOutput()
+		if n := strings.Count(string(text), "configmap/c00"); err != nil || n != want {
+			t.Errorf("%d objects are left in namespace %s, want %d: %v\n%s", n, namespace, want, err, text)
+		}
+	}
+	// The member's context is gone with it.
+	eventually(t, deadline, func() string {
+		if out, err := tryKubectl("mine", "", "version"); err == nil || !strings.Contains(out, `"mine" does not exist`) {
+			return out
+		}
+		return ""
+	})
+}
+
+// TestJoinIsRefused joins with kubeconfigs that cannot work. Each says why, and nothing is
+// stored.
+func TestJoinIsRefused(t *testing.T) {
+	t.Parallel()
+	good, err := os.ReadFile(filepath.Join(dataDir, "members", "oak", "kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
+		t.Helper()
+		c, err := clientcmd.Load(good)
+		if err != nil {
+			t.Fatal(err)
+		}
+		context := c.Contexts[c.CurrentContext]
+		change(c.Clusters[context.Cluster], c.AuthInfos[context.AuthInfo])
+		text, err := clientcmd.Write(*c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	certificate, key := expiredCertificate(t)
+	for name, tc := range map[string]struct {
+		kubeconfig []byte
+		args, says []string
+	}{
+		"PointsNowhere": {edit(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = "https://127.0.0.1:1" }), nil, []string{"127.0.0.1:1", "connection refused"}},
+		"ExpiredCertificate": {edit(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			*u = clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+		}), nil, []string{"expired at"}},
+		"RevokedToken":  {edit(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.Token = "hunter2" }), nil, []string{"refuses the credentials"}},
+		"JoinedAsOak":   {good, nil, []string{"oak"}},
+		"NoSuchContext": {good, []string{"--cluster-context", "moon"}, []string{"moon"}},
+		"NoKubeconfig":  {[]byte("apples: and oranges\n"), nil, []string{"refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile(file, tc.kubeconfig, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, code := orrery(t, append([]string{"cluster", "join", "refused", "--cluster-kubeconfig", file}, tc.args...)...)
+			if code != 1 || strings.Contains(out, "hunter2") {
+				t.Errorf("exit code %d, want 1 and no secret:\n%s", code, out)
+			}
+			for _, want := range append(tc.says, "error: join cluster refused: ") {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+			absent(t, "hub", "cluster", "refused")
+			absent(t, "hub", "secret", "refused", "-n", "orrery-cluster")
+		})
+	}
+}
+
+func expiredCertificate(t *testing.T) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+	certificateDER, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificateDER}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 }

@@ -363,7 +363,8 @@ func TestRefusedInput(t *testing.T) {
 func TestStatusesAddUp(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "statuses")
-	apply(t, "hub", policy(ns, "all", "{apiVersion: apps/v1, kind: StatefulSet}, {apiVersion: apps/v1, kind: DaemonSet}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: Service}", ""))
+	apply(t, "hub", policy(ns, "all", "{apiVersion: apps/v1, kind: StatefulSet}, {apiVersion: apps/v1, kind: DaemonSet}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: Service}",
+		"placement: {clusterAffinity: {clusterNames: [oak, pine, birch]}}"))
 	const pod = "template: {metadata: {labels: {app: %[2]s}}, spec: {containers: [{name: c, image: busybox}]%[3]s}}"
 	apply(t, "hub", fmt.Sprintf(`
 apiVersion: v1
@@ -432,18 +433,27 @@ spec:
 func TestMemberContext(t *testing.T) {
 	t.Parallel()
 	direct := filepath.Join(dataDir, "members", "oak", "kubeconfig")
-	pod := strings.TrimSpace(kubectl(t, "oak", "-n", "demo", "get", "pods", "-o", "name", "--field-selector=status.phase=Running"))
-	pod, _, _ = strings.Cut(pod, "\n")
+	ns := namespace(t, "member-context")
+	kubectl(t, "oak", "create", "namespace", ns)
+	t.Cleanup(func() { kubectl(t, "oak", "delete", "namespace", ns, "--wait=false") })
+	// A pod, whose node is simulated, as soon as its service account is made.
+	eventually(t, deadline, func() string {
+		if out, err := tryKubectl("oak", "", "-n", ns, "run", "web", "--image=nginx"); err != nil {
+			return out
+		}
+		return ""
+	})
+	kubectl(t, "oak", "-n", ns, "wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
 	for name, args := range map[string][]string{
-		"Exec":        {"exec", pod, "-c", "nginx", "--", "true"},
-		"Logs":        {"logs", pod, "-c", "nginx"},
-		"PortForward": {"port-forward", pod, ":80"},
+		"Exec":        {"exec", "web", "--", "true"},
+		"Logs":        {"logs", "web"},
+		"PortForward": {"port-forward", "web", ":80"},
 		"NoSuchPod":   {"logs", "nobody"},
 		"NoSuchKind":  {"get", "gadgets"},
 		"BadManifest": {"create", "configmap", "Bad_Name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"-n", "demo"}, args...)
+			args := append([]string{"-n", ns}, args...)
 			want, err := tryKubectl("oak", "", append([]string{"--kubeconfig", direct}, args...)...)
 			if err == nil {
 				t.Fatalf("the member has nothing against it: %s", want)

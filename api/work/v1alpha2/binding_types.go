@@ -240,6 +240,7 @@ const (
 	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
 	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
+	ReasonRemoving           = "Removing"           // deleted; some cluster still has its copy
 	ReasonHealthy            = "Healthy"            //
 	ReasonUnhealthy          = "Unhealthy"          //
 	ReasonProgressing        = "Progressing"        // not healthy yet

@@ -1,0 +1,74 @@
+package hub
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestUpgrade starts a hub on an API server where an older one, and then somebody else,
+// have left a kind behind: a field it did not know yet is there, one that is no more is gone,
+// what somebody changed is repaired, and what somebody added stays.
+func TestUpgrade(t *testing.T) {
+	d, err := dynamic.NewForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "clusters.cluster.orrery.dev"
+	older := all[slices.IndexFunc(all, func(o *unstructured.Unstructured) bool { return o.GetName() == name })].DeepCopy()
+	fields := specFields(t, older)
+	delete(fields, "region")
+	fields["retired"] = map[string]any{"type": "string"}
+	if _, err := d.Resource(crds).Apply(t.Context(), name, older, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	edit := []byte(`{"metadata":{"labels":{"team":"fleet"}},"spec":{"names":{"categories":["edited"]}}}`)
+	const merge = "application/merge-patch+json"
+	if _, err := d.Resource(crds).Patch(t.Context(), name, merge, edit, metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+
+	kubeconfig := filepath.Join(t.TempDir(), "external")
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, Options{DataDir: filepath.Join(t.TempDir(), "hub"), Kubeconfig: kubeconfig})
+
+	now, err := d.Resource(crds).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields = specFields(t, now)
+	if fields["region"] == nil || fields["retired"] != nil {
+		t.Errorf("fields after the upgrade: region is %v, retired is %v", fields["region"], fields["retired"])
+	}
+	categories, _, _ := unstructured.NestedStringSlice(now.Object, "spec", "names", "categories")
+	if !slices.Equal(categories, []string{"orrery"}) || now.GetLabels()["team"] != "fleet" {
+		t.Errorf("categories %v, labels %v", categories, now.GetLabels())
+	}
+}
+
+// specFields are the properties of the spec in the first version of a definition.
+func specFields(t *testing.T, definition *unstructured.Unstructured) map[string]any {
+	t.Helper()
+	at := definition.Object["spec"].(map[string]any)["versions"].([]any)[0]
+	for _, key := range []string{"schema", "openAPIV3Schema", "properties", "spec", "properties"} {
+		next, ok := at.(map[string]any)[key]
+		if !ok {
+			t.Fatalf("the definition has no %s", key)
+		}
+		at = next
+	}
+	return at.(map[string]any)
+}

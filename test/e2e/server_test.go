@@ -1,0 +1,280 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// server is an `orrery server` of one test.
+type server struct {
+	cmd *exec.Cmd
+	dir string // its data directory as this process sees it
+	log string // its standard error
+}
+
+// serverCommand returns an orrery server with a data directory. With a size, the directory
+// is a file system of its own of that size, which only the server and its children see:
+// in a mount namespace, for which no privilege is needed.
+func serverCommand(dir, size string, args ...string) *exec.Cmd {
+	command := append([]string{orreryBinary(), "server", "--data-dir", dir, "--kube-binary", testenv.KubeBinary()}, args...)
+	if size != "" {
+		const mount = `mount -t tmpfs -o mode=700,size="$1" orrery "$2" && shift 2 && exec "$@"`
+		command = append([]string{"unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", size, dir}, command...)
+	}
+	return exec.Command(command[0], command[1:]...)
+}
+
+// startServer starts an orrery server and waits until it is ready.
+func startServer(t *testing.T, size string, args ...string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	s := &server{log: filepath.Join(t.TempDir(), "log")}
+	log, err := os.Create(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = serverCommand(dir, size, append(args, "--ready-file", filepath.Join(dir, "ready"))...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.cmd.Process.Signal(syscall.SIGTERM), s.cmd.Wait()); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if t.Failed() {
+			t.Log(s.text(t))
+		}
+	})
+	s.dir = filepath.Join("/proc", fmt.Sprint(s.cmd.Process.Pid), "root", dir)
+	eventually(t, 2*time.Minute, func() string {
+		if _, err := os.Stat(filepath.Join(s.dir, "ready")); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return s
+}
+
+func (s *server) text(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// fill leaves no byte free in the server's data directory; the returned function makes
+// room again.
+func (s *server) fill(t *testing.T) (empty func()) {
+	t.Helper()
+	path := filepath.Join(s.dir, "filler")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for chunk := make([]byte, 1<<20); len(chunk) > 0 && err == nil; {
+		if _, err = f.Write(chunk); errors.Is(err, syscall.ENOSPC) {
+			chunk, err = chunk[:len(chunk)/2], nil
+		}
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *server) kubectl(stdin string, args ...string) (string, error) {
+	cmd := exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", filepath.Join(s.dir, "kubeconfig"), "--request-timeout=10s"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// until waits until kubectl get prints what is wanted.
+func (s *server) until(t *testing.T, want string, args ...string) {
+	t.Helper()
+	eventually(t, deadline, func() string {
+		out, err := s.kubectl("", append([]string{"get"}, args...)...)
+		if err != nil || !strings.Contains(out, want) {
+			return fmt.Sprintf("get %s: want %q, got %q", strings.Join(args, " "), want, out)
+		}
+		return ""
+	})
+}
+
+func bigConfigMap(name string, size int) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {fill: %s}\n", name, strings.Repeat("x", size))
+}
+
+// TestExternalAPIServer runs Orrery on an API server that exists already, with a data
+// directory that becomes full and has room again.
+func TestExternalAPIServer(t *testing.T) {
+	t.Parallel()
+	// An API server as others run it: nothing of Orrery but its start is used.
+	external, err := hub.Start(t.Context(), hub.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := external.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := startServer(t, "24m", "--kubeconfig", external.KubeconfigPath())
+	if _, err := os.Stat(filepath.Join(s.dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it has an etcd: %v", err)
+	}
+
+	oak := testenv.StartServer(t)
+	file := filepath.Join(t.TempDir(), "oak.kubeconfig")
+	if err := os.WriteFile(file, oak.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(s.dir, "kubeconfig")
+	if out, code := orrery(t, "cluster", "join", "oak", "--kubeconfig", kubeconfig, "--cluster-kubeconfig", file); code != 0 {
+		t.Fatalf("join: %s", out)
+	}
+	for _, manifest := range []string{configMapPolicy("default"), bigConfigMap("first", 10)} {
+		if out, err := s.kubectl(manifest, "--context=hub", "apply", "-f", "-"); err != nil {
+			t.Fatal(out)
+		}
+	}
+	s.until(t, "configmap/first", "--context=oak", "configmap", "first", "-n", "default", "-o", "name")
+	s.until(t, "oak", "--context=fleet", "configmap", "first", "-n", "default")
+
+	// The mirror cannot write. It says so; placing goes on; what was stored is answered.
+	empty := s.fill(t)
+	const count = 30
+	for i := range count {
+		if out, err := s.kubectl(bigConfigMap(fmt.Sprintf("big-%02d", i), 100_000), "--context=oak", "create", "-f", "-"); err != nil {
+			t.Fatal(out)
+		}
+	}
+	s.until(t, "no space left", "--context=hub", "cluster", "oak", "-o", `jsonpath={.status.conditions[?(@.type=="Mirrored")].message}`)
+	if out, err := s.kubectl(bigConfigMap("second", 10), "--context=hub", "apply", "-f", "-"); err != nil {
+		t.Fatal(out)
+	}
+	s.until(t, "configmap/second", "--context=oak", "configmap", "second", "-n", "default", "-o", "name")
+	s.until(t, "oak", "--context=fleet", "configmap", "first", "-n", "default")
+
+	empty()
+	s.until(t, "True", "--context=hub", "cluster", "oak", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	eventually(t, deadline, func() string {
+		out, err := s.kubectl("", "--context=fleet", "get", "configmaps", "-n", "default", "--no-headers")
+		if n := strings.Count(out, "big-"); err != nil || n != count || !strings.Contains(out, "second") {
+			return fmt.Sprintf("the fleet shows %d of %d: %s", n, count, out)
+		}
+		return ""
+	})
+}
+
+// TestServerIsRefused starts servers that cannot run: each says why and touches nothing.
+func TestServerIsRefused(t *testing.T) {
+	t.Parallel()
+	newer := t.TempDir()
+	if err := os.WriteFile(filepath.Join(newer, "VERSION"), []byte("99\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		dir, size string
+		says      []string
+	}{
+		"InUse":        {filepath.Join(dataDir, "hub"), "", []string{"in use by process", "--data-dir"}},
+		"NewerVersion": {newer, "", []string{"layout version 99", "made by a newer orrery", "--data-dir"}},
+		"DiskFull":     {t.TempDir(), "20m", []string{"MiB are free", "are needed", "make room"}},
+		"NoSpaceAtAll": {t.TempDir(), "4k", []string{"no space left on device"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := serverCommand(tc.dir, tc.size, "--secure-port=0")
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			err := cmd.Run()
+			if cmd.ProcessState.ExitCode() != 1 {
+				t.Errorf("%v, want exit code 1", err)
+			}
+			for _, word := range append(tc.says, tc.dir) {
+				if !strings.Contains(out.String(), word) {
+					t.Errorf("it does not say %q:\n%s", word, out.String())
+				}
+			}
+		})
+	}
+	if left, err := filepath.Glob(filepath.Join(newer, "*")); err != nil || len(left) != 1 {
+		t.Errorf("the directory of a newer version has %v, %v", left, err)
+	}
+	if out, code := orrery(t, "demo", "up"); code != 1 || !strings.Contains(out, "already running") {
+		t.Errorf("a second demo: exit code %d\n%s", code, out)
+	}
+}
+
+// TestDiskOfARunningHub fills the disk of a hub with its etcd: writes are refused, nothing
+// that was acknowledged is lost, and it goes on by itself when there is room.
+func TestDiskOfARunningHub(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "200m", "--secure-port=0")
+	kept := 0
+	create := func() (string, error) {
+		out, err := s.kubectl(bigConfigMap(fmt.Sprintf("kept-%03d", kept), 500_000), "--context=hub", "create", "-f", "-")
+		if err == nil {
+			kept++
+		}
+		return out, err
+	}
+	if out, err := create(); err != nil {
+		t.Fatal(out)
+	}
+	empty := s.fill(t)
+	eventually(t, 2*time.Minute, func() string {
+		if _, err := create(); err != nil {
+			return ""
+		}
+		return "writes are still accepted"
+	})
+	eventually(t, deadline, func() string {
+		if text := s.text(t); !strings.Contains(text, "no space left on device") {
+			return "the log does not say why:\n" + text
+		}
+		return ""
+	})
+	empty()
+	eventually(t, 2*time.Minute, func() string {
+		// The refused one may have been stored all the same.
+		out, err := s.kubectl(bigConfigMap("after", 10), "--context=hub", "apply", "-f", "-")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+	out, err := s.kubectl("", "--context=hub", "get", "configmaps", "-n", "default", "-o", `jsonpath={range .items[*]}{.metadata.name} {.data.fill}{"\n"}{end}`)
+	if err != nil {
+		t.Fatal(out)
+	}
+	for i := range kept {
+		if !strings.Contains(out, fmt.Sprintf("kept-%03d %s\n", i, strings.Repeat("x", 500_000))) {
+			t.Errorf("kept-%03d is lost or damaged", i)
+		}
+	}
+	if kept == 0 || s.cmd.ProcessState != nil {
+		t.Errorf("%d objects were kept; the server has ended: %v", kept, s.cmd.ProcessState)
+	}
+}
