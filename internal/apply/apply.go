@@ -147,7 +147,7 @@ func (a *Applier) start(ctx context.Context) error {
 	a.ctx = ctx
 	a.mu.Unlock()
 	for _, m := range a.registry.Members() {
-		a.open(m.Name())
+		a.open(m.Name()) //nolint:contextcheck // a lane lives as long as the applier, whose context it has
 	}
 	a.finalizing.start(ctx, &a.running)
 	for _, b := range a.bindings.All() {

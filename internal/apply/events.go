@@ -123,10 +123,12 @@ func (a *Applier) observed(e mirror.Event) {
 		l.listed(e.Resource)
 	}
 	if e.Resource == namespaceResource.GroupResource() {
-		if e.Type == mirror.Synced {
+		switch e.Type {
+		case mirror.Synced:
 			l.lookAtNamespaces()
-		} else if e.Type == mirror.Changed {
+		case mirror.Changed:
 			l.queue.AddAfter(item{namespace: e.Name}, sweepDelay)
+		default: // one that is gone needs no sweep
 		}
 	}
 	if e.Type == mirror.Deleted && e.Namespace != "" {

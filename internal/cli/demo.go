@@ -138,8 +138,7 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 			if err := child.Process.Signal(syscall.SIGTERM); err != nil {
 				return err
 			}
-			<-exited
-			return ctx.Err()
+			return errors.Join(ctx.Err(), <-exited)
 		case <-tick.C:
 			p.step("starting the demo in the background")
 			if _, err := os.Stat(readyFile(o.DataDir)); err == nil {

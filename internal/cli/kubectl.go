@@ -37,4 +37,3 @@ one for each member.`,
 		},
 	}
 }
-

@@ -18,8 +18,8 @@ import (
 
 // Stamped by the linker.
 var (
-	version = "v0.0.0"  //nolint:gochecknoglobals // the linker can set only globals
-	commit  = "unknown" //nolint:gochecknoglobals // the linker can set only globals
+	version = "v0.0.0"
+	commit  = "unknown"
 )
 
 // streams are the files that a command talks through.

@@ -20,7 +20,6 @@ import (
 	"orrery.dev/orrery/internal/fleet/answer"
 )
 
-//nolint:gochecknoglobals // registered once for each process
 var requests = promauto.NewHistogramVec(prometheus.HistogramOpts{
 	Name:    "orrery_fleet_request_duration_seconds",
 	Help:    "Duration of requests to the fleet API by what they reached, method and status code. Streams count until they end.",

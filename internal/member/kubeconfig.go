@@ -41,7 +41,7 @@ func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, er
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(o.KubeconfigDir, path)
 		}
-		data, err := os.ReadFile(path) //nolint:gosec // the file that the user's kubeconfig names
+		data, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("kubeconfig: %s: %w", field, err)
 		}

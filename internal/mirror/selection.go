@@ -13,7 +13,6 @@ import (
 
 // Types that the mirror itself needs: capacity, namespaces, and changes of the API list.
 //
-//nolint:gochecknoglobals // constants, of a type that has none
 var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}

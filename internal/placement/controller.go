@@ -129,7 +129,7 @@ func add(mgr ctrl.Manager, templates *template.Cache, f fleet) (*Controller, err
 
 // watch calls f with what an object of one kind was (nil: it is new) and is (nil: gone).
 // Both scopes of a kind are worked on as one type, which convert returns.
-func watch[T any](c *Controller, informers cache.Cache, kind client.Object, convert func(any) *T, f func(old, new *T)) error {
+func watch[T any](c *Controller, informers cache.Cache, kind client.Object, convert func(any) *T, f func(before, after *T)) error {
 	informer, err := informers.GetInformer(context.Background(), kind, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watch %T: %w", kind, err)

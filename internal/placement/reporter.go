@@ -67,7 +67,7 @@ func (r *reporter) claimed(k key, claims []policy.Claim) {
 	if slices.Equal(before, names) {
 		return
 	}
-	for _, name := range append(names, before...) {
+	for _, name := range slices.Concat(names, before) {
 		r.changed(name)
 	}
 }

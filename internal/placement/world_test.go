@@ -55,7 +55,7 @@ const patience = 60 * time.Second
 // world is a hub with a namespace and clusters of one test's own, and the controller.
 type world struct {
 	t         *testing.T
-	ctx       context.Context //nolint:containedctx // a test's own
+	ctx       context.Context
 	client    client.Client
 	namespace string
 	clusters  []string

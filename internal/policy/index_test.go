@@ -256,7 +256,7 @@ func TestProblems(t *testing.T) {
 func BenchmarkClaims(b *testing.B) {
 	const policies = 10_000
 	web := object("apps/v1", "Deployment", "shop", "web-5000", map[string]string{"app": "web-5000"})
-	for name, make := range map[string]func(i int) *policyv1alpha1.PropagationPolicy{
+	for name, policy := range map[string]func(i int) *policyv1alpha1.PropagationPolicy{
 		"ByName": func(i int) *policyv1alpha1.PropagationPolicy {
 			return named(fmt.Sprint("p", i), 0, deployment(fmt.Sprint("web-", i)))
 		},
@@ -270,7 +270,7 @@ func BenchmarkClaims(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			x := NewIndex()
 			for i := range policies {
-				x.Set(make(i))
+				x.Set(policy(i))
 			}
 			b.ReportAllocs()
 			for b.Loop() {

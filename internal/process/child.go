@@ -49,7 +49,7 @@ func (th *thread) start(cmd *exec.Cmd) (*child, error) {
 
 // command of the process itself or of its probe, writing to log (nil: nowhere).
 func (p Process) command(args []string, log *os.File) *exec.Cmd {
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // it is stopped in order, not by a context
 	cmd.Dir = p.Dir
 	cmd.Env = os.Environ()
 	for name, value := range p.Env {

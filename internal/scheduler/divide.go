@@ -188,10 +188,10 @@ func tie(uid types.UID, name string) uint64 {
 // queue is a heap of candidates, whose turn it is first.
 type queue []candidate
 
-func (q queue) Len() int      { return len(q) }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q queue) Less(i, j int) bool {
-	a, b := q[i], q[j]
+func (q *queue) Len() int      { return len(*q) }
+func (q *queue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+func (q *queue) Less(i, j int) bool {
+	a, b := (*q)[i], (*q)[j]
 	return cmp.Or(
 		cmp.Compare(b.weight*(2*a.seats+1), a.weight*(2*b.seats+1)),
 		cmp.Compare(b.weight, a.weight),

@@ -368,7 +368,7 @@ func FuzzStatic(f *testing.F) {
 		if clusters == 0 || replicas < 0 {
 			return
 		}
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		random := rand.New(rand.NewPCG(seed, 0))
 		candidates := make([]candidate, clusters)
 		for i := range candidates {
 			candidates[i] = candidate{name: fmt.Sprint("c", i), weight: 1 + random.Int64N(1_000_000)}
@@ -412,7 +412,7 @@ func FuzzDynamic(f *testing.F) {
 			return
 		}
 		replicas %= 10_000
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		random := rand.New(rand.NewPCG(seed, 0))
 		var fleet []Cluster
 		var previous []workv1alpha2.TargetCluster
 		had := map[string]int64{}

@@ -28,7 +28,6 @@ type head struct {
 
 // Every table has these.
 //
-//nolint:gochecknoglobals // nobody changes them
 var (
 	clusterHead = head{name: "Cluster", typ: "string", cell: func(r store.Row) any { return r.Cluster }}
 	nameHead    = head{name: "Name", typ: "string", format: "name", cell: func(r store.Row) any { return r.Name }}

@@ -102,7 +102,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		return fmt.Errorf("create manager: %w", err)
 	}
 
-	rooms, err := wire(mgr, h, db, log)
+	rooms, err := wire(mgr, h, db, log) //nolint:contextcheck // what has left is dropped to the end
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func wire(mgr manager.Manager, h *hub.Hub, db *store.Store, log logr.Logger) (*r
 		HubID:   h.ID(),
 		Observe: func(cluster string) member.Observation { return m.Observation(cluster) },
 		Leave:   func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
-		Left:    func(cluster string) error { return m.Drop(cluster) }, //nolint:contextcheck // dropping what has left is not given up half-way
+		Left:    func(cluster string) error { return m.Drop(cluster) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add member: %w", err)

@@ -138,8 +138,10 @@ func TestCompute(t *testing.T) {
 		},
 		"ALostClusterThatWasNotAskedYet": {
 			verdict: verdict, views: []view{good("a"), {cluster: "b", placed: true, contact: lost}},
-			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": {Health: workv1alpha2.ResourceUnknown}},
-				Conditions: conditions("False/ClusterUnreachable", "Unknown/ClusterUnreachable")},
+			want: summary{
+				Items:      map[string]itemSummary{"a": healthyItem, "b": {Health: workv1alpha2.ResourceUnknown}},
+				Conditions: conditions("False/ClusterUnreachable", "Unknown/ClusterUnreachable"),
+			},
 		},
 		"AnObjectThatIsGoneHasNoStatus": {
 			stored: stored, verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) { v.object = nil })},

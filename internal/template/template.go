@@ -96,7 +96,7 @@ func (r runnable) Start(ctx context.Context) error {
 
 // errOwn keeps the control plane's own kinds from being placed; the policies' schema
 // refuses them too.
-var errOwn = errors.New("Orrery's own policies, bindings and clusters cannot be placed")
+var errOwn = errors.New("policies, bindings and clusters of Orrery itself cannot be placed")
 
 // Watch starts to watch a kind, once; it does not wait for the list. The error says why
 // the kind is not listed, as far as is known: a kind that the hub does not serve matches

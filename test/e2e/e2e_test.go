@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,6 +36,11 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M, code *int) error {
+	// Tests wait for processes more than they compute.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		return err
+	}
 	home, err := os.MkdirTemp("", "orrery-e2e-")
 	if err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // hasCondition waits until an object on the hub has a condition, given as Type=Status/Reason,
@@ -21,14 +23,14 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 		}
 		var o struct {
 			Status struct {
-				Conditions []struct{ Type, Status, Reason, Message string } `json:"conditions"`
+				Conditions []metav1.Condition `json:"conditions"`
 			} `json:"status"`
 		}
 		if err := json.Unmarshal([]byte(out), &o); err != nil {
 			return err.Error()
 		}
 		for _, c := range o.Status.Conditions {
-			if c.Type != kind || c.Status+"/"+c.Reason != rest {
+			if c.Type != kind || string(c.Status)+"/"+c.Reason != rest {
 				continue
 			}
 			for _, word := range says {
