@@ -28,11 +28,6 @@ type streams struct {
 	out, err io.Writer
 }
 
-// exitError carries the exit code of a program that a command ran.
-type exitError struct{ code int }
-
-func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
-
 // Main runs the command line and returns the process's exit code: 0 for success, 1 for
 // an error, which was printed, and 2 for a command line that makes no sense.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
@@ -48,13 +43,10 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	var exit exitError
 	var usage usageError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &exit):
-		return exit.code
 	case errors.As(err, &usage):
 		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
 		return 2
