@@ -12,7 +12,6 @@ import (
 )
 
 // Types that the mirror itself needs: capacity, namespaces, and changes of the API list.
-//
 var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}

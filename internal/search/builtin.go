@@ -25,7 +25,6 @@ const (
 
 // builtin are the columns of Kubernetes' own kinds, as kubectl users know them. Those of
 // Secrets are fewer: only their metadata is mirrored.
-//
 var builtin = map[schema.GroupKind]*columns{
 	{Kind: "Pod"}: table(
 		text("Ready", func(p *corev1.Pod) string { return summarize(p).ready }),

@@ -27,7 +27,6 @@ type head struct {
 }
 
 // Every table has these.
-//
 var (
 	clusterHead = head{name: "Cluster", typ: "string", cell: func(r store.Row) any { return r.Cluster }}
 	nameHead    = head{name: "Name", typ: "string", format: "name", cell: func(r store.Row) any { return r.Name }}

@@ -29,7 +29,6 @@ type params struct {
 }
 
 // parameters is the grammar: each known parameter and what it does to params.
-//
 var parameters = map[string]func(p *params, value string) error{
 	"clusters":   func(p *params, v string) error { return names(&p.clusters, v) },
 	"namespaces": func(p *params, v string) error { return names(&p.namespaces, v) },
