@@ -35,24 +35,27 @@ type Cluster struct {
 }
 
 // ClusterSpec says how a cluster is reached and what it is.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.provision) || (has(self.apiEndpoint) && has(self.secretRef))",message="apiEndpoint and secretRef are needed, unless provision says how to build the cluster"
 type ClusterSpec struct {
 	// syncMode says who dials. Push: the hub dials the cluster's API server.
 	// +kubebuilder:default=Push
 	// +optional
 	SyncMode SyncMode `json:"syncMode,omitempty"`
 
-	// apiEndpoint is the URL of the cluster's API server.
+	// apiEndpoint is the URL of the cluster's API server. It is set once a cluster with
+	// provision is built.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https'",message="must be an https:// URL, such as https://10.0.0.4:6443"
-	// +required
-	APIEndpoint string `json:"apiEndpoint"`
+	// +optional
+	APIEndpoint string `json:"apiEndpoint,omitempty"`
 
 	// secretRef names the Secret with the hub's credentials in the cluster. Its keys
 	// are token, or tls.crt and tls.key; and ca.crt, without which the system's
-	// certificate authorities are trusted.
-	// +required
-	SecretRef SecretReference `json:"secretRef"`
+	// certificate authorities are trusted. It is set once a cluster with provision is built.
+	// +optional
+	SecretRef SecretReference `json:"secretRef,omitzero"`
 
 	// impersonatorSecretRef names the Secret whose credentials may impersonate users in
 	// the cluster; requests through the cluster proxy use it. Its keys are those of
@@ -106,6 +109,11 @@ type ClusterSpec struct {
 	// and Leases; of Secrets only the metadata.
 	// +optional
 	Mirror *Mirror `json:"mirror,omitempty"`
+
+	// provision says what the cluster is made of, when Orrery builds it. Unset, the cluster is
+	// only joined.
+	// +optional
+	Provision *Provision `json:"provision,omitempty"`
 
 	// deletionPolicy says what becomes of the workloads that Orrery placed in the cluster
 	// when this object is deleted. Orphan: they keep running and lose only our marks.
@@ -207,7 +215,10 @@ type ClusterStatus struct {
 	// when it changed, at most every 30 seconds; the scheduler reads the mirror instead.
 	// +optional
 	ResourceSummary *ResourceSummary `json:"resourceSummary,omitempty"`
-	// conditions: Ready sums up Reachable, Joined, APIsComplete and Mirrored.
+	// provision is what is known of a cluster that Orrery built.
+	// +optional
+	Provision *ProvisionStatus `json:"provision,omitempty"`
+	// conditions: Ready sums up Provisioned, Reachable, Joined, APIsComplete and Mirrored.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -269,6 +280,9 @@ type ClusterList struct {
 // others keep the status they had, for an unreachable cluster is unknown, never
 // empty.
 const (
+	// ConditionProvisioned is True when the hosts of a cluster that Orrery builds are as its
+	// spec says.
+	ConditionProvisioned = "Provisioned"
 	// ConditionReady is True when every other condition is.
 	ConditionReady = "Ready"
 	// ConditionReachable is True when the API server answers. It becomes Unknown after

@@ -1,0 +1,244 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Operation is one run that builds, changes or removes a cluster on hosts: what is to be done, and a record of what was
+// done on each host. On the hub it is an object; without one, the same is kept in a file.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=op
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.cluster`
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.stepsDone`
+// +kubebuilder:printcolumn:name="Steps",type=integer,JSONPath=`.status.stepsTotal`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Operation struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec says what is to be done.
+	// +required
+	Spec OperationSpec `json:"spec"`
+	// status records what was done.
+	// +optional
+	Status OperationStatus `json:"status,omitzero"`
+}
+
+// OperationSpec says what is to be done. Only paused and canceled may be changed.
+// +kubebuilder:validation:XValidation:rule="self.cluster == oldSelf.cluster && self.action == oldSelf.action",message="cluster and action cannot be changed; make another Operation"
+type OperationSpec struct {
+	// cluster is the name of the Cluster.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Cluster string `json:"cluster"`
+	// action that is run.
+	// +required
+	Action Action `json:"action"`
+	// hosts that are added or deleted, of AddNode and DeleteNode.
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Hosts []string `json:"hosts,omitempty"`
+	// planHash is the hash of the plan that is to be run. If the plan that is made when the
+	// Operation starts has another, nothing is done. Unset, the plan is not compared.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	PlanHash string `json:"planHash,omitempty"`
+	// unreachable says what to do about hosts to delete that cannot be reached. Refuse stops.
+	// Forget removes their nodes and etcd members; what is on the hosts stays.
+	// +kubebuilder:default=Refuse
+	// +optional
+	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
+	// deadline of the whole run. Unset, there is none.
+	// +optional
+	Deadline *metav1.Duration `json:"deadline,omitempty"`
+	// maxUnavailable is how many workers are changed at a time in a way that disturbs what
+	// runs on them. The default is 1.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
+	// attempts is how often a host's failed step is tried in all. The default is 3.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// drainTimeout is how long a drain waits for pods whose disruption budget forbids
+	// eviction. The default is 5 minutes.
+	// +optional
+	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
+	// paused stops the run after the steps that are under way.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+	// canceled ends the run after the steps that are under way. What was done stays.
+	// +optional
+	Canceled bool `json:"canceled,omitempty"`
+}
+
+// Action is what an Operation does.
+// +kubebuilder:validation:Enum=Create;Apply;AddNode;DeleteNode;Delete
+type Action string
+
+// The actions.
+const (
+	ActionCreate     Action = "Create"
+	ActionApply      Action = "Apply"
+	ActionAddNode    Action = "AddNode"
+	ActionDeleteNode Action = "DeleteNode"
+	ActionDelete     Action = "Delete"
+)
+
+// UnreachablePolicy says what to do about hosts to delete that cannot be reached.
+// +kubebuilder:validation:Enum=Refuse;Forget
+type UnreachablePolicy string
+
+// The values of UnreachablePolicy.
+const (
+	UnreachableRefuse UnreachablePolicy = "Refuse"
+	UnreachableForget UnreachablePolicy = "Forget"
+)
+
+// OperationStatus records what was done.
+type OperationStatus struct {
+	// phase of the run.
+	// +optional
+	Phase Phase `json:"phase,omitempty"`
+	// message says in a sentence where the run is, or why it ended.
+	// +kubebuilder:validation:MaxLength=32768
+	// +optional
+	Message string `json:"message,omitempty"`
+	// planHash is the hash of the plan that is run.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	PlanHash string `json:"planHash,omitempty"`
+	// attempt counts the processes that ran this Operation; more than 1 is a resumed run.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+	// epoch fences hosts: a host refuses a run with a lower one than it saw last.
+	// +optional
+	Epoch int64 `json:"epoch,omitempty"`
+	// started and finished are the times of the run.
+	// +optional
+	Started *metav1.MicroTime `json:"started,omitempty"`
+	// +optional
+	Finished *metav1.MicroTime `json:"finished,omitempty"`
+	// estimate is when the run should be finished.
+	// +optional
+	Estimate *metav1.MicroTime `json:"estimate,omitempty"`
+	// stepsDone and stepsTotal count the steps of all hosts.
+	// +optional
+	StepsDone int32 `json:"stepsDone,omitempty"`
+	// +optional
+	StepsTotal int32 `json:"stepsTotal,omitempty"`
+	// hosts sums up the run on each host.
+	// +kubebuilder:validation:MaxItems=1001
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Hosts []HostRun `json:"hosts,omitempty"`
+	// steps are the records of the steps, in the order they were started. Beyond 4,000, those that succeeded are
+	// dropped first; the counts of hosts remain.
+	// +kubebuilder:validation:MaxItems=4000
+	// +listType=atomic
+	// +optional
+	Steps []StepRecord `json:"steps,omitempty"`
+	// conditions: Succeeded is True or False when the run has ended.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Phase is where a run is.
+// +kubebuilder:validation:Enum=Pending;Running;Paused;Succeeded;Failed;Canceled
+type Phase string
+
+// The phases. Pending, Running and Paused runs can go on; a Failed one can be resumed.
+const (
+	PhasePending   Phase = "Pending"
+	PhaseRunning   Phase = "Running"
+	PhasePaused    Phase = "Paused"
+	PhaseSucceeded Phase = "Succeeded"
+	PhaseFailed    Phase = "Failed"
+	PhaseCanceled  Phase = "Canceled"
+)
+
+// HostRun sums up a run on one host.
+type HostRun struct {
+	// name of the host; "cluster" is what is done through the API server.
+	Name string `json:"name"`
+	// stage that is run, or was run last.
+	// +optional
+	Stage string `json:"stage,omitempty"`
+	// state of the host.
+	State StepState `json:"state"`
+	// done and total count the host's steps.
+	// +optional
+	Done int32 `json:"done,omitempty"`
+	// +optional
+	Total int32 `json:"total,omitempty"`
+	// roundTrips is how often the host was spoken to.
+	// +optional
+	RoundTrips int32 `json:"roundTrips,omitempty"`
+	// message says why the host failed.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// StepRecord is what became of one step on one host.
+type StepRecord struct {
+	// host that the step ran on.
+	Host string `json:"host"`
+	// id of the step, a constant such as kubelet/config.
+	ID string `json:"id"`
+	// state of the step.
+	State StepState `json:"state"`
+	// attempt counts how often it was tried.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+	// started and finished are the times of the last attempt.
+	// +optional
+	Started metav1.MicroTime `json:"started,omitzero"`
+	// +optional
+	Finished metav1.MicroTime `json:"finished,omitzero"`
+	// inputHash is the hash of what the step was to do.
+	// +optional
+	InputHash string `json:"inputHash,omitempty"`
+	// message is why the step failed, with the tail of its output.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// StepState is what became of a step.
+// +kubebuilder:validation:Enum=Pending;Running;Unchanged;Changed;Reverted;Failed
+type StepState string
+
+// The states. Unchanged: the host was already as the step wants it.
+const (
+	StepPending   StepState = "Pending"
+	StepRunning   StepState = "Running"
+	StepUnchanged StepState = "Unchanged"
+	StepChanged   StepState = "Changed"
+	StepReverted  StepState = "Reverted"
+	StepFailed    StepState = "Failed"
+)
+
+// ConditionSucceeded is True or False when a run has ended; its reason is the phase.
+const ConditionSucceeded = "Succeeded"
+
+// OperationList is a list of Operations.
+//
+// +kubebuilder:object:root=true
+type OperationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Operation `json:"items"`
+}

@@ -1,0 +1,19 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package.
+var GroupVersion = schema.GroupVersion{Group: "lifecycle.orrery.dev", Version: "v1alpha1"}
+
+// AddToScheme adds the kinds of this package v1alpha1
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&Operation{}, &OperationList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"time"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// Request is what `orrery node apply` reads from its standard input, as one line of JSON. The content of Streams follows,
+// one after the other without separators.
+type Request struct {
+	// Cluster is the name, and ClusterID the digest of the authority, of the cluster that the host is to belong to. A host
+	// that belongs to another is refused.
+	Cluster   string `json:"cluster"`
+	ClusterID string `json:"clusterID"`
+	Version   string `json:"version,omitempty"`
+	// Lease that the run holds or takes. It is taken if it is free, expired or held by the same operation, and its epoch is
+	// not lower than the last seen one; it is extended to Expires.
+	Lease plan.Lease `json:"lease"`
+	// Release gives the lease up once everything is done.
+	Release bool `json:"release,omitempty"`
+	// Streams are blobs that follow the request.
+	Streams []Stream `json:"streams,omitempty"`
+	// Fetches are blobs that other hosts have. They are fetched while the steps before the first that needs one are done.
+	Fetches []Fetch `json:"fetches,omitempty"`
+	// Remove are the IDs of applied steps to be undone before Steps are done, in this order.
+	Remove []string `json:"remove,omitempty"`
+	// Steps to be done in this order.
+	Steps []plan.Step `json:"steps,omitempty"`
+	// RemoveAll undoes every applied step, latest first, and then removes all that the agent keeps, and the agent.
+	RemoveAll bool `json:"removeAll,omitempty"`
+}
+
+// Stream is a blob that follows the request.
+type Stream struct {
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+}
+
+// Fetch is a blob that other hosts serve.
+type Fetch struct {
+	Digest string `json:"digest"`
+	// Sources are host:port of the servers, tried in this order.
+	Sources []string `json:"sources"`
+	// Token that the servers ask for.
+	Token string `json:"token"`
+}
+
+// Event is a line of JSON that the agent writes to its standard output: first one with Step empty when the lease is held,
+// then two for each step.
+type Event struct {
+	Step      string                      `json:"step,omitempty"`
+	InputHash string                      `json:"inputHash,omitempty"`
+	State     lifecyclev1alpha1.StepState `json:"state"`
+	Time      time.Time                   `json:"time"`
+	// Message says why a step failed, with the tail of its output.
+	Message string `json:"message,omitempty"`
+	// Missing are digests that were needed and could not be fetched; the controlling side streams them.
+	Missing []string `json:"missing,omitempty"`
+	// LeaseHeld is the lease of another run, because of which nothing was done.
+	LeaseHeld *plan.Lease `json:"leaseHeld,omitempty"`
+}
