@@ -34,7 +34,7 @@ const userAgent = "orrery"
 type Hub struct {
 	options Options
 	dir     dataDir
-	pki     pki
+	keys    keyring
 	config  *rest.Config
 	id      string
 
@@ -91,8 +91,8 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err := chosen.keep(d); err != nil {
 		return err
 	}
-	h.pki = pki{dir: d, leaves: leaves(*o), now: o.now}
-	if _, err := h.pki.ensure(); err != nil {
+	h.keys = keyring{dir: d, leaves: leaves(*o), now: o.now}
+	if _, err := h.keys.ensure(); err != nil {
 		return err
 	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
@@ -205,7 +205,7 @@ func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 			return
 		case <-tick.C:
 		}
-		names, err := h.pki.ensure()
+		names, err := h.keys.ensure()
 		if err != nil {
 			log.Error(err, "Certificates not renewed")
 		}

@@ -408,8 +408,8 @@ func checkKubeconfig(t *testing.T, h *Hub) {
 func checkRenewal(t *testing.T, h *Hub, c *clock) {
 	t.Helper()
 	old := map[string]*x509.Certificate{}
-	for _, l := range h.pki.leaves {
-		old[l.name] = leafOf(t, h, l.name)
+	for _, l := range h.keys.leaves {
+		old[l.Name] = leafOf(t, h, l.Name)
 	}
 	kubeconfig := read(t, h.KubeconfigPath())
 	c.set(0)

@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
 )
 
 // Contexts of the kubeconfig, besides one for each member.
@@ -51,13 +52,13 @@ func access(o Options, d dataDir) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo
 	if err != nil {
 		return nil, nil, fmt.Errorf("read server CA: %w", err)
 	}
-	pair, err := os.ReadFile(d.leaf(adminCert))
+	text, err := os.ReadFile(d.leaf(adminCert))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read administrator's certificate: %w", err)
 	}
-	cert, key := splitPEM(pair)
+	admin := pki.Split(text)
 	return &clientcmdapi.Cluster{Server: o.serverURL(), CertificateAuthorityData: ca},
-		&clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}, nil
+		&clientcmdapi.AuthInfo{ClientCertificateData: admin.Cert, ClientKeyData: admin.Key}, nil
 }
 
 func externalAccess(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {

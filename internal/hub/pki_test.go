@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,29 +10,31 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"orrery.dev/orrery/internal/pki"
 )
 
 func TestCertificatesAreRenewed(t *testing.T) {
 	const day = 24 * time.Hour
 	all := []string{adminCert, apiserverCert, fleetCert, frontProxyCert, controllerManagerCert, orreryCert}
 	for name, c := range map[string]struct {
-		change func(t *testing.T, p *pki)
+		change func(t *testing.T, p *keyring)
 		want   []string
 	}{
-		"NothingToDo":      {func(*testing.T, *pki) {}, nil},
-		"StillAWhile":      {func(_ *testing.T, p *pki) { p.now = later(240 * day) }, nil},
-		"LessThanAThird":   {func(_ *testing.T, p *pki) { p.now = later(250 * day) }, all},
-		"Expired":          {func(_ *testing.T, p *pki) { p.now = later(400 * day) }, all},
-		"Missing":          {func(t *testing.T, p *pki) { t.Helper(); remove(t, p.dir.leaf(fleetCert)) }, []string{fleetCert}},
-		"Garbled":          {func(t *testing.T, p *pki) { t.Helper(); write(t, p.dir.leaf(fleetCert), "x") }, []string{fleetCert}},
-		"AuthorityMissing": {func(t *testing.T, p *pki) { t.Helper(); remove(t, p.dir.authority(frontProxyCA)) }, []string{frontProxyCert}},
-		"AnotherAddress": {func(_ *testing.T, p *pki) {
-			i := slices.IndexFunc(p.leaves, func(l leaf) bool { return l.name == apiserverCert })
-			p.leaves[i].ips = append(p.leaves[i].ips, net.IPv4(192, 0, 2, 1))
+		"NothingToDo":      {func(*testing.T, *keyring) {}, nil},
+		"StillAWhile":      {func(_ *testing.T, p *keyring) { p.now = later(240 * day) }, nil},
+		"LessThanAThird":   {func(_ *testing.T, p *keyring) { p.now = later(250 * day) }, all},
+		"Expired":          {func(_ *testing.T, p *keyring) { p.now = later(400 * day) }, all},
+		"Missing":          {func(t *testing.T, p *keyring) { t.Helper(); remove(t, p.dir.leaf(fleetCert)) }, []string{fleetCert}},
+		"Garbled":          {func(t *testing.T, p *keyring) { t.Helper(); write(t, p.dir.leaf(fleetCert), "x") }, []string{fleetCert}},
+		"AuthorityMissing": {func(t *testing.T, p *keyring) { t.Helper(); remove(t, p.dir.authority(frontProxyCA)) }, []string{frontProxyCert}},
+		"AnotherAddress": {func(_ *testing.T, p *keyring) {
+			i := slices.IndexFunc(p.leaves, func(l pki.Leaf) bool { return l.Name == apiserverCert })
+			p.leaves[i].IPs = append(p.leaves[i].IPs, "192.0.2.1")
 		}, []string{apiserverCert}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &pki{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
+			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
 			if err := os.MkdirAll(p.dir.pki(""), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -75,13 +76,13 @@ func TestCertificatesAreRenewed(t *testing.T) {
 }
 
 func TestAuthorityIsNotReplacedSilently(t *testing.T) {
-	for name, change := range map[string]func(t *testing.T, p *pki){
-		"KeyLost": func(t *testing.T, p *pki) { t.Helper(); remove(t, p.dir.authorityKey(clientCA)) },
-		"Garbled": func(t *testing.T, p *pki) { t.Helper(); write(t, p.dir.authority(clientCA), "x") },
-		"Expired": func(_ *testing.T, p *pki) { p.now = later(authorityLifetime + time.Hour) },
+	for name, change := range map[string]func(t *testing.T, p *keyring){
+		"KeyLost": func(t *testing.T, p *keyring) { t.Helper(); remove(t, p.dir.authorityKey(clientCA)) },
+		"Garbled": func(t *testing.T, p *keyring) { t.Helper(); write(t, p.dir.authority(clientCA), "x") },
+		"Expired": func(_ *testing.T, p *keyring) { p.now = later(pki.AuthorityLifetime + time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &pki{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
+			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
 			if err := os.MkdirAll(p.dir.pki(""), 0o700); err != nil {
 				t.Fatal(err)
 			}

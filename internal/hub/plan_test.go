@@ -41,7 +41,7 @@ func TestPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	keys := pki{dir: d, leaves: leaves(o), now: o.now}
+	keys := keyring{dir: d, leaves: leaves(o), now: o.now}
 	if _, err := keys.ensure(); err != nil {
 		t.Fatal(err)
 	}

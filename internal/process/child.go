@@ -36,13 +36,13 @@ func newThread() *thread {
 func (th *thread) close() { close(th.work) }
 
 // start starts cmd as the leader of its own process group.
-func (th *thread) start(cmd *exec.Cmd) (*child, error) {
+func (th *thread) start(cmd *exec.Cmd, mode KillMode) (*child, error) {
 	started := make(chan error)
 	th.work <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	c := &child{cmd: cmd, pid: cmd.Process.Pid, done: make(chan struct{})}
+	c := &child{cmd: cmd, pid: cmd.Process.Pid, mode: mode, done: make(chan struct{})}
 	go c.reap()
 	return c, nil
 }
@@ -71,6 +71,7 @@ func (p Process) command(args []string, log *os.File) *exec.Cmd {
 type child struct {
 	cmd  *exec.Cmd
 	pid  int
+	mode KillMode
 	done chan struct{} // closed when it has ended
 	err  error         // how it ended; nil is status 0; to be read when done is closed
 
@@ -78,8 +79,8 @@ type child struct {
 	reaped bool // the PID may belong to someone else
 }
 
-// reap waits for the end of the process and kills what is left of its group, which would otherwise hold the
-// ports and locks that the next start needs.
+// reap waits for the end of the process and, unless it is to outlive it, kills what is left of its group, which would
+// otherwise hold the ports and locks that the next start needs.
 func (c *child) reap() {
 	defer close(c.done)
 	for {
@@ -91,12 +92,14 @@ func (c *child) reap() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kill(syscall.SIGKILL)
+	if c.mode != KillModeProcess {
+		c.kill(syscall.SIGKILL)
+	}
 	c.err = c.cmd.Wait()
 	c.reaped = true
 }
 
-// signal sends sig to the group of the process, unless it has ended.
+// signal sends sig to what the kill mode says, unless the process has ended.
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,13 +116,21 @@ func (c *child) exit() error {
 	return c.err
 }
 
-// kill cannot fail in a way that matters: the group exists and is ours, or all of it has just ended.
-func (c *child) kill(sig syscall.Signal) { _ = syscall.Kill(-c.pid, sig) }
+// kill cannot fail in a way that matters: what it signals exists and is ours, or has just ended.
+func (c *child) kill(sig syscall.Signal) { _ = syscall.Kill(c.mode.target(c.pid), sig) }
+
+// target is what kill(2) takes to signal the process with this PID, as its mode wants it.
+func (m KillMode) target(pid int) int {
+	if m == KillModeProcess {
+		return pid
+	}
+	return -pid
+}
 
 // killGrace is what SIGKILL may take. Only a process that is stuck in the kernel takes longer.
 const killGrace = time.Second
 
-// stop asks the process to end, and kills its group at the deadline.
+// stop asks the process to end, and kills it at the deadline.
 func (c *child) stop(deadline time.Time) error {
 	c.signal(syscall.SIGTERM)
 	c.signal(syscall.SIGCONT) // a stopped process gets the other signal only when it continues

@@ -32,10 +32,10 @@ func openLog(path, name string) (*os.File, error) {
 	return f, nil
 }
 
-// rotateLog moves the content of a log that has reached limit to `PATH.1`. The content is copied and the file
+// RotateLog moves the content of a log that has reached limit to `PATH.1`. The content is copied and the file
 // emptied in place, because a process keeps its log open. What it writes between the two is lost: microseconds,
 // against piping every line of every process through the supervisor, and losing the last ones with it.
-func rotateLog(path string, limit int64) (err error) {
+func RotateLog(path string, limit int64) (err error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil

@@ -23,7 +23,7 @@ func read(t *testing.T, path string) string {
 func TestRotateLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.log")
-	if err := rotateLog(path, 1); err != nil {
+	if err := RotateLog(path, 1); err != nil {
 		t.Errorf("rotate a log that does not exist yet: %v", err)
 	}
 	log, err := openLog(path, "a")
@@ -37,7 +37,7 @@ func TestRotateLog(t *testing.T) {
 		if _, err := log.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
-		if err := rotateLog(path, int64(len(marker)+10)); err != nil {
+		if err := RotateLog(path, int64(len(marker)+10)); err != nil {
 			t.Fatal(err)
 		}
 	}

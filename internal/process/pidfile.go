@@ -35,9 +35,9 @@ func identity(pid int) (string, error) {
 	return fields[startTime] + " " + strings.TrimSpace(string(boot)), nil
 }
 
-// writePidfile records which process runs: the PID in the first line, its identity in the second. It writes
-// nothing when the process has ended already.
-func writePidfile(path string, pid int) error {
+// writePidfile records which process runs: the PID in the first line, its identity in the second, its kill mode in the
+// third. It writes nothing when the process has ended already.
+func writePidfile(path string, pid int, mode KillMode) error {
 	id, err := identity(pid)
 	switch {
 	case errors.Is(err, os.ErrProcessDone), errors.Is(err, os.ErrNotExist):
@@ -45,7 +45,27 @@ func writePidfile(path string, pid int) error {
 	case err != nil:
 		return fmt.Errorf("identify PID %d: %w", pid, err)
 	}
-	return writeFile(path, 0o600, fmt.Sprintf("%d\n%s\n", pid, id))
+	return writeFile(path, 0o600, fmt.Sprintf("%d\n%s\n%s\n", pid, id, mode))
+}
+
+// Clean kills the processes that a supervisor of dir left behind, if it was killed itself, and removes dir with all that
+// is in it. It is an error when a supervisor runs there.
+func Clean(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := killLeftovers(dir, func(string, int) {}); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove directory of the supervisor: %w", err)
+	}
+	return nil
 }
 
 // killLeftovers kills the processes that an earlier supervisor of dir left behind and waits for their end. Each
@@ -60,10 +80,11 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 		if err != nil {
 			return fmt.Errorf("read pidfile: %w", err)
 		}
-		first, id, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
+		first, rest, _ := strings.Cut(string(content), "\n")
+		id, mode, _ := strings.Cut(rest, "\n")
 		// Without a PID and an identity it was never written whole, and means nothing.
 		if pid, err := strconv.Atoi(first); err == nil && pid > 1 {
-			ours, err := killLeftover(pid, id)
+			ours, err := killLeftover(pid, id, KillMode(strings.TrimSpace(mode)))
 			if err != nil {
 				return fmt.Errorf("kill leftover of %s: %w", path, err)
 			}
@@ -78,9 +99,9 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 	return nil
 }
 
-// killLeftover kills the group of the process and returns when it has ended; it does nothing and returns false
+// killLeftover kills the process, as its mode says, and returns when it has ended; it does nothing and returns false
 // when the PID is no longer that process's.
-func killLeftover(pid int, id string) (bool, error) {
+func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	runs := func() bool {
 		now, err := identity(pid)
 		return err == nil && now == id
@@ -88,7 +109,7 @@ func killLeftover(pid int, id string) (bool, error) {
 	if !runs() {
 		return false, nil
 	}
-	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(mode.target(pid), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return false, err
 	}
 	for deadline := time.Now().Add(stopBudget); runs(); time.Sleep(10 * time.Millisecond) {

@@ -46,7 +46,20 @@ type Process struct {
 	// DeathSignal is sent to the process when the supervisor dies without stopping it: KILL, the default, or
 	// TERM.
 	DeathSignal DeathSignal `json:"deathSignal,omitempty"`
+	// KillMode is group, the default, or process.
+	KillMode KillMode `json:"killMode,omitempty"`
 }
+
+// KillMode says what is signalled when a process is stopped, and killed once it has ended.
+type KillMode string
+
+// Kill modes.
+const (
+	// KillModeGroup: the process and what it started in its group, which has ended with it.
+	KillModeGroup KillMode = "group"
+	// KillModeProcess: only the process. What it started outlives it, as containers outlive their runtime.
+	KillModeProcess KillMode = "process"
+)
 
 // DeathSignal is the signal that a process gets when its supervisor dies.
 type DeathSignal string

@@ -56,6 +56,10 @@ func TestNewRefuses(t *testing.T) {
 			plan: Plan{Processes: []Process{{Name: "a", Command: command, DeathSignal: "HUP"}}},
 			want: []string{"FieldValueNotSupported processes[a].deathSignal HUP"},
 		},
+		"KillMode": {
+			plan: Plan{Processes: []Process{{Name: "a", Command: command, KillMode: "none"}}},
+			want: []string{"FieldValueNotSupported processes[a].killMode none"},
+		},
 		"FileWithoutPath": {
 			plan: Plan{Processes: []Process{{Name: "a", Command: command, Files: []File{{Content: "x"}}}}},
 			want: []string{"FieldValueRequired processes[a].files[0].path "},

@@ -121,7 +121,7 @@ func (p *HTTPProbe) tlsConfig() (*tls.Config, error) {
 }
 
 func (p Process) probeExec(ctx context.Context, th *thread) error {
-	c, err := th.start(p.command(p.Ready.Exec.Command, nil))
+	c, err := th.start(p.command(p.Ready.Exec.Command, nil), KillModeGroup)
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}

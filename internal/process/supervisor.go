@@ -139,28 +139,6 @@ func (s *Supervisor) Status() []Status {
 	return all
 }
 
-// Restart stops the process, starts it again and returns when it is ready. What comes after it is left alone.
-func (s *Supervisor) Restart(ctx context.Context, name string) error {
-	i := slices.IndexFunc(s.tasks, func(t *task) bool { return t.Name == name })
-	if i < 0 {
-		return fmt.Errorf("restart %s: plan %q has no such process", name, s.plan.Name)
-	}
-	t, ready := s.tasks[i], make(chan struct{})
-	var request chan<- chan struct{} = t.restart
-	for {
-		select {
-		case request <- ready:
-			request = nil
-		case <-ready:
-			return nil
-		case <-t.stopped:
-			return fmt.Errorf("restart %s: plan %q is being stopped", name, s.plan.Name)
-		case <-ctx.Done():
-			return fmt.Errorf("restart %s: %w", name, context.Cause(ctx))
-		}
-	}
-}
-
 // event tells the log and the listener.
 func (s *Supervisor) event(e Event) {
 	s.eventMu.Lock()
@@ -175,7 +153,7 @@ func (s *Supervisor) event(e Event) {
 // rotateLogs keeps the logs of long-running processes small.
 func (s *Supervisor) rotateLogs() {
 	for _, t := range s.tasks {
-		if err := rotateLog(t.logPath(), logLimit); err != nil {
+		if err := RotateLog(t.logPath(), logLimit); err != nil {
 			s.opts.Log.Error(err, "Log not rotated", "process", t.Name)
 		}
 	}

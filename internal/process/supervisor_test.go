@@ -243,34 +243,6 @@ func TestEnvironmentDirectoryAndFiles(t *testing.T) {
 	}
 }
 
-func TestRestart(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	r := start(t, dir, Plan{Processes: []Process{actor("a", rolePolite, ""), actor("b", rolePolite, "", "a")}})
-	r.waitReady()
-	a, b := r.status("a").PID, r.status("b").PID
-	if err := r.Restart(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.status("a"); got.State != StateReady || got.PID == a || got.Restarts != 1 {
-		t.Errorf("status of a: got %+v, want it ready as another process than %d", got, a)
-	}
-	if got := r.status("b"); got.PID != b {
-		t.Errorf("b was restarted too: %+v", got)
-	}
-	if got := r.recorded(EventExited); got != nil {
-		t.Errorf("the restart counts as a failure: %q", got)
-	}
-	if err := r.Restart(t.Context(), "c"); err == nil {
-		t.Error("Restart of an unknown process: got no error")
-	}
-	r.stop()
-	<-r.done
-	if err := r.Restart(t.Context(), "a"); err == nil {
-		t.Error("Restart after the stop: got no error")
-	}
-}
-
 func TestDirectoryInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -351,6 +323,66 @@ func TestGroupDiesWithItsLeader(t *testing.T) {
 	}
 	kill(t, r.status("a").PID, syscall.SIGKILL)
 	eventually(t, "the child of the killed process has ended", func() bool { return !runs(grandchild) })
+}
+
+// Containers outlive the runtime that started them: its death and its stop.
+func TestKillModeProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := actor("a", roleParent, "")
+	p.KillMode = KillModeProcess
+	r := start(t, dir, Plan{Processes: []Process{p}})
+	// children waits until the process was started n times, and returns the child of each.
+	children := func(n int) []int {
+		eventually(t, "the process has a child", func() bool { return strings.Count(r.log("a"), "stubborn\n") == n })
+		var pids []int
+		for _, part := range strings.Split(r.log("a"), "child ")[1:] {
+			var pid int
+			if _, err := fmt.Sscan(part, &pid); err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+		return pids
+	}
+	t.Cleanup(func() {
+		for _, pid := range children(2) {
+			kill(t, pid, syscall.SIGKILL)
+		}
+	})
+	children(1)
+	kill(t, r.status("a").PID, syscall.SIGKILL)
+	all := children(2)
+	r.stop()
+	<-r.done
+	for i, pid := range all {
+		if !runs(pid) {
+			t.Errorf("child %d has ended with its parent", i)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	survivor := actor("survivor", roleStubborn, "")
+	survivor.DeathSignal = DeathSignalTerm
+	cmd, pids := supervise(t, dir, Plan{Processes: []Process{survivor}})
+	if err := Clean(dir); err == nil {
+		t.Error("Clean beside a running supervisor: got no error")
+	}
+	killSupervisor(t, cmd)
+	for range 2 { // the second time there is nothing
+		if err := Clean(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if runs(pids["survivor"]) {
+		t.Error("the leftover still runs")
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("directory after Clean: %v", err)
+	}
 }
 
 // supervise runs the plan in another process and returns that process when it has started the plan, and the PID of

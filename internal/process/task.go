@@ -18,8 +18,6 @@ const (
 	// startAttempts is how often a process may end before it was ever ready. Then it never will be, and
 	// somebody must be told.
 	startAttempts = 5
-	// restartGrace is how long a process may take to end when it is restarted.
-	restartGrace = 5 * time.Second
 )
 
 // task keeps one process running.
@@ -30,10 +28,8 @@ type task struct {
 	before    []*task       // must be stopped first
 	stopShare time.Duration // of the stop budget, counted from its beginning
 
-	start   chan struct{}      // closed when it may start
-	stopped chan struct{}      // closed when it will not run again
-	restart chan chan struct{} // requests to restart, each with what to close when it is ready again
-	waiters []chan struct{}    // requests being served; touched by run only
+	start   chan struct{} // closed when it may start
+	stopped chan struct{} // closed when it will not run again
 
 	// Guarded by the supervisor's mu.
 	launched bool // may start
@@ -48,7 +44,6 @@ func newTask(s *Supervisor, p Process) *task {
 		s:       s,
 		start:   make(chan struct{}),
 		stopped: make(chan struct{}),
-		restart: make(chan chan struct{}),
 	}
 	t.status = Status{Name: p.Name, State: StateWaiting, Since: time.Now(), Log: t.logPath()}
 	return t
@@ -71,11 +66,8 @@ func (t *task) run(ctx context.Context, stop func() time.Time) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		exit, err := t.runOnce(ctx, stop)
-		switch {
-		case err != nil:
+		if err != nil || exit == nil { // exit is nil when it was asked to end
 			return err
-		case exit == nil:
-			continue // it was asked to end: neither a failure nor a reason to wait
 		}
 		t.noteExit(exit)
 		if ctx.Err() != nil {
@@ -92,8 +84,6 @@ func (t *task) run(ctx context.Context, stop func() time.Time) error {
 		t.event(EventExited, 0, fmt.Sprintf("%v; starts again in %v", exit, backoff))
 		select {
 		case <-ctx.Done():
-		case waiter := <-t.restart:
-			t.waiters = append(t.waiters, waiter)
 		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -132,9 +122,6 @@ func (t *task) runOnce(ctx context.Context, stop func() time.Time) (exit, err er
 		case <-ready:
 			ready = nil
 			t.becomeReady(c)
-		case waiter := <-t.restart:
-			t.waiters = append(t.waiters, waiter)
-			return nil, t.end(c, time.Now().Add(restartGrace))
 		case <-ctx.Done():
 			for _, dependent := range t.before {
 				<-dependent.stopped
@@ -164,11 +151,11 @@ func (t *task) spawn() (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := t.s.thread.start(t.command(t.Command, log))
+	c, err := t.s.thread.start(t.command(t.Command, log), t.KillMode)
 	if err := errors.Join(err, log.Close()); err != nil {
 		return nil, err
 	}
-	if err := writePidfile(t.pidPath(), c.pid); err != nil {
+	if err := writePidfile(t.pidPath(), c.pid, t.KillMode); err != nil {
 		return nil, errors.Join(err, c.stop(time.Now()))
 	}
 	return c, nil
@@ -207,17 +194,13 @@ func (t *task) becomeReady(c *child) {
 	t.enter(StateReady, c.pid)
 	t.event(EventReady, c.pid, "")
 	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
 	if !t.wasReady {
 		t.wasReady = true
 		t.s.starting--
 		t.s.unready--
 		t.s.schedule()
 	}
-	t.s.mu.Unlock()
-	for _, waiter := range t.waiters {
-		close(waiter)
-	}
-	t.waiters = nil
 }
 
 func (t *task) slow(c *child, probe error) {

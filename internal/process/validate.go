@@ -56,6 +56,11 @@ func (p Process) validate(at *field.Path) field.ErrorList {
 		errs = append(errs, field.NotSupported(at.Child("deathSignal"), p.DeathSignal,
 			[]DeathSignal{DeathSignalKill, DeathSignalTerm}))
 	}
+	switch p.KillMode {
+	case "", KillModeGroup, KillModeProcess:
+	default:
+		errs = append(errs, field.NotSupported(at.Child("killMode"), p.KillMode, []KillMode{KillModeGroup, KillModeProcess}))
+	}
 	if p.Ready != nil {
 		errs = append(errs, p.Ready.validate(at.Child("ready"))...)
 	}

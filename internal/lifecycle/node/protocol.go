@@ -18,13 +18,14 @@ type Request struct {
 	// Lease that the run holds or takes. It is taken if it is free, expired or held by the same operation, and its epoch is
 	// not lower than the last seen one; it is extended to Expires.
 	Lease plan.Lease `json:"lease"`
-	// Release gives the lease up once everything is done.
+	// Release gives the lease up once everything is done, and drops the content that no applied step uses.
 	Release bool `json:"release,omitempty"`
 	// Streams are blobs that follow the request.
 	Streams []Stream `json:"streams,omitempty"`
 	// Fetches are blobs that other hosts have. They are fetched while the steps before the first that needs one are done.
 	Fetches []Fetch `json:"fetches,omitempty"`
-	// Remove are the IDs of applied steps to be undone before Steps are done, in this order.
+	// Remove are the IDs of applied steps to be undone, latest first, before Steps are done. What was not applied needs no
+	// undoing.
 	Remove []string `json:"remove,omitempty"`
 	// Steps to be done in this order.
 	Steps []plan.Step `json:"steps,omitempty"`
@@ -48,7 +49,7 @@ type Fetch struct {
 }
 
 // Event is a line of JSON that the agent writes to its standard output: first one with Step empty when the lease is held,
-// then two for each step.
+// then two for each step. Failed with Step empty means that the request as a whole was refused, or could not be ended.
 type Event struct {
 	Step      string                      `json:"step,omitempty"`
 	InputHash string                      `json:"inputHash,omitempty"`
@@ -58,6 +59,18 @@ type Event struct {
 	Message string `json:"message,omitempty"`
 	// Missing are digests that were needed and could not be fetched; the controlling side streams them.
 	Missing []string `json:"missing,omitempty"`
-	// LeaseHeld is the lease of another run, because of which nothing was done.
+	// LeaseHeld is the lease of another run, because of which nothing was done, or nothing more.
 	LeaseHeld *plan.Lease `json:"leaseHeld,omitempty"`
+}
+
+// ServeRequest is what `orrery node serve` reads from its standard input, as one line of JSON. It serves until that input
+// ends.
+type ServeRequest struct {
+	// Token that whoever fetches must know.
+	Token string `json:"token"`
+}
+
+// Serving is what `orrery node serve` writes, as one line of JSON, once it serves.
+type Serving struct {
+	Port int `json:"port"`
 }

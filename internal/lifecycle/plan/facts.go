@@ -4,6 +4,8 @@ import "time"
 
 // Facts are what is so on a host.
 type Facts struct {
+	// UID that the facts were gathered as: 0 is root.
+	UID       int    `json:"uid,omitempty"`
 	Hostname  string `json:"hostname"`
 	MachineID string `json:"machineID,omitempty"`
 	BootID    string `json:"bootID,omitempty"`
@@ -21,6 +23,8 @@ type Facts struct {
 	Init string `json:"init,omitempty"`
 	// CgroupVersion is 1 or 2.
 	CgroupVersion int `json:"cgroupVersion"`
+	// Controllers are those of the control groups that are enabled, such as memory.
+	Controllers []string `json:"controllers,omitempty"`
 	// Swaps are the devices and files that memory is swapped to.
 	Swaps []string `json:"swaps,omitempty"`
 	// DiskFreeBytes of /var/lib, and the time that a small write with fsync takes there.
@@ -44,10 +48,14 @@ type Facts struct {
 	// SELinux is enforcing, permissive or empty; Firewall is the one that is active: firewalld, ufw or empty.
 	SELinux  string `json:"selinux,omitempty"`
 	Firewall string `json:"firewall,omitempty"`
+	// ResolvConf is the resolv.conf for pods where that of the host points to a resolver on its loopback, else empty.
+	ResolvConf string `json:"resolvConf,omitempty"`
 	// Agent is the digest of our agent on the host, empty if it is not there, and Blobs the digests of the content that
 	// the host has.
 	Agent string   `json:"agent,omitempty"`
 	Blobs []string `json:"blobs,omitempty"`
+	// AgentError is why our agent could not say what was applied.
+	AgentError string `json:"agentError,omitempty"`
 	// Applied is what our agent says was applied.
 	Applied Applied `json:"applied,omitzero"`
 }

@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// abandonVariable makes the test binary start a lab, print its host's first process and bridge, and wait to be killed.
+const abandonVariable = "LAB_TEST_ABANDON"
+
+func abandon() error {
+	l, err := Start(context.Background(), Options{Hosts: 1, Dir: os.Getenv(abandonVariable)})
+	if err != nil {
+		return err
+	}
+	fmt.Println("READY", l.Host("host-1").PID(), l.network.bridge)
+	_, err = os.Stdin.Read(make([]byte, 1)) // it ends with the test at the latest
+	return err
+}
+
+// traces lists what the machine has of the lab with this bridge and directory.
+func traces(t *testing.T, bridge, dir string, pid int) []string {
+	t.Helper()
+	var found []string
+	patterns := []string{
+		"/sys/class/net/" + bridge + "*", dir,
+		filepath.Join(records, strings.TrimPrefix(bridge, bridgeName(""))),
+	}
+	for _, g := range lab.groups {
+		patterns = append(patterns, filepath.Join(g.Own, bridge))
+	}
+	for _, pattern := range patterns {
+		matches, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, matches...)
+	}
+	if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // a zombie has none
+		found = append(found, program)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	dir := filepath.Join("/var/tmp", fmt.Sprintf("orrery-lab-close-%d", os.Getpid()))
+	l, err := Start(t.Context(), Options{Hosts: 2, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bridge, pid := l.network.bridge, l.Host("host-1").PID()
+	if bridge == lab.network.bridge {
+		t.Errorf("two labs have the bridge %s", bridge)
+	}
+	// Things that a cluster leaves behind when it is not removed.
+	inHost(t, l.Host("host-1"), `mkdir -p /sys/fs/cgroup/pids/kubepods/pod /var/lib/kubelet/pods
+mount -t tmpfs x /var/lib/kubelet/pods; mount --bind /var/lib/kubelet /mnt
+ip netns add pod
+echo 0 >/sys/fs/cgroup/pids/kubepods/pod/cgroup.procs
+setsid sleep 4242 >/dev/null 2>&1 &`)
+	if len(traces(t, bridge, dir, pid)) == 0 {
+		t.Fatal("a running lab has no traces: the test cannot see any")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string(nil), traces(t, bridge, dir, pid)); diff != "" {
+		t.Errorf("the lab left (-want +got):\n%s", diff)
+	}
+}
+
+// The hosts of a lab whose process is killed die with it, and the next lab removes the rest.
+func TestKilledLabIsRemoved(t *testing.T) {
+	dir := filepath.Join("/var/tmp", fmt.Sprintf("orrery-lab-killed-%d", os.Getpid()))
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), abandonVariable+"="+dir)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	var bridge string
+	for lines := bufio.NewScanner(stdout); pid == 0 && lines.Scan(); {
+		_, _ = fmt.Sscanf(lines.Text(), "READY %d %s", &pid, &bridge)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if pid == 0 {
+		t.Fatal("the other lab did not start")
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Fatalf("the killed lab's directory: %v", err)
+	}
+	next, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.network.bridge != bridge {
+		if diff := cmp.Diff([]string(nil), traces(t, bridge, dir, pid)); diff != "" {
+			t.Errorf("the killed lab left (-want +got):\n%s", diff)
+		}
+	}
+	if err := next.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string(nil), traces(t, bridge, dir, pid)); diff != "" {
+		t.Errorf("the killed lab left (-want +got):\n%s", diff)
+	}
+	if _, err := lab.Host("host-1").Run(t.Context(), "true"); err != nil {
+		t.Errorf("a living lab was taken for a dead one: %v", err)
+	}
+}

@@ -1,0 +1,284 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootTime is what a host may take until it answers ssh.
+const bootTime = 30 * time.Second
+
+// hostScript is PID 1 of a host until it becomes an init.
+//
+//go:embed host.sh
+var hostScript string
+
+// Host is one Linux host of a lab. Its file system is that of the machine with a layer of its own over it; /var, /root,
+// /home, /tmp, /opt and /usr/local begin empty.
+//
+// Its PID 1 is busybox init. At boot it runs every /etc/rc2.d/S* with the argument start, in order, as sysvinit does.
+type Host struct {
+	Name    string
+	Address string
+
+	lab     *Lab
+	dir     string
+	address netip.Addr
+
+	mu   sync.Mutex
+	init *exec.Cmd // nil while the host is down
+}
+
+func newHost(l *Lab, number int) *Host {
+	name, address := "host-"+strconv.Itoa(number), l.network.address(number)
+	return &Host{Name: name, Address: address.String(), lab: l, dir: filepath.Join(l.dir, name), address: address}
+}
+
+// SSH is how a host is reached: root by key, the operator by key or password. The operator may run everything by sudo,
+// which asks for the password.
+type SSH struct {
+	Address  string
+	Port     int
+	KeyFile  string
+	Operator string
+	Password string
+}
+
+// SSH returns how the host is reached.
+func (h *Host) SSH() SSH {
+	return SSH{Address: h.Address, Port: 22, KeyFile: h.lab.key, Operator: operator, Password: operatorPassword}
+}
+
+// HostKey is the host's public key, as a line of known_hosts has it after the host's name.
+func (h *Host) HostKey() (string, error) {
+	content, err := os.ReadFile(h.upper("etc/ssh/ssh_host_ed25519_key.pub"))
+	if err != nil {
+		return "", fmt.Errorf("read host key of %s: %w", h.Name, err)
+	}
+	fields := strings.Fields(string(content))
+	return strings.Join(fields[:min(2, len(fields))], " "), nil
+}
+
+// RotateHostKey gives the host another key, as an installation of it anew would.
+func (h *Host) RotateHostKey(ctx context.Context) error {
+	path := h.upper("etc/ssh/ssh_host_ed25519_key")
+	fresh := filepath.Join(h.dir, "host_key")
+	if err := run(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", h.Name, "-f", fresh); err != nil {
+		return err
+	}
+	if !h.up() {
+		return errors.Join(os.Rename(fresh, path), os.Rename(fresh+".pub", path+".pub"))
+	}
+	// Files of a mounted overlay are changed through it.
+	root := h.Root()
+	for _, suffix := range []string{"", ".pub"} {
+		content, err := os.ReadFile(fresh + suffix)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(root, "etc/ssh/ssh_host_ed25519_key"+suffix), content, 0o600); err != nil {
+			return err
+		}
+		if err := os.Remove(fresh + suffix); err != nil {
+			return err
+		}
+	}
+	_, err := h.Run(ctx, "pkill", "-HUP", "-o", "-x", "sshd")
+	return err
+}
+
+// Root is the root of the host's file system as the machine sees it, while the host is up.
+func (h *Host) Root() string {
+	return fmt.Sprintf("/proc/%d/root", h.PID())
+}
+
+// PID of the host's first process as the machine sees it; 0 while the host is down.
+func (h *Host) PID() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.init == nil {
+		return 0
+	}
+	return h.init.Process.Pid
+}
+
+func (h *Host) up() bool { return h.PID() != 0 }
+
+// Run runs a program in the host as root and returns its output. It does not depend on ssh.
+func (h *Host) Run(ctx context.Context, argv ...string) (string, error) {
+	pid := h.PID()
+	if pid == 0 {
+		return "", fmt.Errorf("run %s: %s is down", argv[0], h.Name)
+	}
+	// The shell joins the host's cgroups first: what the program starts belongs to the host.
+	script := `for group in $LAB_GROUPS; do echo 0 >"$group/cgroup.procs" || exit; done
+exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root --wd \
+  env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"`
+	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, "sh"}, argv...)...)
+	cmd.Env = append(os.Environ(), "LAB_PID="+strconv.Itoa(pid), "LAB_GROUPS="+strings.Join(h.processGroups(), "\n"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = time.Second // a daemon that it started may hold the output open
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// Start boots the host, as the power button does after Kill, and waits until it answers ssh.
+func (h *Host) Start(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start %s: %w; its console says: %s", h.Name, err, h.console())
+			h.Kill()
+		}
+	}()
+	if err := h.boot(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	return until(ctx, func() error {
+		if !h.up() {
+			return errors.New("init has ended")
+		}
+		return h.answers(ctx)
+	})
+}
+
+func (h *Host) boot(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.init != nil {
+		return errors.New("it is up")
+	}
+	if err := emptyDir(filepath.Join(h.dir, "private/tmp")); err != nil { // as systemd-tmpfiles does at boot
+		return err
+	}
+	if err := h.makeGroups(ctx); err != nil {
+		return err
+	}
+	console, err := os.OpenFile(filepath.Join(h.dir, "console"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer console.Close() //nolint:errcheck // the host has it open
+	wait, goOn, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer wait.Close() //nolint:errcheck // a pipe
+	defer goOn.Close() //nolint:errcheck // a pipe
+
+	cmd := exec.Command("/bin/sh", h.lab.script()) //nolint:noctx // it outlives the call
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir, "LAB_NAME="+h.Name, "LAB_GATEWAY="+h.lab.network.gateway.String(),
+		"LAB_ADDRESS="+netip.PrefixFrom(h.address, h.lab.network.subnet.Bits()).String(),
+		"LAB_GROUPS="+h.groupLines())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = wait, console, console
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+			unix.CLONE_NEWNET,
+		Pdeathsig: syscall.SIGKILL,
+	}
+	if err := h.lab.spawner.start(cmd); err != nil {
+		return err
+	}
+	h.init = cmd
+	if err := h.lab.network.connect(ctx, h.link(), cmd.Process.Pid, h.address); err != nil {
+		return err
+	}
+	_, err = goOn.WriteString("\n")
+	return err
+}
+
+// answers returns nil when sshd greets.
+func (h *Host) answers(ctx context.Context) error {
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(h.Address, "22"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
+}
+
+// Kill cuts the host's power: every process in it is killed, and with the last one its mounts, network and cgroups'
+// members are gone. What it has written to disk stays.
+func (h *Host) Kill() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.init == nil {
+		return
+	}
+	// The kernel kills everything in a PID namespace whose first process dies, before that one can be waited for.
+	_ = h.init.Process.Kill() // it exists until it was waited for
+	_ = h.init.Wait()         // it was killed
+	h.init = nil
+	// With its namespace the host's end of the link goes, and this end with it, but not at once.
+	h.lab.network.disconnect(h.link())
+}
+
+// Cut takes the host off the network, in both directions.
+func (h *Host) Cut(ctx context.Context) error {
+	return run(ctx, "ip", "link", "set", h.link(), "down")
+}
+
+// Mend puts the host back on the network.
+func (h *Host) Mend(ctx context.Context) error {
+	return run(ctx, "ip", "link", "set", h.link(), "up")
+}
+
+// link is the name of the machine's end of the host's network link. Names have at most 15 bytes.
+func (h *Host) link() string {
+	return h.lab.network.bridge + "h" + strings.TrimPrefix(h.Name, "host-")
+}
+
+// upper is where the host's layer keeps a file of /etc and the like.
+func (h *Host) upper(path string) string { return filepath.Join(h.dir, "upper", path) }
+
+// console is the end of what init and the services that it started wrote.
+func (h *Host) console() string {
+	content, err := os.ReadFile(filepath.Join(h.dir, "console"))
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(content[max(0, len(content)-1000):]))
+}
+
+// until calls f until it succeeds, at most as long as ctx lasts or half a minute; then it returns f's last error.
+func until(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,240 @@
+// Package lab gives tests and benchmarks Linux hosts to build clusters on: namespaces of this machine, each with its
+// own sshd, file system, network address and cgroups, with a mirror of the release downloads and an image registry
+// beside them. What runs in a host is real: containerd, runc, kubelet, kube-proxy with nftables, a CNI.
+//
+// It needs root and a few Debian packages, which hack/lab-packages.sh installs, and the binaries that
+// hack/lab-artifacts.sh builds. The machine keeps nothing of a lab that was closed; what a killed test left behind is
+// removed by the next Start.
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Options of a lab.
+type Options struct {
+	// Hosts is how many hosts are started at once, named host-1 to host-n.
+	Hosts int
+	// Dir keeps everything of the lab; the lab makes it and Close removes it. By default it is a new directory in
+	// /var/tmp. containerd in the hosts needs a real file system there, not an overlay.
+	Dir string
+	// Artifacts is the directory that hack/lab-artifacts.sh filled, which the mirror and the registry serve.
+	// By default it is bin/lab in the root of this module.
+	Artifacts string
+}
+
+// Lab is a set of hosts on a network of their own.
+type Lab struct {
+	dir     string
+	record  *os.File // held locked: as long as it is, the lab is alive
+	network *network
+	groups  []hierarchy
+	spawner *spawner
+	key     string // private key file for every host
+	served  *served
+
+	mu    sync.Mutex
+	hosts []*Host
+}
+
+// Start removes what dead labs left behind and starts a lab. Its hosts answer ssh when Start returns.
+func Start(ctx context.Context, o Options) (_ *Lab, err error) {
+	if err := checkMachine(); err != nil {
+		return nil, err
+	}
+	if o.Artifacts == "" {
+		if o.Artifacts, err = defaultArtifacts(); err != nil {
+			return nil, err
+		}
+	}
+	l := &Lab{spawner: newSpawner()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if l.network, l.record, err = claimNetwork(ctx); err != nil {
+		return nil, err
+	}
+	if l.dir, err = makeDir(o.Dir); err != nil {
+		return nil, err
+	}
+	if l.groups, err = joinedHierarchies(); err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(l.record).Encode(l.remains()); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(l.script(), []byte(hostScript), 0o755); err != nil {
+		return nil, err
+	}
+	l.key = filepath.Join(l.dir, "key")
+	if err := run(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", l.key); err != nil {
+		return nil, err
+	}
+	if l.served, err = serve(l.network.gateway, o.Artifacts); err != nil {
+		return nil, err
+	}
+	var group errgroup.Group
+	for range o.Hosts {
+		group.Go(func() error { _, err := l.AddHost(ctx); return err })
+	}
+	return l, group.Wait()
+}
+
+// Close stops every host and removes every process, mount, namespace, link, cgroup and file of the lab.
+func (l *Lab) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, h := range l.hosts {
+		h.Kill()
+	}
+	if l.served != nil {
+		errs = append(errs, l.served.close())
+	}
+	if l.record != nil {
+		errs = append(errs, l.remains().remove(context.Background()), l.record.Close())
+	}
+	l.spawner.close()
+	return errors.Join(errs...)
+}
+
+// Host returns the host of that name; nil if there is none.
+func (l *Lab) Host(name string) *Host {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.IndexFunc(l.hosts, func(h *Host) bool { return h.Name == name }); i >= 0 {
+		return l.hosts[i]
+	}
+	return nil
+}
+
+// Hosts returns all hosts in the order of their addresses.
+func (l *Lab) Hosts() []*Host {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.hosts)
+}
+
+// AddHost starts one more host, with the next number.
+func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
+	l.mu.Lock()
+	h := newHost(l, len(l.hosts)+1)
+	l.hosts = append(l.hosts, h)
+	full := len(l.hosts) > maxHosts
+	l.mu.Unlock()
+	if full {
+		return nil, fmt.Errorf("make %s: a lab has at most %d hosts", h.Name, maxHosts)
+	}
+	if err := h.prepare(ctx); err != nil {
+		return nil, fmt.Errorf("make %s: %w", h.Name, err)
+	}
+	return h, h.Start(ctx)
+}
+
+// Subnet is the network of the hosts. The machine has its first address.
+func (l *Lab) Subnet() netip.Prefix { return l.network.subnet }
+
+// Mirror is the base URL of the release mirror: https://dl.k8s.io/x is at Mirror()+"/dl.k8s.io/x".
+func (l *Lab) Mirror() string { return "http://" + l.served.mirrorAddress }
+
+// Registry is host:port of the image registry, which speaks plain HTTP. An image is there under its upstream name
+// without the registry's host, for example pause:3.10.
+func (l *Lab) Registry() string { return l.served.registryAddress }
+
+// script is PID 1's program.
+func (l *Lab) script() string { return filepath.Join(l.dir, "host.sh") }
+
+func (l *Lab) remains() remains {
+	r := remains{Record: l.record.Name(), Bridge: l.network.bridge, Dir: l.dir}
+	for _, g := range l.groups {
+		r.Groups = append(r.Groups, filepath.Join(g.Own, l.network.bridge))
+	}
+	return r
+}
+
+// makeDir makes the lab's directory, on a file system that can be the upper layer of an overlay.
+func makeDir(dir string) (string, error) {
+	if dir == "" {
+		return os.MkdirTemp("/var/tmp", "orrery-lab-")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	// The lab removes it in the end, so it must not be somebody's.
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make directory of the lab (it must not exist yet): %w", err)
+	}
+	return dir, nil
+}
+
+// run runs a program of the machine; its output is part of the error.
+func run(ctx context.Context, argv ...string) error {
+	_, err := output(ctx, argv...)
+	return err
+}
+
+func output(ctx context.Context, argv ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// packages maps the programs that a lab uses to the Debian packages that have them.
+var packages = map[string]string{
+	"sshd": "openssh-server", "ssh-keygen": "openssh-client", "runc": "runc", "nft": "nftables", "iptables": "iptables",
+	"conntrack": "conntrack", "busybox": "busybox-static", "ip": "iproute2", "sudo": "sudo", "nsenter": "util-linux",
+	"chpasswd": "passwd", "ps": "procps",
+}
+
+// checkMachine says what must be installed before a lab can start.
+func checkMachine() error {
+	if os.Geteuid() != 0 {
+		return errors.New("start lab: namespaces with their own networks need root: run the tests as root")
+	}
+	var missing []string
+	for program, name := range packages {
+		if _, err := exec.LookPath(program); errors.Is(err, exec.ErrNotFound) && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return fmt.Errorf("start lab: packages are missing: %s: run hack/lab-packages.sh", strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// removeAll removes a tree. Processes that were just killed may still be letting go of mounts in it.
+func removeAll(ctx context.Context, dir string) error {
+	return until(ctx, func() error {
+		if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+// exists reports whether the error is that something is there already.
+func exists(err error) bool { return errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.EEXIST) }

@@ -1,0 +1,188 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// records has a file for each lab of this machine, named by its number, which the lab holds locked.
+const records = "/run/orrery-lab"
+
+// network is a bridge with addresses 10.77.N.0/24, N being the number of the lab.
+type network struct {
+	bridge  string
+	subnet  netip.Prefix
+	gateway netip.Addr
+}
+
+// maxHosts is how many addresses there are from the first host's.
+const maxHosts = 254 - 10
+
+// address of a host by its number, from 1.
+func (n *network) address(host int) netip.Addr {
+	a := n.subnet.Addr().As4()
+	a[3] = byte(10 + host)
+	return netip.AddrFrom4(a)
+}
+
+// claimNetwork removes what dead labs left behind, takes the first number that no lab holds and makes its bridge.
+func claimNetwork(ctx context.Context) (*network, *os.File, error) {
+	if err := os.MkdirAll(records, 0o700); err != nil {
+		return nil, nil, err
+	}
+	all, err := os.Open(records)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer all.Close() //nolint:errcheck // it was locked only
+	// One at a time: a record that is new and not locked yet looks like a dead lab's.
+	if err := lock(all, 0); err != nil {
+		return nil, nil, err
+	}
+	if err := removeLeftovers(ctx); err != nil {
+		return nil, nil, fmt.Errorf("remove leftovers of dead labs: %w", err)
+	}
+	for number := range 256 {
+		name := strconv.Itoa(number)
+		record, err := os.OpenFile(filepath.Join(records, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if exists(err) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := lock(record, unix.LOCK_NB); err != nil {
+			return nil, nil, errors.Join(err, record.Close())
+		}
+		n := &network{bridge: bridgeName(name)}
+		n.subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(number), 0}), 24)
+		n.gateway = n.subnet.Addr().Next()
+		if err := n.make(ctx); err != nil {
+			return nil, nil, errors.Join(err, os.Remove(record.Name()), record.Close())
+		}
+		return n, record, nil
+	}
+	return nil, nil, fmt.Errorf("all networks 10.77.0.0/24 to 10.77.255.0/24 are taken: remove what no lab uses from %s", records)
+}
+
+func bridgeName(number string) string { return "orlab" + number }
+
+func (n *network) make(ctx context.Context) error {
+	if err := run(ctx, "ip", "link", "add", n.bridge, "type", "bridge"); err != nil {
+		return err
+	}
+	err := run(ctx, "ip", "address", "add", netip.PrefixFrom(n.gateway, n.subnet.Bits()).String(), "dev", n.bridge)
+	if err == nil {
+		err = run(ctx, "ip", "link", "set", n.bridge, "up")
+	}
+	if err != nil {
+		return errors.Join(err, n.remove(ctx))
+	}
+	return nil
+}
+
+// connect gives the network namespace of a process a link eth0 to the bridge. Its hardware address belongs to the
+// network address, as the network card of a host stays the same when it is started again.
+func (n *network) connect(ctx context.Context, link string, pid int, address netip.Addr) error {
+	a := address.As4()
+	card := fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3])
+	err := run(ctx, "ip", "link", "add", link, "type", "veth",
+		"peer", "name", "eth0", "address", card, "netns", strconv.Itoa(pid))
+	if err != nil {
+		return err
+	}
+	return run(ctx, "ip", "link", "set", link, "master", n.bridge, "up")
+}
+
+// disconnect removes a link if it is still there.
+func (n *network) disconnect(link string) {
+	_ = run(context.Background(), "ip", "link", "delete", link)
+}
+
+func (n *network) remove(ctx context.Context) error { return removeLink(ctx, n.bridge) }
+
+func removeLink(ctx context.Context, name string) error {
+	if _, err := os.Stat("/sys/class/net/" + name); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return run(ctx, "ip", "link", "delete", name)
+}
+
+// lock locks a file as long as it is open. With LOCK_NB it does not wait for another that has it.
+func lock(f *os.File, how int) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|how); err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// remains is what a lab has on the machine besides processes, which die with the lab's own.
+type remains struct {
+	Record string   `json:"-"`
+	Bridge string   `json:"bridge"`
+	Dir    string   `json:"dir"`
+	Groups []string `json:"groups"`
+}
+
+// remove removes all of it; what is gone already is no error. Where it fails the record stays, so that the next lab
+// tries again.
+func (r remains) remove(ctx context.Context) error {
+	errs := []error{removeLink(ctx, r.Bridge)}
+	for _, dir := range r.Groups {
+		errs = append(errs, removeGroup(ctx, dir))
+	}
+	if r.Dir != "" {
+		errs = append(errs, removeAll(ctx, r.Dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.Remove(r.Record)
+}
+
+// removeLeftovers removes what labs left on the machine whose process was killed.
+func removeLeftovers(ctx context.Context) error {
+	entries, err := os.ReadDir(records)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		errs = append(errs, removeLeftover(ctx, filepath.Join(records, entry.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+func removeLeftover(ctx context.Context, path string) error {
+	record, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer record.Close() //nolint:errcheck // it was only read
+	if err := lock(record, unix.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil // the lab is alive
+	} else if err != nil {
+		return err
+	}
+	r := remains{Record: path, Bridge: bridgeName(filepath.Base(path))}
+	// A lab that was killed before it wrote the record has a bridge at most.
+	err = json.NewDecoder(record).Decode(&r)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return r.remove(ctx)
+}

@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// registryPath is what the pull side of the OCI distribution protocol asks for.
+var registryPath = regexp.MustCompile(`^/v2/([a-z0-9._/-]+)/(manifests|blobs)/([a-zA-Z0-9._:-]+)$`)
+
+// registry serves the images of a directory, for pulling only: NAME/manifests/TAG and blobs/DIGEST.
+func registry(dir string) http.Handler {
+	// Manifests are also asked for by digest, and a digest is not in their path.
+	byDigest := sync.OnceValue(func() map[string]string { return digests(dir) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+		if strings.TrimSuffix(r.URL.Path, "/") == "/v2" {
+			return
+		}
+		match := registryPath.FindStringSubmatch(r.URL.Path)
+		if match == nil || strings.Contains(r.URL.Path, "..") {
+			http.NotFound(w, r)
+			return
+		}
+		name, kind, reference := match[1], match[2], match[3]
+		if kind == "blobs" {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			w.Header().Set("Docker-Content-Digest", reference)
+			http.ServeFile(w, r, filepath.Join(dir, "blobs", reference))
+			return
+		}
+		path := filepath.Join(dir, name, kind, reference)
+		if strings.Contains(reference, ":") {
+			path = byDigest()[reference]
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+		w.Header().Set("Docker-Content-Digest", digest(content))
+		_, _ = w.Write(content) // the client has gone
+	})
+}
+
+// digests maps the digest of every manifest to its path.
+func digests(dir string) map[string]string {
+	paths := map[string]string{}
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error { // what cannot be read is not served
+		if err == nil && !entry.IsDir() && filepath.Base(filepath.Dir(path)) == "manifests" {
+			if content, err := os.ReadFile(path); err == nil {
+				paths[digest(content)] = path
+			}
+		}
+		return nil
+	})
+	return paths
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

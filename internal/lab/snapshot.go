@@ -1,0 +1,243 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Snapshot is the state of a host that removing a cluster must restore: files, mounts, links, routes, packet filter
+// rules, processes and cgroups, each named by its kind, with what there is to compare about it.
+type Snapshot map[string]string
+
+// Diff says what differs, in lines of - (only or so in a) and + (only or so in b). It is empty when nothing does.
+func Diff(a, b Snapshot) string {
+	var out strings.Builder
+	names := slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b)))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		before, was := a[name]
+		after, is := b[name]
+		if was && is && before == after {
+			continue
+		}
+		if was {
+			fmt.Fprintf(&out, "- %s %s\n", name, before)
+		}
+		if is {
+			fmt.Fprintf(&out, "+ %s %s\n", name, after)
+		}
+	}
+	return out.String()
+}
+
+// noise matches what comes and goes by itself: sshd's and sudo's traces, locks that iptables makes and never removes,
+// and times of logins.
+var noise = regexp.MustCompile(`^(/run/(sshd.*|sudo|utmp|lock|xtables\.lock|lab)|/var/(lib/sudo|log/(lastlog|wtmp|btmp|auth\.log|faillog)))(/|$)`)
+
+// Snapshot takes the state of the host, which must be up.
+func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
+	s := Snapshot{}
+	for _, take := range []func(context.Context, Snapshot) error{
+		h.files, h.mounts, h.networking, h.processes, h.cgroups,
+	} {
+		if err := take(ctx, s); err != nil {
+			return nil, fmt.Errorf("take snapshot of %s: %w", h.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// files are those that the host has of its own: its layer over the machine's files, where it differs from them, and
+// the directories that begin empty.
+func (h *Host) files(_ context.Context, s Snapshot) error {
+	trees := map[string]string{
+		"/": h.upper(""), "/run": filepath.Join(h.Root(), "run"),
+	}
+	for _, dir := range []string{"/var", "/root", "/home", "/opt", "/usr/local", "/tmp"} {
+		trees[dir] = filepath.Join(h.dir, "private", dir)
+	}
+	for at, tree := range trees {
+		err := filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went while we looked
+			}
+			if err != nil {
+				return err
+			}
+			name := filepath.Join(at, strings.TrimPrefix(path, tree))
+			if noise.MatchString(name) {
+				if entry.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			}
+			about, err := describe(path)
+			if err != nil {
+				return err
+			}
+			if at == "/" {
+				if below, err := describe(name); err == nil && below == about {
+					return nil // copied up and then as it was, or a directory on the way
+				} else if err != nil && about == whiteout {
+					return nil // the deletion of something that is not there
+				}
+			}
+			s["file "+name] = about
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whiteout is how an overlay notes a deletion.
+const whiteout = "deleted"
+
+// describe says what there is to compare about a file; its times are not part of it.
+func describe(path string) (string, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return "", err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", fmt.Errorf("stat %s: no owner", path)
+	}
+	about := fmt.Sprintf("%s %d:%d", info.Mode(), stat.Uid, stat.Gid)
+	switch {
+	case info.Mode()&fs.ModeCharDevice != 0 && stat.Rdev == 0:
+		return whiteout, nil
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(path)
+		return about + " " + target, err
+	case info.Mode().IsRegular():
+		sum, err := fileDigest(path)
+		return about + " " + sum, err
+	default:
+		return about, nil
+	}
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+func (h *Host) mounts(_ context.Context, s Snapshot) error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", h.PID()))
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		before, after, _ := strings.Cut(lines.Text(), " - ")
+		if fields := strings.Fields(before); len(fields) > 4 {
+			s["mount "+fields[4]] = strings.Join(strings.Fields(after)[:2], " ")
+		}
+	}
+	return lines.Err()
+}
+
+// networking takes links, routes and rules. Addresses of links that come and go are not part of it: a link is its name.
+func (h *Host) networking(ctx context.Context, s Snapshot) error {
+	for kind, argv := range map[string][]string{
+		"link":  {"ip", "-brief", "link"},
+		"route": {"ip", "route", "show", "table", "all"},
+		"rule":  {"ip", "rule"},
+	} {
+		out, err := h.Run(ctx, argv...)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			name := strings.TrimSpace(line)
+			if kind == "link" {
+				name = strings.Fields(name)[0]
+			}
+			s[kind+" "+name] = ""
+		}
+	}
+	rules, err := h.Run(ctx, "nft", "--stateless", "list", "ruleset")
+	if err != nil {
+		return err
+	}
+	// A line is known by the table and the chain that it is in.
+	var within []string
+	for line := range strings.Lines(rules) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case line == "}":
+			within = within[:max(0, len(within)-1)]
+		default:
+			s["rule "+strings.Join(append(slices.Clone(within), line), " ")] = ""
+			if before, opens := strings.CutSuffix(line, "{"); opens {
+				within = append(within, strings.TrimSpace(before))
+			}
+		}
+	}
+	return nil
+}
+
+// processes counts the host's processes by command line. Those of ssh sessions are left out, and so is the one that
+// looks.
+func (h *Host) processes(ctx context.Context, s Snapshot) error {
+	out, err := h.Run(ctx, "ps", "-e", "-o", "args=")
+	if err != nil {
+		return err
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if line != "" && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
+			counts[line]++
+		}
+	}
+	for line, count := range counts {
+		s["process "+line] = fmt.Sprint(count)
+	}
+	return nil
+}
+
+func (h *Host) cgroups(_ context.Context, s Snapshot) error {
+	for _, g := range h.lab.groups {
+		top := h.groupDir(g)
+		err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil && entry.IsDir() && path != top {
+				s["cgroup "+g.Name+strings.TrimPrefix(path, top)] = ""
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

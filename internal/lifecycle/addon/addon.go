@@ -1,0 +1,194 @@
+// Package addon is everything of a cluster that is applied through its API server: what the control plane needs, DNS,
+// the network, and the add-ons of the spec.
+//
+// Objects turns a spec into groups of objects; it reads manifests and charts, and asks no API server. Apply, Ready,
+// Prune and Observe take groups to a cluster. What was applied is remembered in the cluster, in one ConfigMap per group:
+// so a second Apply writes nothing, and what a group has no more is found and removed, whoever runs it and wherever.
+//
+// A chart is rendered and applied as plain objects; there is no release. Of its hooks, those of an install are applied
+// like the other objects, before or after them and by weight, but not waited for; all others are left out, so neither
+// a test nor a clean-up job is ever run.
+package addon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+)
+
+// Input is what the objects of a cluster follow from.
+type Input struct {
+	// Name of the cluster.
+	Name string
+	// Spec is defaulted and validated.
+	Spec *clusterv1alpha1.Provision
+	// Images are full references by name: coredns, flannel and flannel-cni-plugin.
+	Images map[string]string
+	// Plugin is what the catalogue says of the network plugin, if that is not flannel.
+	Plugin catalog.Plugin
+	// Nodes is how many nodes there are.
+	Nodes int
+	// ControlPlanes are the internal addresses of the control planes.
+	ControlPlanes []string
+	// Endpoint is host:port of the API server from outside, and CA the PEM of its authority. Set, they are published in
+	// the ConfigMap cluster-info.
+	Endpoint string
+	CA       []byte
+	// APIServer is host:port where pods on the host's network reach the API server while Services do not work yet.
+	APIServer string
+	// Fetch reads manifests, charts and indexes of repositories by URL.
+	Fetch func(ctx context.Context, url string) ([]byte, error)
+	// Local allows the spec to name paths of this machine.
+	Local bool
+}
+
+// Group is what is applied together.
+type Group struct {
+	// Name is bootstrap, dns, network, or addon- and the add-on's name.
+	Name string
+	// Namespace of objects that name none.
+	Namespace string
+	// Objects in the order they are applied in, but that namespaces and custom resource definitions come first, and
+	// webhooks and API services last.
+	Objects []*unstructured.Unstructured
+	// Gates must be passed before the group is ready.
+	Gates []Gate
+}
+
+// Gate is a workload that must be up.
+type Gate struct {
+	// Kind is Deployment, DaemonSet or StatefulSet.
+	Kind string
+	// Namespace, if it is not that of the group.
+	Namespace string
+	Name      string
+	// Nodes is on how many nodes a DaemonSet must run at the least.
+	Nodes int
+}
+
+// Names of the groups; those of add-ons follow addonPrefix.
+const (
+	groupBootstrap = "bootstrap"
+	groupDNS       = "dns"
+	groupNetwork   = "network"
+	addonPrefix    = "addon-"
+)
+
+// Objects returns the groups of a cluster in the order they are applied in.
+func Objects(ctx context.Context, in Input) ([]Group, error) {
+	groups := make([]Group, 0, 3+len(in.Spec.Addons))
+	bootstrap, err := bootstrapGroup(in)
+	if err != nil {
+		return nil, err
+	}
+	dns, err := dnsGroup(in)
+	if err != nil {
+		return nil, fmt.Errorf("make objects of DNS: %w", err)
+	}
+	groups = append(groups, bootstrap, dns)
+	network, err := networkGroup(ctx, in)
+	if err != nil {
+		return nil, fmt.Errorf("make objects of network plugin %s: %w", in.Spec.Network.Plugin, err)
+	}
+	if len(network.Objects) > 0 {
+		groups = append(groups, network)
+	}
+	for i := range in.Spec.Addons {
+		g, err := addonGroup(ctx, in, &in.Spec.Addons[i])
+		if err != nil {
+			return nil, fmt.Errorf("make objects of spec.provision.addons[%d] (%s): %w", i, in.Spec.Addons[i].Name, err)
+		}
+		groups = append(groups, g)
+	}
+	for i := range groups {
+		if err := finish(&groups[i], in.Spec.Registry); err != nil {
+			return nil, fmt.Errorf("make objects of %s: %w", groups[i].Name, err)
+		}
+	}
+	return groups, nil
+}
+
+// addonGroup is an add-on of the spec.
+func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group, error) {
+	if problems := validation.IsDNS1123Label(a.Name); len(problems) > 0 {
+		return Group{}, fmt.Errorf("name %q: %s", a.Name, problems[0])
+	}
+	g := Group{Name: addonPrefix + a.Name, Namespace: a.Namespace}
+	if g.Namespace == "" {
+		g.Namespace = metav1.NamespaceSystem
+	}
+	if a.Chart != nil {
+		objects, err := chartObjects(ctx, in, release{name: a.Name, namespace: g.Namespace, chart: *a.Chart})
+		if err != nil {
+			return Group{}, err
+		}
+		g.Objects = objects
+	}
+	for _, source := range a.YAML {
+		objects, err := manifestObjects(ctx, in, source)
+		if err != nil {
+			return Group{}, err
+		}
+		g.Objects = append(g.Objects, objects...)
+	}
+	if len(g.Objects) == 0 {
+		return Group{}, errors.New("there is no object in it: name a chart or yaml that has some")
+	}
+	if !builtinNamespace(g.Namespace) && !hasNamespace(g.Objects, g.Namespace) {
+		g.Objects = slices.Insert(g.Objects, 0, object(namespace(g.Namespace, nil)))
+	}
+	return g, nil
+}
+
+// builtinNamespace is true of the namespaces that every API server makes.
+func builtinNamespace(name string) bool {
+	return name == metav1.NamespaceSystem || name == metav1.NamespaceDefault ||
+		name == metav1.NamespacePublic || name == corev1.NamespaceNodeLease
+}
+
+func hasNamespace(objects []*unstructured.Unstructured, name string) bool {
+	return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+		return kindOf(o) == kindNamespace && o.GetName() == name
+	})
+}
+
+// finish does what is done to every group: images come from the private registry, the workloads of network and
+// add-ons become gates, and no object is there twice.
+func finish(g *Group, registry clusterv1alpha1.Registry) error {
+	seen := make(map[ref]bool, len(g.Objects))
+	for _, o := range g.Objects {
+		rewriteImages(o, registry)
+		r := refOf(o, g.Namespace)
+		if seen[r] {
+			return fmt.Errorf("%s is there twice: leave one of them out", r)
+		}
+		seen[r] = true
+		gate := Gate{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+		if !isWorkload(o) || slices.ContainsFunc(g.Gates, func(had Gate) bool {
+			return had.Kind == gate.Kind && had.Name == gate.Name && had.Namespace == gate.Namespace
+		}) {
+			continue
+		}
+		g.Gates = append(g.Gates, gate)
+	}
+	return nil
+}
+
+// hostPort splits an address such as 127.0.0.1:7443.
+func hostPort(address string) (host, port string, err error) {
+	host, port, err = net.SplitHostPort(address)
+	if err != nil {
+		return "", "", fmt.Errorf("split address of the API server: %w", err)
+	}
+	return host, port, nil
+}

@@ -1,0 +1,211 @@
+package addon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// pollInterval is how often something that a cluster is to bring about is looked for.
+const pollInterval = 200 * time.Millisecond
+
+// Apply applies a group and returns how many of its objects it changed. Objects that are as they were applied last are
+// not written. While the API server is not available Apply tries again until ctx ends.
+func Apply(ctx context.Context, cfg *rest.Config, g Group) (changed int, err error) {
+	c, err := connect(cfg)
+	if err != nil {
+		return 0, err
+	}
+	s, err := c.survey(ctx, []Group{g})
+	if err != nil {
+		return 0, fmt.Errorf("look at what is there: %w", err)
+	}
+	a := application{cluster: c, group: g, state: s, inventory: s.inventories[g.Name].clone()}
+	for _, wave := range waves(g.Objects) {
+		if err := a.apply(ctx, wave); err != nil {
+			return a.changed, err
+		}
+	}
+	if maps.Equal(a.inventory, s.inventories[g.Name]) {
+		return a.changed, nil
+	}
+	return a.changed, c.save(ctx, g.Name, a.inventory)
+}
+
+// waves orders objects by what needs what: namespaces, then definitions of kinds, then the rest in its own order. What
+// stands in the way of requests until its pods are up comes last.
+func waves(all []*unstructured.Unstructured) [][]*unstructured.Unstructured {
+	var namespaces, definitions, rest, last []*unstructured.Unstructured
+	for _, o := range all {
+		switch kindOf(o) {
+		case kindNamespace:
+			namespaces = append(namespaces, o)
+		case kindCRD:
+			definitions = append(definitions, o)
+		case kindAPIService, kindMutating, kindValidating:
+			last = append(last, o)
+		default:
+			rest = append(rest, o)
+		}
+	}
+	return [][]*unstructured.Unstructured{namespaces, definitions, rest, last}
+}
+
+// application is a group that is being applied.
+type application struct {
+	cluster   *cluster
+	group     Group
+	state     *state
+	inventory inventory
+	changed   int
+}
+
+// item is an object as it is applied.
+type item struct {
+	ref    ref
+	object *unstructured.Unstructured
+}
+
+// apply applies a wave. What is new is remembered before it is made, so that nothing is ever there that is not known.
+func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructured) error {
+	items := make([]item, 0, len(wave))
+	unknown := false
+	for _, o := range wave {
+		o = labelled(o, a.group.Name)
+		r, err := a.cluster.resolve(ctx, o, a.group.Namespace)
+		if err != nil {
+			return fmt.Errorf("apply %s: %w", r, err)
+		}
+		o.SetNamespace(r.Namespace)
+		items = append(items, item{ref: r, object: o})
+		if _, known := a.inventory[r]; !known {
+			a.inventory[r] = record{}
+			unknown = true
+		}
+	}
+	if unknown {
+		if err := a.cluster.save(ctx, a.group.Name, a.inventory); err != nil {
+			return err
+		}
+	}
+	items = slices.DeleteFunc(items, func(it item) bool { return a.state.judge(it, a.group.Name) == same })
+	for _, it := range items {
+		if err := a.write(ctx, it); err != nil {
+			return fmt.Errorf("apply %s: %w", it.ref, err)
+		}
+	}
+	for _, it := range items {
+		if it.ref.groupKind() == kindCRD {
+			if err := a.cluster.established(ctx, it.object); err != nil {
+				return fmt.Errorf("wait for %s to be established: %w", it.ref, err)
+			}
+		}
+	}
+	return nil
+}
+
+// write applies an object that is not known to be as it should be, and counts it if it was not.
+func (a *application) write(ctx context.Context, it item) error {
+	result, err := a.cluster.apply(ctx, it.object)
+	if apierrors.IsInvalid(err) && it.ref.groupKind() == kindJob {
+		// What a job does cannot be changed: it is done anew.
+		if err := a.cluster.removed(ctx, it); err != nil {
+			return err
+		}
+		result, err = a.cluster.apply(ctx, it.object)
+	}
+	if err != nil {
+		return err
+	}
+	if before, was := a.state.live[it.ref]; !was || before.GetResourceVersion() != result.GetResourceVersion() {
+		a.changed++
+	}
+	a.inventory[it.ref] = record{Digest: it.object.GetAnnotations()[digestAnnotation], Fingerprint: fingerprint(result)}
+	return nil
+}
+
+// removed deletes an object and waits until it is gone.
+func (c *cluster) removed(ctx context.Context, it item) error {
+	for {
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(it.object.GroupVersionKind())
+		there, err := c.get(ctx, o, it.ref.Namespace, it.ref.Name)
+		if err != nil || !there {
+			return err
+		}
+		if err := c.remove(ctx, o); err != nil {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// established waits until the API server serves a kind that was defined.
+func (c *cluster) established(ctx context.Context, definition *unstructured.Unstructured) error {
+	for {
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(definition.GroupVersionKind())
+		if _, err := c.get(ctx, o, "", definition.GetName()); err != nil {
+			return err
+		}
+		message, ok := condition(o, "Established")
+		if ok && c.served(o) {
+			return nil
+		}
+		if names, accepted := condition(o, "NamesAccepted"); !accepted && names != "" {
+			message = names
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("%w: %s", err, message)
+		}
+	}
+}
+
+// served is true once discovery has every served version of a kind that was defined.
+func (c *cluster) served(definition *unstructured.Unstructured) bool {
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "kind")
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, item := range versions {
+		version, _ := item.(map[string]any)
+		name, _ := version["name"].(string)
+		if version["served"] != true {
+			continue
+		}
+		if _, err := c.client.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind}, name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// condition returns the message of a condition, and whether it is true.
+func condition(o *unstructured.Unstructured, kind string) (message string, ok bool) {
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, item := range conditions {
+		if c, _ := item.(map[string]any); c["type"] == kind {
+			message, _ = c["message"].(string)
+			return message, c["status"] == "True"
+		}
+	}
+	return "", false
+}
+
+// pause waits a little, or fails when ctx ends.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(pollInterval):
+		return nil
+	}
+}

@@ -1,0 +1,300 @@
+package addon
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// release is a chart and what it is rendered with.
+type release struct {
+	name, namespace string
+	chart           clusterv1alpha1.Chart
+	// values are ours; the chart's in the spec go over them.
+	values map[string]any
+}
+
+// chartObjects renders a chart.
+func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Unstructured, error) {
+	c, err := loadChart(ctx, in, r.chart)
+	if err != nil {
+		return nil, err
+	}
+	if v := c.Metadata.KubeVersion; v != "" && !chartutil.IsCompatibleRange(v, in.Spec.Kubernetes.Version) {
+		return nil, fmt.Errorf("chart %s %s needs Kubernetes %s, and spec.provision.kubernetes.version is %s: choose another version of one of them",
+			c.Name(), c.Metadata.Version, v, in.Spec.Kubernetes.Version)
+	}
+	values := map[string]any{}
+	if r.chart.Values != nil && len(r.chart.Values.Raw) > 0 {
+		if err := json.Unmarshal(r.chart.Values.Raw, &values); err != nil {
+			return nil, fmt.Errorf("values of chart %s: %w", c.Name(), err)
+		}
+	}
+	values = chartutil.CoalesceTables(values, r.values)
+	if err := chartutil.ProcessDependenciesWithMerge(c, values); err != nil {
+		return nil, fmt.Errorf("process dependencies of chart %s: %w", c.Name(), err)
+	}
+	first, err := render(c, values, in.Spec.Kubernetes.Version, r)
+	if err != nil {
+		return nil, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
+	}
+	// What differs when a chart is rendered again was made at random, such as a password. It is no reason to apply an
+	// object again, so it is no part of the object's digest.
+	second, err := render(c, values, in.Spec.Kubernetes.Version, r)
+	if err != nil {
+		return nil, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
+	}
+	for i, o := range first {
+		if i < len(second) && !reflect.DeepEqual(o.Object, second[i].Object) {
+			setDigest(o, digestOf(common(o.Object, second[i].Object)))
+		}
+	}
+	return first, nil
+}
+
+// common is what two renderings of an object have in common.
+func common(a, b any) any {
+	switch a := a.(type) {
+	case map[string]any:
+		b, _ := b.(map[string]any)
+		both := make(map[string]any, len(a))
+		for key := range a {
+			both[key] = common(a[key], b[key])
+		}
+		return both
+	case []any:
+		b, _ := b.([]any)
+		both := make([]any, len(a))
+		for i := range a {
+			if i < len(b) {
+				both[i] = common(a[i], b[i])
+			}
+		}
+		return both
+	default:
+		if reflect.DeepEqual(a, b) {
+			return a
+		}
+		return nil
+	}
+}
+
+// loadChart reads a chart from its path or repository.
+func loadChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) (*chart.Chart, error) {
+	var c *chart.Chart
+	if from.Path != "" {
+		if err := localPath(in); err != nil {
+			return nil, fmt.Errorf("chart.path %s: %w", from.Path, err)
+		}
+		var err error
+		if c, err = loader.Load(from.Path); err != nil {
+			return nil, fmt.Errorf("load chart %s: %w", from.Path, err)
+		}
+	} else {
+		archive, err := fetchChart(ctx, in, from)
+		if err != nil {
+			return nil, err
+		}
+		if c, err = loader.LoadArchive(bytes.NewReader(archive)); err != nil {
+			return nil, fmt.Errorf("load chart %s of %s: %w", from.Name, from.Repo, err)
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("validate chart: %w", err)
+	}
+	if c.Metadata.Type == "library" {
+		return nil, fmt.Errorf("chart %s is a library: it has no objects", c.Name())
+	}
+	for _, d := range c.Metadata.Dependencies {
+		if !slices.ContainsFunc(c.Dependencies(), func(had *chart.Chart) bool { return had.Name() == d.Name }) {
+			return nil, fmt.Errorf("chart %s needs chart %s, which is not in its folder charts: run helm dependency build", c.Name(), d.Name)
+		}
+	}
+	return c, nil
+}
+
+// fetchChart reads the archive of a chart from its repository.
+func fetchChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) ([]byte, error) {
+	if !isURL(from.Repo) {
+		return nil, fmt.Errorf("chart.repo %q is no http:// or https:// URL: charts of other kinds of registries are given by path", from.Repo)
+	}
+	if from.Name == "" {
+		return nil, errors.New("chart.name is missing: it says which chart of the repository")
+	}
+	at := strings.TrimSuffix(from.Repo, "/") + "/index.yaml"
+	content, err := read(ctx, in, at)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", at, err)
+	}
+	entry, err := choose(content, from)
+	if err != nil {
+		return nil, fmt.Errorf("choose chart from %s: %w", at, err)
+	}
+	base, err := url.Parse(at)
+	if err != nil {
+		return nil, fmt.Errorf("chart.repo: %w", err)
+	}
+	address, err := base.Parse(entry.URLs[0])
+	if err != nil {
+		return nil, fmt.Errorf("URL of chart %s in %s: %w", from.Name, at, err)
+	}
+	archive, err := read(ctx, in, address.String())
+	if err != nil {
+		return nil, fmt.Errorf("read chart %s: %w", address, err)
+	}
+	sum := sha256.Sum256(archive)
+	if got := hex.EncodeToString(sum[:]); entry.Digest != "" && got != strings.TrimPrefix(entry.Digest, "sha256:") {
+		return nil, fmt.Errorf("chart %s has digest %s, and %s says %s: the repository or a mirror of it is broken",
+			address, got, at, entry.Digest)
+	}
+	return archive, nil
+}
+
+// entry is a chart in the index of a repository.
+type entry struct {
+	Version string   `json:"version"`
+	URLs    []string `json:"urls"`
+	Digest  string   `json:"digest"`
+}
+
+// choose finds the version of a chart in the index of its repository: the one that is asked for, or the newest that is
+// no pre-release.
+func choose(index []byte, from clusterv1alpha1.Chart) (entry, error) {
+	var content struct {
+		Entries map[string][]entry `json:"entries"`
+	}
+	if err := yaml.Unmarshal(index, &content); err != nil {
+		return entry{}, fmt.Errorf("parse index: %w", err)
+	}
+	versions := content.Entries[from.Name]
+	if len(versions) == 0 {
+		return entry{}, fmt.Errorf("it has no chart %s", from.Name)
+	}
+	wanted := strings.TrimPrefix(from.Version, "v")
+	var newest *semver.Version
+	var chosen entry
+	var known []string
+	for _, e := range versions {
+		known = append(known, e.Version)
+		if wanted != "" {
+			if strings.TrimPrefix(e.Version, "v") == wanted {
+				chosen = e
+				break
+			}
+			continue
+		}
+		v, err := semver.NewVersion(e.Version)
+		if err == nil && v.Prerelease() == "" && (newest == nil || v.GreaterThan(newest)) {
+			newest, chosen = v, e
+		}
+	}
+	switch {
+	case chosen.Version == "":
+		return entry{}, fmt.Errorf("it has no version %s of chart %s: it has %s",
+			cmp.Or(from.Version, "that is no pre-release"), from.Name, strings.Join(known[:min(len(known), 10)], ", "))
+	case len(chosen.URLs) == 0:
+		return entry{}, fmt.Errorf("it has no URL of chart %s %s", from.Name, chosen.Version)
+	}
+	return chosen, nil
+}
+
+// render renders the objects of a chart: those of its crds folder, hooks of before an install, the rest, hooks of after.
+func render(c *chart.Chart, values map[string]any, kubernetes string, r release) ([]*unstructured.Unstructured, error) {
+	version, err := chartutil.ParseKubeVersion(kubernetes)
+	if err != nil {
+		return nil, fmt.Errorf("spec.provision.kubernetes.version: %w", err)
+	}
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *version
+	all, err := chartutil.ToRenderValues(c, values,
+		chartutil.ReleaseOptions{Name: r.name, Namespace: r.namespace, Revision: 1, IsInstall: true}, capabilities)
+	if err != nil {
+		return nil, fmt.Errorf("merge values: %w", err)
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	var found rendered
+	for _, crd := range c.CRDObjects() {
+		if err := found.add(crd.Filename, crd.File.Data); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range sortedKeys(files) {
+		if base := path.Base(name); base == "NOTES.txt" || strings.HasPrefix(base, "_") {
+			continue
+		}
+		if err := found.add(name, []byte(files[name])); err != nil {
+			return nil, err
+		}
+	}
+	return found.objects(), nil
+}
+
+// rendered are the objects of a chart by when they are applied.
+type rendered struct {
+	before, main, after []*unstructured.Unstructured
+}
+
+const (
+	hookAnnotation       = "helm.sh/hook"
+	hookWeightAnnotation = "helm.sh/hook-weight"
+)
+
+func (r *rendered) add(name string, content []byte) error {
+	// Charts with a key twice are many, and Helm takes the last of them.
+	found, err := parseManifest(content, yaml.YAMLToJSON)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, o := range found {
+		hooks := strings.Split(strings.ReplaceAll(o.GetAnnotations()[hookAnnotation], " ", ""), ",")
+		switch {
+		case hooks[0] == "":
+			r.main = append(r.main, o)
+		case slices.Contains(hooks, "pre-install"), slices.Contains(hooks, "crd-install"):
+			r.before = append(r.before, o)
+		case slices.Contains(hooks, "post-install"):
+			r.after = append(r.after, o)
+		}
+	}
+	return nil
+}
+
+func (r *rendered) objects() []*unstructured.Unstructured {
+	byWeight := func(a, b *unstructured.Unstructured) int { return cmp.Compare(hookWeight(a), hookWeight(b)) }
+	slices.SortStableFunc(r.before, byWeight)
+	slices.SortStableFunc(r.after, byWeight)
+	return slices.Concat(r.before, r.main, r.after)
+}
+
+// hookWeight is zero if it is no number, as Helm has it.
+func hookWeight(o *unstructured.Unstructured) int {
+	weight, err := strconv.Atoi(o.GetAnnotations()[hookWeightAnnotation])
+	if err != nil {
+		return 0
+	}
+	return weight
+}

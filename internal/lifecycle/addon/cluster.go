@@ -1,0 +1,161 @@
+package addon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// FieldManager owns what is applied.
+	FieldManager = "orrery-lifecycle"
+	// callTimeout bounds one request, so that an API server whose host has just died is asked again elsewhere.
+	callTimeout = 15 * time.Second
+)
+
+// cluster is where groups are applied. Its methods try again until ctx ends while the API server is not available.
+type cluster struct{ client client.Client }
+
+func connect(cfg *rest.Config) (*cluster, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = FieldManager
+	cfg.QPS = -1 // the API server has priorities and fairness
+	if cfg.Timeout == 0 {
+		cfg.Timeout = callTimeout
+	}
+	// What the API server warns of concerns the authors of manifests, and would be printed among our own lines.
+	cfg.WarningHandlerWithContext = rest.NoWarnings{}
+	c, err := client.New(cfg, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, err)
+	}
+	return &cluster{client: c}, nil
+}
+
+// resolve names an object as the API server does: with a namespace if and only if its kind has one.
+func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, namespace string) (ref, error) {
+	r := refOf(o, namespace)
+	gvk := o.GroupVersionKind()
+	var mapping *meta.RESTMapping
+	err := retry(ctx, func() (err error) {
+		mapping, err = c.client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		r.Namespace = ""
+	}
+	return r, nil
+}
+
+// apply applies an object and returns it as it is then; dry leaves everything as it was.
+func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, options ...client.ApplyOption) (*unstructured.Unstructured, error) {
+	options = append(options, client.FieldOwner(FieldManager), client.ForceOwnership)
+	var result *unstructured.Unstructured
+	err := retry(ctx, func() error {
+		result = o.DeepCopy()
+		return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(result), options...)
+	})
+	return result, err
+}
+
+// get reads an object into o; it is false if there is none.
+func (c *cluster) get(ctx context.Context, o client.Object, namespace, name string) (bool, error) {
+	err := retry(ctx, func() error {
+		return client.IgnoreNotFound(c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o))
+	})
+	return err == nil && o.GetUID() != "", err
+}
+
+func (c *cluster) list(ctx context.Context, l client.ObjectList, options ...client.ListOption) error {
+	return retry(ctx, func() error { return c.client.List(ctx, l, options...) })
+}
+
+// metadata lists the metadata of all objects of a kind that belong to a group; none if the kind is not there.
+func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
+	l := &metav1.PartialObjectMetadataList{}
+	l.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	err := c.list(ctx, l, client.HasLabels{groupLabel})
+	if meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list objects of kind %s: %w", gvk.Kind, err)
+	}
+	return l.Items, nil
+}
+
+// remove deletes an object, unless it is another than the one with this UID.
+func (c *cluster) remove(ctx context.Context, o client.Object) error {
+	uid := o.GetUID()
+	return retry(ctx, func() error {
+		return client.IgnoreNotFound(c.client.Delete(ctx, o,
+			client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &uid}))
+	})
+}
+
+// retry calls f again and again until it succeeds, fails for good or ctx ends; then its error is the last one that says
+// more than that the time was up.
+func retry(ctx context.Context, f func() error) error {
+	wait := 50 * time.Millisecond
+	var last error
+	for {
+		err := f()
+		if err == nil || !transient(err) {
+			return err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", last, context.Cause(ctx))
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 2*time.Second)
+	}
+}
+
+// transient is true if the same request may succeed later: the API server is not there, is starting, or is too busy,
+// or a webhook is not up yet. A certificate that is wrong stays so.
+func transient(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+			apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsConflict(err) ||
+			apierrors.IsUnexpectedServerError(err) || notServedYet(status.Status())
+	}
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return false
+	}
+	var request *url.Error
+	return errors.As(err, &request) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// notServedYet is true of what a new API server is about to make: its own namespaces, and the paths of a custom
+// resource that another API server serves already.
+func notServedYet(s metav1.Status) bool {
+	if s.Reason != metav1.StatusReasonNotFound {
+		return false
+	}
+	if s.Details == nil || s.Details.Name == "" {
+		return true
+	}
+	return s.Details.Kind == "namespaces" && builtinNamespace(s.Details.Name)
+}

@@ -1,0 +1,98 @@
+package addon
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// inventoryPrefix and the name of a group name the ConfigMap that remembers what was applied of it.
+	inventoryPrefix = "orrery-lifecycle-"
+	// inventoryLabel marks these ConfigMaps; its value is the group.
+	inventoryLabel = "lifecycle.orrery.dev/inventory"
+	inventoryKey   = "objects"
+)
+
+// inventory is what was applied of a group.
+type inventory map[ref]record
+
+// record is how an object was when it was applied last. Both are empty if it was about to be.
+type record struct {
+	Digest      string `json:"digest,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// line is an entry as it is stored.
+type line struct {
+	ref
+	record
+}
+
+// inventories reads what was applied, by group.
+func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error) {
+	var found corev1.ConfigMapList
+	if err := c.list(ctx, &found, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{inventoryLabel}); err != nil {
+		return nil, fmt.Errorf("list inventories: %w", err)
+	}
+	all := make(map[string]inventory, len(found.Items))
+	for _, cm := range found.Items {
+		var lines []line
+		if err := json.Unmarshal([]byte(cm.Data[inventoryKey]), &lines); err != nil {
+			return nil, fmt.Errorf("parse data.%s of ConfigMap %s/%s: %w: delete it, and what is in the spec is applied and remembered again",
+				inventoryKey, cm.Namespace, cm.Name, err)
+		}
+		inv := make(inventory, len(lines))
+		for _, l := range lines {
+			inv[l.ref] = l.record
+		}
+		all[cm.Labels[inventoryLabel]] = inv
+	}
+	return all, nil
+}
+
+// save stores what was applied of a group, or removes its inventory when it is empty.
+func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
+	cm := configMap(metav1.NamespaceSystem, inventoryPrefix+group, map[string]string{managedByLabel: managedBy, inventoryLabel: group}, nil)
+	if len(inv) == 0 {
+		if err := retry(ctx, func() error { return client.IgnoreNotFound(c.client.Delete(ctx, cm)) }); err != nil {
+			return fmt.Errorf("delete inventory of %s: %w", group, err)
+		}
+		return nil
+	}
+	lines := make([]line, 0, len(inv))
+	for r, rec := range inv {
+		lines = append(lines, line{r, rec})
+	}
+	slices.SortFunc(lines, func(a, b line) int { return a.compare(b.ref) })
+	content, err := json.Marshal(lines)
+	if err != nil {
+		return fmt.Errorf("marshal inventory of %s: %w", group, err)
+	}
+	cm.Data = map[string]string{inventoryKey: string(content)}
+	if _, err := c.apply(ctx, object(cm)); err != nil {
+		return fmt.Errorf("save inventory of %s: %w", group, err)
+	}
+	return nil
+}
+
+// compare orders objects.
+func (r ref) compare(other ref) int {
+	return cmp.Or(strings.Compare(r.Group, other.Group), strings.Compare(r.Kind, other.Kind),
+		strings.Compare(r.Namespace, other.Namespace), strings.Compare(r.Name, other.Name))
+}
+
+func (inv inventory) clone() inventory {
+	if inv == nil {
+		return inventory{}
+	}
+	return maps.Clone(inv)
+}

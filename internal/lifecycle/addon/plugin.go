@@ -1,0 +1,248 @@
+package addon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// The network plugins that need values or changes of their own.
+const (
+	pluginFlannel = "flannel"
+	pluginCalico  = "calico"
+	pluginCilium  = "cilium"
+	pluginKubeOVN = "kubeovn"
+	pluginNone    = "none"
+)
+
+// networkGroup is the network plugin: the spec's own manifest or chart, or the catalogue's, or ours for flannel. It is
+// empty if the network is left to the user.
+func networkGroup(ctx context.Context, in Input) (Group, error) {
+	network := in.Spec.Network
+	chart, manifest := network.Chart, network.Manifest
+	if chart == nil && manifest == "" {
+		switch {
+		case network.Plugin == pluginNone:
+			return Group{}, nil
+		case network.Plugin == pluginFlannel:
+			return flannelGroup(in)
+		case in.Plugin.Chart != nil:
+			c := in.Plugin.Chart
+			chart = &clusterv1alpha1.Chart{Repo: c.Repo, Name: c.Name, Version: c.Version}
+		case in.Plugin.Manifest != "":
+			manifest = in.Plugin.Manifest
+		default:
+			return Group{}, errors.New("the catalogue has neither a manifest nor a chart of it: " +
+				"set spec.provision.network.manifest or chart")
+		}
+	}
+	g := Group{Name: groupNetwork, Namespace: metav1.NamespaceSystem}
+	if chart != nil {
+		values, err := pluginValues(in)
+		if err != nil {
+			return Group{}, err
+		}
+		name := network.Plugin
+		if name == pluginNone {
+			name = groupNetwork
+		}
+		g.Objects, err = chartObjects(ctx, in, release{name: name, namespace: g.Namespace, chart: *chart, values: values})
+		if err != nil {
+			return Group{}, err
+		}
+	}
+	if manifest != "" {
+		objects, err := manifestObjects(ctx, in, manifest)
+		if err != nil {
+			return Group{}, err
+		}
+		g.Objects = append(g.Objects, objects...)
+	}
+	if network.Plugin == pluginCalico {
+		if err := adaptCalico(&g, in); err != nil {
+			return Group{}, err
+		}
+	}
+	return g, nil
+}
+
+// pluginValues are the values of a plugin's chart that follow from the spec; the spec's own values go over them.
+func pluginValues(in Input) (map[string]any, error) {
+	pods, err := parseCIDRs(in.Spec.Network.KubePodsCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("spec.provision.network.kubePodsCIDR: %w", err)
+	}
+	services, err := parseCIDRs(in.Spec.Network.KubeServiceCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("spec.provision.network.kubeServiceCIDR: %w", err)
+	}
+	switch in.Spec.Network.Plugin {
+	case pluginCilium:
+		return ciliumValues(in, pods)
+	case pluginKubeOVN:
+		return kubeOVNValues(in, pods, services), nil
+	default:
+		return nil, nil
+	}
+}
+
+// ciliumValues let Cilium take the network of each node from its Node object. Certificates of Hubble are made by a job
+// in the cluster: made by the chart, they would be new at each apply.
+func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
+	v4, v6 := byFamily(pods)
+	values := map[string]any{
+		"cluster":              map[string]any{"name": in.Spec.Kubernetes.ClusterName},
+		"ipam":                 map[string]any{"mode": "kubernetes"},
+		"ipv4":                 map[string]any{"enabled": v4.IsValid()},
+		"ipv6":                 map[string]any{"enabled": v6.IsValid()},
+		"kubeProxyReplacement": in.Spec.Kubernetes.DisableKubeProxy,
+		"operator":             map[string]any{"replicas": min(max(in.Nodes, 1), 2)},
+		"hubble":               map[string]any{"tls": map[string]any{"auto": map[string]any{"method": "cronJob"}}},
+	}
+	if in.APIServer != "" {
+		host, port, err := hostPort(in.APIServer)
+		if err != nil {
+			return nil, err
+		}
+		values["k8sServiceHost"], values["k8sServicePort"] = host, port
+	}
+	return values, nil
+}
+
+// kubeOVNValues are those of Kube-OVN's chart, which has a block for each stack. The control planes are named, because
+// the chart looks for them in the cluster, where there may be none yet.
+func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
+	stack := "dual_stack"
+	if len(pods) == 1 {
+		stack = "ipv6"
+		if pods[0].Addr().Is4() {
+			stack = "ipv4"
+		}
+	}
+	gateways := make([]string, len(pods))
+	for i, p := range pods {
+		gateways[i] = nth(p, 1).String()
+	}
+	return map[string]any{
+		"MASTER_NODES":       strings.Join(in.ControlPlanes, ","),
+		"MASTER_NODES_LABEL": "node-role.kubernetes.io/control-plane=",
+		"networking":         map[string]any{"NET_STACK": stack},
+		stack: map[string]any{
+			"POD_CIDR": join(pods), "POD_GATEWAY": strings.Join(gateways, ","), "SVC_CIDR": join(services),
+		},
+	}
+}
+
+func join(prefixes []netip.Prefix) string {
+	all := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		all[i] = p.String()
+	}
+	return strings.Join(all, ",")
+}
+
+// adaptCalico sets what Calico's manifest leaves to be edited: the networks of the pods, and how rules are written.
+func adaptCalico(g *Group, in Input) error {
+	pods, err := parseCIDRs(in.Spec.Network.KubePodsCIDR)
+	if err != nil {
+		return fmt.Errorf("spec.provision.network.kubePodsCIDR: %w", err)
+	}
+	v4, v6 := byFamily(pods)
+	env := map[string]string{}
+	if v4.IsValid() {
+		env["CALICO_IPV4POOL_CIDR"] = v4.String()
+	} else {
+		env["IP"] = "none"
+		env["CALICO_ROUTER_ID"] = "hash"
+	}
+	if v6.IsValid() {
+		env["CALICO_IPV6POOL_CIDR"] = v6.String()
+		env["CALICO_IPV6POOL_NAT_OUTGOING"] = "true"
+		env["IP6"] = "autodetect"
+		env["FELIX_IPV6SUPPORT"] = "true"
+	}
+	if in.Spec.Kubernetes.ProxyMode == "nftables" {
+		env["FELIX_NFTABLESMODE"] = "Enabled"
+	}
+	if in.Spec.Kubernetes.DisableKubeProxy {
+		env["FELIX_BPFENABLED"] = "true"
+		host, port, err := hostPort(in.Endpoint)
+		if err != nil {
+			return err
+		}
+		// Pods that are not on the host's network read this too, so it cannot be the load balancer of the node.
+		g.Objects = append(g.Objects, object(configMap(metav1.NamespaceSystem, "kubernetes-services-endpoint", nil,
+			map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})))
+	}
+	for _, o := range g.Objects {
+		switch {
+		case o.GetKind() == "DaemonSet" && o.GetName() == "calico-node":
+			for _, c := range containersOf(o) {
+				if c["name"] == "calico-node" {
+					setEnv(c, env)
+				}
+			}
+		case o.GetKind() == "ConfigMap" && o.GetName() == "calico-config" && v6.IsValid():
+			if err := calicoFamilies(o, v4.IsValid()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setEnv sets variables of a container in place of those with the same name.
+func setEnv(container map[string]any, values map[string]string) {
+	old, _ := container["env"].([]any)
+	env := make([]any, 0, len(old)+len(values))
+	for _, item := range old {
+		variable, _ := item.(map[string]any)
+		name, _ := variable["name"].(string)
+		if _, replaced := values[name]; !replaced {
+			env = append(env, item)
+		}
+	}
+	for _, name := range sortedKeys(values) {
+		env = append(env, map[string]any{"name": name, "value": values[name]})
+	}
+	container["env"] = env
+}
+
+// calicoFamilies makes Calico's CNI plugin give pods addresses of the families that there are networks of. The
+// configuration has placeholders in it, and is JSON all the same.
+func calicoFamilies(o *unstructured.Unstructured, v4 bool) error {
+	const key = "cni_network_config"
+	text, _, err := unstructured.NestedString(o.Object, "data", key)
+	if err != nil {
+		return fmt.Errorf("read %s of ConfigMap calico-config: %w", key, err)
+	}
+	const quoted, bare = `"__CNI_MTU__"`, `__CNI_MTU__` // the only placeholder that stands for a number
+	var conf map[string]any
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, bare, quoted)), &conf); err != nil {
+		return fmt.Errorf("parse %s of ConfigMap calico-config: %w", key, err)
+	}
+	plugins, _ := conf["plugins"].([]any)
+	for _, item := range plugins {
+		plugin, _ := item.(map[string]any)
+		if ipam, ok := plugin["ipam"].(map[string]any); ok {
+			ipam["assign_ipv4"] = fmt.Sprint(v4)
+			ipam["assign_ipv6"] = "true"
+		}
+	}
+	content, err := json.MarshalIndent(conf, "", "  ")
+	if err != nil {
+		return fmt.Errorf("marshal %s of ConfigMap calico-config: %w", key, err)
+	}
+	data, _ := o.Object["data"].(map[string]any)
+	data[key] = strings.ReplaceAll(string(content), quoted, bare)
+	return nil
+}
+

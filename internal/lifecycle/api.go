@@ -1,0 +1,316 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/addon"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+const (
+	// nodeTimeout is how long nodes may take until they are ready, and gateTimeout add-ons.
+	nodeTimeout = 5 * time.Minute
+	gateTimeout = 10 * time.Minute
+	// pollEvery is how often the API server is asked while something is waited for.
+	pollEvery = 250 * time.Millisecond
+)
+
+// through makes the configuration of a client of the API server that a host runs, through the connection to the host: so
+// it works behind a bastion, and before any load balancer does.
+func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	admin := keys[plan.LeafAdmin]
+	return &rest.Config{
+		Host: "https://" + address,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx, "tcp", address) },
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData: keys[plan.AuthorityCluster].Cert, CertData: admin.Cert, KeyData: admin.Key,
+		},
+		QPS: -1, Timeout: 30 * time.Second,
+	}
+}
+
+// api finds an API server that answers.
+func (r *run) api(ctx context.Context) (*rest.Config, error) {
+	connect := r.Connect
+	if connect == nil {
+		connect = through
+	}
+	var errs []error
+	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
+		c := r.conns[name]
+		if c == nil {
+			continue
+		}
+		cfg := connect(c.current(), r.spec.ControlPlaneEndpoint.Port, r.state.Keys)
+		cs, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("host %s: %w", name, err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+		_, err = cs.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		cancel()
+		if err == nil {
+			return cfg, nil
+		}
+		errs = append(errs, fmt.Errorf("host %s: %w", name, err))
+	}
+	return nil, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
+}
+
+func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
+	cfg, err := r.api(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cs, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to cluster %s: %w", r.Cluster, err)
+	}
+	return cs, nil
+}
+
+// objects applies what belongs in the cluster, as soon as an API server answers, and waits until it and the nodes are ready.
+func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
+	select {
+	case <-apiReady:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := r.rec.checkpoint(); err != nil {
+		return err
+	}
+	cfg, err := r.api(ctx)
+	if err != nil {
+		return err
+	}
+	cs, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("connect to cluster %s: %w", r.Cluster, err)
+	}
+	groups, err := r.groups(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if err := r.rec.checkpoint(); err != nil {
+			return err
+		}
+		if err := r.rec.do("objects/"+g.Name, "", func() (bool, error) {
+			n, err := addon.Apply(ctx, cfg, g)
+			return n > 0, err
+		}); err != nil {
+			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
+		}
+	}
+	if r.Built != nil {
+		kubeconfig, err := r.kubeconfig()
+		if err != nil {
+			return err
+		}
+		if err := r.rec.do("kubeconfig", "", func() (bool, error) { return false, r.Built(ctx, kubeconfig) }); err != nil {
+			return err
+		}
+	}
+	if err := r.rec.do("nodes/registered", "", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
+		return err
+	}
+	if r.spec.Network.Plugin == plan.NetworkNone {
+		return nil
+	}
+	if err := r.rec.do("nodes/ready", "", func() (bool, error) { return false, r.nodesReady(ctx, cs) }); err != nil {
+		return err
+	}
+	gctx, cancel := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("not ready after %s", gateTimeout))
+	defer cancel()
+	for _, g := range groups {
+		if len(g.Gates) == 0 {
+			continue
+		}
+		if err := r.rec.do("ready/"+g.Name, "", func() (bool, error) { return false, addon.Ready(gctx, cfg, g) }); err != nil {
+			return fmt.Errorf("wait for %s: %w", g.Name, err)
+		}
+	}
+	return nil
+}
+
+// groups are the objects that belong in the cluster.
+func (r *run) groups(ctx context.Context) ([]addon.Group, error) {
+	images := map[string]string{}
+	for _, name := range plan.ImageNames {
+		image, err := r.Catalog.Image(r.spec.Kubernetes.Version, name)
+		if err != nil {
+			return nil, err
+		}
+		images[name] = image
+	}
+	in := addon.Input{
+		Name: r.Cluster, Spec: r.spec, Images: images, Fetch: r.Fetch, Nodes: len(r.nodeHosts()),
+		APIServer: plan.LocalAPIServer(r.spec),
+	}
+	if p := r.spec.Network.Plugin; p != plan.NetworkNone && p != plan.NetworkFlannel {
+		plugin, err := r.Catalog.Plugin(r.spec.Kubernetes.Version, p)
+		if err != nil {
+			return nil, err
+		}
+		in.Plugin = plugin
+	}
+	return addon.Objects(ctx, in)
+}
+
+// nodeHosts are the hosts that have a node.
+func (r *run) nodeHosts() []plan.Host {
+	return slices.DeleteFunc(slices.Clone(r.plan.Hosts), func(h plan.Host) bool { return len(stepsOf(h, plan.StageNode)) == 0 })
+}
+
+// settleNodes waits until the kubelets have registered their nodes, and gives the nodes the labels and taints that a
+// kubelet may not give itself.
+func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not there after %s; see the log of orrery-kubelet on the host", nodeTimeout))
+	defer cancel()
+	want := map[string]plan.Node{}
+	for _, h := range r.nodeHosts() {
+		if r.conns[h.Name] != nil {
+			want[h.Name] = h.Node
+		}
+	}
+	for {
+		nodes, err := cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err == nil {
+			for _, n := range nodes.Items {
+				node, ok := want[n.Name]
+				if !ok {
+					continue
+				}
+				did, e := settleNode(ctx, cs, &n, node)
+				if e != nil {
+					return changed, e
+				}
+				changed = changed || did
+				delete(want, n.Name)
+			}
+		}
+		if len(want) == 0 {
+			return changed, nil
+		}
+		if e := pause(ctx); e != nil {
+			return changed, fmt.Errorf("nodes %v: %w", sortedKeys(want), errors.Join(e, err))
+		}
+	}
+}
+
+// settleNode patches a node if it lacks labels, or has a taint that it should not have or the other way round.
+func settleNode(ctx context.Context, cs kubernetes.Interface, n *corev1.Node, want plan.Node) (bool, error) {
+	metadata := map[string]any{}
+	labels := map[string]string{}
+	for k, v := range want.Labels {
+		if have, ok := n.Labels[k]; !ok || have != v {
+			labels[k] = v
+		}
+	}
+	if len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	isOurs := func(t corev1.Taint) bool {
+		return t.Key == plan.ControlPlaneTaint && t.Effect == corev1.TaintEffectNoSchedule
+	}
+	patch := map[string]any{}
+	if has := slices.ContainsFunc(n.Spec.Taints, isOurs); has != want.Dedicated {
+		taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), isOurs)
+		if want.Dedicated {
+			taints = append(taints, corev1.Taint{Key: plan.ControlPlaneTaint, Effect: corev1.TaintEffectNoSchedule})
+		}
+		patch["spec"] = map[string]any{"taints": taints}
+		metadata["resourceVersion"] = n.ResourceVersion // a list is replaced: not over what another wrote meanwhile
+	}
+	if len(metadata) == 0 {
+		return false, nil
+	}
+	patch["metadata"] = metadata
+	content, err := json.Marshal(patch)
+	if err != nil {
+		return false, fmt.Errorf("node %s: marshal patch: %w", n.Name, err)
+	}
+	_, err = cs.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, content, metav1.PatchOptions{FieldManager: addon.FieldManager})
+	if apierrors.IsConflict(err) {
+		fresh, e := cs.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if e != nil {
+			return false, fmt.Errorf("node %s: %w", n.Name, e)
+		}
+		return settleNode(ctx, cs, fresh, want)
+	}
+	if err != nil {
+		return false, fmt.Errorf("label node %s: %w", n.Name, err)
+	}
+	return true, nil
+}
+
+// nodesReady waits until the nodes of the hosts that were reached are ready.
+func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not ready after %s", nodeTimeout))
+	defer cancel()
+	var last error
+	for {
+		waiting := map[string]string{}
+		for _, h := range r.nodeHosts() {
+			if r.conns[h.Name] != nil {
+				waiting[h.Name] = "no status yet"
+			}
+		}
+		nodes, err := cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err == nil {
+			for _, n := range nodes.Items {
+				for _, c := range n.Status.Conditions {
+					switch {
+					case c.Type != corev1.NodeReady:
+					case c.Status == corev1.ConditionTrue:
+						delete(waiting, n.Name)
+					case waiting[n.Name] != "":
+						waiting[n.Name] = c.Message
+					}
+				}
+			}
+			if len(waiting) == 0 {
+				return nil
+			}
+			last = fmt.Errorf("nodes are not ready: %v; see the log of orrery-kubelet on the host", waiting)
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		if e := pause(ctx); e != nil {
+			return errors.Join(e, last)
+		}
+	}
+}
+
+// pause waits between two looks at something that is to come.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(pollEvery):
+		return nil
+	}
+}
+
+// kubeconfig of the administrator, by the endpoint.
+func (r *run) kubeconfig() ([]byte, error) {
+	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.state.Keys[plan.AuthorityCluster].Cert, r.state.Keys[plan.LeafAdmin])
+}

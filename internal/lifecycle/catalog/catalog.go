@@ -1,0 +1,224 @@
+// Package catalog knows which versions make a Kubernetes cluster, where their files are, and how to get them.
+//
+// Versions are data: what this binary knows of them is builtin.yaml, and a file of the same form adds releases, or says
+// something else of those that are there.
+package catalog
+
+import (
+	"cmp"
+	_ "embed" // the built-in catalogue
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed builtin.yaml
+var builtin []byte
+
+// Catalog is a set of Kubernetes releases, with what fits them and where it comes from.
+type Catalog struct{ data data }
+
+// File is a file of a release: a program, or an archive of programs.
+type File struct {
+	// Name such as kubelet or cni-plugins.
+	Name string
+	// Version such as v1.36.3.
+	Version string
+	// Arch is amd64 or arm64.
+	Arch string
+	// URL upstream.
+	URL string
+	// Archive is empty, tar or tar.gz.
+	Archive string
+	// Members are what is used of an archive: the path in it, to the name of the program. A file that is no archive has
+	// one, with the path "".
+	Members map[string]string
+	// Digest is sha256:HEX, if the catalogue has it.
+	Digest string
+	// ChecksumURL is the file upstream that has the digest, if the catalogue has not.
+	ChecksumURL string
+}
+
+// Key is what a file is known by: name/version/arch.
+func (f File) Key() string { return f.Name + "/" + f.Version + "/" + f.Arch }
+
+// Plugin is what is applied for a network plugin: a manifest or a chart.
+type Plugin struct {
+	// Manifest is a URL.
+	Manifest string `json:"manifest,omitempty"`
+	// Chart of a repository.
+	Chart *Chart `json:"chart,omitempty"`
+}
+
+// Chart is a Helm chart in a repository.
+type Chart struct {
+	// Repo is the URL of the repository.
+	Repo string `json:"repo"`
+	// Name of the chart.
+	Name string `json:"name"`
+	// Version of the chart.
+	Version string `json:"version"`
+}
+
+// Load reads the built-in catalogue and merges the files over it, in their order.
+func Load(paths ...string) (*Catalog, error) {
+	c := &Catalog{}
+	if err := c.merge(builtin); err != nil {
+		return nil, fmt.Errorf("built-in catalogue: %w", err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read catalogue: %w", err)
+		}
+		if err := c.merge(text); err != nil {
+			return nil, fmt.Errorf("catalogue %s: %w", path, err)
+		}
+	}
+	return c, nil
+}
+
+func (c *Catalog) merge(text []byte) error {
+	var d data
+	if err := yaml.UnmarshalStrict(text, &d); err != nil {
+		return fmt.Errorf("parse: %w", err)
+	}
+	merged := c.data.merge(d)
+	if err := merged.validate(); err != nil {
+		return err
+	}
+	c.data = merged
+	return nil
+}
+
+// Supported lists the releases of Kubernetes that the catalogue has, the oldest first: minors, and those patches whose
+// minor is missing.
+func (c *Catalog) Supported() []string {
+	var names []string
+	for name := range c.data.Kubernetes {
+		if _, ok := c.data.Kubernetes[minorOf(name)]; !ok || minorOf(name) == name {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return order(a).Compare(order(b)) })
+	return names
+}
+
+// Files describes the named files for a version of Kubernetes and an architecture, in the order of the names.
+func (c *Catalog) Files(kubernetes, arch string, names ...string) ([]File, error) {
+	r, err := c.release(kubernetes)
+	if err != nil {
+		return nil, err
+	}
+	if arch != "amd64" && arch != "arm64" {
+		return nil, fmt.Errorf("architecture %q is neither amd64 nor arm64", arch)
+	}
+	files := make([]File, 0, len(names))
+	for _, name := range names {
+		t, ok := c.data.Files[name]
+		if !ok {
+			return nil, fmt.Errorf("there is no file %q in the catalogue, which has %s: add it under files in a file given with --catalog", name, list(c.data.Files))
+		}
+		version := cmp.Or(r.Versions[name], expand(t.Version, map[string]string{"kubernetes": kubernetes}))
+		if version == "" {
+			return nil, lacks(kubernetes, name)
+		}
+		f := t.file(name, version, arch)
+		f.Digest = c.data.Digests[f.Key()]
+		if f.Digest == "" && f.ChecksumURL == "" {
+			return nil, fmt.Errorf("%s has neither a digest nor a checksum: add digests[%q], or files.%s.checksum, in a file given with --catalog", f.Key(), f.Key(), name)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func (t template) file(name, version, arch string) File {
+	values := versioned(version)
+	values["name"], values["arch"] = name, arch
+	f := File{
+		Name: name, Version: version, Arch: arch, URL: expand(t.URL, values),
+		Archive: t.Archive, Members: map[string]string{}, ChecksumURL: expand(t.Checksum, values),
+	}
+	for member, program := range t.Members {
+		f.Members[expand(member, values)] = program
+	}
+	if t.Archive == "" {
+		f.Members[""] = name
+	}
+	return f
+}
+
+// Image is the full reference of an image, such as pause, for a version of Kubernetes.
+func (c *Catalog) Image(kubernetes, name string) (string, error) {
+	r, err := c.release(kubernetes)
+	if err != nil {
+		return "", err
+	}
+	reference, ok := c.data.Images[name]
+	if !ok {
+		return "", fmt.Errorf("there is no image %q in the catalogue, which has %s", name, list(c.data.Images))
+	}
+	version, ok := r.Versions[name]
+	if !ok {
+		return "", lacks(kubernetes, name)
+	}
+	return expand(reference, versioned(version)), nil
+}
+
+// Plugin is what is applied for a network plugin, such as calico, for a version of Kubernetes.
+func (c *Catalog) Plugin(kubernetes, plugin string) (Plugin, error) {
+	r, err := c.release(kubernetes)
+	if err != nil {
+		return Plugin{}, err
+	}
+	p, ok := c.data.Plugins[plugin]
+	if !ok {
+		return Plugin{}, fmt.Errorf("there is no network plugin %q in the catalogue, which has %s: say what is applied with network.manifest or network.chart", plugin, list(c.data.Plugins))
+	}
+	version, ok := r.Versions[plugin]
+	if !ok {
+		return Plugin{}, lacks(kubernetes, plugin)
+	}
+	values := versioned(version)
+	if p.Chart != nil {
+		p.Chart = &Chart{Repo: p.Chart.Repo, Name: p.Chart.Name, Version: expand(p.Chart.Version, values)}
+	}
+	p.Manifest = expand(p.Manifest, values)
+	return p, nil
+}
+
+// release is what fits a version of Kubernetes.
+func (c *Catalog) release(kubernetes string) (release, error) {
+	if !releasePattern.MatchString(kubernetes) || strings.Count(kubernetes, ".") < 2 {
+		return release{}, fmt.Errorf("%q is not a version of Kubernetes such as v1.36.3", kubernetes)
+	}
+	r := c.data.release(kubernetes)
+	if len(r.Versions) == 0 {
+		return release{}, fmt.Errorf("version %s of Kubernetes is not in the catalogue; the nearest are %s: choose one of them, or say under kubernetes[%q] in a file given with --catalog what fits it",
+			kubernetes, strings.Join(c.nearest(kubernetes), ", "), minorOf(kubernetes))
+	}
+	return r, nil
+}
+
+// nearest are at most three releases, the nearest first.
+func (c *Catalog) nearest(kubernetes string) []string {
+	want := order(kubernetes)
+	distance := func(name string) uint64 {
+		v := order(name)
+		return max(v.Major, want.Major) - min(v.Major, want.Major) + max(v.Minor, want.Minor) - min(v.Minor, want.Minor)
+	}
+	names := c.Supported()
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
+	return names[:min(3, len(names))]
+}
+
+func lacks(kubernetes, name string) error {
+	return fmt.Errorf("the catalogue has no version of %s for Kubernetes %s: say it under kubernetes[%q].versions in a file given with --catalog", name, kubernetes, minorOf(kubernetes))
+}
+
+func list[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

@@ -1,0 +1,225 @@
+package catalog
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	digestAlgorithm = "sha256"
+	dirMode         = 0o750
+	// lockPause is how often it is looked whether another has finished the download.
+	lockPause = 100 * time.Millisecond
+)
+
+// Open opens the file with this digest for reading. What is not kept yet is downloaded, checked and kept. A download that
+// was cut off goes on where it ended, and of those who want one digest at a time, in one process or several, one downloads.
+func (s *Source) Open(ctx context.Context, f File, digest string) (*os.File, error) {
+	if !digestPattern.MatchString(digest) {
+		return nil, fmt.Errorf("open %s: %q is not a digest", f.Key(), digest)
+	}
+	file, err := s.open(ctx, f, digest)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = fmt.Errorf("%w: make room in %s; the download then goes on where it ended", err, s.Dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", f.Key(), err)
+	}
+	return file, nil
+}
+
+func (s *Source) open(ctx context.Context, f File, digest string) (_ *os.File, err error) {
+	sum := strings.TrimPrefix(digest, digestAlgorithm+":")
+	kept, partial := filepath.Join(s.Dir, digestAlgorithm, sum), filepath.Join(s.Dir, "partial", sum)
+	if file, err := openKept(kept, sum); file != nil || err != nil {
+		return file, err
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), dirMode), os.MkdirAll(filepath.Dir(partial), dirMode)); err != nil {
+		return nil, err
+	}
+	file, err := claim(ctx, partial)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	// Another may have downloaded it meanwhile.
+	if file, err := openKept(kept, sum); file != nil || err != nil {
+		return file, errors.Join(err, os.Remove(partial))
+	}
+	if err := s.download(ctx, f, sum, file); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(partial, kept); err != nil {
+		return nil, err
+	}
+	if err := syncDir(filepath.Dir(kept)); err != nil {
+		return nil, err
+	}
+	return os.Open(kept)
+}
+
+// claim opens a file, makes it if need be, and waits until no other has claimed it. The claim ends when the file is closed,
+// or with the process.
+func claim(ctx context.Context, path string) (*os.File, error) {
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(ctx, file); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		// Who held it before may have renamed or removed it.
+		locked, err := file.Stat()
+		if err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		if there, err := os.Stat(path); err == nil && os.SameFile(locked, there) {
+			return file, nil
+		}
+		if err := file.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func lock(ctx context.Context, file *os.File) error {
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for another who downloads %s: %w", file.Name(), context.Cause(ctx))
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// openKept opens a file that was kept, if it is there and undamaged: disks lose what they were given.
+func openKept(path, sum string) (*os.File, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	content := sha256.New()
+	if _, err = io.Copy(content, file); err == nil && sumOf(content) == sum {
+		_, err = file.Seek(0, io.SeekStart)
+		return file, err
+	}
+	return nil, errors.Join(err, file.Close())
+}
+
+// download makes the file whole, beginning with what is there.
+func (s *Source) download(ctx context.Context, f File, sum string, file *os.File) error {
+	d := &download{source: s, url: f.URL, file: file, content: sha256.New()}
+	var err error
+	if d.size, err = io.Copy(d.content, file); err != nil {
+		return err
+	}
+	resumed := d.size > 0
+	if !resumed || sumOf(d.content) != sum {
+		err = d.finish(ctx)
+	}
+	// What was there may have been the beginning of something else.
+	if err == nil && resumed && sumOf(d.content) != sum {
+		if err = d.restart(); err == nil {
+			err = d.finish(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if got := sumOf(d.content); got != sum {
+		return errors.Join(
+			fmt.Errorf("%s has digest %s:%s, want %s:%s: it was changed on the way, or %s. The download was removed; put the right file there, or the right digest into the catalogue, and try again",
+				s.shown(f.URL), digestAlgorithm, got, digestAlgorithm, sum, s.advice("has another file")),
+			os.Remove(file.Name()))
+	}
+	return file.Sync()
+}
+
+// download is a file that is being downloaded.
+type download struct {
+	source  *Source
+	url     string
+	file    *os.File
+	content hash.Hash
+	// size is how much of the file there is, and most how much there ever was.
+	size, most int64
+}
+
+// finish gets the rest.
+func (d *download) finish(ctx context.Context) error {
+	d.most = d.size
+	return persist(ctx, func() (bool, error) {
+		err := d.advance(ctx)
+		further := d.size > d.most
+		d.most = max(d.most, d.size)
+		return further, err
+	})
+}
+
+// advance asks once for what is missing, and takes what comes.
+func (d *download) advance(ctx context.Context) (err error) {
+	response, err := d.source.get(ctx, d.url, d.size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	switch response.StatusCode {
+	case http.StatusRequestedRangeNotSatisfiable:
+		return nil // there is no more; its digest tells whether it is the file
+	case http.StatusPartialContent:
+		if want := fmt.Sprintf("bytes %d-", d.size); !strings.HasPrefix(response.Header.Get("Content-Range"), want) {
+			return fmt.Errorf("get %s: the answer is another part of the file than was asked for", d.source.shown(d.url))
+		}
+	default: // all of it, though a part was asked for
+		if err := d.restart(); err != nil {
+			return err
+		}
+	}
+	n, err := io.Copy(io.MultiWriter(d.file, d.content), response.Body)
+	d.size += n
+	return err
+}
+
+func (d *download) restart() error {
+	if d.size == 0 {
+		return nil
+	}
+	d.content.Reset()
+	d.size = 0
+	_, err := d.file.Seek(0, io.SeekStart)
+	return errors.Join(err, d.file.Truncate(0))
+}
+
+func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

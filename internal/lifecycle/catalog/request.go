@@ -1,0 +1,153 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// maxFailures in a row, without a byte between them, end a download.
+	maxFailures = 3
+	// firstPause is how long a server is left alone after its first failure; it doubles.
+	firstPause = 200 * time.Millisecond
+)
+
+// interruption is a failure of the network or of the server, after which it makes sense to ask again.
+type interruption struct{ error }
+
+func (i interruption) Unwrap() error { return i.error }
+
+// persist tries until there is no error, or one that asking again does not mend. A try tells whether it came further than
+// those before.
+func persist(ctx context.Context, try func() (further bool, err error)) error {
+	pause := firstPause
+	for failures := 1; ; failures++ {
+		further, err := try()
+		if _, ok := errors.AsType[interruption](err); !ok {
+			return err
+		}
+		if further {
+			failures, pause = 0, firstPause
+			continue
+		}
+		if failures == maxFailures {
+			return fmt.Errorf("%w (asked %d times)", err, failures)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; %w", context.Cause(ctx), err)
+		case <-time.After(pause):
+			pause *= 2
+		}
+	}
+}
+
+// get asks for a file from a byte on. The answer has status 200, 206, or 416 if the file ends there.
+func (s *Source) get(ctx context.Context, upstream string, from int64) (*http.Response, error) {
+	ctx, watch := newWatch(ctx, cmp.Or(s.Idle, defaultIdle))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.locate(upstream), nil)
+	if err != nil {
+		watch.stop()
+		return nil, fmt.Errorf("request %s: %w", s.shown(upstream), err)
+	}
+	// Digests are of the file as it is, not of what it is packed in on the way.
+	request.Header.Set("Accept-Encoding", "identity")
+	if from > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	}
+	client := s.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		err = watch.explain(err)
+		watch.stop()
+		return nil, err
+	}
+	response.Body = &watchedBody{watch: watch, body: response.Body, shown: s.shown(upstream)}
+	if err := s.check(response, upstream); err != nil {
+		return nil, errors.Join(err, response.Body.Close())
+	}
+	return response, nil
+}
+
+func (s *Source) check(response *http.Response, upstream string) error {
+	get := "get " + s.shown(upstream) + ": " + response.Status
+	switch code := response.StatusCode; {
+	case code == http.StatusOK, code == http.StatusPartialContent:
+		if strings.HasPrefix(response.Header.Get("Content-Type"), "text/html") {
+			return fmt.Errorf("get %s: the answer is a web page, not the file: a proxy or a login page may be in the way, or %s", s.shown(upstream), s.advice("has no such file"))
+		}
+		return nil
+	case code == http.StatusRequestedRangeNotSatisfiable:
+		return nil
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return fmt.Errorf("%s: %s", get, s.advice("has no such file"))
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+		return fmt.Errorf("%s: allow it there, or put user and password into the URL of the mirror or proxy", get)
+	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= http.StatusInternalServerError:
+		return interruption{errors.New(get)}
+	default:
+		return errors.New(get)
+	}
+}
+
+// watch ends a request whose server is silent.
+type watch struct {
+	ctx    context.Context //nolint:containedctx // it is the request's
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	idle   time.Duration
+}
+
+func newWatch(ctx context.Context, idle time.Duration) (context.Context, *watch) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	silence := interruption{fmt.Errorf("the server sent nothing for %s", idle)}
+	return ctx, &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(idle, func() { cancel(silence) }), idle: idle}
+}
+
+func (w *watch) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// explain says what an error of the network is due to, and whether to ask again.
+func (w *watch) explain(err error) error {
+	switch cause, silent := errors.AsType[interruption](context.Cause(w.ctx)); {
+	case silent:
+		return fmt.Errorf("%w: %w", cause, err)
+	case w.ctx.Err() != nil:
+		return err
+	default:
+		return interruption{err}
+	}
+}
+
+// watchedBody is an answer's body. Only the time in which it is waited for counts.
+type watchedBody struct {
+	*watch
+	body  io.ReadCloser
+	shown string
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.timer.Reset(b.idle)
+	n, err := b.body.Read(p)
+	b.timer.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("get %s: %w", b.shown, b.explain(err))
+	}
+	return n, err
+}
+
+func (b *watchedBody) Close() error {
+	b.stop()
+	return b.body.Close()
+}

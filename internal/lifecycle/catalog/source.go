@@ -1,0 +1,130 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// defaultIdle is how long a server may send nothing.
+	defaultIdle = 30 * time.Second
+	// maxChecksums bounds what is read of a checksum file.
+	maxChecksums = 1 << 20
+)
+
+// Source gets files: from upstream or from a mirror, once, and keeps them.
+type Source struct {
+	// Base is the URL of a mirror. A file's URL there is the base and the URL upstream without its scheme. Without it, files
+	// come from upstream.
+	Base string
+	// Dir keeps files by digest. Processes may share it.
+	Dir string
+	// Client makes the requests. The default takes proxies from the environment.
+	Client *http.Client
+	// Idle is how long a server may send nothing before it is asked again. The default is 30 seconds.
+	Idle time.Duration
+}
+
+// Resolve finds the digest of each file, by its key: that of the catalogue, else the one that is published beside the file.
+// A checksum file is asked for once.
+func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, error) {
+	published := map[string]func() (string, error){}
+	for _, f := range files {
+		if f.Digest == "" && published[f.ChecksumURL] == nil {
+			published[f.ChecksumURL] = sync.OnceValues(func() (string, error) { return s.read(ctx, f.ChecksumURL) })
+		}
+	}
+	digests, errs := make([]string, len(files)), make([]error, len(files))
+	var group sync.WaitGroup
+	for i, f := range files {
+		if f.Digest != "" {
+			digests[i] = f.Digest
+			continue
+		}
+		group.Go(func() {
+			text, err := published[f.ChecksumURL]()
+			if err == nil {
+				digests[i], err = s.find(text, f)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("find the digest of %s: %w", f.Key(), err)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	resolved := make(map[string]string, len(files))
+	for i, f := range files {
+		resolved[f.Key()] = digests[i]
+	}
+	return resolved, nil
+}
+
+var checksumLine = regexp.MustCompile(`^([0-9a-fA-F]{64})(?:\s+\*?(\S+))?\s*$`)
+
+// find reads a file's digest from its checksum file: lines of digest and name, or nothing but a digest.
+func (s *Source) find(text string, f File) (string, error) {
+	name := path.Base(f.URL)
+	for line := range strings.Lines(text) {
+		found := checksumLine.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		alone := found[2] == "" && len(strings.Fields(text)) == 1
+		if alone || path.Base(found[2]) == name {
+			return "sha256:" + strings.ToLower(found[1]), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no SHA-256 of %s: %s", s.shown(f.ChecksumURL), name, s.advice("has the wrong file there"))
+}
+
+// read gets a small file.
+func (s *Source) read(ctx context.Context, upstream string) (string, error) {
+	var text []byte
+	err := persist(ctx, func() (bool, error) {
+		response, err := s.get(ctx, upstream, 0)
+		if err != nil {
+			return false, err
+		}
+		text, err = io.ReadAll(io.LimitReader(response.Body, maxChecksums))
+		return false, errors.Join(err, response.Body.Close())
+	})
+	return string(text), err
+}
+
+// locate is where a file is asked for.
+func (s *Source) locate(upstream string) string {
+	if s.Base == "" {
+		return upstream
+	}
+	_, rest, _ := strings.Cut(upstream, "://")
+	return strings.TrimRight(s.Base, "/") + "/" + rest
+}
+
+// shown is the same for messages, without a password.
+func (s *Source) shown(upstream string) string {
+	u, err := url.Parse(s.locate(upstream))
+	if err != nil {
+		return upstream
+	}
+	return u.Redacted()
+}
+
+// advice says who to look at.
+func (s *Source) advice(fault string) string {
+	if s.Base == "" {
+		return "upstream " + fault + ", or the catalogue has the wrong URL"
+	}
+	return "the mirror " + fault + "; its layout is that of the upstream URLs without their scheme"
+}

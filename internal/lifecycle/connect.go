@@ -1,0 +1,290 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/facts"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// maxDials bounds how many hosts are dialled at a time.
+const maxDials = 64
+
+// connection is a host that was reached.
+type connection struct {
+	name   string
+	target host.Target
+	dialer host.Dialer
+	trips  atomic.Int32
+	log    io.WriteCloser // nil when nothing is recorded
+
+	mu   sync.Mutex
+	conn host.Conn
+
+	serving *serving
+}
+
+// run runs a command on the host and counts the round trip.
+func (c *connection) run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	c.trips.Add(1)
+	return c.current().Run(ctx, argv, stdin, stdout)
+}
+
+func (c *connection) current() host.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn
+}
+
+// again connects anew after a connection was lost.
+func (c *connection) again(ctx context.Context) error {
+	conn, err := c.dialer.Dial(ctx, c.target)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	old := c.conn
+	c.conn = conn
+	c.mu.Unlock()
+	old.Close() //nolint:errcheck // it is lost
+	return nil
+}
+
+func (c *connection) close() {
+	if c.serving != nil {
+		c.serving.end()
+	}
+	c.current().Close() //nolint:errcheck // nothing is lost with it
+	if c.log != nil {
+		c.log.Close() //nolint:errcheck // a log
+	}
+}
+
+// note writes a line to the host's log.
+func (c *connection) note(format string, args ...any) {
+	if c.log != nil {
+		fmt.Fprintf(c.log, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), fmt.Sprintf(format, args...)) //nolint:errcheck // a log
+	}
+}
+
+// survey connects to hosts, all at once, and asks for their facts. A host that cannot be reached is noted as such; any
+// other error ends it.
+func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
+	var mu sync.Mutex
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxDials)
+	for _, h := range hosts {
+		if r.conns[h.Name] != nil {
+			continue
+		}
+		group.Go(func() error {
+			c, f, err := r.connect(gctx, h)
+			var gone *host.Unreachable
+			mu.Lock()
+			defer mu.Unlock()
+			if c != nil {
+				r.conns[h.Name] = c
+			}
+			switch {
+			case errors.As(err, &gone):
+				r.unreachable[h.Name] = err
+			case err != nil:
+				return err
+			default:
+				r.facts[h.Name] = f
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// connect connects to one host and asks for its facts.
+func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection, plan.Facts, error) {
+	target, err := r.Target(ctx, h)
+	if err != nil {
+		return nil, plan.Facts{}, fmt.Errorf("host %s: %w", h.Name, err)
+	}
+	conn, err := r.Dialer.Dial(ctx, target)
+	if err != nil {
+		return nil, plan.Facts{}, err
+	}
+	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn}
+	if r.op != nil {
+		if c.log, err = r.Store.Log(r.op.Name, h.Name); err != nil {
+			return c, plan.Facts{}, err
+		}
+		c.note("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
+	}
+	var out bytes.Buffer
+	asked := time.Now()
+	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath)), &out); err != nil {
+		return c, plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
+	}
+	f, err := facts.Parse(out.Bytes(), asked, time.Now())
+	if err != nil {
+		return c, plan.Facts{}, fmt.Errorf("host %s: read its facts: %w", h.Name, err)
+	}
+	return c, f, nil
+}
+
+// refuseUnreachable returns an error if any host was not reached.
+func (r *run) refuseUnreachable() error {
+	var errs []error
+	for _, name := range sortedKeys(r.unreachable) {
+		errs = append(errs, r.unreachable[name])
+	}
+	return errors.Join(errs...)
+}
+
+// unreachableFindings are the findings about hosts that were not reached.
+func (r *run) unreachableFindings() []plan.Finding {
+	var findings []plan.Finding
+	for _, name := range sortedKeys(r.unreachable) {
+		findings = append(findings, plan.Finding{
+			Host: name, Check: "reachable", Severity: plan.SeverityError,
+			Message: r.unreachable[name].Error(), Fix: "what is on the host is unknown until it answers",
+		})
+	}
+	return findings
+}
+
+// StepError is a step that failed on a host.
+type StepError struct {
+	Host, Step, Message string
+	// final errors do not go away by trying again.
+	final   bool
+	missing []string
+}
+
+// Error names the host and the step.
+func (e *StepError) Error() string {
+	if e.Step == "" {
+		return fmt.Sprintf("host %s: %s", e.Host, e.Message)
+	}
+	return fmt.Sprintf("host %s: %s: %s", e.Host, e.Step, e.Message)
+}
+
+// lease that each request carries.
+func (r *run) lease() plan.Lease {
+	return plan.Lease{Operation: r.op.Name, Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: time.Now().Add(leaseTime)}
+}
+
+// request has the agent of a host do something, and records what it says.
+func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) error {
+	req.Cluster, req.ClusterID, req.Version = r.Cluster, r.state.Keys.ID(), r.spec.Kubernetes.Version
+	req.Lease = r.lease()
+	line, err := json.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("host %s: marshal the request: %w", c.name, err)
+	}
+	read, write := io.Pipe()
+	said := make(chan error, 1)
+	go func() {
+		err := r.listen(c, read)
+		read.CloseWithError(err) //nolint:errcheck // always nil
+		said <- err
+	}()
+	stdin := io.MultiReader(append([]io.Reader{bytes.NewReader(append(line, '\n'))}, streams...)...)
+	ran := c.run(ctx, []string{node.AgentPath, "node", "apply"}, stdin, write)
+	write.Close() //nolint:errcheck // always nil
+	heard := <-said
+	var step *StepError
+	if errors.As(heard, &step) {
+		return heard
+	}
+	if ran != nil {
+		return ran
+	}
+	return heard
+}
+
+// listen reads the events of the agent until it ends.
+func (r *run) listen(c *connection, events io.Reader) error {
+	decoder := json.NewDecoder(events)
+	var failed error
+	held := false
+	for {
+		var e node.Event
+		err := decoder.Decode(&e)
+		switch {
+		case errors.Is(err, io.EOF) && failed == nil && !held:
+			return fmt.Errorf("host %s: the agent ended without a word", c.name)
+		case errors.Is(err, io.EOF):
+			return failed
+		case err != nil:
+			return errors.Join(failed, fmt.Errorf("host %s: read what the agent says: %w", c.name, err))
+		}
+		held = true
+		c.note("%s %s %s", e.State, e.Step, e.Message)
+		if e.LeaseHeld != nil {
+			l := e.LeaseHeld
+			failed = &StepError{Host: c.name, final: true, Message: fmt.Sprintf(
+				"operation %s, run by %s, works on this host until %s at least: wait for it, or cancel it there; if it was killed, resume it",
+				l.Operation, l.Holder, l.Expires.UTC().Format(time.RFC3339))}
+			continue
+		}
+		if e.State == lifecyclev1alpha1.StepFailed {
+			failed = &StepError{Host: c.name, Step: e.Step, Message: e.Message, missing: e.Missing}
+		}
+		if e.Step == "" {
+			continue
+		}
+		record := lifecyclev1alpha1.StepRecord{Host: c.name, ID: e.Step, State: e.State, InputHash: e.InputHash, Message: e.Message}
+		if e.State == lifecyclev1alpha1.StepRunning {
+			record.Started = metav1.NewMicroTime(e.Time)
+		} else {
+			record.Finished = metav1.NewMicroTime(e.Time)
+		}
+		r.rec.step(record)
+	}
+}
+
+// retry does something on a host until it succeeds, has failed too often, or cannot succeed.
+func (r *run) retry(ctx context.Context, c *connection, do func(context.Context) error) error {
+	for attempt := int32(1); ; attempt++ {
+		err := do(ctx)
+		if err == nil {
+			return nil
+		}
+		var step *StepError
+		final := errors.As(err, &step) && step.final
+		if final || attempt >= r.attempts() || ctx.Err() != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.As(err, &step) {
+				return cause
+			}
+			return err
+		}
+		c.note("attempt %d failed: %v", attempt, err)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Duration(attempt) * time.Second): // what failed is given time to come back
+		}
+		var gone *host.Unreachable
+		if errors.As(err, &gone) {
+			if e := c.again(ctx); e != nil {
+				return e
+			}
+		}
+	}
+}

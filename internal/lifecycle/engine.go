@@ -1,0 +1,421 @@
+// Package lifecycle builds, changes and removes Kubernetes clusters on Linux hosts.
+//
+// An Engine asks the hosts for their facts, has package plan make a plan of them and the spec, and has the agent of each
+// host (package node) do the steps that differ. It decides nothing about what is on a host, and nothing it does needs more
+// than the hosts and a Store: every run is an Operation, whose record is kept as it goes on and which can be resumed by
+// any process that has the Store.
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// Engine builds, changes and removes one cluster.
+type Engine struct {
+	// Cluster is its name.
+	Cluster string
+	// Store keeps what is known of the cluster, and the records of the runs.
+	Store Store
+	// Dialer connects to hosts, with what Target says.
+	Dialer host.Dialer
+	Target func(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error)
+	// ExternalEtcd reads the keys of an etcd that is not ours. It is asked only if the spec names one.
+	ExternalEtcd func(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error)
+	// Catalog of versions.
+	Catalog *catalog.Catalog
+	// Source of the release files, given the base URL of the spec.
+	Source func(base string) *catalog.Source
+	// Agent returns the file of our agent for an architecture.
+	Agent func(arch string) (path string, err error)
+	// Fetch reads a manifest or an archive of a chart.
+	Fetch func(ctx context.Context, url string) ([]byte, error)
+	// Connect makes the configuration of a client of the API server that a host runs. Unset, it goes through the host.
+	Connect func(c host.Conn, port int32, keys pki.Bundle) *rest.Config
+	// Progress is told each change of the record, in order. It may be nil.
+	Progress func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
+	// Holder says in leases who runs this.
+	Holder string
+	// Built is told the kubeconfig of a cluster once its API server answers and its objects are applied. It may be nil.
+	Built func(ctx context.Context, kubeconfig []byte) error
+}
+
+// Errors of runs that ended before they were done. The record says the same.
+var (
+	// ErrPaused: the run was paused, or interrupted; it can be resumed.
+	ErrPaused = errors.New("paused")
+	// ErrCanceled: the run was canceled.
+	ErrCanceled = errors.New("canceled")
+)
+
+// InvalidError is a spec, or a change of it, that is refused.
+type InvalidError struct{ Problems []string }
+
+// Error lists the problems, one in a line.
+func (e *InvalidError) Error() string {
+	if len(e.Problems) == 1 {
+		return e.Problems[0]
+	}
+	return fmt.Sprintf("%d problems:\n  %s", len(e.Problems), strings.Join(e.Problems, "\n  "))
+}
+
+// PreflightError is what stands in the way on the hosts.
+type PreflightError struct{ Findings []plan.Finding }
+
+// Error lists the findings with their fixes, one in a line.
+func (e *PreflightError) Error() string {
+	lines := make([]string, 0, len(e.Findings))
+	for _, f := range e.Findings {
+		lines = append(lines, fmt.Sprintf("host %s: %s; %s", f.Host, f.Message, f.Fix))
+	}
+	return "the hosts are not ready:\n  " + strings.Join(lines, "\n  ")
+}
+
+// Preflight looks at the hosts and says what stands in the way. Nothing is changed, except that a short file is written and
+// removed to time the disk.
+func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision) ([]plan.Finding, error) {
+	r, err := e.begin(ctx, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+		return nil, err
+	}
+	findings := r.unreachableFindings()
+	if len(r.facts) == 0 {
+		return findings, nil
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(findings, plan.Preflight(in)...), nil
+}
+
+// Plan says what a run with this spec would change. Nothing is changed.
+func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
+	r, err := e.begin(ctx, spec, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.close()
+	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+		return nil, nil, err
+	}
+	if err := r.refuseUnreachable(); err != nil {
+		return nil, nil, err
+	}
+	if err := r.makePlan(ctx); err != nil {
+		return nil, nil, err
+	}
+	return r.plan, r.changes, nil
+}
+
+// Run runs an Operation that Store has: a new one, or one that was paused, interrupted, killed or has failed. Of a new one
+// spec is what the cluster is to be; a resumed one takes up the spec that it was started with.
+func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (err error) {
+	unlock, err := e.Store.Lock(ctx, e.Cluster)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if d := op.Spec.Deadline; d != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d.Duration, fmt.Errorf("the deadline of %s has passed", d.Duration))
+		defer cancel()
+	}
+	rec := newRecorder(e, op)
+	if err := rec.start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = rec.finish(context.WithoutCancel(ctx), err) }()
+
+	if spec == nil || op.Status.Attempt > 1 {
+		state, err := e.Store.Load(ctx, e.Cluster)
+		if err != nil {
+			return err
+		}
+		if state != nil && state.Wanted != nil {
+			spec = state.Wanted
+		}
+	}
+	if spec == nil {
+		return fmt.Errorf("operation %s: nothing is kept of what it was to do; start a new one", op.Name)
+	}
+	r, err := e.begin(ctx, spec, rec)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	logr.FromContextOrDiscard(ctx).Info("operation runs", "operation", op.Name, "action", op.Spec.Action, "attempt", op.Status.Attempt)
+	switch op.Spec.Action {
+	case lifecyclev1alpha1.ActionDelete:
+		return r.remove(ctx)
+	case lifecyclev1alpha1.ActionDeleteNode:
+		return r.removeHosts(ctx)
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
+		return r.bring(ctx)
+	}
+	return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
+}
+
+// run is one run of the engine.
+type run struct {
+	*Engine
+	rec   *recorder
+	op    *lifecyclev1alpha1.Operation
+	spec  *clusterv1alpha1.Provision
+	roles map[clusterv1alpha1.Role][]string
+	state *State
+
+	conns       map[string]*connection
+	facts       map[string]plan.Facts
+	unreachable map[string]error
+
+	files   map[string]catalog.File // by digest
+	plan    *plan.Plan
+	changes *plan.Changes
+}
+
+// begin checks the spec and loads the state. Without a recorder the run only looks.
+func (e *Engine) begin(ctx context.Context, spec *clusterv1alpha1.Provision, rec *recorder) (*run, error) {
+	spec = spec.DeepCopy()
+	plan.Default(e.Cluster, spec)
+	state, err := e.Store.Load(ctx, e.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	if state == nil {
+		state = &State{Cluster: e.Cluster, Keys: pki.Bundle{}, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{}}
+	}
+	var problems []string
+	for _, p := range plan.Validate(e.Cluster, spec) {
+		// A cluster that lost a member has to be changed while its count is even.
+		if state.Applied != nil && p.Type == plan.EvenEtcd {
+			continue
+		}
+		problems = append(problems, p.Error())
+	}
+	if state.Applied != nil {
+		for _, p := range plan.ValidateUpdate(state.Applied, spec) {
+			problems = append(problems, p.Error())
+		}
+	}
+	if len(problems) > 0 {
+		return nil, &InvalidError{Problems: problems}
+	}
+	roles, err := plan.Expand(spec.RoleGroups)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{
+		Engine: e, rec: rec, spec: spec, roles: roles, state: state,
+		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, unreachable: map[string]error{},
+		files: map[string]catalog.File{},
+	}
+	if rec != nil {
+		r.op = rec.op
+	}
+	return r, nil
+}
+
+func (r *run) close() {
+	for _, c := range r.conns {
+		c.close()
+	}
+}
+
+// input gathers what the plan depends on. Keys that are missing are minted; they are kept only when the run changes
+// something.
+func (r *run) input(ctx context.Context) (plan.Input, error) {
+	in := plan.Input{
+		Name: r.Cluster, Spec: r.spec, Facts: r.facts, Keys: r.state.Keys,
+		Files: map[string][]catalog.File{}, Digests: r.state.Digests, Images: map[string]string{},
+		EtcdBootstrap: r.state.EtcdBootstrap,
+	}
+	if _, err := r.state.Keys.Ensure(time.Now(), plan.Authorities(), plan.Keys(), plan.Leaves(r.Cluster, r.spec)); err != nil {
+		return in, fmt.Errorf("mint the keys of cluster %s: %w", r.Cluster, err)
+	}
+	version := r.spec.Kubernetes.Version
+	var missing []catalog.File
+	for _, f := range r.facts {
+		if _, ok := in.Files[f.Arch]; ok {
+			continue
+		}
+		files, err := r.Catalog.Files(version, f.Arch, plan.FileNames...)
+		if err != nil {
+			return in, err
+		}
+		in.Files[f.Arch] = files
+		for _, file := range files {
+			if r.state.Digests[file.Key()] == "" {
+				missing = append(missing, file)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		digests, err := r.Source(r.spec.Source).Resolve(ctx, missing)
+		if err != nil {
+			return in, err
+		}
+		for key, digest := range digests {
+			r.state.Digests[key] = digest
+		}
+	}
+	for _, files := range in.Files {
+		for _, file := range files {
+			r.files[r.state.Digests[file.Key()]] = file
+		}
+	}
+	for _, name := range plan.ImageNames {
+		image, err := r.Catalog.Image(version, name)
+		if err != nil {
+			return in, err
+		}
+		in.Images[name] = image
+	}
+	if x := r.spec.Etcd.External; x != nil {
+		keys, err := r.ExternalEtcd(ctx, *x)
+		if err != nil {
+			return in, err
+		}
+		in.ExternalEtcd = keys
+	}
+	return in, nil
+}
+
+// makePlan makes the plan for all hosts that were reached, and how they differ from it.
+func (r *run) makePlan(ctx context.Context) error {
+	r.fixEtcdBootstrap()
+	in, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	var blocking []plan.Finding
+	for _, f := range plan.Preflight(in) {
+		if f.Severity == plan.SeverityError {
+			blocking = append(blocking, f)
+		}
+	}
+	if len(blocking) > 0 {
+		return &PreflightError{Findings: blocking}
+	}
+	if r.plan, err = plan.Make(in); err != nil {
+		return err
+	}
+	r.changes = plan.Diff(r.plan, r.facts, nil)
+	return nil
+}
+
+// fixEtcdBootstrap fixes for each new etcd host how its etcd starts: the hosts of a new cluster together, later ones by
+// joining those that are there.
+func (r *run) fixEtcdBootstrap() {
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		return
+	}
+	hosts := r.roles[clusterv1alpha1.RoleEtcd]
+	fresh := len(r.state.EtcdBootstrap) == 0
+	var members []string
+	for _, h := range hosts {
+		if _, ok := r.state.EtcdBootstrap[h]; ok {
+			members = append(members, h)
+		}
+	}
+	for _, h := range hosts {
+		switch _, ok := r.state.EtcdBootstrap[h]; {
+		case ok:
+		case fresh:
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: slices.Clone(hosts)}
+		default:
+			members = append(members, h)
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: slices.Clone(members), Join: true}
+		}
+	}
+}
+
+// has reports whether a host has a role.
+func (r *run) has(name string, role clusterv1alpha1.Role) bool {
+	return slices.Contains(r.roles[role], name)
+}
+
+// bring makes the hosts what the spec says.
+func (r *run) bring(ctx context.Context) error {
+	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	if r.state.Applied != nil {
+		for _, h := range r.state.Applied.Hosts {
+			known[h.Name] = true
+		}
+	}
+	// A host that is part of the cluster and cannot be reached is unknown: it stays as it is, and the others are
+	// brought on. One that is new has to be there.
+	var left []string
+	for _, name := range sortedKeys(r.unreachable) {
+		if !known[name] {
+			return r.unreachable[name]
+		}
+		left = append(left, r.unreachable[name].Error())
+	}
+	if err := r.makePlan(ctx); err != nil {
+		return err
+	}
+	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.Attempt <= 1 {
+		return fmt.Errorf("the plan is %s now, not %s: the hosts or the spec have changed since it was shown; look at it again with %q",
+			r.changes.Hash, want, "orrery cluster plan")
+	}
+	r.op.Status.PlanHash = r.changes.Hash
+	r.state.Wanted = r.spec
+	if err := r.Store.Save(ctx, r.state); err != nil {
+		return err
+	}
+	r.rec.plan(r.plan, r.changes)
+	if err := r.converge(ctx); err != nil {
+		return err
+	}
+	if len(left) > 0 && r.op.Spec.Action != lifecyclev1alpha1.ActionAddNode {
+		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
+			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
+	}
+	r.state.Applied = r.spec
+	return r.Store.Save(ctx, r.state)
+}
+
+func sortedKeys[M ~map[string]V, V any](m M) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// attempts is how often a step is tried.
+func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
+
+// leaseTime is how long a host stays ours after it was last spoken to. While the agent works it holds a lock beside, so this
+// need only be longer than the pause between two stages.
+const leaseTime = 2 * time.Minute
+
+func now() *metav1.MicroTime {
+	t := metav1.NowMicro()
+	return &t
+}

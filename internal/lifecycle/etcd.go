@@ -1,0 +1,212 @@
+package lifecycle
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// etcdTimeout bounds one question to etcd.
+const etcdTimeout = 5 * time.Second
+
+// etcd connects to the etcd that a host runs, through the host.
+func (r *run) etcd(name string) (*clientv3.Client, error) {
+	c := r.conns[name]
+	if c == nil {
+		return nil, fmt.Errorf("etcd of host %s: the host was not reached", name)
+	}
+	client, authority := r.state.Keys[plan.LeafEtcdAdmin], r.state.Keys[plan.AuthorityEtcd]
+	cert, err := tls.X509KeyPair(client.Cert, client.Key)
+	if err != nil {
+		return nil, fmt.Errorf("etcd client key: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.Cert)
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(r.spec.Etcd.Port)))
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{"https://" + address},
+		TLS:         &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12},
+		DialTimeout: etcdTimeout,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return c.current().Dial(ctx, "tcp", address)
+		})},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd of host %s: %w", name, err)
+	}
+	return cli, nil
+}
+
+// members lists the members of etcd as a host that has one sees them; the host is tried in turn until one answers.
+func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []*etcdserverpb.Member, error) {
+	var errs []error
+	for _, name := range hosts {
+		if r.conns[name] == nil {
+			continue
+		}
+		cli, err := r.etcd(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		// A linearizable list needs a quorum, so an answer is true.
+		qctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+		list, err := cli.MemberList(qctx)
+		cancel()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("etcd of host %s: %w", name, err), cli.Close())
+			continue
+		}
+		return cli, list.Members, nil
+	}
+	return nil, nil, fmt.Errorf("etcd has no quorum, or none of its hosts answers: nothing is changed; start the members again, or restore a snapshot: %w", errors.Join(errs...))
+}
+
+// joinEtcd adds a host to etcd as a learner, starts it, and promotes it once it has caught up.
+func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Context) error) error {
+	others := slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
+	cli, members, err := r.members(ctx, others)
+	if err != nil {
+		return err
+	}
+	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	peer := r.peerURL(name)
+	var id uint64
+	learner := true
+	for _, m := range members {
+		if slices.Contains(m.PeerURLs, peer) {
+			id, learner = m.ID, m.IsLearner
+		}
+	}
+	if id == 0 {
+		actx, cancel := context.WithTimeout(ctx, etcdTimeout)
+		defer cancel()
+		added, err := cli.MemberAddAsLearner(actx, []string{peer})
+		if err != nil {
+			return fmt.Errorf("add the etcd of host %s: %w", name, err)
+		}
+		id = added.Member.ID
+	}
+	if !learner {
+		return start(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	started := make(chan error, 1)
+	go func() { started <- start(ctx) }()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-started:
+			return err // the probe of the stage fails as long as the member is a learner
+		case <-tick.C:
+		}
+		pctx, stop := context.WithTimeout(ctx, etcdTimeout)
+		_, err := cli.MemberPromote(pctx, id)
+		stop()
+		if err == nil || errors.Is(err, rpctypes.ErrMemberNotLearner) {
+			return <-started
+		}
+	}
+}
+
+// removable says whether etcd keeps its quorum without some of its members, given as hosts. Members whose hosts are gone
+// and that do not answer count as lost.
+func (r *run) removable(ctx context.Context, members []*etcdserverpb.Member, leaving []string) error {
+	var rest, healthy int
+	var sick []string
+	for _, m := range members {
+		if r.memberLeaves(m, leaving) {
+			continue
+		}
+		if m.IsLearner {
+			continue
+		}
+		rest++
+		if err := r.memberHealthy(ctx, m); err != nil {
+			sick = append(sick, memberName(m)+": "+err.Error())
+			continue
+		}
+		healthy++
+	}
+	if need := rest/2 + 1; rest == 0 || healthy < need {
+		return fmt.Errorf("etcd would lose its quorum: of the %d members that would stay %d answer, and %d are needed (%s); bring members back or add new ones first",
+			rest, healthy, need, strings.Join(sick, "; "))
+	}
+	return nil
+}
+
+// memberHealthy asks a member itself.
+func (r *run) memberHealthy(ctx context.Context, m *etcdserverpb.Member) error {
+	name := r.memberHost(m)
+	if r.conns[name] == nil {
+		return errors.New("its host was not reached")
+	}
+	cli, err := r.etcd(name)
+	if err != nil {
+		return err
+	}
+	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	_, err = cli.Get(ctx, "health")
+	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("it does not answer: %w", err)
+	}
+	return nil
+}
+
+func memberName(m *etcdserverpb.Member) string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return strings.Join(m.PeerURLs, ",")
+}
+
+// memberHost is the host of a member, by its peer URL.
+func (r *run) memberHost(m *etcdserverpb.Member) string {
+	for name := range r.state.EtcdBootstrap {
+		if slices.Contains(m.PeerURLs, r.peerURL(name)) {
+			return name
+		}
+	}
+	return m.Name
+}
+
+func (r *run) memberLeaves(m *etcdserverpb.Member, leaving []string) bool {
+	return slices.Contains(leaving, r.memberHost(m))
+}
+
+// peerURL is the peer URL of a host of the spec, or of the spec that was applied last.
+func (r *run) peerURL(name string) string {
+	specs := []*clusterv1alpha1.Provision{r.spec, r.state.Applied}
+	for _, s := range specs {
+		if s == nil {
+			continue
+		}
+		for _, h := range s.Hosts {
+			if h.Name == name {
+				u := url.URL{Scheme: "https", Host: net.JoinHostPort(plan.NodeAddress(h), strconv.Itoa(int(r.spec.Etcd.PeerPort)))}
+				return u.String()
+			}
+		}
+	}
+	return ""
+}

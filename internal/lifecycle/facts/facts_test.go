@@ -1,0 +1,304 @@
+package facts_test
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/lifecycle/facts"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// shells are those that hosts have.
+var shells = map[string][]string{
+	"Dash":    {"dash"},
+	"Bash":    {"bash"},
+	"BashSh":  {"bash", "--posix"},
+	"Busybox": {"busybox", "sh"},
+}
+
+// gather runs the script as the engine does: it is the standard input of the shell.
+func gather(t *testing.T, agent string, argv ...string) plan.Facts {
+	t.Helper()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(facts.Script(agent))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	asked := time.Now()
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", argv, err, stderr.String())
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("%v complains: %s", argv, stderr.String())
+	}
+	f, err := facts.Parse(output, asked, time.Now())
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", argv, err, output)
+	}
+	return f
+}
+
+func TestFactsOfThisMachine(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uname unix.Utsname
+	if err := unix.Uname(&uname); err != nil {
+		t.Fatal(err)
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs("/var/lib", &disk); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadDir("/var/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, argv := range shells {
+		t.Run(name, func(t *testing.T) {
+			f := gather(t, "/nonexistent", argv...)
+			type known struct {
+				UID                          int
+				Hostname, BootID, Arch, Kern string
+				CPUs                         int
+			}
+			want := known{os.Getuid(), hostname, strings.TrimSpace(string(bootID)), runtime.GOARCH, unix.ByteSliceToString(uname.Release[:]), runtime.NumCPU()}
+			got := known{f.UID, f.Hostname, f.BootID, f.Arch, f.Kernel, f.CPUs}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if !slices.Contains(f.Listening, port) {
+				t.Errorf("port %d is not among those listened on: %v", port, f.Listening)
+			}
+			if who := f.Listeners[port]; !strings.HasSuffix(who, "(pid "+strconv.Itoa(os.Getpid())+")") {
+				t.Errorf("port %d is said to be of %q", port, who)
+			}
+			i := slices.IndexFunc(f.Links, func(l plan.Link) bool { return l.Name == "lo" })
+			if i < 0 || !slices.Contains(f.Links[i].Addresses, "127.0.0.1/8") || f.Links[i].MTU < 1500 {
+				t.Errorf("the loopback is not among %v", f.Links)
+			}
+			if !slices.Contains(f.Tools, "bash") || !slices.Contains(f.Controllers, "memory") || f.CgroupVersion == 0 {
+				t.Errorf("tools %v, controllers %v, cgroup version %d", f.Tools, f.Controllers, f.CgroupVersion)
+			}
+			if f.MemoryBytes < 1<<28 || f.DiskFreeBytes <= 0 || f.DiskFreeBytes > int64(disk.Blocks)*disk.Bsize {
+				t.Errorf("memory %d, disk %d", f.MemoryBytes, f.DiskFreeBytes)
+			}
+			if f.Agent != "" || f.AgentError != "" {
+				t.Errorf("an agent that is not there says %q %q", f.Agent, f.AgentError)
+			}
+			if off := f.ClockOffset.Abs(); off > f.RoundTrip/2+10*time.Millisecond {
+				t.Errorf("our own clock is off by %s, round trip %s", f.ClockOffset, f.RoundTrip)
+			}
+		})
+	}
+	after, err := os.ReadDir("/var/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(before) != len(after) {
+		t.Errorf("/var/lib had %v and has %v", before, after)
+	}
+}
+
+// altered runs the script in namespaces of its own, after a preparation that may write to /etc, /var/lib and /run.
+func altered(t *testing.T, preparation, agent string, argv ...string) plan.Facts {
+	t.Helper()
+	setup := filepath.Join(t.TempDir(), "setup")
+	content := `set -eu
+for dir in /var/lib /run /etc; do mount -t tmpfs tmpfs $dir; done
+` + preparation + `
+exec "$@"
+`
+	if err := os.WriteFile(setup, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unshare := []string{"unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"}
+	if os.Getuid() != 0 {
+		unshare = append(unshare, "--map-root-user")
+	}
+	return gather(t, agent, append(append(unshare, "dash", setup), argv...)...)
+}
+
+func TestFactsOfAlteredHosts(t *testing.T) {
+	dir := t.TempDir()
+	agent := filepath.Join(dir, "it's an agent")
+	write := func(content string) func(t *testing.T) {
+		return func(t *testing.T) {
+			t.Helper()
+			if err := os.WriteFile(agent, []byte("#!/bin/sh\n"+content), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	blob := strings.Repeat("0123456789abcdef", 4)
+	cases := map[string]struct {
+		prepare     string
+		agent       func(t *testing.T)
+		want        plan.Facts
+		wantFields  []string
+		allLeftover bool
+	}{
+		"Debian": {
+			prepare: `printf 'PRETTY_NAME="Debian"\nVERSION_ID="12"\nID=debian\n' >/etc/os-release
+echo 3d1219c7c4c5404aaa1f6d2a48adfda4 >/etc/machine-id; hostname node1`,
+			want:       plan.Facts{Hostname: "node1", MachineID: "3d1219c7c4c5404aaa1f6d2a48adfda4", OS: "debian", OSVersion: "12"},
+			wantFields: []string{"Hostname", "MachineID", "OS", "OSLike", "OSVersion", "Listening", "Leftovers", "Init", "Firewall"},
+		},
+		"Rocky": {
+			prepare:    `printf 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n' >/etc/os-release; mkdir -p /run/systemd/system`,
+			want:       plan.Facts{OS: "rocky", OSLike: []string{"rhel", "centos", "fedora"}, OSVersion: "9.4", Init: "systemd"},
+			wantFields: []string{"OS", "OSLike", "OSVersion", "Init"},
+		},
+		"Nothing": {
+			want:       plan.Facts{},
+			wantFields: []string{"MachineID", "Init", "Swaps", "SELinux", "Firewall", "Listening", "Blobs"},
+		},
+		"Swap": {
+			prepare: `printf 'Filename\tType\tSize\tUsed\tPriority\n/dev/sda2 partition 1 0 -2\n/swap\\040file file 1 0 -3\n' >/run/swaps
+mount --bind /run/swaps /proc/swaps`,
+			want:       plan.Facts{Swaps: []string{"/dev/sda2", `/swap\040file`}},
+			wantFields: []string{"Swaps"},
+		},
+		"Firewall": {
+			prepare:    `mkdir /etc/ufw; printf '# on\nENABLED=yes\n' >/etc/ufw/ufw.conf`,
+			want:       plan.Facts{Firewall: "ufw"},
+			wantFields: []string{"Firewall"},
+		},
+		"Resolver": {
+			prepare:    `echo nameserver 127.0.0.53 >/etc/resolv.conf; mkdir -p /run/systemd/resolve; echo nameserver 10.0.0.1 >/run/systemd/resolve/resolv.conf`,
+			want:       plan.Facts{ResolvConf: "/run/systemd/resolve/resolv.conf"},
+			wantFields: []string{"ResolvConf"},
+		},
+		"Leftovers": {
+			prepare: `mkdir -p /etc/kubernetes/manifests /etc/kubernetes/pki /var/lib/etcd/member /etc/cni/net.d /opt/orrery/bin 2>/dev/null || :
+touch /etc/kubernetes/manifests/etcd.yaml /etc/kubernetes/admin.conf /etc/cni/net.d/10-calico.conflist
+cp "$(command -v sleep)" /run/dockerd; mount -o remount,exec /run; /run/dockerd 60 >/dev/null 2>&1 &
+until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
+			want: plan.Facts{Leftovers: []string{
+				"/etc/cni/net.d/10-calico.conflist", "/etc/kubernetes/admin.conf", "/etc/kubernetes/manifests/etcd.yaml",
+				"/etc/kubernetes/pki", "/var/lib/etcd/member", "process dockerd (pid PID, /run/dockerd)",
+			}},
+			wantFields: []string{"Leftovers"},
+		},
+		"Ours": {
+			prepare: `mkdir -p /etc/kubernetes/pki /var/lib/orrery/node/blobs/sha256; touch /var/lib/orrery/node/blobs/sha256/` + blob + ` /var/lib/orrery/node/blobs/sha256/incoming`,
+			agent: write(`[ "$*" = "node observe" ] && echo a warning >&2 && printf '{"cluster": "alpha",\n"clusterID": "c1",
+"steps": [{"id": "kubelet/unit", "hash": "abc", "complete": true}]}'`),
+			want: plan.Facts{
+				Blobs:   []string{"sha256:" + blob},
+				Applied: plan.Applied{Cluster: "alpha", ClusterID: "c1", Steps: []plan.AppliedStep{{ID: "kubelet/unit", Hash: "abc", Complete: true}}},
+			},
+			wantFields: []string{"Leftovers", "Blobs", "Applied", "AgentError"},
+		},
+		"AgentThatFails": {
+			prepare:    `mkdir -p /etc/kubernetes/pki`,
+			agent:      write(`echo 'state.json is damaged' >&2; echo '{"cluster": "alpha", "clusterID": "c1"}'; exit 3`),
+			want:       plan.Facts{Leftovers: []string{"/etc/kubernetes/pki"}, AgentError: "state.json is damaged"},
+			wantFields: []string{"Leftovers", "Applied", "AgentError"},
+		},
+		"AgentThatRambles": {
+			agent:      write(`echo '{"cluster": '`),
+			want:       plan.Facts{AgentError: "read what the agent says: unexpected end of JSON input"},
+			wantFields: []string{"Applied", "AgentError"},
+		},
+		"HostileValues": {
+			prepare:    `printf 'ID="de\tb\033[2J"\nID_LIKE=\nVERSION_ID=$(touch /run/owned)\n' >/etc/os-release; printf 'a\norrery-facts\tend\narch\tvax\n' >/etc/machine-id`,
+			want:       plan.Facts{OS: "de b [2J", OSVersion: "$(touch /run/owned)", MachineID: "a", Arch: runtime.GOARCH},
+			wantFields: []string{"OS", "OSVersion", "MachineID", "Arch"},
+		},
+	}
+	for name, tc := range cases {
+		for shell, argv := range shells {
+			t.Run(name+"/"+shell, func(t *testing.T) {
+				path := "/nonexistent"
+				if tc.agent != nil {
+					tc.agent(t)
+					path = agent
+				}
+				got := altered(t, tc.prepare, path, argv...)
+				if tc.agent != nil && !strings.HasPrefix(got.Agent, "sha256:") {
+					t.Errorf("the digest of the agent is %q", got.Agent)
+				}
+				for i, leftover := range got.Leftovers {
+					if before, after, ok := strings.Cut(leftover, "(pid "); ok {
+						_, after, _ = strings.Cut(after, ",")
+						got.Leftovers[i] = before + "(pid PID," + after
+					}
+				}
+				only := cmp.FilterPath(func(p cmp.Path) bool {
+					field, ok := p.Index(1).(cmp.StructField)
+					return ok && !slices.Contains(tc.wantFields, field.Name())
+				}, cmp.Ignore())
+				if diff := cmp.Diff(tc.want, got, only, cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestFactsWithoutTools runs the script where there is nothing but uname and date.
+func TestFactsWithoutTools(t *testing.T) {
+	bin := t.TempDir()
+	for _, tool := range []string{"uname", "date"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(bin, tool), content, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var script strings.Builder
+	for line := range strings.Lines(facts.Script("/nonexistent")) {
+		if strings.HasPrefix(line, "PATH=") {
+			line = "PATH=" + bin + "\n"
+		}
+		script.WriteString(line)
+	}
+	for name, shell := range map[string]string{"Dash": "/usr/bin/dash", "Bash": "/usr/bin/bash"} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(shell)
+			cmd.Stdin = strings.NewReader(script.String())
+			output, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, output)
+			}
+			f, err := facts.Parse(output, time.Now(), time.Now())
+			if err != nil {
+				t.Fatalf("%v\n%s", err, output)
+			}
+			if f.Arch != runtime.GOARCH || f.Kernel == "" || f.Hostname == "" || len(f.Tools) != 0 {
+				t.Errorf("got %+v", f)
+			}
+		})
+	}
+}

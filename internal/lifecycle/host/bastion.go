@@ -1,0 +1,77 @@
+package host
+
+import (
+	"context"
+	"net"
+)
+
+// bastion is a connection that the hosts behind it share. It is dialled once, and closed by the last of them.
+type bastion struct {
+	users  int // guarded by SSH.mu
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when conn or err is set
+	conn   *conn
+	err    error
+}
+
+// acquire returns the connection to t, dialled by whoever came first. It is to be released.
+func (s *SSH) acquire(ctx context.Context, t Target) (*bastion, error) {
+	s.mu.Lock()
+	b := s.bastions[t]
+	if b == nil || b.broken() {
+		// Whoever dials may give up while others wait.
+		dialling, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		b = &bastion{cancel: cancel, ready: make(chan struct{})}
+		if s.bastions == nil {
+			s.bastions = map[Target]*bastion{}
+		}
+		s.bastions[t] = b
+		go func() {
+			defer close(b.ready)
+			b.conn, b.err = s.connect(dialling, t, new(net.Dialer).DialContext)
+		}()
+	}
+	b.users++
+	s.mu.Unlock()
+
+	select {
+	case <-b.ready:
+		if b.err == nil {
+			return b, nil
+		}
+		s.release(t, b)
+		return nil, b.err
+	case <-ctx.Done():
+		s.release(t, b)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// release gives b back; the last user closes it.
+func (s *SSH) release(t Target, b *bastion) {
+	s.mu.Lock()
+	b.users--
+	last := b.users == 0
+	if last && s.bastions[t] == b {
+		delete(s.bastions, t)
+	}
+	s.mu.Unlock()
+	if !last {
+		return
+	}
+	b.cancel()
+	<-b.ready // soon: it was cancelled
+	if b.err == nil {
+		b.conn.end(errClosed)
+	}
+}
+
+// broken says whether b is of no more use.
+func (b *bastion) broken() bool {
+	select {
+	case <-b.ready:
+		return b.err != nil || b.conn.alive.Err() != nil
+	default:
+		return false
+	}
+}

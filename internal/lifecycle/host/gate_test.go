@@ -1,0 +1,66 @@
+package host
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestGate writes what a host says in pieces of every size.
+func TestGate(t *testing.T) {
+	type want struct {
+		Asked               int
+		Group, Before, Rest string
+		Open                bool
+	}
+	cases := map[string]struct {
+		said string
+		want want
+	}{
+		"Start":       {"MARK17\nhello", want{Group: "17", Rest: "hello", Open: true}},
+		"Profile":     {"welcome\nMARK17\nhello", want{Group: "17", Before: "welcome", Rest: "hello", Open: true}},
+		"Asked":       {"lecture PROMPTMARK17\nhello", want{Asked: 1, Group: "17", Before: "lecture", Rest: "hello", Open: true}},
+		"AskedTwice":  {"PROMPTsorry\nPROMPT", want{Asked: 2, Before: "sorry"}},
+		"NeverStarts": {"not in the sudoers file", want{Before: "not in the sudoers file"}},
+		"MarkAgain":   {"MARK17\nMARK17\nPROMPT", want{Group: "17", Rest: "MARK17\nPROMPT", Open: true}},
+		"Binary":      {"MARK17\n\x00\xff\n", want{Group: "17", Rest: "\x00\xff\n", Open: true}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			for size := 1; size <= len(tc.said); size++ {
+				var got want
+				var rest bytes.Buffer
+				g := &gate{
+					marker: []byte("MARK"), opened: func(group string) { got.Group = group },
+					prompt: []byte("PROMPT"), asked: func() { got.Asked++ },
+					before: &tail{redactor: newRedactor(Target{})}, after: &rest,
+				}
+				for said := []byte(tc.said); len(said) > 0; said = said[min(size, len(said)):] {
+					g.Write(said[:min(size, len(said))])
+				}
+				got.Before, got.Rest, got.Open = g.said(), rest.String(), g.open
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("in pieces of %d: -want +got:\n%s", size, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestGateIsBounded checks that a host that never starts the command cannot fill the memory.
+func TestGateIsBounded(t *testing.T) {
+	for name, first := range map[string]string{"NoMarker": "", "NoEndOfLine": "MARK"} {
+		t.Run(name, func(t *testing.T) {
+			g := &gate{marker: []byte("MARK"), before: &tail{redactor: newRedactor(Target{})}}
+			g.Write([]byte(first))
+			for range 1000 {
+				g.Write([]byte(strings.Repeat("x", 1000)))
+			}
+			if len(g.held)+len(g.before.buf) > 2*tailSize {
+				t.Errorf("holds %d and %d bytes", len(g.held), len(g.before.buf))
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+	"golang.org/x/sys/unix"
+)
+
+// hostKeys checks the key of one host against the files of known keys.
+type hostKeys struct {
+	target Target
+	policy HostKeyPolicy
+	record string   // the file that new keys go to
+	files  []string // all that are read
+}
+
+// hostKeys prepares the check of t's key.
+func (s *SSH) hostKeys(t Target) (*hostKeys, error) {
+	home, err := os.UserHomeDir()
+	if err != nil && s.KnownHosts == "" {
+		return nil, fmt.Errorf("host %s: find the file of known keys: %w", t.Name, err)
+	}
+	k := &hostKeys{target: t, policy: s.HostKeys, record: s.KnownHosts}
+	users := filepath.Join(home, ".ssh", "known_hosts")
+	if k.record == "" {
+		k.record = users
+	}
+	if err := touch(k.record); err != nil {
+		return nil, fmt.Errorf("host %s: make the file of known keys: %w", t.Name, err)
+	}
+	k.files = []string{k.record}
+	if _, err := os.Stat(users); err == nil && users != k.record {
+		k.files = append(k.files, users)
+	}
+	return k, nil
+}
+
+// touch makes file and its directory unless they exist.
+func touch(file string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// check returns nil if the files know key, a *knownhosts.KeyError if they do not.
+func (k *hostKeys) check(key ssh.PublicKey) error {
+	known, err := knownhosts.New(k.files...)
+	if err != nil {
+		return fmt.Errorf("host %s: read the known keys: %w; correct or remove that line", k.target.Name, err)
+	}
+	// An address that is given as text goes before that of the connection, which may be the bastion's.
+	return known(k.target.hostPort(), &net.TCPAddr{}, key)
+}
+
+// algorithms to ask the host for, those of the known keys first: a host with several keys would else show
+// another one, which looks as if it had changed.
+func (k *hostKeys) algorithms() ([]string, error) {
+	all := ssh.SupportedAlgorithms().HostKeys
+	var unknown *knownhosts.KeyError
+	switch err := k.check(noKey{}); {
+	case !errors.As(err, &unknown):
+		return all, err
+	case len(unknown.Want) == 0:
+		return all, nil // the order of the library, certificates first
+	}
+	var known []string
+	for _, want := range unknown.Want {
+		if kind := want.Key.Type(); kind == ssh.KeyAlgoRSA {
+			known = append(known, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
+		} else {
+			known = append(known, kind)
+		}
+	}
+	return append(known, slices.DeleteFunc(all, func(a string) bool { return slices.Contains(known, a) })...), nil
+}
+
+// noKey is a key that no host has: checking it yields those that the host has.
+type noKey struct{}
+
+func (noKey) Type() string                            { return "none" }
+func (noKey) Marshal() []byte                         { return nil }
+func (noKey) Verify(_ []byte, _ *ssh.Signature) error { return errors.New("no key verifies nothing") }
+
+// verify accepts a known key, and under TrustOnFirstUse also the key of a host of which none is known.
+func (k *hostKeys) verify(key ssh.PublicKey) error {
+	err := k.judge(key, k.check(key))
+	var unknown *UnknownHostKey
+	if !errors.As(err, &unknown) || k.policy == Strict {
+		return err
+	}
+	if err := k.trust(key); err != nil {
+		return fmt.Errorf("host %s: record its key: %w", k.target.Name, err)
+	}
+	return nil
+}
+
+// judge says what the outcome of check means.
+func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
+	var mismatch *knownhosts.KeyError
+	var revoked *knownhosts.RevokedError
+	switch {
+	case errors.As(err, &revoked):
+		return fmt.Errorf("host %s: its key %s is revoked by %s:%d; give the host a new one",
+			k.target.Name, ssh.FingerprintSHA256(key), revoked.Revoked.Filename, revoked.Revoked.Line)
+	case !errors.As(err, &mismatch):
+		return err
+	case len(mismatch.Want) == 0:
+		return &UnknownHostKey{
+			Host: k.target.Name, File: k.record, Line: k.line(key), Got: ssh.FingerprintSHA256(key),
+		}
+	}
+	want := mismatch.Want[0]
+	if i := slices.IndexFunc(mismatch.Want, func(w knownhosts.KnownKey) bool { return w.Key.Type() == key.Type() }); i > 0 {
+		want = mismatch.Want[i]
+	}
+	return &HostKeyChanged{
+		Host: k.target.Name, Address: knownhosts.Normalize(k.target.hostPort()), File: want.Filename, Line: want.Line,
+		Want: ssh.FingerprintSHA256(want.Key), Got: ssh.FingerprintSHA256(key),
+	}
+}
+
+// line is how the file knows key.
+func (k *hostKeys) line(key ssh.PublicKey) string {
+	return knownhosts.Line([]string{k.target.hostPort()}, key)
+}
+
+// trust records key. Who dials at the same time, in this process or another, waits, so that a second key of the
+// host is refused and no line is lost; a power loss leaves the file as it was or as it is to be.
+func (k *hostKeys) trust(key ssh.PublicKey) (err error) {
+	dir, err := os.Open(filepath.Dir(k.record))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }() // which unlocks
+	if err := lock(dir); err != nil {
+		return fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	var unknown *UnknownHostKey
+	if err := k.judge(key, k.check(key)); !errors.As(err, &unknown) {
+		return err
+	}
+	content, err := os.ReadFile(k.record)
+	if err != nil {
+		return err
+	}
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		content = append(content, '\n')
+	}
+	return replace(k.record, append(content, k.line(key)+"\n"...))
+}
+
+func lock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// replace gives file a new content, wholly or not at all.
+func replace(file string, content []byte) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if remove := os.Remove(temp.Name()); !errors.Is(remove, fs.ErrNotExist) {
+			err = errors.Join(err, remove)
+		}
+	}()
+	_, err = temp.Write(content)
+	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), file)
+}

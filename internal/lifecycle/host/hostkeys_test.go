@@ -1,0 +1,181 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// serverLine is how files know the server.
+func serverLine() string {
+	return knownhosts.Line([]string{fmt.Sprintf("127.0.0.1:%d", server.port)}, server.hostKey) + "\n"
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestTrustOnFirstUse(t *testing.T) {
+	cases := map[string]struct{ before, after string }{
+		"Absent":          {"", serverLine()},
+		"Known":           {serverLine(), serverLine()},
+		"LineWithoutEnd":  {"# kept", "# kept\n" + serverLine()},
+		"OtherHostsStays": {"# kept\n", "# kept\n" + serverLine()},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "new", "known_hosts")
+			if tc.before != "" {
+				if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(tc.before), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Concurrent first dials, of dialers that do not know of one another.
+			var wg sync.WaitGroup
+			for range 20 {
+				wg.Go(func() {
+					d := &SSH{KnownHosts: file}
+					c, err := d.Dial(t.Context(), server.target("root"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					c.Close()
+				})
+			}
+			wg.Wait()
+			if diff := cmp.Diff(tc.after, read(t, file)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			entries, err := os.ReadDir(filepath.Dir(file))
+			if err != nil || len(entries) != 1 {
+				t.Errorf("left behind: %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestStrict(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "known_hosts")
+	d := &SSH{KnownHosts: file, HostKeys: Strict}
+	_, err := d.Dial(t.Context(), server.target("root"))
+	var unknown *UnknownHostKey
+	if !errors.As(err, &unknown) {
+		t.Fatalf("want UnknownHostKey, got %v", err)
+	}
+	want := &UnknownHostKey{
+		Host: "cp-1", File: file, Line: strings.TrimSpace(serverLine()), Got: ssh.FingerprintSHA256(server.hostKey),
+	}
+	if diff := cmp.Diff(want, unknown); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := read(t, file); got != "" {
+		t.Errorf("recorded %q", got)
+	}
+	// The way out works.
+	if err := os.WriteFile(file, []byte(unknown.Line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	connect(t, d, server.target("root"))
+}
+
+// TestUsersKnownHosts checks that ~/.ssh/known_hosts counts too, and that it is not written when there is another.
+func TestUsersKnownHosts(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	if err := errors.Join(os.Mkdir(home+"/.ssh", 0o700), os.WriteFile(home+"/.ssh/known_hosts", []byte(serverLine()), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "known_hosts")
+	connect(t, &SSH{KnownHosts: file, HostKeys: Strict}, server.target("root"))
+	if got := read(t, file); got != "" {
+		t.Errorf("recorded %q", got)
+	}
+	connect(t, &SSH{HostKeys: Strict}, server.target("root"))
+}
+
+func TestHostKeyChanged(t *testing.T) {
+	_, other, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", server.port)
+	for name, policy := range map[string]HostKeyPolicy{"Default": "", "TrustOnFirstUse": TrustOnFirstUse, "Strict": Strict} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "known_hosts")
+			content := "# first\n" + knownhosts.Line([]string{address}, other) + "\n"
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := &SSH{KnownHosts: file, HostKeys: policy}
+			_, err := d.Dial(t.Context(), server.target("root"))
+			var changed *HostKeyChanged
+			if !errors.As(err, &changed) {
+				t.Fatalf("want HostKeyChanged, got %v", err)
+			}
+			want := &HostKeyChanged{
+				Host: "cp-1", Address: knownhosts.Normalize(address), File: file, Line: 2,
+				Want: ssh.FingerprintSHA256(other), Got: ssh.FingerprintSHA256(server.hostKey),
+			}
+			if diff := cmp.Diff(want, changed); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if got := read(t, file); got != content {
+				t.Errorf("the file is now %q", got)
+			}
+			// The way out works.
+			_, command, _ := strings.Cut(err.Error(), "run: ")
+			if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", command, err, out)
+			}
+			if got := read(t, file); got != "# first\n" {
+				t.Errorf("the file is now %q", got)
+			}
+		})
+	}
+}
+
+// TestKnownKeyPreferred checks that a host with several keys is asked for the known one, which is not the one that
+// the library prefers.
+func TestKnownKeyPreferred(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(file, []byte(serverLine()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := (&SSH{KnownHosts: file}).hostKeys(server.target("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	algorithms, err := keys.algorithms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if algorithms[0] != ssh.KeyAlgoED25519 || len(algorithms) != len(ssh.SupportedAlgorithms().HostKeys) {
+		t.Errorf("got %q", algorithms)
+	}
+}
+
+func TestBrokenKnownHosts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(file, []byte("\nnonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := (&SSH{KnownHosts: file}).Dial(t.Context(), server.target("root"))
+	if err == nil || !strings.Contains(err.Error(), file+":2") || !strings.Contains(err.Error(), "correct or remove that line") {
+		t.Errorf("got %v", err)
+	}
+}

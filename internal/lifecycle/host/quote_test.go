@@ -1,0 +1,41 @@
+package host
+
+import (
+	"bytes"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// FuzzQuote asks a real shell what it makes of three words.
+func FuzzQuote(f *testing.F) {
+	for _, word := range []string{
+		"", " ", "plain", "it's", `"`, `\`, "$HOME", "`id`", "$(id)", "*", "~", "~root", "a=b", "-n", "#", ";", "&", "|", "<", ">",
+		"(", "!", "{a,b}", "[a]", "\n", "\t", "\r", "ü", "\xff", "''", `'\''`,
+	} {
+		f.Add(word, "=x", word+word)
+	}
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		words := []string{a, b, c}
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "\x00") }) {
+			return // no word of a command has one
+		}
+		for _, name := range []string{"sh", "bash"} {
+			// A line as sshd gives it to the login shell, and one shell further.
+			for _, line := range []string{
+				Quote(append([]string{"printf", `%s\0`}, words...)...),
+				Quote("sh", "-c", `printf '%s\0' "$@"`, "sh", a, b, c),
+				Quote("sh", "-c", Quote(append([]string{"printf", `%s\0`}, words...)...)),
+			} {
+				out, err := exec.Command(name, "-c", line).Output()
+				if err != nil {
+					t.Fatalf("%s: %q: %v", name, line, err)
+				}
+				if want := []byte(strings.Join(words, "\x00") + "\x00"); !bytes.Equal(out, want) {
+					t.Errorf("%s: %q: want %q, got %q", name, line, want, out)
+				}
+			}
+		}
+	})
+}

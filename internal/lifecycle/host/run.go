@@ -1,0 +1,283 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+const (
+	// start writes a line with the marker in $1 and the process group to both outputs, then becomes the command.
+	// LC_ALL, PATH and HOME are what differs with and without sudo, and between distributions.
+	start = `m=$1; shift; read -r _ _ _ _ g _ </proc/$$/stat; echo "$m$g"; echo "$m$g" >&2; ` +
+		`LC_ALL=C; HOME=~root; PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; ` +
+		`export LC_ALL HOME PATH; exec "$@"`
+
+	// stop ends the process group in $1, kindly for 5 s. sshd could send a signal, but only as the user, not as root.
+	stop = `kill -s TERM -- "-$1" || exit 0; i=0; while kill -s 0 -- "-$1" 2>/dev/null; do ` +
+		`case $i in 50) kill -s KILL -- "-$1";; 60) exit 1;; esac; i=$((i+1)); sleep 0.1; done`
+
+	// stopTimeout is how long Run waits, after its context has ended, for the end of the command.
+	stopTimeout = 10 * time.Second
+
+	// maxCommand is how much a host's shell takes as its one argument (MAX_ARG_STRLEN).
+	maxCommand = 128<<10 - 1
+)
+
+// Run runs argv as root.
+func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	return c.run(ctx, c.sessions, argv, stdin, stdout, true)
+}
+
+// run runs argv in one of sessions. A command that is not stoppable is only left alone when ctx ends.
+func (c *conn) run(
+	ctx context.Context, sessions chan struct{}, argv []string, stdin io.Reader, stdout io.Writer, stoppable bool,
+) error {
+	if len(argv) == 0 {
+		return fmt.Errorf("host %s: run a command: it has no words", c.target.Name)
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	e := newExecution(c, argv, newInput(stdin, fail), newOutput(stdout, fail))
+	e.sessions, e.stoppable = sessions, stoppable
+	if len(e.command) > maxCommand {
+		return fmt.Errorf("host %s: run %s: its words are %d bytes, more than a host takes: give them as its input",
+			c.target.Name, argv[0], len(e.command))
+	}
+	select {
+	case sessions <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("host %s: run %s: %w", c.target.Name, argv[0], context.Cause(ctx))
+	case <-c.alive.Done():
+		return c.lost()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-sessions }()
+		done <- e.run(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	// A host that does not answer is left behind, and its session ends with the connection.
+	select {
+	case <-done:
+	case <-time.After(stopTimeout):
+	}
+	e.input.end()
+	e.output.end()
+	return fmt.Errorf("host %s: run %s: %w", c.target.Name, argv[0], context.Cause(ctx))
+}
+
+// execution is one command in its session.
+type execution struct {
+	conn      *conn
+	program   string
+	command   string // for the host's shell
+	sudo      bool
+	sessions  chan struct{}
+	stoppable bool
+
+	input          *input
+	output         *output
+	stdout, stderr *gate
+	complaints     *tail // the command's standard error
+
+	session *ssh.Session
+	pipe    io.WriteCloser // to the command's standard input, or to sudo
+	asked   bool           // sudo has asked for the password
+	refusal SudoReason     // why the password was of no use; to be read when the session has ended
+
+	started chan struct{} // closed when group is set
+	group   string        // the command's process group
+	ended   chan struct{}
+}
+
+func newExecution(c *conn, argv []string, in *input, out *output) *execution {
+	marker, prompt := rand.Text(), rand.Text()
+	e := &execution{
+		conn: c, program: argv[0], sudo: c.target.User != "root", input: in, output: out,
+		complaints: &tail{redactor: c.redactor}, started: make(chan struct{}), ended: make(chan struct{}),
+	}
+	e.stdout = &gate{marker: []byte(marker), before: &tail{redactor: c.redactor}, after: out}
+	e.stderr = &gate{
+		marker: []byte(marker), opened: e.start, before: &tail{redactor: c.redactor}, after: e.complaints,
+	}
+	words := append([]string{"/bin/sh", "-c", start, "sh", marker}, argv...)
+	if e.sudo {
+		// LC_ALL is for what sudo says. The password is asked for on standard error and read from standard input.
+		words = append([]string{"env", "LC_ALL=C", "sudo", "-S", "-p", prompt, "--"}, words...)
+		e.stderr.prompt, e.stderr.asked = []byte(prompt), e.answer
+	}
+	e.command = "exec " + Quote(words...)
+	return e
+}
+
+// run returns when the command has ended.
+func (e *execution) run(ctx context.Context) error {
+	t := e.conn.target
+	if err := e.open(ctx); err != nil {
+		if e.conn.ask() != nil {
+			<-e.conn.alive.Done()
+			return e.conn.lost()
+		}
+		return fmt.Errorf("host %s: run %s: %w", t.Name, e.program, err)
+	}
+	defer func() { _ = e.session.Close() }() // it has ended, or its end was asked for
+	stopped := make(chan struct{})
+	unwatch := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		e.cancel(ctx)
+	})
+	overdue := time.AfterFunc(t.Timeout, e.giveUp)
+	defer overdue.Stop()
+	go e.feed()
+
+	err := e.session.Wait()
+	close(e.ended)
+	e.input.end()
+	if !unwatch() {
+		<-stopped // children of the command may live on for a moment
+		return context.Cause(ctx)
+	}
+	var exit *ssh.ExitError
+	switch {
+	case err != nil && !errors.As(err, &exit) && e.conn.ask() != nil:
+		<-e.conn.alive.Done()
+		return e.conn.lost()
+	case !e.stderr.open:
+		return e.notStarted(exit)
+	case exit != nil:
+		return &ExitError{Host: t.Name, Command: e.program, Code: exit.ExitStatus(), Stderr: e.complaints.String()}
+	case err != nil:
+		return fmt.Errorf("host %s: run %s: %w", t.Name, e.program, err)
+	}
+	return nil
+}
+
+// open starts the command.
+func (e *execution) open(ctx context.Context) error {
+	session, err := e.conn.session(ctx, e.sessions)
+	if err != nil {
+		return err
+	}
+	e.session, session.Stdout, session.Stderr = session, e.stdout, e.stderr
+	if e.pipe, err = session.StdinPipe(); err != nil {
+		return err
+	}
+	if session.Start(e.command) != nil { // whose error has the words of the command, which may be secret
+		_ = session.Close()
+		return errors.New("its sshd runs no commands for this user")
+	}
+	return nil
+}
+
+// session opens a session. sshd may refuse one while it tidies up others, and it may allow fewer than we do.
+func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Session, error) {
+	deadline := time.Now().Add(c.target.Timeout)
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		session, err := c.client.NewSession()
+		var refused *ssh.OpenChannelError
+		if err == nil || !errors.As(err, &refused) {
+			return session, err
+		}
+		if len(sessions) == 1 && time.Now().After(deadline) { // it is not for others that run
+			return nil, fmt.Errorf("open a session (see MaxSessions in its sshd_config): %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// start notes that the command has started.
+func (e *execution) start(group string) {
+	e.group = group
+	close(e.started)
+}
+
+// answer gives sudo the password when it asks for the first time. A second time means that it was wrong.
+func (e *execution) answer() {
+	switch {
+	case e.asked:
+		e.refusal = WrongPassword
+	case e.conn.target.SudoPassword == "":
+		e.refusal = NeedsPassword
+	default:
+		e.asked = true
+		_, _ = io.WriteString(e.pipe, string(e.conn.target.SudoPassword)+"\n") // the session's end says more
+		return
+	}
+	_ = e.session.Close()
+}
+
+// giveUp ends a session that has not started the command.
+func (e *execution) giveUp() {
+	select {
+	case <-e.started:
+	default:
+		_ = e.session.Close()
+	}
+}
+
+// feed gives the command its input. sudo gets nothing of it.
+func (e *execution) feed() {
+	if e.sudo {
+		select {
+		case <-e.started:
+		case <-e.ended:
+			return
+		}
+	}
+	if e.input.copyTo(e.pipe) {
+		_ = e.pipe.Close() // a command may end before its input does
+	}
+}
+
+// cancel stops the command.
+func (e *execution) cancel(ctx context.Context) {
+	ctx, release := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer release()
+	defer func() { _ = e.session.Close() }()
+	if !e.stoppable {
+		return
+	}
+	select {
+	case <-e.started:
+	case <-e.ended:
+	case <-ctx.Done():
+	}
+	select {
+	case <-e.ended: // and its process group may be another's by now
+		return
+	default:
+	}
+	// A group of 0 is one that the host's namespace does not show, and 1 is not a command's.
+	if group, err := strconv.Atoi(e.group); err == nil && group > 1 {
+		err := e.conn.run(ctx, e.conn.spare, []string{"sh", "-c", stop, "sh", e.group}, nil, nil, false)
+		if err != nil {
+			_ = e.session.Signal(ssh.SIGTERM) // the best that is left
+		}
+	}
+}
+
+// notStarted says why the login or sudo did not start the command.
+func (e *execution) notStarted(exit *ssh.ExitError) error {
+	t := e.conn.target
+	output := strings.TrimSpace(e.stderr.said() + "\n" + e.stdout.said())
+	if !e.sudo {
+		return &LoginRefused{Host: t.Name, User: t.User, Output: output}
+	}
+	return &SudoRefused{Host: t.Name, User: t.User, Reason: e.sudoReason(exit, output), Output: output}
+}

@@ -1,0 +1,54 @@
+package host
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Secret is a text that no message shows. string(secret) is the text.
+type Secret string
+
+const hidden = "[hidden]"
+
+// String returns a placeholder.
+func (Secret) String() string { return hidden }
+
+// Format writes a placeholder whatever the verb is; without it %d would show the text.
+func (Secret) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, hidden) // a fmt.State does not fail
+}
+
+// MarshalJSON returns a placeholder.
+func (Secret) MarshalJSON() ([]byte, error) { return json.Marshal(hidden) }
+
+// redactor hides a target's secrets in what came from the host.
+type redactor struct {
+	replacer *strings.Replacer
+	longest  int
+}
+
+func newRedactor(t Target) redactor {
+	secrets := []string{string(t.Password), string(t.SudoPassword)}
+	// Who prints a key may print it line by line.
+	for line := range strings.Lines(string(t.PrivateKey)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
+			secrets = append(secrets, line)
+		}
+	}
+	secrets = slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
+	// The longest first, for one may contain another.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	r := redactor{}
+	pairs := make([]string, 0, 2*len(secrets))
+	for _, s := range secrets {
+		pairs = append(pairs, s, hidden)
+		r.longest = max(r.longest, len(s))
+	}
+	r.replacer = strings.NewReplacer(pairs...)
+	return r
+}
+
+func (r redactor) redact(s string) string { return r.replacer.Replace(s) }

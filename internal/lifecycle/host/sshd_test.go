@@ -1,0 +1,251 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// server is the OpenSSH server of this package's tests. It sees users and sudoers of its own.
+var server sshd
+
+type sshd struct {
+	port    int
+	hostKey ssh.PublicKey
+	key     []byte // logs in as everyone, in PEM
+	keyFile string
+}
+
+// password of every user, and its hash.
+const (
+	password     = "correct horse"
+	passwordHash = "$6$orrery$YLuy96PzOTPvxhUHpch6KqKtL7/4nWRybiuicmjWXsVrrADJT8IOnPeRBrhQj2QrpklLH6MsVPzaLwGEaKfk20"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sshd")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	// Nothing here may use the keys of whoever runs the tests.
+	os.Unsetenv("SSH_AUTH_SOCK")
+	os.Setenv("HOME", filepath.Join(dir, "home"))
+	stop, err := server.start(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer stop()
+	return m.Run()
+}
+
+// start starts sshd in a mount namespace of its own, so that its users are no users of this machine.
+func (s *sshd) start(dir string) (stop func(), err error) {
+	if err := os.Chmod(dir, 0o755); err != nil { // sshd reads authorized keys as the user
+		return nil, err
+	}
+	key, pub, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	hostPEM, hostKey, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	s.key, s.hostKey, s.keyFile = key, hostKey, filepath.Join(dir, "key")
+	if s.port, err = freePort(); err != nil {
+		return nil, err
+	}
+	users := []struct{ name, shell, sudo string }{
+		{"operator", "/bin/bash", "operator ALL=(ALL) ALL"},
+		{"free", "/bin/sh", "free ALL=(ALL) NOPASSWD: ALL"},
+		{"guest", "/bin/sh", ""},
+		{"terminal", "/bin/sh", "Defaults:terminal requiretty\nterminal ALL=(ALL) ALL"},
+		{"bare", "/bin/sh", ""},
+		{"closed", "/usr/sbin/nologin", ""},
+		{"chatty", "/bin/bash", "chatty ALL=(ALL) ALL"},
+		{"mute", filepath.Join(dir, "mute.sh"), ""},
+	}
+	passwd := "root:x:0:0::/root:/bin/sh\nsshd:x:102:65534::/run/sshd:/usr/sbin/nologin\n"
+	shadow := "root:" + passwordHash + ":1::::::\nsshd:*:1::::::\n"
+	sudoers := "Defaults use_pty, passwd_tries=3\nroot ALL=(ALL:ALL) ALL\n"
+	for i, u := range users {
+		home := filepath.Join(dir, u.name)
+		if err := os.Mkdir(home, 0o755); err != nil {
+			return nil, err
+		}
+		passwd += fmt.Sprintf("%s:x:%d:65534::%s:%s\n", u.name, 2001+i, home, u.shell)
+		shadow += u.name + ":" + passwordHash + ":1::::::\n"
+		sudoers += u.sudo + "\n"
+	}
+	files := map[string]struct {
+		content string
+		mode    os.FileMode
+	}{
+		"passwd": {passwd, 0o644}, "shadow": {shadow, 0o600}, "sudoers": {sudoers, 0o440},
+		"hostkey": {string(hostPEM), 0o600}, "key": {string(key), 0o600},
+		"keys":           {string(ssh.MarshalAuthorizedKey(pub)), 0o644},
+		"chatty/.bashrc": {"echo welcome\necho 'no news' >&2\n", 0o644},
+		"mute.sh":        {"#!/bin/sh\nexec cat\n", 0o755},
+		"config": {fmt.Sprintf(`
+ListenAddress 127.0.0.1:%d
+HostKey %[2]s/hostkey
+PidFile none
+UsePAM no
+PasswordAuthentication yes
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+StrictModes no
+AuthorizedKeysFile %[2]s/keys
+MaxStartups 100
+AcceptEnv LANG
+Match User bare
+  SetEnv PATH=%[2]s/bin
+`, s.port, dir), 0o644},
+	}
+	for name, file := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(file.content), file.mode); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Symlink("/usr/bin/env", filepath.Join(dir, "bin", "env"))); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("sh", "-ec", `
+mount --make-rprivate /
+for f in passwd shadow sudoers; do mount --bind "$1/$f" "/etc/$f"; done
+mount -t tmpfs tmpfs /run
+mkdir /run/sshd
+exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
+		if err == nil {
+			return stop, conn.Close()
+		}
+		if time.Now().After(deadline) {
+			stop()
+			return nil, fmt.Errorf("sshd does not listen: %w: %s", err, log.String())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// target is how user reaches the server by key.
+func (s *sshd) target(user string) Target {
+	return Target{
+		Name: "cp-1", Address: "127.0.0.1", Port: s.port, User: user, PrivateKey: Secret(s.key),
+		SudoPassword: password, Timeout: 20 * time.Second,
+	}
+}
+
+// trusting is a dialer with a file of known keys that knows the server's.
+func (s *sshd) trusting(t *testing.T) *SSH {
+	t.Helper()
+	return &SSH{KnownHosts: filepath.Join(t.TempDir(), "known_hosts")}
+}
+
+// dial connects as user for the time of the test.
+func (s *sshd) dial(t *testing.T, user string) Conn {
+	t.Helper()
+	return connect(t, s.trusting(t), s.target(user))
+}
+
+func connect(t *testing.T, d Dialer, target Target) Conn {
+	t.Helper()
+	c, err := d.Dial(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func newKey() (private []byte, public ssh.PublicKey, err error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, err := ssh.MarshalPrivateKey(key, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := ssh.NewSignerFromKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(block), signer.PublicKey(), nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// shell runs a script over c and returns its output without the last newline.
+func shell(t *testing.T, c Conn, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := c.Run(t.Context(), []string{"sh", "-c", script}, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("timed out: %s", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// noSecrets checks that a message shows no secret.
+func noSecrets(t *testing.T, messages ...string) {
+	t.Helper()
+	for _, m := range messages {
+		if strings.Contains(m, password) || strings.Contains(m, "BEGIN OPENSSH") {
+			t.Errorf("a message shows a secret: %s", m)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+// latch guards a caller's reader or writer, which is the caller's again when Run has returned.
+type latch struct {
+	turn  chan struct{} // holds one while the stream is in use
+	ended atomic.Bool
+}
+
+func newLatch() latch { return latch{turn: make(chan struct{}, 1)} }
+
+// use calls f unless the latch has ended.
+func (l *latch) use(f func()) bool {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.ended.Load() {
+		return false
+	}
+	f()
+	return true
+}
+
+// end forbids further use and waits for a present one, but not for one that blocks.
+func (l *latch) end() {
+	l.ended.Store(true)
+	select {
+	case l.turn <- struct{}{}:
+		<-l.turn
+	case <-time.After(time.Second):
+	}
+}
+
+// input is a command's standard input.
+type input struct {
+	latch
+
+	reader io.Reader // nil: empty
+	fail   context.CancelCauseFunc
+}
+
+func newInput(reader io.Reader, fail context.CancelCauseFunc) *input {
+	return &input{latch: newLatch(), reader: reader, fail: fail}
+}
+
+// errEnded is why a stream is not used any more.
+var errEnded = errors.New("the command has ended")
+
+// Read reads for the command. An error stops the command.
+func (in *input) Read(p []byte) (n int, err error) {
+	if !in.use(func() { n, err = in.reader.Read(p) }) {
+		return 0, errEnded
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		in.fail(fmt.Errorf("read its standard input: %w", err))
+	}
+	return n, err
+}
+
+// copyTo copies all to w and says whether the end was reached, which only then may be told to the command: half of
+// a file is not a file.
+func (in *input) copyTo(w io.Writer) bool {
+	if in.reader == nil {
+		return true
+	}
+	_, err := io.Copy(w, in)
+	return err == nil
+}
+
+// output is a command's standard output.
+type output struct {
+	latch
+
+	writer io.Writer // nil: nowhere
+	fail   context.CancelCauseFunc
+}
+
+func newOutput(writer io.Writer, fail context.CancelCauseFunc) *output {
+	return &output{latch: newLatch(), writer: writer, fail: fail}
+}
+
+// Write never fails, so that the command is not held up. An error of the writer stops the command.
+func (out *output) Write(p []byte) (int, error) {
+	if out.writer == nil {
+		return len(p), nil
+	}
+	var err error
+	out.use(func() { _, err = out.writer.Write(p) })
+	if err != nil {
+		out.ended.Store(true)
+		out.fail(fmt.Errorf("write its standard output: %w", err))
+	}
+	return len(p), nil
+}

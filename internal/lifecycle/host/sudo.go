@@ -1,0 +1,39 @@
+package host
+
+import (
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// complaints of sudo in the C locale, and of sudo-rs.
+var complaints = []struct {
+	text   string
+	reason SudoReason
+}{
+	{"you must have a tty", RequiresTTY},
+	{"is not in the sudoers file", NotInSudoers},
+	{"may not run sudo", NotInSudoers},
+	{"is not allowed to", NotInSudoers},
+	{"I'm afraid I can't do that", NotInSudoers},
+	{"incorrect password", WrongPassword},
+	{"incorrect authentication", WrongPassword},
+	{"no password was provided", NeedsPassword},
+	{"a password is required", NeedsPassword},
+}
+
+// sudoReason is why sudo, which said output and ended with exit, did not start the command.
+func (e *execution) sudoReason(exit *ssh.ExitError, output string) SudoReason {
+	if e.refusal != "" {
+		return e.refusal
+	}
+	for _, complaint := range complaints {
+		if strings.Contains(output, complaint.text) {
+			return complaint.reason
+		}
+	}
+	if exit != nil && exit.ExitStatus() == 127 { // env's, for a program that is not there
+		return NoSudo
+	}
+	return SudoFailed
+}

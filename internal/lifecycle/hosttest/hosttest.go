@@ -1,0 +1,318 @@
+// Package hosttest has hosts for tests and benchmarks of the engine: each is a directory in which the real agent does the
+// real steps, except that nothing outside of it is touched, no process is started and probes succeed. What lies between
+// the engine and a host is simulated, and can be slow or fail at any command.
+package hosttest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/node"
+)
+
+// Fleet is a number of hosts. It implements host.Dialer.
+type Fleet struct {
+	// Dir has a directory for each host.
+	Dir string
+	// Latency of a round trip.
+	Latency time.Duration
+	// Fault, unless nil, is asked before each command: an error is what the engine sees. The command has not run then.
+	Fault func(host, command string) error
+	// Broken, unless nil, is asked after each command: an error is what the engine sees although the command has run.
+	Broken func(host, command string) error
+	// NodeFault, unless nil, is called by the agent of a host at its points.
+	NodeFault func(host, point string) error
+	// Applied, unless nil, is told each request that an agent has done.
+	Applied func(host string, req node.Request)
+	// Facts replace those that a host says, by key, as the script writes them.
+	Facts map[string]map[string]string
+
+	mu       sync.Mutex
+	commands map[string][]string
+	sent     map[string]int // digest → how often it came from the engine
+}
+
+// Address of the n-th host: one of loopback, so that hosts can fetch from each other.
+func Address(n int) string { return fmt.Sprintf("127.%d.%d.1", 77+n/250, n%250+1) }
+
+// Hosts are n hosts for a spec, named h-1, h-2 and so on.
+func Hosts(n int) []clusterv1alpha1.Host {
+	hosts := make([]clusterv1alpha1.Host, 0, n)
+	for i := range n {
+		hosts = append(hosts, clusterv1alpha1.Host{Name: fmt.Sprintf("h-%d", i+1), Address: Address(i)})
+	}
+	return hosts
+}
+
+// Root is the directory of a host.
+func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
+
+// Commands lists what was run on a host: facts, agent, apply and serve.
+func (f *Fleet) Commands(name string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.commands[name])
+}
+
+// Forget empties the counts.
+func (f *Fleet) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commands, f.sent = nil, nil
+}
+
+// Sent says how often each content came from the engine, by digest.
+func (f *Fleet) Sent() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent := map[string]int{}
+	for digest, n := range f.sent {
+		sent[digest] = n
+	}
+	return sent
+}
+
+func (f *Fleet) note(name, command string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.commands == nil {
+		f.commands = map[string][]string{}
+	}
+	f.commands[name] = append(f.commands[name], command)
+}
+
+func (f *Fleet) copied(digest string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sent == nil {
+		f.sent = map[string]int{}
+	}
+	f.sent[digest]++
+}
+
+// Dial implements host.Dialer.
+func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
+	if err := f.travel(ctx); err != nil {
+		return nil, err
+	}
+	if f.Fault != nil {
+		if err := f.Fault(t.Name, "dial"); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(f.Root(t.Name), 0o755); err != nil {
+		return nil, fmt.Errorf("host %s: %w", t.Name, err)
+	}
+	return &conn{fleet: f, name: t.Name, address: t.Address}, nil
+}
+
+// travel takes as long as a round trip.
+func (f *Fleet) travel(ctx context.Context) error {
+	if f.Latency == 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(f.Latency):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// conn is a connection to a host.
+type conn struct {
+	fleet         *Fleet
+	name, address string
+}
+
+// Close implements host.Conn.
+func (c *conn) Close() error { return nil }
+
+// Dial implements host.Conn: nothing that the fleet's hosts run can be reached.
+func (c *conn) Dial(context.Context, string, string) (net.Conn, error) {
+	return nil, &host.Unreachable{Host: c.name, Address: c.address, Err: errors.New("no process runs on this host")}
+}
+
+// Run implements host.Conn.
+func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	if err := c.fleet.travel(ctx); err != nil {
+		return err
+	}
+	command, run := c.command(argv)
+	c.fleet.note(c.name, command)
+	if c.fleet.Fault != nil {
+		if err := c.fleet.Fault(c.name, command); err != nil {
+			return err
+		}
+	}
+	if err := run(ctx, stdin, stdout); err != nil {
+		return err
+	}
+	if c.fleet.Broken != nil {
+		return c.fleet.Broken(c.name, command)
+	}
+	return nil
+}
+
+// command is what the host does for a command line of the engine, and its name.
+func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, io.Writer) error) {
+	switch {
+	case len(argv) == 1 && argv[0] == "sh":
+		return "facts", c.facts
+	case argv[0] == "sh":
+		return "agent", func(_ context.Context, stdin io.Reader, _ io.Writer) error { return c.receive(argv[4], argv[5], stdin) }
+	case argv[0] == "bash":
+		return "agent", func(ctx context.Context, stdin io.Reader, _ io.Writer) error { return c.fetch(ctx, argv[4:], stdin) }
+	case argv[0] == node.AgentPath && argv[2] == "serve":
+		return "serve", func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+			return c.node().Serve(ctx, stdin, net.JoinHostPort(c.address, "0"), stdout)
+		}
+	case argv[0] == node.AgentPath && argv[2] == "apply":
+		return "apply", c.apply
+	}
+	return "unknown", func(context.Context, io.Reader, io.Writer) error {
+		return &host.ExitError{Host: c.name, Command: argv[0], Code: 127, Stderr: "not found"}
+	}
+}
+
+func (c *conn) node() *node.Node {
+	n := node.Rooted(c.fleet.Root(c.name))
+	n.NoSync = true
+	if c.fleet.NodeFault != nil {
+		n.Fault = func(point string) error { return c.fleet.NodeFault(c.name, point) }
+	}
+	return n
+}
+
+// facts writes what a host of two cores says that was just installed.
+func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
+	values := map[string]string{
+		"uid": "0", "hostname": c.name, "machine-id": hex.EncodeToString(sum(c.name)[:16]), "boot-id": c.name,
+		"os-release": "ID=debian", "arch": "x86_64", "kernel": "6.1.0", "cpus": "2", "cgroup": "2",
+		"controllers": "cpuset cpu io memory hugetlb pids", "memory": "MemTotal:        8388608 kB",
+		"df": "/dev/vda1 104857600 1048576 103809024 1% /", "oom-score-adj": "yes",
+		"mtu\teth0": "1500", "address": fmt.Sprintf("2: eth0    inet %s/8 scope global eth0", c.address),
+	}
+	for key, value := range c.fleet.Facts[c.name] {
+		values[key] = value
+	}
+	var b bytes.Buffer
+	fact := func(key, value string) { fmt.Fprintf(&b, "%s\t%s\n", key, value) }
+	fact("orrery-facts", "begin")
+	fact("clock", fmt.Sprintf("%.9f", float64(time.Now().UnixNano())/1e9))
+	for key, value := range values {
+		fact(key, value)
+	}
+	for _, tool := range []string{"apt-get", "bash", "tar", "mount", "modprobe", "nft", "iptables", "ip6tables", "conntrack", "ip"} {
+		fact("tool", tool)
+	}
+	if content, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err == nil {
+		fact("agent", hex.EncodeToString(sum(string(content))))
+		blobs, err := filepath.Glob(filepath.Join(c.fleet.Root(c.name), node.Dir, "blobs", "sha256", "*"))
+		if err != nil {
+			return fmt.Errorf("host %s: %w", c.name, err)
+		}
+		for _, blob := range blobs {
+			fact("blob", filepath.Base(blob))
+		}
+		applied, err := c.node().Observe(ctx)
+		if err != nil {
+			return fmt.Errorf("host %s: %w", c.name, err)
+		}
+		line, err := json.Marshal(applied)
+		if err != nil {
+			return fmt.Errorf("host %s: %w", c.name, err)
+		}
+		fact("applied", string(line))
+	}
+	fact("orrery-facts", "end")
+	_, err := stdout.Write(b.Bytes())
+	return err
+}
+
+func sum(s string) []byte {
+	h := sha256.Sum256([]byte(s))
+	return h[:]
+}
+
+// receive takes the agent from the engine.
+func (c *conn) receive(path, digest string, stdin io.Reader) error {
+	c.fleet.copied("sha256:" + digest)
+	return c.place(path, digest, stdin)
+}
+
+// fetch takes the agent from another host.
+func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error {
+	token, err := bufio.NewReader(stdin).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	var dialer net.Dialer
+	peer, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(args[2], args[3]))
+	if err != nil {
+		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
+	}
+	defer peer.Close() //nolint:errcheck // only read
+	if _, err := fmt.Fprintf(peer, "%s sha256:%s\n", strings.TrimSpace(token), args[1]); err != nil {
+		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
+	}
+	return c.place(args[0], args[1], peer)
+}
+
+func (c *conn) place(path, digest string, content io.Reader) error {
+	path = filepath.Join(c.fleet.Root(c.name), path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	got, err := io.ReadAll(content)
+	if err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	if hex.EncodeToString(sum(string(got))) != digest {
+		return &host.ExitError{Host: c.name, Command: "sh", Code: 1, Stderr: "the agent arrived damaged: its digest is wrong"}
+	}
+	if err := os.WriteFile(path, got, 0o755); err != nil { //nolint:gosec // a program
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// apply has the agent do a request.
+func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("host %s: read the request: %w", c.name, err)
+	}
+	var req node.Request
+	if err := json.Unmarshal(line, &req); err != nil {
+		return fmt.Errorf("host %s: read the request: %w", c.name, err)
+	}
+	for _, s := range req.Streams {
+		c.fleet.copied(s.Digest)
+	}
+	var said bytes.Buffer
+	if err := c.node().Apply(ctx, io.MultiReader(bytes.NewReader(line), in), io.MultiWriter(stdout, &said)); err != nil {
+		return err
+	}
+	if c.fleet.Applied != nil && !bytes.Contains(said.Bytes(), []byte(`"state":"Failed"`)) {
+		c.fleet.Applied(c.name, req)
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	digestPrefix = "sha256:"
+	// parallelFetches bounds how many blobs are fetched at a time.
+	parallelFetches = 4
+)
+
+// blobPath is where a blob is kept; an error if the digest is none, which could be any path.
+func (n *Node) blobPath(digest string) (string, error) {
+	name, ok := strings.CutPrefix(digest, digestPrefix)
+	if raw, err := hex.DecodeString(name); !ok || err != nil || len(raw) != sha256.Size || strings.ToLower(name) != name {
+		return "", fmt.Errorf("digest %q: want sha256: and 64 hexadecimal digits", digest)
+	}
+	return n.dir("blobs", "sha256", name), nil
+}
+
+// arrivals are the blobs that come with a request, from the stream or from other hosts. They arrive while steps are done.
+type arrivals struct {
+	node  *Node
+	blobs map[string]*arrival
+}
+
+// arrival is a blob that is on its way. err is set before done is closed.
+type arrival struct {
+	done chan struct{}
+	err  error
+}
+
+// receive starts receiving. The function that it returns waits for the end of it.
+func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals, func(), error) {
+	a := &arrivals{node: n, blobs: make(map[string]*arrival)}
+	if err := n.dropPartial(); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range req.Streams {
+		a.blobs[s.Digest] = &arrival{done: make(chan struct{})}
+	}
+	var stream, fetch errgroup.Group
+	stream.Go(func() error {
+		a.stream(r, req.Streams)
+		return nil
+	})
+	fetch.SetLimit(parallelFetches)
+	queue := make([]Fetch, 0, len(req.Fetches))
+	for _, f := range req.Fetches {
+		if a.blobs[f.Digest] == nil {
+			a.blobs[f.Digest] = &arrival{done: make(chan struct{})}
+			queue = append(queue, f)
+		}
+	}
+	stream.Go(func() error { // Go of a limited group blocks
+		for _, f := range queue {
+			fetch.Go(func() error {
+				b := a.blobs[f.Digest]
+				defer close(b.done)
+				b.err = a.fetch(ctx, f)
+				return nil
+			})
+		}
+		return fetch.Wait()
+	})
+	return a, func() { _ = stream.Wait() }, nil // none of them returns an error
+}
+
+// dropPartial removes what an earlier agent had half received.
+func (n *Node) dropPartial() error {
+	dir := n.dir("blobs", "sha256")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return full(dir, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			if err := remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stream reads blobs that follow a request. A damaged one is not kept; those after it are read all the same.
+func (a *arrivals) stream(r io.Reader, streams []Stream) {
+	var broken error
+	for _, s := range streams {
+		b, limited := a.blobs[s.Digest], &io.LimitedReader{R: r, N: s.Size}
+		switch {
+		case broken != nil:
+			b.err = broken
+		case a.node.has(s.Digest) != nil: // an error is found again when it is written
+			b.err = a.node.store(s.Digest, func(w io.Writer) error {
+				_, err := io.Copy(w, limited)
+				return err
+			})
+		}
+		if _, err := io.Copy(io.Discard, limited); err != nil && broken == nil {
+			broken = err
+		}
+		if limited.N > 0 && broken == nil {
+			broken = fmt.Errorf("receive %s: %w", s.Digest, io.ErrUnexpectedEOF)
+		}
+		if broken != nil && b.err == nil {
+			b.err = a.node.has(s.Digest)
+		}
+		close(b.done)
+	}
+}
+
+func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
+	if a.node.has(f.Digest) == nil {
+		return nil
+	}
+	errs := []error{errors.New("no host has it")}
+	for _, source := range f.Sources {
+		err := a.node.store(f.Digest, func(w io.Writer) error { return Fetch(ctx, source, f.Token, f.Digest, w) })
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("fetch %s: %w", f.Digest, errors.Join(errs...))
+}
+
+// need waits for a blob and returns where it is.
+func (a *arrivals) need(ctx context.Context, digest string) (string, error) {
+	path, err := a.node.blobPath(digest)
+	if err != nil {
+		return "", err
+	}
+	b := a.blobs[digest]
+	if b == nil {
+		if err := a.node.has(digest); err != nil {
+			return "", &missingError{[]string{digest}, err}
+		}
+		return path, nil
+	}
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	if b.err != nil {
+		return "", &missingError{[]string{digest}, b.err}
+	}
+	return path, nil
+}
+
+// missingError is content that a host does not have.
+type missingError struct {
+	digests []string
+	err     error
+}
+
+func (e *missingError) Error() string { return fmt.Sprintf("content is missing: %v", e.err) }
+func (e *missingError) Unwrap() error { return e.err }
+
+// has returns no error if the blob is there and whole. One that is damaged is dropped.
+func (n *Node) has(digest string) error {
+	path, err := n.blobPath(digest)
+	if err != nil {
+		return err
+	}
+	found, err := fileDigest(path)
+	if err != nil {
+		return fmt.Errorf("%s is not on this host: %w", digest, err)
+	}
+	if found != digest {
+		return errors.Join(fmt.Errorf("%s is damaged on this host", digest), remove(path))
+	}
+	return nil
+}
+
+// store keeps what write writes, if it is what the digest says.
+func (n *Node) store(digest string, write func(io.Writer) error) error {
+	path, err := n.blobPath(digest)
+	if err != nil {
+		return err
+	}
+	return n.writeFile(path, 0o600, func(w io.Writer) error {
+		v := newVerifier(digest)
+		if err := write(io.MultiWriter(w, v)); err != nil {
+			return err
+		}
+		return v.verify()
+	})
+}
+
+// verifier finds out whether what is written to it is what a digest says.
+type verifier struct {
+	hash.Hash
+	want string
+}
+
+func newVerifier(want string) *verifier { return &verifier{sha256.New(), want} }
+
+func (v *verifier) digest() string { return digestPrefix + hex.EncodeToString(v.Sum(nil)) }
+
+func (v *verifier) verify() error {
+	if got := v.digest(); got != v.want {
+		return fmt.Errorf("digest of what arrived is %s, want %s", got, v.want)
+	}
+	return nil
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	v := newVerifier("")
+	if _, err := io.Copy(v, f); err != nil {
+		return "", err
+	}
+	return v.digest(), nil
+}
+
+// dropUnused removes the content that no applied step uses.
+func (n *Node) dropUnused(s *state) error {
+	used := make(map[string]bool)
+	for _, r := range s.Steps {
+		if r.Step.Artifact != nil {
+			used[strings.TrimPrefix(r.Step.Artifact.Blob, digestPrefix)] = true
+		}
+	}
+	dir := n.dir("blobs", "sha256")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if !used[e.Name()] {
+			if err := remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+const leaseFile = "lease.json"
+
+// leaseError is a lease that is not given.
+type leaseError struct {
+	held   plan.Lease
+	reason string
+}
+
+func (e *leaseError) Error() string { return e.reason }
+
+// takeLease takes or extends the lease, whoever is at work on the host: one who lost it notices before the next step.
+func (n *Node) takeLease(ctx context.Context, want plan.Lease) error {
+	unlock, err := lock(ctx, n.dir("lease.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	held, err := n.lease()
+	if err != nil {
+		return err
+	}
+	now := n.Now()
+	switch {
+	case want.Operation == "":
+		return errors.New("request has a lease without an operation")
+	case want.Operation != held.Operation && held.Operation != "" && now.Before(held.Expires):
+		return &leaseError{held, fmt.Sprintf("operation %s, run by %s, changes this host until %s; wait, or resume or cancel it",
+			held.Operation, held.Holder, held.Expires.Format("15:04:05"))}
+	case want.Epoch < held.Epoch:
+		return &leaseError{held, fmt.Sprintf("epoch %d is over: a later run, %d, has changed this host; plan again", want.Epoch, held.Epoch)}
+	}
+	return n.writeChecked(n.dir(leaseFile), want)
+}
+
+// releaseLease gives the lease up and keeps its epoch.
+func (n *Node) releaseLease(ctx context.Context, held plan.Lease) error {
+	unlock, err := lock(ctx, n.dir("lease.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := n.holds(held); err != nil {
+		return err
+	}
+	return n.writeChecked(n.dir(leaseFile), plan.Lease{Epoch: held.Epoch})
+}
+
+// holds returns an error when another run took the lease.
+func (n *Node) holds(ours plan.Lease) error {
+	held, err := n.lease()
+	if err != nil {
+		return err
+	}
+	if held.Operation != ours.Operation || held.Epoch != ours.Epoch {
+		return &leaseError{held, fmt.Sprintf("operation %s, run by %s, took this host over", held.Operation, held.Holder)}
+	}
+	return nil
+}
+
+// lease that is held, even if it has expired.
+func (n *Node) lease() (plan.Lease, error) {
+	var held plan.Lease
+	err := readChecked(n.dir(leaseFile), &held)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) { // nobody can hold what cannot be read
+		return plan.Lease{}, nil
+	}
+	return held, err
+}

@@ -1,0 +1,49 @@
+package node
+
+import (
+	"context"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// System is what is not a file on a host: the kernel, the packages, and what programs leave behind while they run.
+type System interface {
+	// Run runs a program and returns what it printed to its standard output. An error has the tail of what it printed.
+	Run(ctx context.Context, argv []string, stdin string) (output string, err error)
+	// Probe asks once.
+	Probe(ctx context.Context, probe plan.Probe) error
+	// Sysctl and SetSysctl read and set a value of the kernel.
+	Sysctl(key string) (string, error)
+	SetSysctl(key, value string) error
+	// HasModule says whether a module is loaded or built in; LoadModule loads it.
+	HasModule(name string) bool
+	LoadModule(ctx context.Context, name string) error
+	// Packages lists what is installed. Install and Uninstall change that.
+	Packages(ctx context.Context, manager string) ([]string, error)
+	Install(ctx context.Context, manager string, names []string) error
+	Uninstall(ctx context.Context, manager string, names []string) error
+	// Label gives files the labels that the host's security policy wants, if it has one.
+	Label(ctx context.Context, paths ...string) error
+	// Traces lists what a sweep would remove now.
+	Traces(ctx context.Context, sweep plan.Sweep) (Traces, error)
+	// Clear removes what a sweep finds and is not in keep.
+	Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error
+	// UnmountBelow unmounts everything below a directory, so that it can be removed without what is mounted there.
+	UnmountBelow(dir string) error
+}
+
+// Traces are what components leave on a host while they run. Each entry is as the tool that removes it wants it.
+type Traces struct {
+	// Mounts are mount points, outermost first.
+	Mounts []string `json:"mounts,omitempty"`
+	// Links are names of network links.
+	Links []string `json:"links,omitempty"`
+	// Namespaces are paths of network namespaces.
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Tables are nftables tables, as family and name.
+	Tables []string `json:"tables,omitempty"`
+	// Chains are iptables chains, as command, table and name.
+	Chains []string `json:"chains,omitempty"`
+	// Cgroups are directories below the root of the control groups, outermost first.
+	Cgroups []string `json:"cgroups,omitempty"`
+}

@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// Default sets what the spec leaves out. What is set stays as it is.
+func Default(name string, spec *clusterv1alpha1.Provision) {
+	for i := range spec.Hosts {
+		defaultHost(&spec.Hosts[i])
+	}
+	fill(&spec.ControlPlaneEndpoint.Port, 6443)
+	fill(&spec.System.ConfigureOS, "Apply")
+	fill(&spec.Network.Plugin, "flannel")
+	fill(&spec.Network.KubePodsCIDR, "10.233.64.0/18")
+	fill(&spec.Network.KubeServiceCIDR, "10.233.0.0/18")
+	fill(&spec.Network.Flannel.BackendMode, "vxlan")
+	fill(&spec.DeletionPolicy, clusterv1alpha1.DeletionOrphan)
+	for i := range spec.Addons {
+		fill(&spec.Addons[i].Namespace, "kube-system")
+	}
+	defaultKubernetes(name, &spec.Kubernetes)
+	defaultEtcd(spec)
+}
+
+func defaultHost(h *clusterv1alpha1.Host) {
+	fill(&h.Port, 22)
+	fill(&h.User, "root")
+	fill(&h.Timeout, 30)
+	if _, err := netip.ParseAddr(h.Address); err == nil {
+		fill(&h.InternalAddress, h.Address)
+	}
+	if h.Bastion != nil {
+		fill(&h.Bastion.Port, 22)
+		fill(&h.Bastion.User, h.User)
+	}
+}
+
+func defaultKubernetes(name string, k *clusterv1alpha1.Kubernetes) {
+	fill(&k.ClusterName, name)
+	fill(&k.DNSDomain, "cluster.local")
+	fill(&k.ProxyMode, modeNFTables)
+	fill(&k.MaxPods, 110)
+	fill(&k.NodeCidrMaskSize, 24)
+	fill(&k.NodeCidrMaskSizeIPv6, 64)
+}
+
+func defaultEtcd(spec *clusterv1alpha1.Provision) {
+	e := &spec.Etcd
+	fill(&e.Type, EtcdManaged)
+	if e.Type == EtcdExternal {
+		return
+	}
+	fill(&e.Port, 2379)
+	fill(&e.PeerPort, 2380)
+	fill(&e.DataDir, "/var/lib/etcd")
+	fill(&e.HeartbeatInterval, 250)
+	fill(&e.ElectionTimeout, 5000)
+	fill(&e.AutoCompactionRetention, 8)
+	if planes := spec.RoleGroups[clusterv1alpha1.RoleControlPlane]; len(planes) > 0 && len(spec.RoleGroups[clusterv1alpha1.RoleEtcd]) == 0 {
+		spec.RoleGroups[clusterv1alpha1.RoleEtcd] = slices.Clone(planes)
+	}
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

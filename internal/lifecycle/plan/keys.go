@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// The authorities. They are separate because each vouches for something else: a client of etcd must not thereby be a user,
+// and a user not speak for others.
+const (
+	AuthorityCluster    = "ca"
+	AuthorityEtcd       = "etcd-ca"
+	AuthorityFrontProxy = "front-proxy-ca"
+)
+
+// KeyServiceAccounts signs the tokens of service accounts.
+const KeyServiceAccounts = "sa"
+
+// The leaves that belong to no host: those of the administrator and of etcd's administrator, who are us.
+const (
+	LeafAdmin     = "admin"
+	LeafEtcdAdmin = "etcd-admin"
+)
+
+// The leaves of a host, each named HOST/LEAF.
+const (
+	leafAPIServer         = "apiserver"
+	leafKubeletClient     = "apiserver-kubelet-client"
+	leafEtcdClient        = "apiserver-etcd-client"
+	leafFrontProxy        = "front-proxy-client"
+	leafControllerManager = "kube-controller-manager"
+	leafScheduler         = "kube-scheduler"
+	leafKubelet           = "kubelet"
+	leafKubeletServer     = "kubelet-server"
+	leafKubeProxy         = "kube-proxy"
+	leafEtcdServer        = "etcd-server"
+	leafEtcdPeer          = "etcd-peer"
+)
+
+// Names of users and groups that Kubernetes knows.
+const (
+	groupMasters = "system:masters"
+	groupNodes   = "system:nodes"
+	userNode     = "system:node:"
+	// userKubeletClient is bound to system:kubelet-api-admin by the objects that a cluster starts with.
+	userKubeletClient = "kube-apiserver-kubelet-client"
+)
+
+// Authorities that a cluster has.
+func Authorities() []string {
+	return []string{AuthorityCluster, AuthorityEtcd, AuthorityFrontProxy}
+}
+
+// Keys without a certificate that a cluster has.
+func Keys() []string { return []string{KeyServiceAccounts} }
+
+// Leaves are the certificates that the plan of a valid spec needs. A host's do not depend on the other hosts, so that none
+// is restarted when another comes or goes.
+func Leaves(name string, spec *clusterv1alpha1.Provision) []pki.Leaf {
+	t, err := resolve(name, spec)
+	if err != nil {
+		return nil
+	}
+	leaves := []pki.Leaf{
+		{Name: LeafAdmin, Authority: AuthorityCluster, CommonName: "kubernetes-admin", Organization: []string{groupMasters}, Client: true},
+	}
+	if t.managed() {
+		leaves = append(leaves, pki.Leaf{Name: LeafEtcdAdmin, Authority: AuthorityEtcd, CommonName: LeafEtcdAdmin, Client: true})
+	}
+	for _, h := range spec.Hosts {
+		m := t.members[h.Name]
+		if m.has(clusterv1alpha1.RoleEtcd) {
+			leaves = append(leaves, t.etcdLeaves(m)...)
+		}
+		if m.has(clusterv1alpha1.RoleControlPlane) {
+			leaves = append(leaves, t.controlPlaneLeaves(m)...)
+		}
+		if m.isNode() {
+			leaves = append(leaves, t.nodeLeaves(m)...)
+		}
+	}
+	return leaves
+}
+
+func (t *topology) etcdLeaves(m member) []pki.Leaf {
+	names, ips := []string{"localhost", m.Name}, texts(m.ips, "127.0.0.1", "::1")
+	// A server is a client too: of itself, when it is probed, and of the other members.
+	return []pki.Leaf{
+		{Name: leafName(m, leafEtcdServer), Authority: AuthorityEtcd, CommonName: m.Name, DNSNames: names, IPs: ips, Client: true, Server: true},
+		{Name: leafName(m, leafEtcdPeer), Authority: AuthorityEtcd, CommonName: m.Name, DNSNames: names, IPs: ips, Client: true, Server: true},
+	}
+}
+
+func (t *topology) controlPlaneLeaves(m member) []pki.Leaf {
+	local := func(leaf, user string) pki.Leaf {
+		return pki.Leaf{
+			Name: leafName(m, leaf), Authority: AuthorityCluster, CommonName: user, Client: true,
+			DNSNames: []string{"localhost"}, IPs: []string{"127.0.0.1"}, Server: true,
+		}
+	}
+	leaves := []pki.Leaf{
+		t.apiServerLeaf(m),
+		{Name: leafName(m, leafKubeletClient), Authority: AuthorityCluster, CommonName: userKubeletClient, Client: true},
+		{Name: leafName(m, leafFrontProxy), Authority: AuthorityFrontProxy, CommonName: leafFrontProxy, Client: true},
+		local(leafControllerManager, "system:kube-controller-manager"),
+		local(leafScheduler, "system:kube-scheduler"),
+	}
+	if t.managed() {
+		leaves = append(leaves, pki.Leaf{Name: leafName(m, leafEtcdClient), Authority: AuthorityEtcd, CommonName: "kube-apiserver-etcd-client", Client: true})
+	}
+	return leaves
+}
+
+// apiServerLeaf names all by which an API server is reached: by pods, by the load balancers of the hosts, from outside.
+func (t *topology) apiServerLeaf(m member) pki.Leaf {
+	domain := t.spec.Kubernetes.DNSDomain
+	names := []string{"localhost", m.Name, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}
+	ips := texts(m.ips, "127.0.0.1", "::1")
+	for _, s := range t.services {
+		ips = append(ips, serviceIP(s, 1))
+	}
+	further := slices.Concat([]string{m.Address, t.spec.ControlPlaneEndpoint.Address, t.spec.ControlPlaneEndpoint.Domain}, t.spec.Kubernetes.APIServerCertExtraSANs)
+	for _, san := range further {
+		if a, err := netip.ParseAddr(san); err == nil {
+			ips = append(ips, a.String())
+		} else if san != "" {
+			names = append(names, san)
+		}
+	}
+	return pki.Leaf{
+		Name: leafName(m, leafAPIServer), Authority: AuthorityCluster, CommonName: fileAPIServer,
+		DNSNames: unique(names), IPs: unique(ips), Server: true,
+	}
+}
+
+func (t *topology) nodeLeaves(m member) []pki.Leaf {
+	user := userNode + m.Name
+	leaves := []pki.Leaf{
+		{Name: leafName(m, leafKubelet), Authority: AuthorityCluster, CommonName: user, Organization: []string{groupNodes}, Client: true},
+		{Name: leafName(m, leafKubeletServer), Authority: AuthorityCluster, CommonName: user, Organization: []string{groupNodes}, DNSNames: []string{m.Name}, IPs: texts(m.ips), Server: true},
+	}
+	if !t.spec.Kubernetes.DisableKubeProxy {
+		leaves = append(leaves, pki.Leaf{Name: leafName(m, leafKubeProxy), Authority: AuthorityCluster, CommonName: "system:kube-proxy", Client: true})
+	}
+	return leaves
+}
+
+func leafName(m member, leaf string) string { return m.Name + "/" + leaf }
+
+// texts are addresses as text, with some more.
+func texts(ips []netip.Addr, more ...string) []string {
+	all := make([]string, 0, len(ips)+len(more))
+	for _, ip := range ips {
+		all = append(all, ip.String())
+	}
+	return append(all, more...)
+}
+
+// Kubeconfig renders a kubeconfig with one cluster and one user, who has a client certificate.
+func Kubeconfig(cluster, server, user string, ca []byte, client pki.KeyPair) ([]byte, error) {
+	content, err := yaml.Marshal(clientcmdv1.Config{
+		APIVersion: "v1", Kind: "Config",
+		Clusters:       []clientcmdv1.NamedCluster{{Name: cluster, Cluster: clientcmdv1.Cluster{Server: server, CertificateAuthorityData: ca}}},
+		AuthInfos:      []clientcmdv1.NamedAuthInfo{{Name: user, AuthInfo: clientcmdv1.AuthInfo{ClientCertificateData: client.Cert, ClientKeyData: client.Key}}},
+		Contexts:       []clientcmdv1.NamedContext{{Name: user + "@" + cluster, Context: clientcmdv1.Context{Cluster: cluster, AuthInfo: user}}},
+		CurrentContext: user + "@" + cluster,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("marshal the kubeconfig of %s: %w", user, err)
+	}
+	return content, nil
+}

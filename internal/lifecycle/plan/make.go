@@ -1,0 +1,207 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// Make plans a cluster. The same input makes the same plan.
+func Make(in Input) (*Plan, error) {
+	t, err := resolve(in.Name, in.Spec)
+	if err != nil {
+		return nil, err
+	}
+	m := &maker{topology: t, in: in, blobs: map[string]*Blob{}}
+	p := &Plan{
+		Cluster: in.Name, Version: in.Spec.Kubernetes.Version,
+		Endpoint: t.external(), APIServers: t.apiServers(),
+	}
+	for _, h := range in.Spec.Hosts {
+		facts, ok := in.Facts[h.Name]
+		if !ok {
+			continue
+		}
+		p.Hosts = append(p.Hosts, m.host(t.members[h.Name], facts))
+	}
+	for _, digest := range slices.Sorted(maps.Keys(m.blobs)) {
+		p.Blobs = append(p.Blobs, *m.blobs[digest])
+	}
+	return p, errors.Join(m.missing...)
+}
+
+// maker makes a plan.
+type maker struct {
+	*topology
+
+	in    Input
+	blobs map[string]*Blob
+	// missing is what the input lacks.
+	missing []error
+}
+
+// hostMaker makes the plan of a host.
+type hostMaker struct {
+	*maker
+	member
+
+	facts Facts
+}
+
+func (m *maker) host(of member, facts Facts) Host {
+	h := &hostMaker{maker: m, member: of, facts: facts}
+	host := Host{Name: of.Name, Address: of.ip(), Roles: of.roles, Node: of.node()}
+	for _, stage := range []Stage{
+		{StageSystem, h.system()},
+		{StageEtcd, h.etcd()},
+		{StageControlPlane, h.controlPlane()},
+		{StageNode, h.node()},
+	} {
+		if len(stage.Steps) > 0 {
+			host.Stages = append(host.Stages, stage)
+		}
+	}
+	return host
+}
+
+// node says what the Node object must have. All labels are here and none is the kubelet's, for a kubelet sets its labels
+// only when it registers, and may not set those of roles.
+func (m member) node() Node {
+	if !m.isNode() {
+		return Node{}
+	}
+	labels := map[string]string{}
+	if m.has(clusterv1alpha1.RoleControlPlane) {
+		labels[labelControlPlane] = ""
+	}
+	if m.has(clusterv1alpha1.RoleWorker) {
+		labels[labelWorker] = ""
+	}
+	maps.Copy(labels, m.Labels)
+	return Node{Labels: labels, Dedicated: m.dedicated()}
+}
+
+func (m *maker) lack(format string, args ...any) {
+	m.missing = append(m.missing, fmt.Errorf(format, args...))
+}
+
+// pair is a key pair of the cluster.
+func (m *maker) pair(name string) pki.KeyPair {
+	pair, ok := m.in.Keys[name]
+	if !ok {
+		m.lack("the keys of cluster %s have no %s", m.name, name)
+	}
+	return pair
+}
+
+// leaf is a key pair of the host.
+func (h *hostMaker) leaf(name string) pki.KeyPair { return h.pair(leafName(h.member, name)) }
+
+// artifact places a file of the catalogue, or the members of an archive, in a directory.
+func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
+	file, ok := h.file(name)
+	if !ok {
+		h.lack("the files for %s have no %s, which host %s needs", h.facts.Arch, name, h.Name)
+		return Step{}
+	}
+	digest := h.in.Digests[file.Key()]
+	if digest == "" {
+		h.lack("the digest of %s is not known", file.Key())
+	}
+	blob := h.blobs[digest]
+	if blob == nil {
+		blob = &Blob{Digest: digest, URL: file.URL}
+		h.blobs[digest] = blob
+	}
+	blob.Hosts = append(blob.Hosts, h.Name)
+	files := make(map[string]string, len(file.Members))
+	for member, base := range file.Members {
+		files[member] = dir + "/" + base
+	}
+	return Step{ID: "artifact/" + name, Disruption: d, Artifact: &Artifact{Blob: digest, Archive: file.Archive, Files: files, Mode: "0755"}}
+}
+
+func (m *hostMaker) file(name string) (catalog.File, bool) {
+	i := slices.IndexFunc(m.in.Files[m.facts.Arch], func(f catalog.File) bool { return f.Name == name })
+	if i < 0 {
+		return catalog.File{}, false
+	}
+	return m.in.Files[m.facts.Arch][i], true
+}
+
+// kubeconfig is a file with the credentials of a leaf of the host.
+func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair) Step {
+	content, err := Kubeconfig(h.spec.Kubernetes.ClusterName, server, user, h.pair(AuthorityCluster).Cert, client)
+	if err != nil {
+		h.missing = append(h.missing, err)
+	}
+	return secretFile(id, path, content, DisruptionRestart)
+}
+
+// certificate is the two files PATH.crt and PATH.key.
+func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
+	return []Step{
+		file(id+".crt", path+".crt", pair.Cert, d),
+		secretFile(id+".key", path+".key", pair.Key, d),
+	}
+}
+
+func directory(id, path, mode string) Step {
+	return Step{ID: id, Directory: &Directory{Path: path, Mode: mode, Owned: true}}
+}
+
+func file[T ~string | ~[]byte](id, path string, content T, d Disruption) Step {
+	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0644", Content: string(content)}}
+}
+
+func secretFile[T ~string | ~[]byte](id, path string, content T, d Disruption) Step {
+	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0600", Content: string(content), Secret: true}}
+}
+
+// unit is restarted when one of the steps that it reads changes.
+func unit(id string, u Unit, reads ...Step) Step {
+	hashes := make([]string, 0, len(reads))
+	for _, s := range reads {
+		hashes = append(hashes, s.Hash())
+	}
+	u.InputHash = hash(hashes)
+	return Step{ID: id, Disruption: DisruptionRestart, Unit: &u}
+}
+
+// flags of a program, by name.
+type flags map[string]string
+
+// command is a program with its flags in order, and those of the user after them: a flag of the user takes the place of
+// ours with the same name.
+func command(program string, ours flags, users clusterv1alpha1.Args) []string {
+	line := []string{binDir + "/" + program}
+	taken := map[string]bool{}
+	for _, arg := range users {
+		name, _, _ := strings.Cut(arg, "=")
+		taken[strings.ReplaceAll(name, "_", "-")] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
+		if !taken[name] {
+			line = append(line, "--"+name+"="+ours[name])
+		}
+	}
+	for _, arg := range users {
+		line = append(line, "--"+arg)
+	}
+	return line
+}
+
+// gates are feature gates as a flag.
+func gates(all map[string]bool) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, fmt.Sprintf("%s=%t", name, all[name]))
+	}
+	return strings.Join(list, ",")
+}

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+func (h *hostMaker) containerd() []Step {
+	program := h.artifact(fileContainerd, binDir, DisruptionRestart)
+	config := file("containerd/config", containerdDir+"/config.toml", h.containerdConfig(), DisruptionRestart)
+	steps := []Step{
+		program,
+		h.artifact(fileRunc, binDir, DisruptionNone), // it is started anew for each container
+		h.artifact(fileCNIPlugins, cniBinDir, DisruptionNone),
+		config,
+	}
+	steps = append(steps, h.registries()...)
+	return append(steps,
+		unit("containerd/unit", Unit{
+			Name: unitContainerd, Description: h.describe("Container runtime"),
+			Command: []string{binDir + "/containerd", "--config", containerdDir + "/config.toml"}, Env: runtimeEnv(),
+			KillMode: "process", Delegate: true, Notify: true, LimitNOFILE: 1 << 20,
+		}, program, config),
+		Step{ID: "containerd/probe", Probe: &Probe{TCP: "unix:" + containerdSocket, Timeout: time.Minute, Unit: unitContainerd}},
+	)
+}
+
+func (h *hostMaker) containerdConfig() string {
+	image, ok := h.in.Images[imagePause]
+	if !ok {
+		h.lack("the reference of image %s is not known", imagePause)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "version = 3\n")
+	fmt.Fprintf(&b, "\n[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = %s\n", toml(image))
+	fmt.Fprintf(&b, "\n[plugins.'io.containerd.cri.v1.images'.registry]\n  config_path = %s\n", toml(registryDir))
+	if !h.facts.OOMScoreAdj {
+		fmt.Fprintf(&b, "\n[plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = true\n")
+	}
+	const runtime = "plugins.'io.containerd.cri.v1.runtime'"
+	fmt.Fprintf(&b, "\n[%s.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n", runtime)
+	fmt.Fprintf(&b, "\n[%s.containerd.runtimes.runc.options]\n  BinaryName = %s\n  SystemdCgroup = %t\n", runtime, toml(binDir+"/runc"), h.systemd())
+	fmt.Fprintf(&b, "\n[%s.cni]\n  bin_dirs = [%s]\n  conf_dir = %s\n", runtime, toml(cniBinDir), toml(cniConfDir))
+	return b.String()
+}
+
+// registries are the hosts.toml that containerd reads when it pulls, so that none of them needs a restart.
+func (h *hostMaker) registries() []Step {
+	const hub = "docker.io"
+	r := h.spec.Registry
+	var steps []Step
+	add := func(registry, content string) {
+		dir := registryDir + "/" + registry
+		steps = append(steps,
+			directory("directory/registry/"+registry, dir, "0755"),
+			file("containerd/registry/"+registry, dir+"/hosts.toml", content, DisruptionNone))
+	}
+	if len(r.RegistryMirrors) > 0 {
+		var b strings.Builder
+		fmt.Fprintf(&b, "server = %s\n", toml("https://registry-1.docker.io"))
+		for _, mirror := range r.RegistryMirrors {
+			fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = ['pull', 'resolve']\n", toml(mirror))
+		}
+		add(hub, b.String())
+	}
+	for _, registry := range unique(slices.Clone(r.InsecureRegistries)) {
+		if registry == hub && len(r.RegistryMirrors) > 0 {
+			continue
+		}
+		// TLS without verification first, then none.
+		add(registry, fmt.Sprintf("server = %s\n\n[host.%s]\n  capabilities = ['pull', 'resolve']\n  skip_verify = true\n\n[host.%s]\n  capabilities = ['pull', 'resolve']\n",
+			toml("https://"+registry), toml("https://"+registry), toml("http://"+registry)))
+	}
+	return steps
+}
+
+// systemd is true if systemd keeps the control groups.
+func (h *hostMaker) systemd() bool { return h.facts.Init == "systemd" }
+
+// toml quotes a string: one of JSON is one of TOML.
+func toml(text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil { // a string always is JSON
+		return `""`
+	}
+	return string(quoted)
+}

@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// quorumTimeout is how long etcd may take to get a quorum: other members may start later.
+const quorumTimeout = 2 * time.Minute
+
+// etcdFlags are those that differ between the minors of etcd, each from the first minor that has them on. They check the
+// data at the start and let the API server's cache know how far it is.
+var etcdFlags = []struct {
+	since string
+	flags flags
+}{
+	{"v3.6", flags{"feature-gates": "InitialCorruptCheck=true", "watch-progress-notify-interval": "5s"}},
+	{"v3.5", flags{"experimental-initial-corrupt-check": "true", "experimental-watch-progress-notify-interval": "5s"}},
+}
+
+func (h *hostMaker) etcd() []Step {
+	if !h.managed() || !h.has(clusterv1alpha1.RoleEtcd) {
+		return nil
+	}
+	program := h.artifact(fileEtcd, binDir, DisruptionRestart)
+	ca := file("etcd/ca.crt", etcdPKIDir+"/ca.crt", h.pair(AuthorityEtcd).Cert, DisruptionRestart)
+	var steps []Step
+	if !h.isNode() {
+		steps = append(steps, directory("directory/kubernetes", configDir, "0755"), directory("directory/pki", pkiDir, "0755"))
+	}
+	return slices.Concat(steps,
+		[]Step{
+			directory("directory/etcd-pki", etcdPKIDir, "0755"),
+			directory("directory/etcd", h.spec.Etcd.DataDir, "0700"),
+			program, ca,
+		},
+		// etcd reads these for each connection.
+		certificate("etcd/server", etcdPKIDir+"/server", h.leaf(leafEtcdServer), DisruptionReload),
+		certificate("etcd/peer", etcdPKIDir+"/peer", h.leaf(leafEtcdPeer), DisruptionReload),
+		[]Step{
+			unit("etcd/unit", Unit{
+				Name: unitEtcd, Description: h.describe("etcd"), Command: h.etcdCommand(), LimitNOFILE: 65536,
+			}, program, ca),
+			{ID: "etcd/probe", Probe: &Probe{
+				URL:    httpsURL("127.0.0.1", h.spec.Etcd.Port) + "/health",
+				CAFile: etcdPKIDir + "/ca.crt", CertFile: etcdPKIDir + "/server.crt", KeyFile: etcdPKIDir + "/server.key",
+				Contains: `"health":"true"`, Timeout: quorumTimeout, Unit: unitEtcd,
+			}},
+		})
+}
+
+func (h *hostMaker) etcdCommand() []string {
+	e := h.spec.Etcd
+	client, peer := httpsURL(h.ip(), e.Port), httpsURL(h.ip(), e.PeerPort)
+	bootstrap := h.bootstrap()
+	state := "new"
+	if bootstrap.Join {
+		state = "existing"
+	}
+	members := make([]string, 0, len(bootstrap.Members))
+	for _, name := range slices.Sorted(maps.Keys(bootstrap.Members)) {
+		members = append(members, name+"="+bootstrap.Members[name])
+	}
+	f := flags{
+		"name": h.Name, "data-dir": e.DataDir,
+		"listen-client-urls": client + "," + httpsURL("127.0.0.1", e.Port), "advertise-client-urls": client,
+		"listen-peer-urls": peer, "initial-advertise-peer-urls": peer,
+		"initial-cluster": strings.Join(members, ","), "initial-cluster-state": state, "initial-cluster-token": h.name,
+		"cert-file": etcdPKIDir + "/server.crt", "key-file": etcdPKIDir + "/server.key",
+		"trusted-ca-file": etcdPKIDir + "/ca.crt", "client-cert-auth": "true",
+		"peer-cert-file": etcdPKIDir + "/peer.crt", "peer-key-file": etcdPKIDir + "/peer.key",
+		"peer-trusted-ca-file": etcdPKIDir + "/ca.crt", "peer-client-cert-auth": "true",
+		"listen-metrics-urls":  fmt.Sprintf("http://127.0.0.1:%d", portEtcdMetrics),
+		"auto-compaction-mode": "periodic", "auto-compaction-retention": fmt.Sprintf("%dh", e.AutoCompactionRetention),
+	}
+	for name, value := range map[string]int64{
+		"heartbeat-interval": int64(e.HeartbeatInterval), "election-timeout": int64(e.ElectionTimeout), "snapshot-count": e.SnapshotCount,
+		"quota-backend-bytes": e.QuotaBackendBytes, "max-request-bytes": e.MaxRequestBytes,
+		"max-snapshots": int64(e.MaxSnapshots), "max-wals": int64(e.MaxWALs),
+	} {
+		if value != 0 {
+			f[name] = strconv.FormatInt(value, 10)
+		}
+	}
+	for name, value := range map[string]string{"metrics": e.Metrics, "log-level": e.LogLevel} {
+		if value != "" {
+			f[name] = value
+		}
+	}
+	program, _ := h.file(fileEtcd)
+	for _, v := range etcdFlags {
+		if atLeast(program.Version, v.since) {
+			maps.Copy(f, v.flags)
+			break
+		}
+	}
+	return command(fileEtcd, f, e.ExtraArgs)
+}
+
+// bootstrap says how the member first started. What is not fixed is a new etcd of all members if none is, and a member that
+// joins them otherwise.
+func (h *hostMaker) bootstrap() EtcdBootstrap {
+	if fixed, ok := h.in.EtcdBootstrap[h.Name]; ok {
+		return fixed
+	}
+	return EtcdBootstrap{Members: h.etcdPeers(h.topology.roles[clusterv1alpha1.RoleEtcd]), Join: len(h.in.EtcdBootstrap) > 0}
+}
+
+// etcdServers are the URLs of etcd for the API server: the member beside it, or all.
+func (h *hostMaker) etcdServers() []string {
+	if !h.managed() {
+		return h.spec.Etcd.External.Endpoints
+	}
+	if h.has(clusterv1alpha1.RoleEtcd) {
+		return []string{httpsURL("127.0.0.1", h.spec.Etcd.Port)}
+	}
+	var urls []string
+	for _, m := range h.with(clusterv1alpha1.RoleEtcd) {
+		urls = append(urls, httpsURL(m.ip(), h.spec.Etcd.Port))
+	}
+	return urls
+}

@@ -1,0 +1,69 @@
+package plan
+
+// The etcd types of spec.etcd.type.
+const (
+	EtcdManaged  = "kubekey"
+	EtcdExternal = "external"
+)
+
+const (
+	configureSkip = "Skip"
+
+	modeNFTables = "nftables"
+	modeIPTables = "iptables"
+	modeIPVS     = "ipvs"
+)
+
+// Ports that are fixed.
+const (
+	portLoadBalancer      = 7443
+	portEtcdMetrics       = 2381
+	portKubelet           = 10250
+	portKubeletHealth     = 10248
+	portProxyMetrics      = 10249
+	portProxyHealth       = 10256
+	portControllerManager = 10257
+	portScheduler         = 10259
+)
+
+// LoadBalancer is where the load balancer of each host listens.
+const LoadBalancer = "127.0.0.1:7443"
+
+// Paths on a host.
+const (
+	binDir        = "/opt/orrery/bin"
+	cniBinDir     = "/opt/cni/bin"
+	cniConfDir    = "/etc/cni/net.d"
+	configDir     = "/etc/kubernetes"
+	pkiDir        = configDir + "/pki"
+	etcdPKIDir    = pkiDir + "/etcd"
+	containerdDir = "/etc/containerd"
+	registryDir   = containerdDir + "/certs.d"
+	kubeletDir    = "/var/lib/kubelet"
+	auditDir      = "/var/log/kubernetes"
+
+	caFile           = pkiDir + "/ca.crt"
+	adminFile        = configDir + "/admin.conf"
+	backendsFile     = configDir + "/loadbalancer"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// Units.
+const (
+	unitContainerd        = "orrery-containerd"
+	unitEtcd              = "orrery-etcd"
+	unitAPIServer         = "orrery-kube-apiserver"
+	unitControllerManager = "orrery-kube-controller-manager"
+	unitScheduler         = "orrery-kube-scheduler"
+	unitLoadBalancer      = "orrery-loadbalancer"
+	unitKubelet           = "orrery-kubelet"
+	unitKubeProxy         = "orrery-kube-proxy"
+)
+
+// searchPath is where units look for programs: ours first, then those of the host, such as mount, nft and iptables.
+const searchPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+const (
+	labelControlPlane = "node-role.kubernetes.io/control-plane"
+	labelWorker       = "node-role.kubernetes.io/worker"
+)

@@ -1,0 +1,516 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// Severity of a Finding.
+type Severity string
+
+// The severities: a cluster is not built while there are errors.
+const (
+	SeverityError   Severity = "error"
+	SeverityWarning Severity = "warning"
+)
+
+// Finding is something on a host that stands, or may stand, in the way of a cluster.
+type Finding struct {
+	Host     string   `json:"host"`
+	Check    string   `json:"check"`
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
+	// Fix is what to do about it.
+	Fix string `json:"fix"`
+}
+
+// The checks.
+const (
+	CheckRoot         = "Root"
+	CheckCluster      = "Cluster"
+	CheckAgent        = "Agent"
+	CheckArchitecture = "Architecture"
+	CheckDistribution = "Distribution"
+	CheckKernel       = "Kernel"
+	CheckCgroups      = "Cgroups"
+	CheckCPU          = "CPU"
+	CheckMemory       = "Memory"
+	CheckSwap         = "Swap"
+	CheckDisk         = "Disk"
+	CheckFsync        = "Fsync"
+	CheckTools        = "Tools"
+	CheckLeftovers    = "Leftovers"
+	CheckPorts        = "Ports"
+	CheckAddress      = "Address"
+	CheckNetwork      = "Network"
+	CheckMTU          = "MTU"
+	CheckClock        = "Clock"
+	CheckIdentity     = "Identity"
+	CheckSELinux      = "SELinux"
+	CheckFirewall     = "Firewall"
+)
+
+const (
+	mebibyte = 1 << 20
+	gibibyte = 1 << 30
+
+	leastMemory       = 512 * mebibyte
+	controlPlaneBytes = 1700 * mebibyte
+	leastDisk         = 2 * gibibyte
+	fastFsync         = 10 * time.Millisecond
+	maxClockOffset    = 2 * time.Second
+	maxEtcdSkew       = time.Second
+)
+
+// Preflight says what stands in the way of the cluster, from the facts alone. Hosts without facts are left out: that they
+// could not be asked is not known here. The findings are in the order of the spec's hosts, and of the checks.
+func Preflight(in Input) []Finding {
+	t, err := resolve(in.Name, in.Spec)
+	if err != nil { // Make says so
+		return nil
+	}
+	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.Keys.ID()}
+	for _, h := range in.Spec.Hosts {
+		facts, ok := in.Facts[h.Name]
+		if !ok {
+			continue
+		}
+		s.member, s.Facts = t.members[h.Name], facts
+		if s.isFree() || s.isOurs() {
+			for _, check := range []func(*survey){
+				(*survey).root, (*survey).agent, (*survey).architecture, (*survey).distribution, (*survey).kernel,
+				(*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
+				(*survey).tools, (*survey).leftovers, (*survey).ports, (*survey).address, (*survey).network, (*survey).mtu,
+				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall,
+			} {
+				check(s)
+			}
+			continue
+		}
+		s.error(CheckCluster, fmt.Sprintf("the host belongs to another cluster, %s", s.Applied.Cluster),
+			fmt.Sprintf("remove it there: orrery cluster delete-node %s, or orrery cluster delete, of cluster %s", h.Name, s.Applied.Cluster))
+	}
+	return s.findings
+}
+
+// survey looks at one host after the other.
+type survey struct {
+	*topology
+	member
+	Facts
+
+	facts map[string]Facts
+	// carriers are the hosts that have an address.
+	carriers map[netip.Addr][]string
+	id       string
+	findings []Finding
+}
+
+// carriers are the hosts that have an address, in the order of the spec.
+func carriers(spec *clusterv1alpha1.Provision, facts map[string]Facts) map[netip.Addr][]string {
+	by := map[netip.Addr][]string{}
+	for _, h := range spec.Hosts {
+		for _, l := range facts[h.Name].Links {
+			for _, cidr := range l.Addresses {
+				prefix, err := netip.ParsePrefix(cidr)
+				if a := prefix.Addr(); err == nil && !a.IsLoopback() && !slices.Contains(by[a], h.Name) {
+					by[a] = append(by[a], h.Name)
+				}
+			}
+		}
+	}
+	return by
+}
+
+func (s *survey) error(check, message, fix string) { s.find(SeverityError, check, message, fix) }
+func (s *survey) warn(check, message, fix string)  { s.find(SeverityWarning, check, message, fix) }
+
+func (s *survey) find(severity Severity, check, message, fix string) {
+	s.findings = append(s.findings, Finding{s.Name, check, severity, message, fix})
+}
+
+// isFree is true of a host that belongs to no cluster of ours.
+func (s *survey) isFree() bool { return s.Applied.ClusterID == "" }
+
+func (s *survey) isOurs() bool { return s.Applied.ClusterID == s.id }
+
+func (s *survey) root() {
+	if s.UID != 0 {
+		s.error(CheckRoot, fmt.Sprintf("commands run as user %d, not as root", s.UID),
+			fmt.Sprintf("let %s use sudo, with hosts[].sudoPassword if it asks for one, or log in as root", s.User))
+	}
+}
+
+func (s *survey) agent() {
+	if s.AgentError != "" {
+		s.warn(CheckAgent, "the agent cannot say what was applied: "+s.AgentError,
+			"the run replaces the agent; if this stays, look at /var/lib/orrery/node on the host")
+	}
+}
+
+func (s *survey) architecture() {
+	switch {
+	case s.Facts.Arch != "amd64" && s.Facts.Arch != "arm64":
+		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s", s.Facts.Arch), "use a host with amd64 or arm64")
+	case s.Host.Arch != "" && s.Host.Arch != s.Facts.Arch:
+		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s, and hosts[].arch says %s", s.Facts.Arch, s.Host.Arch),
+			"correct hosts[].arch or leave it out")
+	}
+}
+
+func (s *survey) distribution() {
+	if managers(s.Facts) == nil {
+		s.warn(CheckDistribution, fmt.Sprintf("the Linux distribution %q is not one that is known to work", s.OS),
+			"nothing, if it has a recent kernel; see the supported ones in the documentation")
+	}
+	debs, rpms := s.spec.System.Debs, s.spec.System.Rpms
+	if len(debs)+len(rpms) > 0 && PackageManager(s.Facts) == "" {
+		s.error(CheckDistribution, "there is no package manager that is known, and spec.system names packages",
+			"install them yourself and leave out spec.system.debs and spec.system.rpms")
+	}
+}
+
+func (s *survey) kernel() {
+	var major, minor int
+	if n, err := fmt.Sscanf(s.Kernel, "%d.%d", &major, &minor); err != nil || n != 2 {
+		s.warn(CheckKernel, fmt.Sprintf("the kernel's version %q is not understood", s.Kernel), "see that it is 5.13 or newer")
+		return
+	}
+	older := func(thanMajor, thanMinor int) bool {
+		return major < thanMajor || major == thanMajor && minor < thanMinor
+	}
+	switch {
+	case older(4, 19):
+		s.error(CheckKernel, fmt.Sprintf("the kernel is %s, older than 4.19", s.Kernel), "upgrade the host's kernel")
+	case older(5, 13) && s.runsProxy() && s.spec.Kubernetes.ProxyMode == modeNFTables:
+		s.error(CheckKernel, fmt.Sprintf("the kernel is %s, and kube-proxy's nftables mode needs 5.13", s.Kernel),
+			"set spec.provision.kubernetes.proxyMode to iptables, or upgrade the host's kernel")
+	}
+}
+
+func (s *survey) runsProxy() bool { return s.isNode() && !s.spec.Kubernetes.DisableKubeProxy }
+
+func (s *survey) cgroups() {
+	if !s.isNode() {
+		return
+	}
+	if s.CgroupVersion == 1 {
+		s.warn(CheckCgroups, "the host uses cgroup v1, which Kubernetes only maintains",
+			"boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line")
+	}
+	var missing []string
+	for _, controller := range []string{"cpu", "cpuset", "memory", "pids"} {
+		if !slices.Contains(s.Controllers, controller) {
+			missing = append(missing, controller)
+		}
+	}
+	if len(s.Controllers) > 0 && len(missing) > 0 {
+		s.error(CheckCgroups, "the kernel does not enable the cgroup controllers "+strings.Join(missing, ", "),
+			"add cgroup_enable="+strings.Join(missing, " cgroup_enable=")+" to the kernel's command line and boot")
+	}
+}
+
+func (s *survey) cpu() {
+	if s.has(clusterv1alpha1.RoleControlPlane) && s.CPUs == 1 {
+		s.warn(CheckCPU, "the control plane has one CPU", "give it two or more")
+	}
+}
+
+func (s *survey) memory() {
+	switch b := s.MemoryBytes; {
+	case b == 0:
+	case b < leastMemory:
+		s.error(CheckMemory, fmt.Sprintf("the host has %d MiB of memory, less than 512", b/mebibyte), "give it more")
+	case b < controlPlaneBytes && s.has(clusterv1alpha1.RoleControlPlane):
+		s.warn(CheckMemory, fmt.Sprintf("the control plane has %d MiB of memory, less than 1700", b/mebibyte), "give it 2 GiB or more")
+	}
+}
+
+func (s *survey) swap() {
+	if !s.isNode() || len(s.Swaps) == 0 {
+		return
+	}
+	kubelet := struct {
+		FailSwapOn *bool `json:"failSwapOn"`
+	}{}
+	if raw := s.spec.Kubernetes.KubeletConfiguration; raw != nil {
+		if err := json.Unmarshal(raw.Raw, &kubelet); err == nil && kubelet.FailSwapOn != nil && !*kubelet.FailSwapOn {
+			return
+		}
+	}
+	s.error(CheckSwap, "memory is swapped to "+strings.Join(s.Swaps, ", ")+", with which the kubelet does not start",
+		"run swapoff -a and remove swap from /etc/fstab, or set spec.provision.kubernetes.kubeletConfiguration.failSwapOn to false")
+}
+
+func (s *survey) disk() {
+	if s.isFree() && s.DiskFreeBytes >= 0 && s.DiskFreeBytes < leastDisk {
+		s.error(CheckDisk, fmt.Sprintf("/var/lib has %d MiB free, less than 2048", s.DiskFreeBytes/mebibyte),
+			"free some, or mount a larger file system there")
+	}
+}
+
+func (s *survey) fsync() {
+	if s.has(clusterv1alpha1.RoleEtcd) && s.managed() && s.FsyncLatency > fastFsync {
+		s.warn(CheckFsync, fmt.Sprintf("a write with fsync takes %s in /var/lib, where etcd wants less than %s",
+			s.FsyncLatency.Round(100*time.Microsecond), fastFsync),
+			"put spec.provision.etcd.dataDir on a faster disk, one that nothing else writes to")
+	}
+}
+
+// tools that components call. Those that spec.system installs are there by then.
+func (s *survey) tools() {
+	needs := map[string]string{}
+	if s.isNode() {
+		needs["mount"], needs["ip"] = "the kubelet", "the network"
+	}
+	if s.runsProxy() {
+		switch s.spec.Kubernetes.ProxyMode {
+		case modeNFTables:
+			needs["nft"] = "kube-proxy"
+		case modeIPVS:
+			needs["ipset"], needs["iptables"] = "kube-proxy", "kube-proxy"
+		default:
+			needs["iptables"] = "kube-proxy"
+		}
+	}
+	manager := PackageManager(s.Facts)
+	installed := s.spec.System.Rpms
+	if manager == managerAPT {
+		installed = s.spec.System.Debs
+	}
+	for _, tool := range []string{"mount", "ip", "nft", "iptables", "ipset"} {
+		who, ok := needs[tool]
+		pkg := packageOf(tool, manager)
+		if !ok || slices.Contains(s.Tools, tool) || slices.Contains(installed, pkg) {
+			continue
+		}
+		fix := "install the package " + pkg
+		switch manager {
+		case "":
+		case managerAPT:
+			fix = fmt.Sprintf("run apt-get install %s, or add %[1]s to spec.provision.system.debs", pkg)
+		default:
+			fix = fmt.Sprintf("run %s install %s, or add %[2]s to spec.provision.system.rpms", manager, pkg)
+		}
+		s.error(CheckTools, fmt.Sprintf("%s is not there, and %s needs it", tool, who), fix)
+	}
+}
+
+func (s *survey) leftovers() {
+	if s.isFree() && len(s.Leftovers) > 0 {
+		shown := s.Leftovers[:min(len(s.Leftovers), 8)]
+		more := ""
+		if n := len(s.Leftovers) - len(shown); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		s.error(CheckLeftovers, "another cluster or container runtime is, or was, here: "+strings.Join(shown, ", ")+more,
+			"remove it with what made it, such as kubeadm reset or k3s-uninstall.sh, and its packages; or use a fresh host")
+	}
+}
+
+// port is one that a component listens on.
+type port struct {
+	number  int32
+	process string
+	// field of the spec that changes it, if one does.
+	field string
+}
+
+func (s *survey) listens() []port {
+	var ports []port
+	if s.has(clusterv1alpha1.RoleEtcd) && s.managed() {
+		ports = append(
+			ports,
+			port{s.spec.Etcd.Port, "etcd", "etcd.port"},
+			port{s.spec.Etcd.PeerPort, "etcd", "etcd.peerPort"},
+			port{portEtcdMetrics, "etcd", ""},
+		)
+	}
+	if s.has(clusterv1alpha1.RoleControlPlane) {
+		ports = append(
+			ports,
+			port{s.spec.ControlPlaneEndpoint.Port, "kube-apiserver", "controlPlaneEndpoint.port"},
+			port{portControllerManager, "kube-controller-manager", ""},
+			port{portScheduler, "kube-scheduler", ""},
+		)
+	}
+	if s.isNode() {
+		ports = append(ports, port{portKubelet, "kubelet", ""}, port{portKubeletHealth, "kubelet", ""})
+		if s.spec.ControlPlaneEndpoint.Address == "" {
+			ports = append(ports, port{portLoadBalancer, "orrery", ""})
+		}
+	}
+	if s.runsProxy() {
+		ports = append(ports, port{portProxyMetrics, "kube-proxy", ""}, port{portProxyHealth, "kube-proxy", ""})
+	}
+	return ports
+}
+
+func (s *survey) ports() {
+	for _, p := range s.listens() {
+		if !slices.Contains(s.Listening, int(p.number)) {
+			continue
+		}
+		// On a host of ours it is most likely ours. The kernel keeps 15 characters of a process's name.
+		who, known := s.Listeners[int(p.number)]
+		if s.isOurs() && !s.isFree() && (!known || strings.HasPrefix(who, p.process[:min(len(p.process), 15)])) {
+			continue
+		}
+		if !known {
+			who = "something"
+		}
+		fix := "stop it"
+		if p.field != "" {
+			fix += ", or set spec.provision." + p.field
+		}
+		s.error(CheckPorts, fmt.Sprintf("port %d, which %s needs, is taken by %s", p.number, p.process, who), fix)
+	}
+}
+
+// link that carries an address; nil if none does.
+func link(f Facts, a netip.Addr) *Link {
+	for i, l := range f.Links {
+		for _, cidr := range l.Addresses {
+			if prefix, err := netip.ParsePrefix(cidr); err == nil && prefix.Addr() == a {
+				return &f.Links[i]
+			}
+		}
+	}
+	return nil
+}
+
+func (s *survey) address() {
+	known := slices.ContainsFunc(s.Links, func(l Link) bool { return len(l.Addresses) > 0 })
+	for _, a := range s.ips {
+		if known && link(s.Facts, a) == nil {
+			s.error(CheckAddress, fmt.Sprintf("no link of the host has its internal address %s", a),
+				"set hosts[].internalAddress to an address of the host that the other hosts reach")
+		}
+		for _, other := range s.carriers[a] {
+			if other != s.Name {
+				s.error(CheckAddress, fmt.Sprintf("host %s has the internal address %s too", other, a),
+					"give each host an address of its own, and name each host once")
+			}
+		}
+	}
+}
+
+// network finds networks of a fresh host that are those of the pods or Services; later they are there because of us.
+func (s *survey) network() {
+	if !s.isFree() {
+		return
+	}
+	for _, l := range s.Links {
+		for _, cidr := range l.Addresses {
+			prefix, err := netip.ParsePrefix(cidr)
+			if err != nil || prefix.Addr().IsLoopback() {
+				continue
+			}
+			s.overlap(l.Name, prefix, "kubePodsCIDR", s.pods)
+			s.overlap(l.Name, prefix, "kubeServiceCIDR", s.services)
+		}
+	}
+}
+
+func (s *survey) overlap(link string, of netip.Prefix, field string, networks []netip.Prefix) {
+	for _, n := range networks {
+		if n.Overlaps(of) {
+			s.error(CheckNetwork, fmt.Sprintf("the network %s of link %s overlaps network.%s %s", of.Masked(), link, field, n),
+				"set spec.provision.network."+field+" to a network that is free")
+		}
+	}
+}
+
+// mtu compares the host with the first one: packets of the larger one would be lost on the way to the smaller.
+func (s *survey) mtu() {
+	first := s.members[s.spec.Hosts[0].Name]
+	mine, theirs := link(s.Facts, s.ips[0]), link(s.facts[first.Name], first.ips[0])
+	if mine != nil && theirs != nil && mine.MTU != theirs.MTU {
+		s.warn(CheckMTU, fmt.Sprintf("the MTU of %s is %d, and that of host %s is %d", mine.Name, mine.MTU, first.Name, theirs.MTU),
+			fmt.Sprintf("set both to %d", min(mine.MTU, theirs.MTU)))
+	}
+}
+
+const fixClock = "let chrony, or timedatectl set-ntp true, keep the clocks of the hosts"
+
+func (s *survey) clock() {
+	if beyond(s.ClockOffset, s.RoundTrip/2, maxClockOffset) {
+		s.error(CheckClock, fmt.Sprintf("the clock is %s of ours", ahead(s.ClockOffset)), fixClock)
+	}
+	if !s.has(clusterv1alpha1.RoleEtcd) || !s.managed() {
+		return
+	}
+	for _, other := range s.with(clusterv1alpha1.RoleEtcd) {
+		if other.Name == s.Name {
+			break // each pair once, told of the later
+		}
+		f, ok := s.facts[other.Name]
+		if skew := s.ClockOffset - f.ClockOffset; ok && beyond(skew, (s.RoundTrip+f.RoundTrip)/2, maxEtcdSkew) {
+			s.error(CheckClock, fmt.Sprintf("the clock is %s of that of host %s, and both run etcd", ahead(skew), other.Name), fixClock)
+		}
+	}
+}
+
+// beyond is true if an offset is surely more than the most that is allowed.
+func beyond(offset, uncertainty, most time.Duration) bool { return offset.Abs()-uncertainty > most }
+
+func ahead(offset time.Duration) string {
+	if offset < 0 {
+		return offset.Abs().Round(time.Millisecond).String() + " behind"
+	}
+	return offset.Round(time.Millisecond).String() + " ahead"
+}
+
+func (s *survey) identity() {
+	for _, other := range s.spec.Hosts {
+		if other.Name == s.Name {
+			return // each pair once, told of the later
+		}
+		f, ok := s.facts[other.Name]
+		sameName, sameID := ok && f.Hostname == s.Hostname, ok && f.MachineID == s.MachineID && f.MachineID != ""
+		switch {
+		case sameName && sameID && f.BootID == s.BootID:
+			s.error(CheckIdentity, "this is the same machine as host "+other.Name, "name each machine once in hosts")
+		case sameID:
+			s.warn(CheckIdentity, fmt.Sprintf("/etc/machine-id is that of host %s, as in clones", other.Name),
+				"remove /etc/machine-id, run systemd-machine-id-setup and boot")
+		case sameName:
+			s.warn(CheckIdentity, fmt.Sprintf("the hostname %s is that of host %s too", s.Hostname, other.Name),
+				"give each host a name of its own: hostnamectl set-hostname "+s.Name)
+		}
+	}
+}
+
+func (s *survey) selinux() {
+	if s.isNode() && s.SELinux == "enforcing" {
+		s.warn(CheckSELinux, "SELinux is enforcing", "install container-selinux, or run setenforce 0 and set SELINUX=permissive in /etc/selinux/config")
+	}
+}
+
+// tunnels are the UDP ports of the network plugins.
+var tunnels = map[string]string{"flannel": "8472/udp", "calico": "4789/udp 179/tcp", "cilium": "8472/udp 4240/tcp", "kubeovn": "6081/udp 6641-6644/tcp"}
+
+func (s *survey) firewall() {
+	if s.Firewall == "" {
+		return
+	}
+	var open []string
+	for _, p := range s.listens() {
+		switch p.number {
+		case portEtcdMetrics, portControllerManager, portScheduler, portKubeletHealth, portLoadBalancer, portProxyMetrics:
+		default: // the others are reached from other hosts
+			open = append(open, strconv.Itoa(int(p.number))+"/tcp")
+		}
+	}
+	if tunnel := tunnels[s.spec.Network.Plugin]; s.isNode() && tunnel != "" {
+		open = append(open, tunnel)
+	}
+	s.warn(CheckFirewall, s.Firewall+" is active", "open "+strings.Join(open, " ")+" and the networks of pods and Services in it, or disable it")
+}

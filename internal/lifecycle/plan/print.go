@@ -1,0 +1,91 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Print writes the changes for people to read: by host and stage, one line each.
+func (c *Changes) Print(w io.Writer) { c.print(w, false) }
+
+// PrintDetail writes the changes with how the contents differ.
+func (c *Changes) PrintDetail(w io.Writer) { c.print(w, true) }
+
+var signs = map[Op]string{OpAdd: "+", OpChange: "~", OpRepair: "!", OpRemove: "-"}
+
+func (c *Changes) print(w io.Writer, detail bool) {
+	var b strings.Builder
+	host, stage := "", StageID("")
+	for i, item := range c.Items {
+		if i == 0 || item.Host != host {
+			fmt.Fprintf(&b, "%s\n", item.Host)
+			stage = "none yet"
+		}
+		if item.Stage != stage {
+			fmt.Fprintf(&b, "  %s\n", section(item))
+		}
+		host, stage = item.Host, item.Stage
+		fmt.Fprintf(&b, "    %s %s\n", signs[item.Op], item.line())
+		if detail {
+			for line := range strings.Lines(item.Detail) {
+				fmt.Fprintf(&b, "        %s\n", strings.TrimSuffix(line, "\n"))
+			}
+		}
+	}
+	fmt.Fprintf(&b, "%s\nplan %s\n", c.Summary(), c.Hash)
+	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
+}
+
+func section(c Change) string {
+	if c.Stage == "" {
+		return "no longer planned"
+	}
+	return string(c.Stage)
+}
+
+func (c Change) line() string {
+	words := []string{c.Kind, c.Target}
+	if c.Kind == "" || c.Target == "" {
+		words = []string{c.Kind, c.Step}
+	}
+	if c.Op == OpRepair && c.Kind != "" {
+		words = append(words, "(repaired)")
+	}
+	if c.Disruption != DisruptionNone {
+		words = append(words, "["+string(c.Disruption)+"]")
+	}
+	return strings.TrimSpace(strings.Join(words, " "))
+}
+
+// Summary counts the changes by how much they disturb.
+func (c *Changes) Summary() string {
+	if len(c.Items) == 0 {
+		return "Nothing to do."
+	}
+	hosts := map[string]bool{}
+	ops := map[Op]int{}
+	disruptions := map[Disruption]int{}
+	for _, item := range c.Items {
+		hosts[item.Host] = true
+		ops[item.Op]++
+		disruptions[item.Disruption]++
+	}
+	var done, disturbs []string
+	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
+		if n := ops[op]; n > 0 {
+			done = append(done, fmt.Sprintf("%d to %s", n, op))
+		}
+	}
+	for _, d := range slices.Backward([]Disruption{DisruptionReload, DisruptionRestart, DisruptionDrain, DisruptionData}) {
+		if n := disruptions[d]; n > 0 {
+			disturbs = append(disturbs, fmt.Sprintf("%d %s", n, d))
+		}
+	}
+	summary := fmt.Sprintf("%d hosts: %s.", len(hosts), strings.Join(done, ", "))
+	if len(disturbs) == 0 {
+		return summary + " Nothing that runs is disturbed."
+	}
+	return summary + " Disruption: " + strings.Join(disturbs, ", ") + "."
+}

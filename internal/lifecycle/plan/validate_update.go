@@ -1,0 +1,104 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// ValidateUpdate says why a cluster that was built by one spec cannot become what another says. Both are defaulted and each
+// is valid for itself.
+func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
+	root := field.NewPath("spec", "provision")
+	u := updates{old: old, updated: updated}
+	u.version(root.Child("kubernetes", "version"))
+	for _, f := range []struct {
+		path     *field.Path
+		old, new any
+	}{
+		{root.Child("network", "kubePodsCIDR"), old.Network.KubePodsCIDR, updated.Network.KubePodsCIDR},
+		{root.Child("network", "kubeServiceCIDR"), old.Network.KubeServiceCIDR, updated.Network.KubeServiceCIDR},
+		{root.Child("network", "plugin"), old.Network.Plugin, updated.Network.Plugin},
+		{root.Child("kubernetes", "dnsDomain"), old.Kubernetes.DNSDomain, updated.Kubernetes.DNSDomain},
+		{root.Child("kubernetes", "nodeCidrMaskSize"), old.Kubernetes.NodeCidrMaskSize, updated.Kubernetes.NodeCidrMaskSize},
+		{root.Child("kubernetes", "nodeCidrMaskSizeIPv6"), old.Kubernetes.NodeCidrMaskSizeIPv6, updated.Kubernetes.NodeCidrMaskSizeIPv6},
+		{root.Child("controlPlaneEndpoint", "port"), old.ControlPlaneEndpoint.Port, updated.ControlPlaneEndpoint.Port},
+		{root.Child("etcd", "type"), old.Etcd.Type, updated.Etcd.Type},
+		{root.Child("etcd", "dataDir"), old.Etcd.DataDir, updated.Etcd.DataDir},
+		{root.Child("etcd", "port"), old.Etcd.Port, updated.Etcd.Port},
+		{root.Child("etcd", "peerPort"), old.Etcd.PeerPort, updated.Etcd.PeerPort},
+	} {
+		if f.old != f.new {
+			u.forbid(f.path, "cannot change from %v while the cluster is there: set it back, or build another cluster", f.old)
+		}
+	}
+	u.hosts(root)
+	return u.problems
+}
+
+type updates struct {
+	old, updated *clusterv1alpha1.Provision
+	problems     field.ErrorList
+}
+
+func (u *updates) forbid(p *field.Path, format string, args ...any) {
+	u.problems = append(u.problems, field.Forbidden(p, fmt.Sprintf(format, args...)))
+}
+
+func (u *updates) version(p *field.Path) {
+	from, to := u.old.Kubernetes.Version, u.updated.Kubernetes.Version
+	switch skipped := minor(to) - minor(from); {
+	case skipped < 0, skipped == 0 && patch(to) < patch(from):
+		u.forbid(p, "%s is older than %s, which the cluster runs: Kubernetes cannot go back. Use %s or newer", to, from, from)
+	case skipped > 1:
+		u.forbid(p, "from %s to %s skips minor versions: go by v1.%d first", from, to, minor(from)+1)
+	}
+}
+
+// hosts checks what became of the hosts that stay, and that etcd keeps its quorum.
+func (u *updates) hosts(root *field.Path) {
+	was, errOld := resolve("", u.old)
+	is, errNew := resolve("", u.updated)
+	if errOld != nil || errNew != nil { // Validate says why
+		return
+	}
+	for i, h := range u.updated.Hosts {
+		before, ok := was.members[h.Name]
+		if !ok {
+			continue
+		}
+		now, p := is.members[h.Name], root.Child("hosts").Index(i)
+		if !slices.Equal(before.ips, now.ips) {
+			u.forbid(p.Child("internalAddress"), "cannot change from %s: delete the node and add it again", before.ipList())
+		}
+		for _, role := range []clusterv1alpha1.Role{clusterv1alpha1.RoleEtcd, clusterv1alpha1.RoleControlPlane} {
+			if before.has(role) != now.has(role) {
+				u.forbid(root.Child("roleGroups").Key(string(role)), "host %s cannot change this role: delete the node and add it again", h.Name)
+			}
+		}
+	}
+	u.quorum(root.Child("roleGroups").Key(string(clusterv1alpha1.RoleEtcd)), was, is)
+}
+
+func (u *updates) quorum(p *field.Path, was, is *topology) {
+	if !was.managed() {
+		return
+	}
+	before, kept, added := was.with(clusterv1alpha1.RoleEtcd), 0, 0
+	for _, m := range is.with(clusterv1alpha1.RoleEtcd) {
+		if old, ok := was.members[m.Name]; ok && old.has(clusterv1alpha1.RoleEtcd) {
+			kept++
+		} else {
+			added++
+		}
+	}
+	if need := len(before)/2 + 1; kept < need {
+		u.forbid(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
+	}
+	if n := kept + added; added > 0 && n%2 == 0 {
+		u.forbid(p, "%d members survive no more failures than %d: add one more, or one less", n, n-1)
+	}
+}

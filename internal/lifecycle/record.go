@@ -1,0 +1,346 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+const (
+	// recordEvery bounds how often a record is written while steps go by. What a killed run did since is not lost: the
+	// hosts know it.
+	recordEvery = 300 * time.Millisecond
+	// maxSteps bounds the records of an Operation, and maxMessage a message.
+	maxSteps   = 4000
+	maxMessage = 4096
+)
+
+// clusterHost is the name under which that is recorded which is done through the API server.
+const clusterHost = "cluster"
+
+// recorder keeps the record of a run.
+type recorder struct {
+	engine *Engine
+	mu     sync.Mutex
+	op     *lifecyclev1alpha1.Operation
+	byStep map[[2]string]int // host and step id → index in Status.Steps
+	dirty  bool
+	stop   context.CancelFunc
+	done   chan struct{}
+	// asked ends when the Operation is to be paused or canceled.
+	asked  context.Context
+	ask    context.CancelCauseFunc
+	failed error // of a write of the record
+}
+
+func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
+	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, done: make(chan struct{})}
+	for i, s := range op.Status.Steps {
+		rec.byStep[[2]string{s.Host, s.ID}] = i
+	}
+	return rec
+}
+
+// start records that the run begins, and goes on recording in the background.
+func (rec *recorder) start(ctx context.Context) error {
+	s := &rec.op.Status
+	s.Attempt++
+	s.Phase, s.Message, s.Finished = lifecyclev1alpha1.PhaseRunning, "", nil
+	meta.RemoveStatusCondition(&s.Conditions, lifecyclev1alpha1.ConditionSucceeded)
+	if s.Started == nil {
+		s.Started = now()
+	}
+	if err := rec.engine.Store.Record(ctx, rec.op); err != nil {
+		return err
+	}
+	rec.asked, rec.ask = context.WithCancelCause(context.WithoutCancel(ctx))
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	rec.stop = stop
+	go rec.write(background)
+	return rec.checkpoint()
+}
+
+// write writes the record when it has changed, and looks for what its spec says now.
+func (rec *recorder) write(ctx context.Context) {
+	defer close(rec.done)
+	tick := time.NewTicker(recordEvery)
+	defer tick.Stop()
+	for quiet := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		rec.mu.Lock()
+		dirty := rec.dirty
+		rec.mu.Unlock()
+		// Pausing and canceling is looked for when nothing happens, too.
+		if quiet++; !dirty && quiet < 4 {
+			continue
+		}
+		quiet = 0
+		if err := rec.flush(ctx); err != nil && ctx.Err() == nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "record operation", "operation", rec.op.Name)
+		}
+	}
+}
+
+// flush writes the record.
+func (rec *recorder) flush(ctx context.Context) error {
+	rec.mu.Lock()
+	copied := rec.op.DeepCopy()
+	rec.dirty = false
+	rec.mu.Unlock()
+	if err := rec.engine.Store.Record(ctx, copied); err != nil {
+		rec.mu.Lock()
+		rec.dirty = true
+		rec.mu.Unlock()
+		return err
+	}
+	rec.mu.Lock()
+	rec.op.Spec.Paused, rec.op.Spec.Canceled = copied.Spec.Paused, copied.Spec.Canceled
+	rec.op.ResourceVersion = copied.ResourceVersion
+	rec.mu.Unlock()
+	if err := rec.checkpoint(); err != nil {
+		rec.ask(err)
+	}
+	return nil
+}
+
+// checkpoint says whether the run may go on.
+func (rec *recorder) checkpoint() error {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	switch {
+	case rec.op.Spec.Canceled:
+		return ErrCanceled
+	case rec.op.Spec.Paused:
+		return ErrPaused
+	}
+	return nil
+}
+
+// finish records how the run ended, and returns the error that the user is to see.
+func (rec *recorder) finish(ctx context.Context, err error) error {
+	rec.stop()
+	<-rec.done
+	rec.mu.Lock()
+	s := &rec.op.Status
+	s.Finished, s.Estimate = now(), nil
+	status := metav1.ConditionFalse
+	switch {
+	case err == nil:
+		s.Phase, s.Message, status = lifecyclev1alpha1.PhaseSucceeded, "", metav1.ConditionTrue
+	case errors.Is(err, ErrCanceled):
+		s.Phase, s.Message = lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays"
+	case errors.Is(err, ErrPaused), errors.Is(err, context.Canceled):
+		s.Phase, s.Message, s.Finished = lifecyclev1alpha1.PhasePaused, "stopped; it can be resumed", nil
+		err = fmt.Errorf("operation %s is paused; go on with %q: %w", rec.op.Name, "orrery operation resume "+rec.op.Name, ErrPaused)
+	default:
+		s.Phase, s.Message = lifecyclev1alpha1.PhaseFailed, cutMessage(err.Error(), 8*maxMessage-8)
+	}
+	for i := range s.Hosts {
+		if s.Hosts[i].State == lifecyclev1alpha1.StepRunning {
+			s.Hosts[i].State = lifecyclev1alpha1.StepPending
+			if err == nil {
+				s.Hosts[i].State = lifecyclev1alpha1.StepChanged
+			}
+		}
+	}
+	if s.Phase != lifecyclev1alpha1.PhasePaused {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+			Type: lifecyclev1alpha1.ConditionSucceeded, Status: status, Reason: string(s.Phase), Message: s.Message,
+			ObservedGeneration: rec.op.Generation,
+		})
+	}
+	copied := rec.op.DeepCopy()
+	rec.mu.Unlock()
+	rec.report(lifecyclev1alpha1.StepRecord{})
+	if e := rec.engine.Store.Record(ctx, copied); e != nil {
+		return errors.Join(err, e)
+	}
+	return err
+}
+
+// plan records what is to be done in all.
+func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	changed := map[[2]string]bool{}
+	for _, i := range c.Items {
+		changed[[2]string{i.Host, string(i.Stage)}] = true
+	}
+	var total int32
+	for _, h := range p.Hosts {
+		var n int32
+		for _, s := range h.Stages {
+			if changed[[2]string{h.Name, string(s.ID)}] {
+				n += int32(len(s.Steps)) //nolint:gosec // tens
+			}
+		}
+		hr := rec.host(h.Name)
+		hr.Total, hr.Done = n, 0
+		if n == 0 {
+			hr.State = lifecyclev1alpha1.StepUnchanged
+		}
+		total += n
+	}
+	rec.op.Status.StepsTotal, rec.op.Status.StepsDone = total, 0
+	rec.dirty = true
+}
+
+// host returns the summary of a host. The lock is held.
+func (rec *recorder) host(name string) *lifecyclev1alpha1.HostRun {
+	s := &rec.op.Status
+	for i := range s.Hosts {
+		if s.Hosts[i].Name == name {
+			return &s.Hosts[i]
+		}
+	}
+	s.Hosts = append(s.Hosts, lifecyclev1alpha1.HostRun{Name: name, State: lifecyclev1alpha1.StepPending})
+	return &s.Hosts[len(s.Hosts)-1]
+}
+
+// stage records that a host begins a stage.
+func (rec *recorder) stage(host, stage string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	h := rec.host(host)
+	h.Stage, h.State, h.Message = stage, lifecyclev1alpha1.StepRunning, ""
+	rec.dirty = true
+}
+
+// settle records what became of a host.
+func (rec *recorder) settle(host string, trips int32, err error) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	h := rec.host(host)
+	h.RoundTrips = trips
+	switch {
+	case err != nil:
+		h.State, h.Message = lifecyclev1alpha1.StepFailed, cutMessage(err.Error(), maxMessage)
+	case h.State == lifecyclev1alpha1.StepRunning:
+		h.State = lifecyclev1alpha1.StepChanged
+	}
+	rec.dirty = true
+}
+
+// step records a change of a step.
+func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
+	r.Message = cutMessage(r.Message, maxMessage)
+	rec.mu.Lock()
+	s := &rec.op.Status
+	key := [2]string{r.Host, r.ID}
+	i, ok := rec.byStep[key]
+	if !ok {
+		rec.shrink()
+		i = len(s.Steps)
+		rec.byStep[key] = i
+		s.Steps = append(s.Steps, lifecyclev1alpha1.StepRecord{Host: r.Host, ID: r.ID})
+	}
+	old := s.Steps[i]
+	switch r.State {
+	case lifecyclev1alpha1.StepRunning, lifecyclev1alpha1.StepPending:
+		r.Attempt = old.Attempt + 1
+	case lifecyclev1alpha1.StepUnchanged, lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepReverted, lifecyclev1alpha1.StepFailed:
+		r.Attempt = max(old.Attempt, 1)
+		if r.Started.IsZero() {
+			r.Started = old.Started
+		}
+		if r.InputHash == "" {
+			r.InputHash = old.InputHash
+		}
+		if r.State != lifecyclev1alpha1.StepFailed && r.Host != clusterHost {
+			rec.host(r.Host).Done++
+			s.StepsDone++
+		}
+	}
+	s.Steps[i] = r
+	rec.estimate()
+	rec.dirty = true
+	rec.mu.Unlock()
+	rec.report(r)
+}
+
+// estimate says when the run should end, from how long it took so far. The lock is held.
+func (rec *recorder) estimate() {
+	s := &rec.op.Status
+	if s.StepsTotal == 0 || s.StepsDone*10 < s.StepsTotal || s.Started == nil {
+		return
+	}
+	took := time.Since(s.Started.Time)
+	left := took * time.Duration(max(s.StepsTotal-s.StepsDone, 0)) / time.Duration(s.StepsDone)
+	s.Estimate = new(metav1.NewMicroTime(time.Now().Add(left)))
+}
+
+// shrink makes room for one more record. The lock is held.
+func (rec *recorder) shrink() {
+	s := &rec.op.Status
+	if len(s.Steps) < maxSteps {
+		return
+	}
+	kept := s.Steps[:0]
+	free := len(s.Steps) / 4
+	for _, r := range s.Steps {
+		ended := r.State == lifecyclev1alpha1.StepUnchanged || r.State == lifecyclev1alpha1.StepChanged || r.State == lifecyclev1alpha1.StepReverted
+		if free > 0 && ended {
+			free--
+			continue
+		}
+		kept = append(kept, r)
+	}
+	s.Steps = kept
+	clear(rec.byStep)
+	for i, r := range kept {
+		rec.byStep[[2]string{r.Host, r.ID}] = i
+	}
+}
+
+func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
+	if rec.engine.Progress == nil {
+		return
+	}
+	rec.mu.Lock()
+	op := lifecyclev1alpha1.Operation{ObjectMeta: rec.op.ObjectMeta, Spec: rec.op.Spec}
+	s := rec.op.Status
+	s.Steps, s.Hosts, s.Conditions = nil, nil, nil
+	op.Status = s
+	rec.mu.Unlock()
+	rec.engine.Progress(op, r)
+}
+
+// do does something through the API server, and records it.
+func (rec *recorder) do(id, inputHash string, f func() (changed bool, err error)) error {
+	r := lifecyclev1alpha1.StepRecord{Host: clusterHost, ID: id, State: lifecyclev1alpha1.StepRunning, Started: *now(), InputHash: inputHash}
+	rec.stage(clusterHost, id)
+	rec.step(r)
+	changed, err := f()
+	r.Finished = *now()
+	switch {
+	case err != nil:
+		r.State, r.Message = lifecyclev1alpha1.StepFailed, err.Error()
+	case changed:
+		r.State = lifecyclev1alpha1.StepChanged
+	default:
+		r.State = lifecyclev1alpha1.StepUnchanged
+	}
+	rec.step(r)
+	rec.settle(clusterHost, 0, err)
+	return err
+}
+
+func cutMessage(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n/2] + " … " + s[len(s)-n/2+8:]
+}

@@ -1,0 +1,122 @@
+package unit
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// sealFormat is the first line of a definition: the Hash of its unit and the digest of the lines below.
+const sealFormat = "# Written by Orrery; a change is undone. Unit %s, text %s.\n"
+
+// definition is the unit as a file of systemd.
+func definition(u plan.Unit) []byte {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+
+	line("[Unit]")
+	line("Description=%s", description(u))
+	line("Wants=network-online.target")
+	after := []string{"network-online.target"}
+	for _, name := range u.After {
+		after = append(after, name+".service")
+	}
+	line("After=%s", strings.Join(after, " "))
+	line("StartLimitIntervalSec=0")
+
+	line("\n[Service]")
+	if u.Notify {
+		// What it waits for may take as long as the slowest host; who waits for it has a limit of its own.
+		line("Type=notify\nTimeoutStartSec=infinity")
+	} else {
+		line("Type=exec")
+	}
+	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
+		line("Environment=%s", quote(name+"="+u.Env[name]))
+	}
+	words := []string{quote(u.Command[0])}
+	for _, arg := range u.Command[1:] {
+		words = append(words, quote(strings.ReplaceAll(arg, "$", "$$"))) // $NAME is a variable there
+	}
+	line("ExecStart=%s", strings.Join(words, " \\\n  "))
+	line("Restart=always\nRestartSec=1s\nTimeoutStopSec=30s")
+	if u.KillMode != "" {
+		line("KillMode=%s", u.KillMode)
+	}
+	if u.Delegate {
+		// What it starts is not counted as its own tasks.
+		line("Delegate=yes\nTasksMax=infinity")
+	}
+	if u.LimitNOFILE > 0 {
+		line("LimitNOFILE=%d", u.LimitNOFILE)
+	}
+
+	line("\n[Install]")
+	line("WantedBy=multi-user.target")
+	text := []byte(b.String())
+	return append(fmt.Appendf(nil, sealFormat, Hash(u), digest(text)), text...)
+}
+
+var sealed = regexp.MustCompile(`^# .* Unit ([0-9a-f]{32}), text ([0-9a-f]{32})\.\n`)
+
+// definitionHash is the Hash of the unit that the file was written for; empty when somebody changed the file.
+func definitionHash(file []byte) string {
+	seal := sealed.FindSubmatch(file)
+	if seal == nil || string(seal[2]) != digest(file[len(seal[0]):]) {
+		return ""
+	}
+	return string(seal[1])
+}
+
+// description in one line. A backslash at its end would continue it.
+func description(u plan.Unit) string {
+	s := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(u.Description, "?"))
+	if s = strings.Trim(s, " \\"); s == "" {
+		s = u.Name
+	}
+	return strings.ReplaceAll(s, "%", "%%")
+}
+
+// quote makes one word of s. Words of plain characters stay as they are, for the eyes of who reads the file.
+func quote(s string) string {
+	s = strings.ReplaceAll(s, "%", "%%") // %n is a specifier
+	plain := func(r rune) bool {
+		return r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_./:=,@+%$", r))
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case unicode.IsControl(r) && r < unicode.MaxLatin1:
+			// Those above 0x7f are two bytes in UTF-8.
+			for _, c := range []byte(string(r)) {
+				b.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])
+			}
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

@@ -1,0 +1,244 @@
+package unit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// Runner runs a command and returns its standard output; the error of a command that ends with another status than 0 has
+// what it said on standard error.
+type Runner func(ctx context.Context, argv []string) (output string, err error)
+
+// NewSystemd returns the Manager of a host with systemd, whose files are below root. It writes and enables definitions by
+// itself, since that is two files, and leaves the rest to systemctl.
+func NewSystemd(root string, run Runner) Manager {
+	return &systemd{dir: filepath.Join("/", root, "etc/systemd/system"), run: run}
+}
+
+type systemd struct {
+	dir string
+	run Runner
+	// stale is set when systemd has not read what is on disk.
+	stale atomic.Bool
+}
+
+func (s *systemd) path(name string) string { return filepath.Join(s.dir, service(name)) }
+
+// link is what `systemctl enable` makes.
+func (s *systemd) link(name string) string {
+	return filepath.Join(s.dir, "multi-user.target.wants", service(name))
+}
+
+func service(name string) string { return name + ".service" }
+
+// Observe implements Manager.
+func (s *systemd) Observe(ctx context.Context, names []string) (map[string]Status, error) {
+	shown, err := s.show(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]Status, len(names))
+	for _, name := range names {
+		now := shown[name]
+		status := now.status()
+		file, err := os.ReadFile(s.path(name))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			all[name] = status
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("observe unit %s: %w", name, err)
+		}
+		status.Installed = true
+		if now["NeedDaemonReload"] == "yes" {
+			s.stale.Store(true)
+		}
+		// One that is not enabled would not come back after a reboot.
+		if target, err := os.Readlink(s.link(name)); err == nil && filepath.Base(target) == service(name) {
+			status.DefinitionHash = definitionHash(file)
+		}
+		all[name] = status
+	}
+	return all, nil
+}
+
+// properties of a unit, as systemctl shows them.
+type properties map[string]string
+
+// show asks for all units at once.
+func (s *systemd) show(ctx context.Context, names []string) (map[string]properties, error) {
+	if len(names) == 0 {
+		return map[string]properties{}, nil // without a name it would describe systemd itself
+	}
+	argv := []string{
+		"systemctl", "show",
+		"--property=Id,LoadState,ActiveState,SubState,Result,MainPID,ExecMainStatus,NRestarts,NeedDaemonReload,InvocationID", "--",
+	}
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		argv = append(argv, service(name))
+	}
+	output, err := s.run(ctx, argv)
+	if err != nil {
+		return nil, fmt.Errorf("observe units: %w", err)
+	}
+	all := make(map[string]properties, len(names))
+	for block := range strings.SplitSeq(strings.TrimSpace(output), "\n\n") {
+		p := properties{}
+		for line := range strings.Lines(block) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			p[key] = value
+		}
+		all[strings.TrimSuffix(p["Id"], ".service")] = p
+	}
+	for _, name := range names {
+		if all[name] == nil {
+			return nil, fmt.Errorf("observe unit %s: systemctl says nothing about it", name)
+		}
+	}
+	return all, nil
+}
+
+func (p properties) status() Status {
+	var status Status
+	// Systemd that is too old for one of these leaves it out; a number that is missing is 0.
+	status.PID, _ = strconv.Atoi(p["MainPID"])
+	status.Restarts, _ = strconv.Atoi(p["NRestarts"])
+	switch p["ActiveState"] {
+	case "active", "activating", "reloading":
+		status.Running = status.PID > 0
+	}
+	if !status.Running {
+		status.PID = 0
+		status.Detail = fmt.Sprintf("%s (%s), load state %s, result %s, last exit status %s",
+			p["ActiveState"], p["SubState"], p["LoadState"], p["Result"], p["ExecMainStatus"])
+	}
+	return status
+}
+
+// Install implements Manager.
+func (s *systemd) Install(_ context.Context, u plan.Unit) error {
+	if err := check(u); err != nil {
+		return err
+	}
+	s.stale.Store(true)
+	want := definition(u)
+	if have, err := os.ReadFile(s.path(u.Name)); err != nil || !bytes.Equal(have, want) {
+		if err := write(s.path(u.Name), 0o644, want); err != nil {
+			return fmt.Errorf("install unit %s: %w", u.Name, err)
+		}
+	}
+	link := s.link(u.Name)
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil { //nolint:gosec // as systemctl makes it
+		return fmt.Errorf("enable unit %s: %w", u.Name, err)
+	}
+	if err := errors.Join(remove(link), os.Symlink("../"+service(u.Name), link)); err != nil {
+		return fmt.Errorf("enable unit %s: %w", u.Name, err)
+	}
+	return nil
+}
+
+// reload makes systemd read the definitions, if it has not since they changed.
+func (s *systemd) reload(ctx context.Context) error {
+	if !s.stale.Swap(false) {
+		return nil
+	}
+	if _, err := s.run(ctx, []string{"systemctl", "daemon-reload"}); err != nil {
+		s.stale.Store(true)
+		return fmt.Errorf("reload definitions: %w", err)
+	}
+	return nil
+}
+
+// restartPoll is how often a restart is looked after.
+const restartPoll = 50 * time.Millisecond
+
+// Restart implements Manager. It does not wait until a unit that notifies is ready, because etcd is ready only when the
+// other hosts have theirs; it waits until this is another invocation than before.
+func (s *systemd) Restart(ctx context.Context, name string) error {
+	if err := s.reload(ctx); err != nil {
+		return fmt.Errorf("restart unit %s: %w", name, err)
+	}
+	before, err := s.show(ctx, []string{name})
+	if err != nil {
+		return fmt.Errorf("restart unit %s: %w", name, err)
+	}
+	if _, err := s.run(ctx, []string{"systemctl", "restart", "--no-block", "--", service(name)}); err != nil {
+		return fmt.Errorf("restart unit %s: %w", name, err)
+	}
+	for {
+		now, err := s.show(ctx, []string{name})
+		if err != nil {
+			return fmt.Errorf("restart unit %s: %w", name, err)
+		}
+		if id := now[name]["InvocationID"]; id != "" && id != before[name]["InvocationID"] {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("restart unit %s: it still is %s (%s): %w",
+				name, now[name]["ActiveState"], now[name]["SubState"], context.Cause(ctx))
+		case <-time.After(restartPoll):
+		}
+	}
+}
+
+// Reload implements Manager.
+func (s *systemd) Reload(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if _, err := s.run(ctx, []string{"systemctl", "kill", "--kill-who=main", "--signal=SIGHUP", "--", service(name)}); err != nil {
+		return fmt.Errorf("reload unit %s: %w", name, err)
+	}
+	return nil
+}
+
+// Remove implements Manager.
+func (s *systemd) Remove(ctx context.Context, name string) error {
+	shown, err := s.show(ctx, []string{name})
+	if err != nil {
+		return fmt.Errorf("remove unit %s: %w", name, err)
+	}
+	// Systemd knows it when its file is there, and as long as it runs.
+	if shown[name]["LoadState"] != "not-found" || shown[name]["ActiveState"] != "inactive" {
+		if _, err := s.run(ctx, []string{"systemctl", "stop", "--", service(name)}); err != nil {
+			return fmt.Errorf("remove unit %s: %w", name, err)
+		}
+		// A unit that failed is remembered without its file.
+		if _, err := s.run(ctx, []string{"systemctl", "reset-failed", "--", service(name)}); err != nil {
+			return fmt.Errorf("remove unit %s: %w", name, err)
+		}
+	}
+	if err := errors.Join(remove(s.link(name)), remove(s.path(name))); err != nil {
+		return fmt.Errorf("remove unit %s: %w", name, err)
+	}
+	s.stale.Store(true)
+	return s.reload(ctx)
+}
+
+// Log implements Manager.
+func (s *systemd) Log(ctx context.Context, name string, lines int) (string, error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	output, err := s.run(ctx, []string{
+		"journalctl", "--quiet", "--no-pager", "--output=cat", "--unit=" + service(name), "--lines=" + strconv.Itoa(lines),
+	})
+	if err != nil {
+		return "", fmt.Errorf("read log of unit %s: %w", name, err)
+	}
+	return strings.TrimSuffix(output, "\n"), nil
+}

@@ -1,0 +1,244 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var (
+	now         = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	authorities = []string{"ca", "etcd-ca"}
+	keys        = []string{"sa"}
+)
+
+func leaves() []Leaf {
+	return []Leaf{
+		{Name: "a/apiserver", Authority: "ca", CommonName: "kube-apiserver", DNSNames: []string{"kubernetes", "a"}, IPs: []string{"10.0.0.1", "fd00::1"}, Server: true},
+		{Name: "a/kubelet", Authority: "ca", CommonName: "system:node:a", Organization: []string{"system:nodes", "b"}, Client: true},
+		{Name: "a/etcd", Authority: "etcd-ca", CommonName: "a", IPs: []string{"10.0.0.1"}, Client: true, Server: true},
+	}
+}
+
+func minted(t *testing.T) Bundle {
+	t.Helper()
+	b := Bundle{}
+	changed, err := b.Ensure(now, authorities, keys, leaves())
+	if err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	return b
+}
+
+func TestCertificatesAreWhatWasAskedFor(t *testing.T) {
+	b := minted(t)
+	for _, l := range leaves() {
+		cert, err := b[l.Name].Certificate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(b[l.Authority].Cert)
+		for usage, want := range map[x509.ExtKeyUsage]bool{x509.ExtKeyUsageClientAuth: l.Client, x509.ExtKeyUsageServerAuth: l.Server} {
+			_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+			if (err == nil) != want {
+				t.Errorf("%s is good for usage %d: %v, want %v", l.Name, usage, err, want)
+			}
+		}
+		for _, name := range slices.Concat(l.DNSNames, l.IPs) {
+			if err := cert.VerifyHostname(name); err != nil {
+				t.Errorf("%s: %v", l.Name, err)
+			}
+		}
+		if diff := cmp.Diff(l.Organization, cert.Subject.Organization, sorted); diff != "" || cert.Subject.CommonName != l.CommonName {
+			t.Errorf("%s: %s %s", l.Name, cert.Subject, diff)
+		}
+		got := []time.Duration{now.Sub(cert.NotBefore), cert.NotAfter.Sub(now)}
+		if diff := cmp.Diff([]time.Duration{5 * time.Minute, 365 * 24 * time.Hour}, got); diff != "" {
+			t.Errorf("%s lives: %s", l.Name, diff)
+		}
+	}
+}
+
+func TestServiceAccountKeyHasItsPublicHalf(t *testing.T) {
+	pair := minted(t)["sa"]
+	private, _ := pem.Decode(pair.Key)
+	public, _ := pem.Decode(pair.Cert)
+	key, err := x509.ParseECPrivateKey(private.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half, err := x509.ParsePKIXPublicKey(public.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !key.PublicKey.Equal(half.(*ecdsa.PublicKey)) {
+		t.Error("it is that of another key")
+	}
+}
+
+func TestEnsure(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(b Bundle, l []Leaf) []Leaf
+		now    time.Time
+		want   []string // the names of what is new
+	}{
+		"NothingToDo":        {func(_ Bundle, l []Leaf) []Leaf { return l }, now, nil},
+		"OrderOfNames":       {func(_ Bundle, l []Leaf) []Leaf { slices.Reverse(l[0].DNSNames); slices.Reverse(l[0].IPs); return l }, now, nil},
+		"AnotherSpelling":    {func(_ Bundle, l []Leaf) []Leaf { l[0].IPs[1] = "fd00:0::1"; return l }, now, nil},
+		"LeafIsOld":          {func(_ Bundle, l []Leaf) []Leaf { return l }, now.Add(2 * LeafLifetime), nil},
+		"NotAskedFor":        {func(_ Bundle, l []Leaf) []Leaf { return l[1:] }, now, nil},
+		"NewHost":            {func(_ Bundle, l []Leaf) []Leaf { return append(l, Leaf{Name: "b/etcd", Authority: "etcd-ca"}) }, now, []string{"b/etcd"}},
+		"NameAdded":          {func(_ Bundle, l []Leaf) []Leaf { l[0].DNSNames = append(l[0].DNSNames, "b"); return l }, now, []string{"a/apiserver"}},
+		"NameRemoved":        {func(_ Bundle, l []Leaf) []Leaf { l[0].DNSNames = l[0].DNSNames[1:]; return l }, now, []string{"a/apiserver"}},
+		"AddressAdded":       {func(_ Bundle, l []Leaf) []Leaf { l[2].IPs = append(l[2].IPs, "10.0.0.9"); return l }, now, []string{"a/etcd"}},
+		"AddressRemoved":     {func(_ Bundle, l []Leaf) []Leaf { l[0].IPs = l[0].IPs[:1]; return l }, now, []string{"a/apiserver"}},
+		"AnotherUser":        {func(_ Bundle, l []Leaf) []Leaf { l[1].CommonName = "system:node:b"; return l }, now, []string{"a/kubelet"}},
+		"AnotherGroup":       {func(_ Bundle, l []Leaf) []Leaf { l[1].Organization = []string{"system:nodes"}; return l }, now, []string{"a/kubelet"}},
+		"AnotherUse":         {func(_ Bundle, l []Leaf) []Leaf { l[2].Client = false; return l }, now, []string{"a/etcd"}},
+		"AnotherAuthority":   {func(_ Bundle, l []Leaf) []Leaf { l[1].Authority = "etcd-ca"; return l }, now, []string{"a/kubelet"}},
+		"LeafIsGarbled":      {func(b Bundle, l []Leaf) []Leaf { b["a/etcd"] = KeyPair{Cert: []byte("x")}; return l }, now, []string{"a/etcd"}},
+		"KeyOfAnother":       {func(b Bundle, l []Leaf) []Leaf { b["a/etcd"] = KeyPair{b["a/etcd"].Cert, b["ca"].Key}; return l }, now, []string{"a/etcd"}},
+		"LeafIsMissing":      {func(b Bundle, l []Leaf) []Leaf { delete(b, "a/etcd"); return l }, now, []string{"a/etcd"}},
+		"ServiceAccountKey":  {func(b Bundle, l []Leaf) []Leaf { delete(b, "sa"); return l }, now, []string{"sa"}},
+		"AuthorityWasUnused": {func(b Bundle, l []Leaf) []Leaf { delete(b, "etcd-ca"); return l[:2] }, now, []string{"etcd-ca"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := minted(t)
+			ask := c.change(b, leaves())
+			before := maps.Clone(b)
+			changed, err := b.Ensure(c.now, authorities, keys, ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for name, pair := range b {
+				if !bytes.Equal(pair.Key, before[name].Key) || !bytes.Equal(pair.Cert, before[name].Cert) {
+					got = append(got, name)
+				}
+			}
+			if diff := cmp.Diff(c.want, got, sorted); diff != "" || changed != (len(c.want) > 0) {
+				t.Errorf("changed %v: %s", changed, diff)
+			}
+			if again, err := b.Ensure(c.now, authorities, keys, ask); err != nil || again {
+				t.Errorf("once more: %v %v", again, err)
+			}
+		})
+	}
+}
+
+func TestEnsureRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(b Bundle) []Leaf
+		now    time.Time
+		want   string
+	}{
+		"AuthorityIsGarbled":  {func(b Bundle) []Leaf { b["ca"] = KeyPair{Cert: []byte("x")}; return leaves() }, now, "authority ca"},
+		"AuthorityWithoutKey": {func(b Bundle) []Leaf { b["ca"] = KeyPair{Cert: b["ca"].Cert}; return leaves() }, now, "restore the keys"},
+		"AuthorityIsLost":     {func(b Bundle) []Leaf { delete(b, "ca"); return leaves() }, now, "authority ca is missing"},
+		"AuthorityExpired":    {func(Bundle) []Leaf { return []Leaf{{Name: "new", Authority: "ca"}} }, now.Add(AuthorityLifetime), "expired at 2036-10-29"},
+		"UnknownAuthority":    {func(Bundle) []Leaf { return []Leaf{{Name: "new", Authority: "x"}} }, now, `certificate new: there is no authority "x"`},
+		"NoAddress":           {func(Bundle) []Leaf { return []Leaf{{Name: "new", Authority: "ca", IPs: []string{"host-1"}}} }, now, `certificate new: "host-1" is not an IP address`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := minted(t)
+			ask := c.change(b)
+			before := maps.Clone(b)
+			// Something that could be minted, but must not be when the rest cannot.
+			ask = append([]Leaf{{Name: "other", Authority: "etcd-ca"}}, ask...)
+			changed, err := b.Ensure(c.now, authorities, keys, ask)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %v, want one with %q", err, c.want)
+			}
+			if changed || !maps.EqualFunc(b, before, func(x, y KeyPair) bool { return bytes.Equal(x.Key, y.Key) }) {
+				t.Error("the bundle changed")
+			}
+		})
+	}
+}
+
+func TestLeafDoesNotOutliveItsAuthority(t *testing.T) {
+	b := minted(t)
+	late := now.Add(AuthorityLifetime - time.Hour)
+	if _, err := b.Ensure(late, authorities, nil, []Leaf{{Name: "late", Authority: "ca"}}); err != nil {
+		t.Fatal(err)
+	}
+	cert, err := b["late"].Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(now.Add(AuthorityLifetime), cert.NotAfter); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBundleIsJSON(t *testing.T) {
+	b := minted(t)
+	text, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Bundle
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := back.Ensure(now, authorities, keys, leaves()); err != nil || changed {
+		t.Error(changed, err)
+	}
+	if diff := cmp.Diff(b.ID(), back.ID()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestIDIsThatOfTheAuthority(t *testing.T) {
+	b := minted(t)
+	same := Bundle{"ca": b["ca"]}
+	if b.ID() == "" || b.ID() != same.ID() || b.ID() == minted(t).ID() {
+		t.Error(b.ID(), same.ID())
+	}
+	if id := (Bundle{}).ID(); id != "" {
+		t.Error(id)
+	}
+}
+
+func TestKeysAreNotPrinted(t *testing.T) {
+	b := minted(t)
+	var out strings.Builder
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "pair", b["ca"], "bundle", b)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		fmt.Fprintf(&out, verb, b["ca"])
+		fmt.Fprintf(&out, verb, b)
+	}
+	for _, part := range []string{"BEGIN", "45 45 45 66", "2d2d2d", "0x2d"} {
+		if strings.Contains(out.String(), part) {
+			t.Errorf("there is %q in %s", part, out.String())
+		}
+	}
+}
+
+func TestSplit(t *testing.T) {
+	pair := minted(t)["a/etcd"]
+	if diff := cmp.Diff(pair, Split(slices.Concat(pair.Cert, pair.Key)), cmp.Transformer("strings", func(k KeyPair) [2]string {
+		return [2]string{string(k.Cert), string(k.Key)}
+	})); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := tls.X509KeyPair(pair.Cert, pair.Key); err != nil {
+		t.Error(err)
+	}
+}
+
+var sorted = cmp.Options{cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()}

@@ -1,0 +1,258 @@
+// Package pki makes authorities, keys and certificates: those of the hub, and those of the clusters that Orrery builds.
+//
+// All keys are ECDSA P-256. An authority lives ten years; a certificate lives one year, or as long as its authority.
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"time"
+)
+
+const (
+	// AuthorityLifetime is how long an authority is valid.
+	AuthorityLifetime = 10 * 365 * 24 * time.Hour
+	// LeafLifetime is how long a certificate is valid, unless its authority ends before.
+	LeafLifetime = 365 * 24 * time.Hour
+	// clockSkew is how much the clock of a client may be late.
+	clockSkew = 5 * time.Minute
+)
+
+const certificateBlock = "CERTIFICATE"
+
+// KeyPair is a private key and what belongs to it, both as PEM.
+type KeyPair struct {
+	// Cert is the certificate. Of a bare key, such as that of service accounts, it is the public key.
+	Cert []byte `json:"cert"`
+	// Key is the private key.
+	Key []byte `json:"key"`
+}
+
+// Format prints no key, whatever the verb is.
+func (KeyPair) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte("[key pair]")) }
+
+// Leaf says what a certificate must be.
+type Leaf struct {
+	// Name of the certificate, which is not part of it.
+	Name string
+	// Authority is the name of the authority that signs it.
+	Authority string
+	// CommonName is the user name of a client.
+	CommonName string
+	// Organization are the groups of a client.
+	Organization []string
+	// DNSNames of a server.
+	DNSNames []string
+	// IPs are the addresses of a server.
+	IPs []string
+	// Client and Server say what it is good for.
+	Client, Server bool
+}
+
+func (l Leaf) usages() []x509.ExtKeyUsage {
+	var usages []x509.ExtKeyUsage
+	if l.Client {
+		usages = append(usages, x509.ExtKeyUsageClientAuth)
+	}
+	if l.Server {
+		usages = append(usages, x509.ExtKeyUsageServerAuth)
+	}
+	return usages
+}
+
+func (l Leaf) addresses() ([]net.IP, error) {
+	addresses := make([]net.IP, 0, len(l.IPs))
+	for _, text := range l.IPs {
+		ip := net.ParseIP(text)
+		if ip == nil {
+			return nil, fmt.Errorf("certificate %s: %q is not an IP address", l.Name, text)
+		}
+		addresses = append(addresses, ip)
+	}
+	return addresses, nil
+}
+
+// NewAuthority makes an authority.
+func NewAuthority(name string, now time.Time) (KeyPair, error) {
+	key, err := newKey()
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("make authority %s: %w", name, err)
+	}
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "orrery-" + name},
+		NotBefore:             now.Add(-clockSkew),
+		NotAfter:              now.Add(AuthorityLifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	pair, err := sign(template, template, key, key)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("make authority %s: %w", name, err)
+	}
+	return pair, nil
+}
+
+// NewKey makes a key without a certificate.
+func NewKey() (KeyPair, error) {
+	key, err := newKey()
+	if err != nil {
+		return KeyPair{}, err
+	}
+	text, err := encodeKey(key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("encode public key: %w", err)
+	}
+	return KeyPair{Cert: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), Key: text}, nil
+}
+
+// Issue makes the certificate that l asks for, with a new key.
+func (k KeyPair) Issue(l Leaf, now time.Time) (KeyPair, error) {
+	ca, by, err := k.parse()
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("issue certificate %s: authority %s: %w", l.Name, l.Authority, err)
+	}
+	if !now.Before(ca.NotAfter) {
+		return KeyPair{}, fmt.Errorf("issue certificate %s: authority %s expired at %s; what it signs is trusted by nobody", l.Name, l.Authority, ca.NotAfter.Format(time.DateOnly))
+	}
+	addresses, err := l.addresses()
+	if err != nil {
+		return KeyPair{}, err
+	}
+	key, err := newKey()
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("issue certificate %s: %w", l.Name, err)
+	}
+	end := now.Add(LeafLifetime)
+	if end.After(ca.NotAfter) {
+		end = ca.NotAfter
+	}
+	pair, err := sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: l.CommonName, Organization: l.Organization},
+		NotBefore:   now.Add(-clockSkew),
+		NotAfter:    end,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: l.usages(),
+		DNSNames:    l.DNSNames,
+		IPAddresses: addresses,
+	}, ca, key, by)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("issue certificate %s: %w", l.Name, err)
+	}
+	return pair, nil
+}
+
+// Certificate reads the certificate, and makes sure that the key is its key.
+func (k KeyPair) Certificate() (*x509.Certificate, error) {
+	cert, _, err := k.parse()
+	return cert, err
+}
+
+// Fits tells whether k is what l asks for, signed by the authority. It may have more names than those asked for. How long
+// it is valid is not looked at.
+func (k KeyPair) Fits(l Leaf, authority KeyPair) bool {
+	cert, err := k.Certificate()
+	if err != nil {
+		return false
+	}
+	ca, err := authority.Certificate()
+	if err != nil {
+		return false
+	}
+	addresses, err := l.addresses()
+	if err != nil {
+		return false
+	}
+	return cert.CheckSignatureFrom(ca) == nil &&
+		cert.Subject.CommonName == l.CommonName &&
+		sameSet(cert.Subject.Organization, l.Organization) &&
+		slices.Equal(cert.ExtKeyUsage, l.usages()) &&
+		!slices.ContainsFunc(l.DNSNames, func(name string) bool { return !slices.Contains(cert.DNSNames, name) }) &&
+		!slices.ContainsFunc(addresses, func(ip net.IP) bool { return !slices.ContainsFunc(cert.IPAddresses, ip.Equal) })
+}
+
+// hasOnly tells whether the certificate has no names but those of l.
+func (k KeyPair) hasOnly(l Leaf) bool {
+	cert, err := k.Certificate()
+	if err != nil {
+		return false
+	}
+	addresses, err := l.addresses()
+	return err == nil &&
+		!slices.ContainsFunc(cert.DNSNames, func(name string) bool { return !slices.Contains(l.DNSNames, name) }) &&
+		!slices.ContainsFunc(cert.IPAddresses, func(ip net.IP) bool { return !slices.ContainsFunc(addresses, ip.Equal) })
+}
+
+func (k KeyPair) parse() (*x509.Certificate, crypto.PrivateKey, error) {
+	pair, err := tls.X509KeyPair(k.Cert, k.Key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse key pair: %w", err)
+	}
+	return pair.Leaf, pair.PrivateKey, nil
+}
+
+// Split separates the certificates of a file from its key.
+func Split(text []byte) KeyPair {
+	var cert, key bytes.Buffer
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		to := &key
+		if block.Type == certificateBlock {
+			to = &cert
+		}
+		to.Write(pem.EncodeToMemory(block))
+	}
+	return KeyPair{Cert: cert.Bytes(), Key: key.Bytes()}
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	return key, nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	// SEC 1 rather than PKCS 8: readers of service account keys know them by this header.
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, by crypto.PrivateKey) (KeyPair, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("make serial number: %w", err)
+	}
+	template.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("sign: %w", err)
+	}
+	text, err := encodeKey(key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	return KeyPair{Cert: pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der}), Key: text}, nil
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
