@@ -32,12 +32,21 @@ build: kube orrery ## Build bin/orrery and bin/orrery-kube
 demo: build ## Run a hub, three clusters and a sample; Ctrl-C stops all of it
 	@exec bin/orrery demo up
 
+.PHONY: lab
+lab: build ## Build and install what lab hosts need: release files, images, Debian packages
+	@hack/lab-packages.sh
+	@hack/lab-artifacts.sh bin/lab
+
+.PHONY: lab-test
+lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as root)
+	go test -count 1 -timeout 30m -p 1 ./internal/lab/... ./test/lab/...
+
 .PHONY: test
-test: build ## Run every test, against real API servers
-	go test -timeout 30m -p 2 ./...
+test: build lab ## Run every test, against real API servers and real hosts
+	go test -timeout 45m -p 2 ./...
 
 .PHONY: bench
-bench: build ## Measure the figures of docs/benchmarks.md
+bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/...
 
 .PHONY: generate

@@ -99,13 +99,17 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Join, list and remove clusters",
+		Short: "Join, list and remove clusters; build them on hosts, change and undo them",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var f hubFlags
 	f.add(cmd)
-	cmd.AddCommand(newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f))
+	cmd.AddCommand(
+		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f),
+		newConfig(s), newPreflight(s), newPlan(s),
+		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s),
+	)
 	return cmd
 }
 

@@ -79,6 +79,7 @@ Start with "orrery demo up".`,
 		newServer(s),
 		newDemo(s),
 		newCluster(s),
+		newOperation(s),
 		newKubectl(s),
 		newVersion(s),
 	)

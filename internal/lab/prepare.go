@@ -20,7 +20,7 @@ const (
 	operator         = "operator"
 	operatorID       = 4242
 	operatorPassword = "operators secret"
-	operatorHash     = "$6$orrerylab$fyhsb924.uzZbPDDliitue5rpr6BXZ06GuWPbedd06HYt.x7SLWPR7cHVUx4jU0.3dqQIfnI6lO0CkLu6ZASz." //nolint:gosec // see above
+	operatorHash     = "$6$orrerylab$fyhsb924.uzZbPDDliitue5rpr6BXZ06GuWPbedd06HYt.x7SLWPR7cHVUx4jU0.3dqQIfnI6lO0CkLu6ZASz."
 )
 
 const sshdConfig = `Port 22
@@ -153,22 +153,23 @@ func (h *Host) writeAccounts() error {
 		if err != nil {
 			return err
 		}
-		out := line + "\n"
+		var out strings.Builder
+		out.WriteString(line + "\n")
 		for existing := range strings.Lines(string(content)) {
 			account, _, _ := strings.Cut(existing, ":")
 			switch {
 			case account == operator:
 			case name == "shadow" && account == "root":
-				out += "root:*:20000:0:99999:7:::\n"
+				out.WriteString("root:*:20000:0:99999:7:::\n")
 			default:
-				out += existing
+				out.WriteString(existing)
 			}
 		}
 		mode := os.FileMode(0o644)
 		if name == "shadow" {
 			mode = 0o600
 		}
-		if err := os.WriteFile(h.upper("etc/"+name), []byte(out), mode); err != nil {
+		if err := os.WriteFile(h.upper("etc/"+name), []byte(out.String()), mode); err != nil {
 			return err
 		}
 	}

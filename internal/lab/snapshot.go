@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -218,7 +219,7 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 		}
 	}
 	for line, count := range counts {
-		s["process "+line] = fmt.Sprint(count)
+		s["process "+line] = strconv.Itoa(count)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestSnapshot(t *testing.T) {
 					return err
 				}
 				if diff := Diff(before, after); diff != "" {
-					return errDiffers(diff)
+					return differsError(diff)
 				}
 				return nil
 			})
@@ -65,9 +65,9 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-type errDiffers string
+type differsError string
 
-func (e errDiffers) Error() string { return "difference:\n" + string(e) }
+func (e differsError) Error() string { return "difference:\n" + string(e) }
 
 func TestDiff(t *testing.T) {
 	a := Snapshot{"file /a": "1", "file /b": "1", "link x": ""}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,16 +110,25 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
+	// What is applied waits for an API server that is away, so there has to be an end.
+	actx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("not applied after %s", gateTimeout))
+	defer stop()
 	for _, g := range groups {
 		if err := r.rec.checkpoint(); err != nil {
 			return err
 		}
 		if err := r.rec.do("objects/"+g.Name, "", func() (bool, error) {
-			n, err := addon.Apply(ctx, cfg, g)
+			n, err := addon.Apply(actx, cfg, g)
 			return n > 0, err
 		}); err != nil {
 			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
 		}
+	}
+	if err := r.rec.do("objects/prune", "", func() (bool, error) {
+		removed, err := addon.Prune(actx, cfg, groups)
+		return len(removed) > 0, err
+	}); err != nil {
+		return fmt.Errorf("remove objects that do not belong in the cluster any more: %w", err)
 	}
 	if r.Built != nil {
 		kubeconfig, err := r.kubeconfig()
@@ -154,7 +164,7 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 // groups are the objects that belong in the cluster.
 func (r *run) groups(ctx context.Context) ([]addon.Group, error) {
 	images := map[string]string{}
-	for _, name := range plan.ImageNames {
+	for _, name := range []string{"coredns", "flannel", "flannel-cni-plugin"} {
 		image, err := r.Catalog.Image(r.spec.Kubernetes.Version, name)
 		if err != nil {
 			return nil, err
@@ -162,8 +172,14 @@ func (r *run) groups(ctx context.Context) ([]addon.Group, error) {
 		images[name] = image
 	}
 	in := addon.Input{
-		Name: r.Cluster, Spec: r.spec, Images: images, Fetch: r.Fetch, Nodes: len(r.nodeHosts()),
-		APIServer: plan.LocalAPIServer(r.spec),
+		Name: r.Cluster, Spec: r.spec, Images: images, Fetch: r.Fetch, Nodes: len(r.nodeHosts()), Local: r.Local,
+		APIServer: localAPIServer(r.spec), Endpoint: strings.TrimPrefix(r.plan.Endpoint, "https://"),
+		CA: r.state.Keys[plan.AuthorityCluster].Cert,
+	}
+	for _, h := range r.plan.Hosts {
+		if slices.Contains(h.Roles, clusterv1alpha1.RoleControlPlane) {
+			in.ControlPlanes = append(in.ControlPlanes, h.Address)
+		}
 	}
 	if p := r.spec.Network.Plugin; p != plan.NetworkNone && p != plan.NetworkFlannel {
 		plugin, err := r.Catalog.Plugin(r.spec.Kubernetes.Version, p)
@@ -313,4 +329,12 @@ func pause(ctx context.Context) error {
 // kubeconfig of the administrator, by the endpoint.
 func (r *run) kubeconfig() ([]byte, error) {
 	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.state.Keys[plan.AuthorityCluster].Cert, r.state.Keys[plan.LeafAdmin])
+}
+
+// localAPIServer is where what runs on a host reaches an API server before Services work.
+func localAPIServer(spec *clusterv1alpha1.Provision) string {
+	if a := spec.ControlPlaneEndpoint.Address; a != "" {
+		return net.JoinHostPort(a, strconv.Itoa(int(spec.ControlPlaneEndpoint.Port)))
+	}
+	return plan.LoadBalancer
 }

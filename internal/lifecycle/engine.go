@@ -21,6 +21,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/addon"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
@@ -46,6 +47,8 @@ type Engine struct {
 	Agent func(arch string) (path string, err error)
 	// Fetch reads a manifest or an archive of a chart.
 	Fetch func(ctx context.Context, url string) ([]byte, error)
+	// Local allows specs to name paths of this machine.
+	Local bool
 	// Connect makes the configuration of a client of the API server that a host runs. Unset, it goes through the host.
 	Connect func(c host.Conn, port int32, keys pki.Bundle) *rest.Config
 	// Progress is told each change of the record, in order. It may be nil.
@@ -109,7 +112,8 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 	return append(findings, plan.Preflight(in)...), nil
 }
 
-// Plan says what a run with this spec would change. Nothing is changed.
+// Plan says what a run with this spec would change. On the hosts nothing is changed; the keys of a new cluster are kept, so
+// that the run makes the same plan.
 func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
 	r, err := e.begin(ctx, spec, nil)
 	if err != nil {
@@ -125,7 +129,66 @@ func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*pl
 	if err := r.makePlan(ctx); err != nil {
 		return nil, nil, err
 	}
+	if err := r.diffApplied(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := r.Store.Save(ctx, r.state); err != nil {
+		return nil, nil, err
+	}
 	return r.plan, r.changes, nil
+}
+
+// diffApplied adds to the changes how contents differ from what was applied before, and what would change in the cluster
+// itself. The hash stays that of the changes on hosts.
+func (r *run) diffApplied(ctx context.Context) error {
+	if r.state.Applied == nil {
+		return nil
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	in.Spec = r.state.Applied
+	if in.Files, err = r.appliedFiles(in); err != nil {
+		return err
+	}
+	if old, err := plan.Make(in); err == nil { // without it the details are missing, no more
+		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
+	}
+	cfg, err := r.api(ctx)
+	if err != nil {
+		return err
+	}
+	groups, err := r.groups(ctx)
+	if err != nil {
+		return err
+	}
+	octx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	objects, err := addon.Observe(octx, cfg, groups)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		op, target, _ := strings.Cut(o, " ")
+		r.changes.Items = append(r.changes.Items, plan.Change{
+			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
+		})
+	}
+	return nil
+}
+
+// appliedFiles are the release files of the spec that was applied last.
+func (r *run) appliedFiles(in plan.Input) (map[string][]catalog.File, error) {
+	files := map[string][]catalog.File{}
+	for arch := range in.Files {
+		list, err := r.Catalog.Files(r.state.Applied.Kubernetes.Version, arch, plan.FileNames...)
+		if err != nil {
+			return nil, err
+		}
+		files[arch] = list
+	}
+	return files, nil
 }
 
 // Run runs an Operation that Store has: a new one, or one that was paused, interrupted, killed or has failed. Of a new one
@@ -410,6 +473,9 @@ func sortedKeys[M ~map[string]V, V any](m M) []string {
 
 // attempts is how often a step is tried.
 func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
+
+// observeTimeout bounds how long a look at the objects of a cluster takes.
+const observeTimeout = 30 * time.Second
 
 // leaseTime is how long a host stays ours after it was last spoken to. While the agent works it holds a lock beside, so this
 // need only be longer than the pause between two stages.

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -196,16 +195,12 @@ func (r *run) memberLeaves(m *etcdserverpb.Member, leaving []string) bool {
 
 // peerURL is the peer URL of a host of the spec, or of the spec that was applied last.
 func (r *run) peerURL(name string) string {
-	specs := []*clusterv1alpha1.Provision{r.spec, r.state.Applied}
-	for _, s := range specs {
-		if s == nil {
+	for _, spec := range []*clusterv1alpha1.Provision{r.spec, r.state.Applied} {
+		if spec == nil {
 			continue
 		}
-		for _, h := range s.Hosts {
-			if h.Name == name {
-				u := url.URL{Scheme: "https", Host: net.JoinHostPort(plan.NodeAddress(h), strconv.Itoa(int(r.spec.Etcd.PeerPort)))}
-				return u.String()
-			}
+		if peer := plan.EtcdPeers(spec, []string{name})[name]; peer != "" {
+			return peer
 		}
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -111,9 +112,10 @@ func Objects(ctx context.Context, in Input) ([]Group, error) {
 		groups = append(groups, g)
 	}
 	for i := range groups {
-		if err := finish(&groups[i], in.Spec.Registry); err != nil {
-			return nil, fmt.Errorf("make objects of %s: %w", groups[i].Name, err)
-		}
+		finish(&groups[i], in.Spec.Registry)
+	}
+	if err := settle(groups); err != nil {
+		return nil, err
 	}
 	return groups, nil
 }
@@ -144,9 +146,6 @@ func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group,
 	if len(g.Objects) == 0 {
 		return Group{}, errors.New("there is no object in it: name a chart or yaml that has some")
 	}
-	if !builtinNamespace(g.Namespace) && !hasNamespace(g.Objects, g.Namespace) {
-		g.Objects = slices.Insert(g.Objects, 0, object(namespace(g.Namespace, nil)))
-	}
 	return g, nil
 }
 
@@ -156,23 +155,10 @@ func builtinNamespace(name string) bool {
 		name == metav1.NamespacePublic || name == corev1.NamespaceNodeLease
 }
 
-func hasNamespace(objects []*unstructured.Unstructured, name string) bool {
-	return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
-		return kindOf(o) == kindNamespace && o.GetName() == name
-	})
-}
-
-// finish does what is done to every group: images come from the private registry, the workloads of network and
-// add-ons become gates, and no object is there twice.
-func finish(g *Group, registry clusterv1alpha1.Registry) error {
-	seen := make(map[ref]bool, len(g.Objects))
+// finish does what is done to every group: images come from the private registry, and workloads become gates.
+func finish(g *Group, registry clusterv1alpha1.Registry) {
 	for _, o := range g.Objects {
 		rewriteImages(o, registry)
-		r := refOf(o, g.Namespace)
-		if seen[r] {
-			return fmt.Errorf("%s is there twice: leave one of them out", r)
-		}
-		seen[r] = true
 		gate := Gate{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 		if !isWorkload(o) || slices.ContainsFunc(g.Gates, func(had Gate) bool {
 			return had.Kind == gate.Kind && had.Name == gate.Name && had.Namespace == gate.Namespace
@@ -180,6 +166,43 @@ func finish(g *Group, registry clusterv1alpha1.Registry) error {
 			continue
 		}
 		g.Gates = append(g.Gates, gate)
+	}
+}
+
+// settle gives each object to one group, or no apply would be the last: the first that has it keeps it if both want
+// the same, as with a namespace that two add-ons share. Namespaces of add-ons that no group has are added.
+func settle(groups []Group) error {
+	type owner struct {
+		group  string
+		object *unstructured.Unstructured
+	}
+	owners := map[ref]owner{}
+	for i := range groups {
+		g := &groups[i]
+		var own []*unstructured.Unstructured
+		for _, o := range g.Objects {
+			r := refOf(o, g.Namespace)
+			had, twice := owners[r]
+			switch {
+			case !twice:
+				owners[r] = owner{g.Name, o}
+				own = append(own, o)
+			case had.group == g.Name:
+				return fmt.Errorf("%s is in %s twice: leave one of them out", r, g.Name)
+			case !equality.Semantic.DeepEqual(had.object.Object, o.Object):
+				return fmt.Errorf("%s is in %s and, not the same, in %s: leave one of them out", r, had.group, g.Name)
+			}
+		}
+		g.Objects = own
+	}
+	for i := range groups {
+		g := &groups[i]
+		r := ref{Kind: kindNamespace.Kind, Name: g.Namespace}
+		if _, there := owners[r]; !there && !builtinNamespace(g.Namespace) {
+			o := object(namespace(g.Namespace, nil))
+			owners[r] = owner{g.Name, o}
+			g.Objects = slices.Insert(g.Objects, 0, o)
+		}
 	}
 	return nil
 }

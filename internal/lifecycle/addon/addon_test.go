@@ -138,19 +138,23 @@ func TestDNS(t *testing.T) {
 	}{
 		"IPv4": {
 			"10.233.0.0/18", 3,
-			service{[]any{"10.233.0.10"}, []any{"IPv4"}, "SingleStack"}, int64(2),
+			service{[]any{"10.233.0.10"}, []any{"IPv4"}, "SingleStack"},
+			int64(2),
 		},
 		"OneNode": {
 			"10.96.0.0/12", 1,
-			service{[]any{"10.96.0.10"}, []any{"IPv4"}, "SingleStack"}, int64(1),
+			service{[]any{"10.96.0.10"}, []any{"IPv4"}, "SingleStack"},
+			int64(1),
 		},
 		"IPv6": {
 			"fd00:1::/112", 2,
-			service{[]any{"fd00:1::a"}, []any{"IPv6"}, "SingleStack"}, int64(2),
+			service{[]any{"fd00:1::a"}, []any{"IPv6"}, "SingleStack"},
+			int64(2),
 		},
 		"DualStack": {
 			"10.233.0.0/18, fd00:1::/112", 2,
-			service{[]any{"10.233.0.10", "fd00:1::a"}, []any{"IPv4", "IPv6"}, "RequireDualStack"}, int64(2),
+			service{[]any{"10.233.0.10", "fd00:1::a"}, []any{"IPv4", "IPv6"}, "RequireDualStack"},
+			int64(2),
 		},
 	}
 	for name, tc := range cases {
@@ -262,8 +266,13 @@ func TestBadInput(t *testing.T) {
 		"AddonEmpty":     {addonWith(clusterv1alpha1.Addon{Name: "a", YAML: []string{"testdata/empty.yaml"}}), "no object in it"},
 		"AddonTwice": {
 			addonWith(clusterv1alpha1.Addon{Name: "a", YAML: []string{"testdata/crd.yaml", "testdata/crd.yaml"}}),
-			"is there twice",
+			"one is in addon-a twice: leave one",
 		},
+		"AddonsShare": {func(in *Input) {
+			in.Spec.Addons = []clusterv1alpha1.Addon{
+				{Name: "a", YAML: []string{"testdata/crd.yaml"}}, {Name: "b", YAML: []string{"testdata/other.yaml"}},
+			}
+		}, "ConfigMap kube-system/widgets is in addon-a and, not the same, in addon-b"},
 		"PathFromElsewhere": {func(in *Input) {
 			in.Local = false
 			addonWith(clusterv1alpha1.Addon{Name: "a", YAML: []string{"/etc/passwd"}})(in)
@@ -287,11 +296,28 @@ func addonWith(a clusterv1alpha1.Addon) func(*Input) {
 	return func(in *Input) { in.Spec.Addons = []clusterv1alpha1.Addon{a} }
 }
 
-func TestAddonNamespace(t *testing.T) {
-	addon := clusterv1alpha1.Addon{Name: "a", Namespace: "apps", YAML: []string{"testdata/crd.yaml"}}
-	g := mustObjects(t, input(addonWith(addon)))["addon-a"]
-	if got := g.Objects[0]; got.GetKind() != "Namespace" || got.GetName() != "apps" {
-		t.Errorf("the first object is %s %s, want Namespace apps", got.GetKind(), got.GetName())
+// TestAddonNamespaces: a namespace that add-ons need is made once, as it is in a manifest if it is in one.
+func TestAddonNamespaces(t *testing.T) {
+	groups, err := Objects(t.Context(), input(func(in *Input) {
+		in.Spec.Addons = []clusterv1alpha1.Addon{
+			{Name: "a", Namespace: "shared", YAML: []string{"testdata/crd.yaml"}},
+			{Name: "b", Namespace: "shared", YAML: []string{"testdata/namespace.yaml"}},
+			{Name: "c", Namespace: "own", YAML: []string{"testdata/other.yaml"}},
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, g := range groups {
+		for _, o := range g.Objects {
+			if o.GetKind() == "Namespace" {
+				got = append(got, g.Name+" "+o.GetName()+" "+o.GetLabels()["from"])
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"network kube-flannel ", "addon-a shared ", "addon-b own manifest"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

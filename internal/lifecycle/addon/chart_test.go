@@ -169,17 +169,20 @@ func TestChartFromRepository(t *testing.T) {
 		"Missing":        {same, clusterv1alpha1.Chart{Name: "web", Version: "1.9.0"}, "missing.tgz: 404"},
 		"BadDigest": {
 			func(index string, archive []byte) (string, []byte) { return index, append(archive, 0) },
-			clusterv1alpha1.Chart{Name: "web"}, "a mirror of it is broken",
+			clusterv1alpha1.Chart{Name: "web"},
+			"a mirror of it is broken",
 		},
 		"BadIndex": {
 			func(_ string, archive []byte) (string, []byte) { return "<html>", archive },
-			clusterv1alpha1.Chart{Name: "web"}, "parse index",
+			clusterv1alpha1.Chart{Name: "web"},
+			"parse index",
 		},
 		"BadArchive": {
 			func(index string, _ []byte) (string, []byte) {
 				return strings.ReplaceAll(index, "digest:", "was:"), []byte("<html>")
 			},
-			clusterv1alpha1.Chart{Name: "web"}, "load chart web",
+			clusterv1alpha1.Chart{Name: "web"},
+			"load chart web",
 		},
 	}
 	for name, tc := range cases {

@@ -134,18 +134,16 @@ func retry(ctx context.Context, f func() error) error {
 // transient is true if the same request may succeed later: the API server is not there, is starting, or is too busy,
 // or a webhook is not up yet. A certificate that is wrong stays so.
 func transient(err error) bool {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsConflict(err) ||
 			apierrors.IsUnexpectedServerError(err) || notServedYet(status.Status())
 	}
-	var certificate *tls.CertificateVerificationError
-	if errors.As(err, &certificate) {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return false
 	}
-	var request *url.Error
-	return errors.As(err, &request) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	_, request := errors.AsType[*url.Error](err)
+	return request || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // notServedYet is true of what a new API server is about to make: its own namespaces, and the paths of a custom

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 )
 
 const (
@@ -79,11 +78,11 @@ func dnsGroup(in Input) (Group, error) {
 			rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: dnsName}),
 		configMap(ns, dnsName, labels, map[string]string{"Corefile": fmt.Sprintf(corefile, in.Spec.Kubernetes.DNSDomain)}),
 		dnsService(addresses, labels),
-		dnsDeployment(image, int32(min(max(in.Nodes, 1), 2)), labels), //nolint:gosec // one or two
+		dnsDeployment(image, int32(min(max(in.Nodes, 1), 2)), labels),
 		&policyv1.PodDisruptionBudget{
 			TypeMeta: policy("PodDisruptionBudget"), ObjectMeta: named(ns, dnsName, labels),
 			Spec: policyv1.PodDisruptionBudgetSpec{
-				MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+				MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			},
 		},
 	)}, nil
@@ -93,7 +92,7 @@ func dnsService(addresses []netip.Addr, labels map[string]string) *corev1.Servic
 	spec := corev1.ServiceSpec{
 		Selector:       labels,
 		ClusterIP:      addresses[0].String(),
-		IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack),
+		IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 		Ports: []corev1.ServicePort{
 			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromString("dns")},
 			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromString("dns-tcp")},
@@ -101,7 +100,7 @@ func dnsService(addresses []netip.Addr, labels map[string]string) *corev1.Servic
 		},
 	}
 	if len(addresses) > 1 {
-		spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
+		spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
 	}
 	for _, a := range addresses {
 		family := corev1.IPv4Protocol
@@ -131,7 +130,7 @@ func dnsDeployment(image string, replicas int32, labels map[string]string) *apps
 			Replicas: &replicas,
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(1))},
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: new(intstr.FromInt32(1))},
 			},
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
@@ -170,8 +169,8 @@ func dnsDeployment(image string, replicas int32, labels map[string]string) *apps
 						LivenessProbe:  probe("/health", dnsHealthPort),
 						ReadinessProbe: probe("/ready", dnsReadyPort),
 						SecurityContext: &corev1.SecurityContext{
-							AllowPrivilegeEscalation: ptr.To(false),
-							ReadOnlyRootFilesystem:   ptr.To(true),
+							AllowPrivilegeEscalation: new(false),
+							ReadOnlyRootFilesystem:   new(true),
 							Capabilities: &corev1.Capabilities{
 								Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_BIND_SERVICE"},
 							},

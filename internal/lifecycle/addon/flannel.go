@@ -11,7 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
@@ -170,7 +169,7 @@ func flannelDaemonSet(image, plugin, apiServer string, config map[string]string)
 							corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("50Mi"),
 						}},
 						SecurityContext: &corev1.SecurityContext{
-							Privileged:   ptr.To(false),
+							Privileged:   new(false),
 							Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}},
 						},
 						VolumeMounts: []corev1.VolumeMount{

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
 func TestParseManifest(t *testing.T) {
@@ -18,14 +20,16 @@ func TestParseManifest(t *testing.T) {
 		"OnlyComments": {"# a\n---\n# b\n---\n", nil, ""},
 		"Documents": {
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: b, namespace: c}\n",
-			[]string{"ConfigMap a", "Secret c/b"}, "",
+			[]string{"ConfigMap a", "Secret c/b"},
+			"",
 		},
 		"JSON":         {`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}`, []string{"ConfigMap a"}, ""},
 		"WindowsLines": {"apiVersion: v1\r\nkind: ConfigMap\r\nmetadata: {name: a}\r\n", []string{"ConfigMap a"}, ""},
 		"List": {
 			"apiVersion: v1\nkind: ConfigMapList\nitems:\n" +
 				"- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n",
-			[]string{"ConfigMap a", "ConfigMap b"}, "",
+			[]string{"ConfigMap a", "ConfigMap b"},
+			"",
 		},
 		"ListOfNothing":  {"apiVersion: v1\nkind: List\nitems: []\n", nil, ""},
 		"ListWithNumber": {"apiVersion: v1\nkind: List\nitems: [1]\n", nil, "document 1: decode List"},
@@ -103,7 +107,8 @@ func FuzzParseManifest(f *testing.F) {
 			return
 		}
 		g := Group{Name: "fuzz", Namespace: "default", Objects: found}
-		if finish(&g, input().Spec.Registry) != nil {
+		finish(&g, clusterv1alpha1.Registry{PrivateRegistry: "hub.example"})
+		if settle([]Group{g}) != nil {
 			return
 		}
 		for _, o := range found {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,7 +100,7 @@ func pluginValues(in Input) (map[string]any, error) {
 func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
 	v4, v6 := byFamily(pods)
 	values := map[string]any{
-		"cluster":              map[string]any{"name": in.Spec.Kubernetes.ClusterName},
+		"cluster":              map[string]any{"name": in.Name},
 		"ipam":                 map[string]any{"mode": "kubernetes"},
 		"ipv4":                 map[string]any{"enabled": v4.IsValid()},
 		"ipv6":                 map[string]any{"enabled": v6.IsValid()},
@@ -233,7 +234,7 @@ func calicoFamilies(o *unstructured.Unstructured, v4 bool) error {
 	for _, item := range plugins {
 		plugin, _ := item.(map[string]any)
 		if ipam, ok := plugin["ipam"].(map[string]any); ok {
-			ipam["assign_ipv4"] = fmt.Sprint(v4)
+			ipam["assign_ipv4"] = strconv.FormatBool(v4)
 			ipam["assign_ipv6"] = "true"
 		}
 	}
@@ -245,4 +246,3 @@ func calicoFamilies(o *unstructured.Unstructured, v4 bool) error {
 	data[key] = strings.ReplaceAll(string(content), quoted, bare)
 	return nil
 }
-

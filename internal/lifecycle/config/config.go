@@ -1,12 +1,26 @@
-// Package config reads and writes the files that describe clusters.
+// Package config reads and writes the files that describe clusters: our own Cluster, strictly; KubeKey's Cluster, as it
+// is; a commented template; and the file of a cluster that runs already.
 package config
 
 import (
-	"context"
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
 
-	"k8s.io/client-go/rest"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+const (
+	apiVersion    = "cluster.orrery.dev/v1alpha1"
+	kind          = "Cluster"
+	kubekeyGroup  = "kubekey.kubesphere.io/"
+	provisionPath = "spec.provision"
 )
 
 // Read is what was read from a file.
@@ -16,11 +30,160 @@ type Read struct {
 	Ignored []string
 }
 
-// Parse reads a cluster from a file; relative paths in it are below dir.
-func Parse(_ []byte, _ string) (*Read, error) { return &Read{}, nil }
+// Parse reads a cluster from a file in dir: relative paths in it are made relative to that. A field that is not known is
+// an error in a file of ours, and is named in Ignored in one of KubeKey's. Nothing is defaulted, and whether the cluster
+// can be built is not judged.
+func Parse(content []byte, dir string) (*Read, error) {
+	docs, err := documents(content)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range docs {
+		switch {
+		case d.kind == kind && strings.HasPrefix(d.apiVersion, kubekeyGroup):
+			return parseKubeKey(d, append(docs[:i:i], docs[i+1:]...), dir)
+		case d.kind == kind && d.apiVersion == apiVersion:
+			if len(docs) > 1 {
+				return nil, fmt.Errorf("line %d: the file has %d documents: put the Cluster in a file of its own", d.line, len(docs))
+			}
+			cluster, err := d.cluster()
+			if err != nil {
+				return nil, err
+			}
+			resolve(cluster.Spec.Provision, dir)
+			return &Read{Cluster: cluster}, nil
+		}
+	}
+	if len(docs) == 0 {
+		return nil, errors.New("the file is empty: orrery cluster config writes one to begin with")
+	}
+	return nil, fmt.Errorf("line %d: apiVersion %q and kind %q are not those of a cluster: use %s and %s, or KubeKey's kubekey.kubesphere.io/v1alpha2",
+		docs[0].line, docs[0].apiVersion, docs[0].kind, apiVersion, kind)
+}
 
-// Template is a commented file with every field.
-func Template(_, _ string) []byte { return nil }
+// document is one of the documents of a file.
+type document struct {
+	// line of the file that it begins at.
+	line int
+	// yaml has as many empty lines before it as make the line numbers of messages right.
+	yaml             []byte
+	json             []byte
+	apiVersion, kind string
+	name             string
+}
 
-// FromCluster is the file of a cluster that runs.
-func FromCluster(_ context.Context, _ *rest.Config, _ string) ([]byte, error) { return nil, nil }
+// documents splits a file at its --- lines. Documents of comments are left out.
+func documents(content []byte) ([]document, error) {
+	var (
+		docs  []document
+		text  []byte
+		begin = 1
+	)
+	add := func() error {
+		d := document{line: begin, yaml: text}
+		var err error
+		if d.json, err = yaml.YAMLToJSONStrict(text); err != nil {
+			return fmt.Errorf("read YAML: %w", err)
+		}
+		if string(d.json) == "null" {
+			return nil
+		}
+		if d.json[0] != '{' {
+			return fmt.Errorf("line %d: this is no object: it needs apiVersion and kind", begin)
+		}
+		var head struct {
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+			Metadata   struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+		}
+		if err := json.UnmarshalCaseSensitivePreserveInts(d.json, &head); err != nil {
+			return fmt.Errorf("line %d: read apiVersion, kind and name: %w", begin, plain(err))
+		}
+		d.apiVersion, d.kind, d.name = head.APIVersion, head.Kind, head.Metadata.Name
+		docs = append(docs, d)
+		return nil
+	}
+	number := 0
+	for line := range bytes.Lines(content) {
+		number++
+		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && bytes.IndexAny(append(rest[:len(rest):len(rest)], '\n'), " \t\r\n") == 0 {
+			if err := add(); err != nil {
+				return nil, err
+			}
+			text, begin = bytes.Repeat([]byte("\n"), number-1), number+1
+			line = rest
+		}
+		text = append(text, line...)
+	}
+	if err := add(); err != nil {
+		return nil, err
+	}
+	return docs, nil
+}
+
+// cluster decodes a document of ours.
+func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
+	cluster := &clusterv1alpha1.Cluster{}
+	unknown, err := json.UnmarshalStrict(d.json, cluster)
+	if err != nil {
+		return nil, fmt.Errorf("line %d: read the Cluster: %w", d.line, plain(err))
+	}
+	if len(unknown) > 0 {
+		return nil, d.at(unknown)
+	}
+	switch {
+	case cluster.Name == "":
+		return nil, fmt.Errorf("line %d: metadata.name is missing: give the cluster a name", d.line)
+	case cluster.Spec.Provision == nil:
+		return nil, fmt.Errorf("line %d: %s is missing: it says what the cluster is built of; to join one that runs, use orrery cluster join", d.line, provisionPath)
+	}
+	return cluster, nil
+}
+
+var mistyped = regexp.MustCompile(`^json: cannot unmarshal (\S+) .*into Go struct field [^.]*\.(\S+) of type (\S+)$`)
+
+// plain says what a JSON decoder says without speaking of Go.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if m := mistyped.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("%s is %s and must be %s", m[2], m[1], m[3])
+	}
+	return err
+}
+
+// resolve makes the paths of files in dir, which is where the file with the spec is.
+func resolve(spec *clusterv1alpha1.Provision, dir string) {
+	at := func(path *string) {
+		if p := *path; p != "" && dir != "" && !filepath.IsAbs(p) && !strings.HasPrefix(p, "~") && !strings.Contains(p, "://") {
+			*path = filepath.Join(dir, p)
+		}
+	}
+	for i := range spec.Hosts {
+		at(&spec.Hosts[i].PrivateKeyPath)
+		if bastion := spec.Hosts[i].Bastion; bastion != nil {
+			at(&bastion.PrivateKeyPath)
+		}
+	}
+	if external := spec.Etcd.External; external != nil {
+		at(&external.CAFile)
+		at(&external.CertFile)
+		at(&external.KeyFile)
+	}
+	at(&spec.Network.Manifest)
+	charts := []*clusterv1alpha1.Chart{spec.Network.Chart}
+	for i := range spec.Addons {
+		charts = append(charts, spec.Addons[i].Chart)
+		for j := range spec.Addons[i].YAML {
+			at(&spec.Addons[i].YAML[j])
+		}
+	}
+	for _, chart := range charts {
+		if chart != nil {
+			at(&chart.Path)
+		}
+	}
+}

@@ -167,8 +167,7 @@ func readKey(file string) (ssh.Signer, error) {
 
 func parseKey(pem []byte) (ssh.Signer, error) {
 	key, err := ssh.ParsePrivateKey(pem)
-	var missing *ssh.PassphraseMissingError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
 		return nil, errors.New("the key is encrypted: add it to an SSH agent (ssh-add) and leave the host's key and password out")
 	}
 	return key, err

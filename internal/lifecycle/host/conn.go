@@ -59,7 +59,7 @@ func (c *conn) keepAlive(watched *watched, limit time.Duration) {
 			c.end(fmt.Errorf("it has been silent for %s", limit))
 			return
 		}
-		go c.ask()
+		go func() { _ = c.ask() }() // it is heard, or not
 	}
 }
 

@@ -1,3 +1,4 @@
+//nolint:errname // they are named for what happened
 package host
 
 import (
@@ -63,7 +64,7 @@ func (e *Unauthorized) Error() string {
 func (e *Unauthorized) Unwrap() error { return e.Err }
 
 // HostKeyChanged says that a host shows another key than the one that is known.
-type HostKeyChanged struct {
+type HostKeyChanged struct { //nolint:revive // a KeyChanged could be any key
 	Host    string
 	Address string // as it stands in File
 	File    string
@@ -121,13 +122,21 @@ const (
 )
 
 // wayOut of each reason.
-var wayOut = map[SudoReason]string{
-	WrongPassword: "sudo does not accept the password; correct the sudo password",
-	NeedsPassword: "sudo asks for a password; give the sudo password, or allow the user NOPASSWD in /etc/sudoers.d",
-	NotInSudoers:  "the user may not use sudo; add it to the group sudo or wheel, or log in as root",
-	NoSudo:        "there is no sudo; install it, or log in as root",
-	RequiresTTY:   "sudo asks for a terminal; set Defaults:USER !requiretty in /etc/sudoers.d",
-	SudoFailed:    "sudo did not start the command; see what it says",
+func (r SudoReason) wayOut() string {
+	switch r {
+	case WrongPassword:
+		return "sudo does not accept the password; correct the sudo password"
+	case NeedsPassword:
+		return "sudo asks for a password; give the sudo password, or allow the user NOPASSWD in /etc/sudoers.d"
+	case NotInSudoers:
+		return "the user may not use sudo; add it to the group sudo or wheel, or log in as root"
+	case NoSudo:
+		return "there is no sudo; install it, or log in as root"
+	case RequiresTTY:
+		return "sudo asks for a terminal; set Defaults:USER !requiretty in /etc/sudoers.d"
+	case SudoFailed:
+	}
+	return "sudo did not start the command; see what it says"
 }
 
 // SudoRefused says that a user cannot become root.
@@ -140,7 +149,7 @@ type SudoRefused struct {
 
 // Error names the host, the user and the way out.
 func (e *SudoRefused) Error() string {
-	return fmt.Sprintf("host %s: user %s: %s; the host says: %s", e.Host, e.User, wayOut[e.Reason], said(e.Output))
+	return fmt.Sprintf("host %s: user %s: %s; the host says: %s", e.Host, e.User, e.Reason.wayOut(), said(e.Output))
 }
 
 // said quotes what a host said.

@@ -24,7 +24,7 @@ func TestGate(t *testing.T) {
 		"Asked":       {"lecture PROMPTMARK17\nhello", want{Asked: 1, Group: "17", Before: "lecture", Rest: "hello", Open: true}},
 		"AskedTwice":  {"PROMPTsorry\nPROMPT", want{Asked: 2, Before: "sorry"}},
 		"NeverStarts": {"not in the sudoers file", want{Before: "not in the sudoers file"}},
-		"MarkAgain":   {"MARK17\nMARK17\nPROMPT", want{Group: "17", Rest: "MARK17\nPROMPT", Open: true}},
+		"MarkAgain":   {"MARK17\nagain MARK17\nPROMPT", want{Group: "17", Rest: "again MARK17\nPROMPT", Open: true}},
 		"Binary":      {"MARK17\n\x00\xff\n", want{Group: "17", Rest: "\x00\xff\n", Open: true}},
 	}
 	for name, tc := range cases {

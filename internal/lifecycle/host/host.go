@@ -45,6 +45,7 @@ type Target struct {
 type Conn interface {
 	// Run runs argv as root and returns when it has ended. The command gets stdin, which may be nil, and stdout
 	// gets its standard output, unless nil. It runs with a PATH of the usual directories and in the C locale.
+	// Everyone on the host can see argv, and sudo logs it: secrets go through stdin.
 	//
 	// A command that ends with another status than 0 returns an [ExitError]. When ctx ends, or stdin or stdout
 	// fails, the command is terminated, killed after some seconds, and the cause is returned; it never sees the

@@ -18,7 +18,7 @@ import (
 // hostKeys checks the key of one host against the files of known keys.
 type hostKeys struct {
 	target Target
-	policy HostKeyPolicy
+	policy KeyPolicy
 	record string   // the file that new keys go to
 	files  []string // all that are read
 }

@@ -114,7 +114,7 @@ func TestHostKeyChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", server.port)
-	for name, policy := range map[string]HostKeyPolicy{"Default": "", "TrustOnFirstUse": TrustOnFirstUse, "Strict": Strict} {
+	for name, policy := range map[string]KeyPolicy{"Default": "", "TrustOnFirstUse": TrustOnFirstUse, "Strict": Strict} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "known_hosts")
 			content := "# first\n" + knownhosts.Line([]string{address}, other) + "\n"

@@ -58,13 +58,15 @@ func (c *conn) run(
 	case <-c.alive.Done():
 		return c.lost()
 	}
-	done := make(chan error, 1)
+	var err error
+	done := make(chan struct{})
 	go func() {
 		defer func() { <-sessions }()
-		done <- e.run(ctx)
+		defer close(done)
+		err = e.run(ctx)
 	}()
 	select {
-	case err := <-done:
+	case <-done:
 		return err
 	case <-ctx.Done():
 	}

@@ -50,8 +50,7 @@ func TestRun(t *testing.T) {
 					var out bytes.Buffer
 					err := c.Run(t.Context(), tc.argv, tc.stdin, &out)
 					got := want{Out: out.String()}
-					var exit *ExitError
-					if errors.As(err, &exit) {
+					if exit, ok := errors.AsType[*ExitError](err); ok {
 						got.Code, got.Stderr = exit.Code, exit.Stderr
 					} else if err != nil {
 						t.Fatal(err)
@@ -91,22 +90,26 @@ func TestRunManyBytes(t *testing.T) {
 	}
 }
 
-// TestRunConcurrently asks for more sessions than sshd allows.
+// TestRunConcurrently asks for more sessions than sshd allows: 10 to root, 2 to free.
 func TestRunConcurrently(t *testing.T) {
-	c := server.dial(t, "root")
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			var out bytes.Buffer
-			if err := c.Run(t.Context(), []string{"echo", fmt.Sprint(i)}, nil, &out); err != nil {
-				t.Error(err)
+	for _, user := range []string{"root", "free"} {
+		t.Run(user, func(t *testing.T) {
+			c := server.dial(t, user)
+			var wg sync.WaitGroup
+			for i := range 40 {
+				wg.Go(func() {
+					var out bytes.Buffer
+					if err := c.Run(t.Context(), []string{"echo", fmt.Sprint(i)}, nil, &out); err != nil {
+						t.Error(err)
+					}
+					if want := fmt.Sprintln(i); out.String() != want {
+						t.Errorf("want %q, got %q", want, out.String())
+					}
+				})
 			}
-			if want := fmt.Sprintln(i); out.String() != want {
-				t.Errorf("want %q, got %q", want, out.String())
-			}
+			wg.Wait()
 		})
 	}
-	wg.Wait()
 }
 
 func TestRunTooManyBytesOfWords(t *testing.T) {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// HostKeyPolicy says what to do with a host whose key is not known. A key that is known and differs is always refused.
-type HostKeyPolicy string
+// KeyPolicy says what to do with a host whose key is not known. A key that is known and differs is always refused.
+type KeyPolicy string
 
 // The policies.
 const (
 	// TrustOnFirstUse records the key of an unknown host. It is the default.
-	TrustOnFirstUse HostKeyPolicy = "TrustOnFirstUse"
+	TrustOnFirstUse KeyPolicy = "TrustOnFirstUse"
 	// Strict refuses an unknown host.
-	Strict HostKeyPolicy = "Strict"
+	Strict KeyPolicy = "Strict"
 )
 
 // SSH is the Dialer over SSH. It is to be used by pointer, for hosts behind one bastion share its connection.
@@ -30,7 +30,7 @@ type SSH struct {
 	// Hosts of two networks may have the same addresses: give each cluster a file of its own.
 	KnownHosts string
 	// HostKeys is the policy for unknown keys. Default: TrustOnFirstUse.
-	HostKeys HostKeyPolicy
+	HostKeys KeyPolicy
 	// KeepAlive is how long a host may be silent before it is held for unreachable. Default: 15 s.
 	KeepAlive time.Duration
 
@@ -62,7 +62,10 @@ func (s *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 		s.release(*t.Bastion, b)
 		return nil, err
 	}
-	context.AfterFunc(c.alive, func() { s.release(*t.Bastion, b) })
+	go func() {
+		<-c.alive.Done()
+		s.release(*t.Bastion, b)
+	}()
 	return c, nil
 }
 

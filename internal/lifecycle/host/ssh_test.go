@@ -277,8 +277,7 @@ func TestIdle(t *testing.T) {
 func TestBrokenConnection(t *testing.T) {
 	c := server.dial(t, "root")
 	err := c.Run(t.Context(), []string{"sh", "-c", `kill -KILL "$PPID"; sleep 5`}, nil, nil)
-	var gone *Unreachable
-	if !errors.As(err, &gone) {
+	if _, ok := errors.AsType[*Unreachable](err); !ok {
 		t.Errorf("want Unreachable, got %v", err)
 	}
 }

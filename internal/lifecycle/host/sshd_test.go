@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	runtime.LockOSThread() // sshd dies with the thread that started it
 	dir, err := os.MkdirTemp("", "sshd")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -60,7 +62,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// start starts sshd in a mount namespace of its own, so that its users are no users of this machine.
+// start starts sshd in namespaces of its own, so that its users are no users of this machine.
 func (s *sshd) start(dir string) (stop func(), err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // sshd reads authorized keys as the user
 		return nil, err
@@ -122,6 +124,8 @@ MaxStartups 100
 AcceptEnv LANG
 Match User bare
   SetEnv PATH=%[2]s/bin
+Match User free
+  MaxSessions 2
 `, s.port, dir), 0o644},
 	}
 	for name, file := range files {
@@ -134,13 +138,15 @@ Match User bare
 	}
 	cmd := exec.Command("sh", "-ec", `
 mount --make-rprivate /
+mount -t proc none /proc
 for f in passwd shadow sudoers; do mount --bind "$1/$f" "/etc/$f"; done
-mount -t tmpfs tmpfs /run
+mount -t tmpfs none /run
 mkdir /run/sshd
 exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true}
+	// sshd is the first process of its namespace: whatever it started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

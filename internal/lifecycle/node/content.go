@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -35,6 +36,10 @@ func (n *Node) blobPath(digest string) (string, error) {
 type arrivals struct {
 	node  *Node
 	blobs map[string]*arrival
+	// all is closed when the last has arrived, or failed.
+	all chan struct{}
+	// checked are blobs that were here before.
+	checked map[string]bool
 }
 
 // arrival is a blob that is on its way. err is set before done is closed.
@@ -43,13 +48,16 @@ type arrival struct {
 	err  error
 }
 
-// receive starts receiving. The function that it returns waits for the end of it.
-func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals, func(), error) {
-	a := &arrivals{node: n, blobs: make(map[string]*arrival)}
+// receive starts receiving.
+func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals, error) {
+	a := &arrivals{node: n, blobs: make(map[string]*arrival), checked: make(map[string]bool), all: make(chan struct{})}
 	if err := n.dropPartial(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, s := range req.Streams {
+		if a.blobs[s.Digest] != nil {
+			return nil, fmt.Errorf("request has %s in two streams", s.Digest)
+		}
 		a.blobs[s.Digest] = &arrival{done: make(chan struct{})}
 	}
 	var stream, fetch errgroup.Group
@@ -76,7 +84,11 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 		}
 		return fetch.Wait()
 	})
-	return a, func() { _ = stream.Wait() }, nil // none of them returns an error
+	go func() {
+		_ = stream.Wait() // each blob has its own error
+		close(a.all)
+	}()
+	return a, nil
 }
 
 // dropPartial removes what an earlier agent had half received.
@@ -142,27 +154,48 @@ func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
 }
 
 // need waits for a blob and returns where it is.
-func (a *arrivals) need(ctx context.Context, digest string) (string, error) {
-	path, err := a.node.blobPath(digest)
+func (s *session) need(ctx context.Context, digest string) (string, error) {
+	path, err := s.blobPath(digest)
 	if err != nil {
 		return "", err
 	}
-	b := a.blobs[digest]
-	if b == nil {
-		if err := a.node.has(digest); err != nil {
-			return "", &missingError{[]string{digest}, err}
+	if b := s.content.blobs[digest]; b != nil {
+		if err := s.await(ctx, b.done); err != nil {
+			return "", err
+		}
+		if b.err != nil {
+			return "", &missingError{[]string{digest}, b.err}
 		}
 		return path, nil
 	}
-	select {
-	case <-b.done:
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
-	if b.err != nil {
-		return "", &missingError{[]string{digest}, b.err}
+	if !s.content.checked[digest] {
+		if err := s.has(digest); err != nil {
+			return "", &missingError{[]string{digest}, err}
+		}
+		s.content.checked[digest] = true
 	}
 	return path, nil
+}
+
+// leaseInterval is how often one who waits looks whether the host was taken over.
+const leaseInterval = 200 * time.Millisecond
+
+// await waits for something, but not longer than this run may change the host.
+func (s *session) await(ctx context.Context, done <-chan struct{}) error {
+	tick := time.NewTicker(leaseInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			if err := s.holds(s.request.Lease); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // missingError is content that a host does not have.

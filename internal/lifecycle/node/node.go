@@ -40,7 +40,7 @@ type Node struct {
 
 // New returns the host that this process runs on. Root is empty but for tests.
 func New(root string, run unit.Runner) *Node {
-	n := &Node{Root: root, System: &Host{Root: root}, Now: time.Now}
+	n := &Node{Root: root, System: &Linux{Root: root}, Now: time.Now}
 	if _, err := os.Stat(n.path("/run/systemd/system")); err == nil {
 		n.Units = unit.NewSystemd(root, run)
 	} else {

@@ -87,6 +87,7 @@ type checked struct {
 
 var errDamaged = errors.New("damaged")
 
+// writeChecked gives up the reserve if it must.
 func (n *Node) writeChecked(path string, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
@@ -96,10 +97,17 @@ func (n *Node) writeChecked(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return n.writeFile(path, 0o600, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+	write := func() error {
+		return n.writeFile(path, 0o600, func(w io.Writer) error {
+			_, err := w.Write(content)
+			return err
+		})
+	}
+	err = write()
+	if errors.Is(err, syscall.ENOSPC) && os.Remove(n.dir(reserveFile)) == nil {
+		return write()
+	}
+	return err
 }
 
 func readChecked(path string, v any) error {
@@ -149,7 +157,7 @@ func (n *Node) load() (*state, error) {
 	}
 }
 
-// save writes the state. It gives up the reserve if it must.
+// save writes the state, and keeps the one before it.
 func (n *Node) save(s *state) error {
 	// A hard link keeps the last state without a moment in which there is none.
 	if err := remove(n.dir(stateBackup)); err != nil {
@@ -158,11 +166,7 @@ func (n *Node) save(s *state) error {
 	if err := os.Link(n.dir(stateFile), n.dir(stateBackup)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep last state: %w", err)
 	}
-	err := n.writeChecked(n.dir(stateFile), s)
-	if errors.Is(err, syscall.ENOSPC) && os.Remove(n.dir(reserveFile)) == nil {
-		err = n.writeChecked(n.dir(stateFile), s)
-	}
-	return err
+	return n.writeChecked(n.dir(stateFile), s)
 }
 
 // reserve sets space aside. A disk that has none has none to set aside either.

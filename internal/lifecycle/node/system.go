@@ -46,4 +46,6 @@ type Traces struct {
 	Chains []string `json:"chains,omitempty"`
 	// Cgroups are directories below the root of the control groups, outermost first.
 	Cgroups []string `json:"cgroups,omitempty"`
+	// Paths of files and directories.
+	Paths []string `json:"paths,omitempty"`
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,7 +100,7 @@ func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
 		for _, s := range stage.Steps {
 			a, ok := gone[s.ID]
 			delete(gone, s.ID)
-			change := Change{Host: h.Name, Stage: stage.ID, Step: s.ID, Kind: s.Kind(), Target: s.Target(), Disruption: cmpDisruption(s.Disruption)}
+			change := Change{Host: h.Name, Stage: stage.ID, Step: s.ID, Kind: s.Kind(), Target: s.Target(), Disruption: cmp.Or(s.Disruption, DisruptionNone)}
 			switch {
 			case !ok:
 				change.Op, change.Disruption = OpAdd, DisruptionNone
@@ -128,35 +129,27 @@ func removals(host string, applied []AppliedStep, gone map[string]AppliedStep, b
 		if _, ok := gone[a.ID]; !ok {
 			continue
 		}
-		// What is not known any more may be a process.
-		change := Change{Host: host, Step: a.ID, Op: OpRemove, Disruption: DisruptionRestart}
+		change := Change{Host: host, Step: a.ID, Op: OpRemove, Disruption: removal(a.ID)}
 		if b, ok := before[a.ID]; ok {
-			change.Stage, change.Kind, change.Target, change.Disruption = b.stage, b.Kind(), b.Target(), b.removal()
+			change.Stage, change.Kind, change.Target = b.stage, b.Kind(), b.Target()
 		}
 		changes = append(changes, change)
 	}
 	return changes
 }
 
-// removal is what undoing a step disturbs.
-func (s Step) removal() Disruption {
+// removal is what undoing a step disturbs. Its ID says so, for the step may not be known any more.
+func removal(id string) Disruption {
 	switch {
-	case s.Directory != nil && s.Directory.Owned:
+	case id == stepEtcdData:
 		return DisruptionData
-	case s.Sweep != nil:
+	case id == stepSweep, id == stepKubeletData, id == stepContainerdData:
 		return DisruptionDrain
-	case s.Unit != nil:
+	case strings.HasSuffix(id, suffixUnit):
 		return DisruptionRestart
 	default:
 		return DisruptionNone
 	}
-}
-
-func cmpDisruption(d Disruption) Disruption {
-	if d == "" {
-		return DisruptionNone
-	}
-	return d
 }
 
 // Kind of a step, such as File.

@@ -136,12 +136,12 @@ func (m *hostMaker) file(name string) (catalog.File, bool) {
 }
 
 // kubeconfig is a file with the credentials of a leaf of the host.
-func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair) Step {
+func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair, d Disruption) Step {
 	content, err := Kubeconfig(h.spec.Kubernetes.ClusterName, server, user, h.pair(AuthorityCluster).Cert, client)
 	if err != nil {
 		h.missing = append(h.missing, err)
 	}
-	return secretFile(id, path, content, DisruptionRestart)
+	return secretFile(id, path, content, d)
 }
 
 // certificate is the two files PATH.crt and PATH.key.
@@ -164,14 +164,14 @@ func secretFile[T ~string | ~[]byte](id, path string, content T, d Disruption) S
 	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0600", Content: string(content), Secret: true}}
 }
 
-// unit is restarted when one of the steps that it reads changes.
-func unit(id string, u Unit, reads ...Step) Step {
+// unit of a component is restarted when one of the steps that it reads changes.
+func unit(component string, u Unit, reads ...Step) Step {
 	hashes := make([]string, 0, len(reads))
 	for _, s := range reads {
 		hashes = append(hashes, s.Hash())
 	}
 	u.InputHash = hash(hashes)
-	return Step{ID: id, Disruption: DisruptionRestart, Unit: &u}
+	return Step{ID: component + suffixUnit, Disruption: DisruptionRestart, Unit: &u}
 }
 
 // flags of a program, by name.

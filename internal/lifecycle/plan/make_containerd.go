@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ func (h *hostMaker) containerd() []Step {
 	}
 	steps = append(steps, h.registries()...)
 	return append(steps,
-		unit("containerd/unit", Unit{
+		unit("containerd", Unit{
 			Name: unitContainerd, Description: h.describe("Container runtime"),
 			Command: []string{binDir + "/containerd", "--config", containerdDir + "/config.toml"}, Env: runtimeEnv(),
 			KillMode: "process", Delegate: true, Notify: true, LimitNOFILE: 1 << 20,
@@ -49,30 +50,27 @@ func (h *hostMaker) containerdConfig() string {
 
 // registries are the hosts.toml that containerd reads when it pulls, so that none of them needs a restart.
 func (h *hostMaker) registries() []Step {
-	const hub = "docker.io"
 	r := h.spec.Registry
 	var steps []Step
-	add := func(registry, content string) {
+	add := func(registry, server string, mirrors ...string) {
 		dir := registryDir + "/" + registry
+		var b strings.Builder
+		fmt.Fprintf(&b, "server = %s\n", toml(server))
+		for _, mirror := range mirrors {
+			fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = ['pull', 'resolve']\n", toml(mirror))
+			if u, err := url.Parse(mirror); err == nil && u.Scheme == "https" && slices.Contains(r.InsecureRegistries, u.Host) {
+				fmt.Fprintf(&b, "  skip_verify = true\n")
+			}
+		}
 		steps = append(steps,
 			directory("directory/registry/"+registry, dir, "0755"),
-			file("containerd/registry/"+registry, dir+"/hosts.toml", content, DisruptionNone))
+			file("containerd/registry/"+registry, dir+"/hosts.toml", b.String(), DisruptionNone))
 	}
 	if len(r.RegistryMirrors) > 0 {
-		var b strings.Builder
-		fmt.Fprintf(&b, "server = %s\n", toml("https://registry-1.docker.io"))
-		for _, mirror := range r.RegistryMirrors {
-			fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = ['pull', 'resolve']\n", toml(mirror))
-		}
-		add(hub, b.String())
+		add(dockerHub, "https://registry-1.docker.io", r.RegistryMirrors...)
 	}
 	for _, registry := range unique(slices.Clone(r.InsecureRegistries)) {
-		if registry == hub && len(r.RegistryMirrors) > 0 {
-			continue
-		}
-		// TLS without verification first, then none.
-		add(registry, fmt.Sprintf("server = %s\n\n[host.%s]\n  capabilities = ['pull', 'resolve']\n  skip_verify = true\n\n[host.%s]\n  capabilities = ['pull', 'resolve']\n",
-			toml("https://"+registry), toml("https://"+registry), toml("http://"+registry)))
+		add(registry, "https://"+registry, "https://"+registry, "http://"+registry)
 	}
 	return steps
 }

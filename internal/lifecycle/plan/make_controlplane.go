@@ -31,7 +31,7 @@ func (h *hostMaker) controlPlane() []Step {
 	}
 	steps := []Step{file("kubernetes/ca.crt", caFile, h.pair(AuthorityCluster).Cert, DisruptionReload)}
 	steps = append(steps, h.artifact(fileKubectl, binDir, DisruptionNone))
-	steps = append(steps, h.kubeconfig("kubernetes/admin", adminFile, h.local(), "kubernetes-admin", h.pair(LeafAdmin)))
+	steps = append(steps, h.kubeconfig("kubernetes/admin", adminFile, h.local(), "kubernetes-admin", h.pair(LeafAdmin), DisruptionNone))
 	return slices.Concat(steps, h.apiServer(), h.controllerManager(), h.scheduler(), []Step{
 		localProbe("controller-manager/probe", portControllerManager, unitControllerManager),
 		localProbe("scheduler/probe", portScheduler, unitScheduler),
@@ -59,11 +59,15 @@ func (h *hostMaker) apiServer() []Step {
 			file("apiserver/audit-policy", configDir+"/audit-policy.yaml", auditPolicy, DisruptionRestart),
 		}
 	}
+	var after []string
+	if h.managed() && h.has(clusterv1alpha1.RoleEtcd) {
+		after = []string{unitEtcd}
+	}
 	reads := slices.Concat([]Step{program}, etcd, accounts, clients, audit)
 	return slices.Concat(reads, []Step{front}, serving, []Step{
-		unit("apiserver/unit", Unit{
+		unit("apiserver", Unit{
 			Name: unitAPIServer, Description: h.describe("API server"), Command: h.apiServerCommand(),
-			After: []string{unitEtcd}, LimitNOFILE: 1 << 20,
+			After: after, LimitNOFILE: 1 << 20,
 		}, reads...),
 		{ID: "apiserver/probe", Probe: &Probe{URL: h.local() + "/readyz", CAFile: caFile, Timeout: readyTimeout, Unit: unitAPIServer}},
 	})
@@ -127,12 +131,12 @@ func (h *hostMaker) apiServerCommand() []string {
 
 func (h *hostMaker) controllerManager() []Step {
 	program := h.artifact(fileControllerManager, binDir, DisruptionRestart)
-	kubeconfig := h.kubeconfig("controller-manager/kubeconfig", configDir+"/controller-manager.conf", h.local(), leafControllerManager, h.leaf(leafControllerManager))
+	kubeconfig := h.kubeconfig("controller-manager/kubeconfig", configDir+"/controller-manager.conf", h.local(), leafControllerManager, h.leaf(leafControllerManager), DisruptionRestart)
 	// It signs the certificates that are asked for through the API.
 	signing := secretFile("controller-manager/ca.key", pkiDir+"/ca.key", h.pair(AuthorityCluster).Key, DisruptionRestart)
 	serving := certificate("controller-manager/serving", pkiDir+"/controller-manager", h.leaf(leafControllerManager), DisruptionReload)
 	return slices.Concat([]Step{program, kubeconfig, signing}, serving, []Step{
-		unit("controller-manager/unit", Unit{
+		unit("controller-manager", Unit{
 			Name: unitControllerManager, Description: h.describe("Controller manager"), Command: h.controllerManagerCommand(),
 			After: []string{unitAPIServer},
 		}, program, kubeconfig, signing),
@@ -166,11 +170,11 @@ func (h *hostMaker) controllerManagerCommand() []string {
 
 func (h *hostMaker) scheduler() []Step {
 	program := h.artifact(fileScheduler, binDir, DisruptionRestart)
-	kubeconfig := h.kubeconfig("scheduler/kubeconfig", configDir+"/scheduler.conf", h.local(), leafScheduler, h.leaf(leafScheduler))
+	kubeconfig := h.kubeconfig("scheduler/kubeconfig", configDir+"/scheduler.conf", h.local(), leafScheduler, h.leaf(leafScheduler), DisruptionRestart)
 	f := h.delegated("scheduler")
 	f.gates(h.spec.Kubernetes.FeatureGates)
 	return slices.Concat([]Step{program, kubeconfig}, certificate("scheduler/serving", pkiDir+"/scheduler", h.leaf(leafScheduler), DisruptionReload), []Step{
-		unit("scheduler/unit", Unit{
+		unit("scheduler", Unit{
 			Name: unitScheduler, Description: h.describe("Scheduler"), Command: command(fileScheduler, f, h.spec.Kubernetes.SchedulerArgs),
 			After: []string{unitAPIServer},
 		}, program, kubeconfig),

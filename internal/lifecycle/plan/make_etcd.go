@@ -37,14 +37,14 @@ func (h *hostMaker) etcd() []Step {
 	return slices.Concat(steps,
 		[]Step{
 			directory("directory/etcd-pki", etcdPKIDir, "0755"),
-			directory("directory/etcd", h.spec.Etcd.DataDir, "0700"),
+			directory(stepEtcdData, h.spec.Etcd.DataDir, "0700"),
 			program, ca,
 		},
 		// etcd reads these for each connection.
 		certificate("etcd/server", etcdPKIDir+"/server", h.leaf(leafEtcdServer), DisruptionReload),
 		certificate("etcd/peer", etcdPKIDir+"/peer", h.leaf(leafEtcdPeer), DisruptionReload),
 		[]Step{
-			unit("etcd/unit", Unit{
+			unit("etcd", Unit{
 				Name: unitEtcd, Description: h.describe("etcd"), Command: h.etcdCommand(), LimitNOFILE: 65536,
 			}, program, ca),
 			{ID: "etcd/probe", Probe: &Probe{

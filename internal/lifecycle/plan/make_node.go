@@ -33,12 +33,12 @@ func (h *hostMaker) node() []Step {
 // loadBalancer is on each host, unless the cluster has one of its own. It watches the file of its backends, so that a
 // control plane that comes or goes restarts nothing.
 func (h *hostMaker) loadBalancer() []Step {
-	if h.spec.ControlPlaneEndpoint.Address != "" {
+	if len(h.balancer()) == 0 {
 		return nil
 	}
 	return []Step{
 		file("loadbalancer/backends", backendsFile, strings.Join(h.apiServers(), "\n")+"\n", DisruptionReload),
-		unit("loadbalancer/unit", Unit{
+		unit("loadbalancer", Unit{
 			Name: unitLoadBalancer, Description: h.describe("Load balancer for the API servers"),
 			Command:     []string{binDir + "/orrery", "node", "loadbalancer", "--listen", LoadBalancer, "--backends", backendsFile},
 			LimitNOFILE: 1 << 20,
@@ -47,9 +47,17 @@ func (h *hostMaker) loadBalancer() []Step {
 	}
 }
 
+// balancer is the unit of the load balancer, if the host has one.
+func (h *hostMaker) balancer() []string {
+	if h.spec.ControlPlaneEndpoint.Address != "" {
+		return nil
+	}
+	return []string{unitLoadBalancer}
+}
+
 func (h *hostMaker) kubelet() []Step {
 	program := h.artifact(fileKubelet, binDir, DisruptionRestart)
-	kubeconfig := h.kubeconfig("kubelet/kubeconfig", configDir+"/kubelet.conf", h.internal(), userNode+h.Name, h.leaf(leafKubelet))
+	kubeconfig := h.kubeconfig("kubelet/kubeconfig", configDir+"/kubelet.conf", h.internal(), userNode+h.Name, h.leaf(leafKubelet), DisruptionRestart)
 	config := h.configuration("kubelet/config", configDir+"/kubelet.yaml", h.kubeletConfiguration(), h.spec.Kubernetes.KubeletConfiguration)
 	f := flags{
 		"config": configDir + "/kubelet.yaml", "kubeconfig": configDir + "/kubelet.conf",
@@ -59,9 +67,9 @@ func (h *hostMaker) kubelet() []Step {
 		[]Step{program, kubeconfig, config},
 		certificate("kubelet/serving", pkiDir+"/kubelet", h.leaf(leafKubeletServer), DisruptionReload),
 		[]Step{
-			unit("kubelet/unit", Unit{
+			unit("kubelet", Unit{
 				Name: unitKubelet, Description: h.describe("Kubelet"), Command: command(fileKubelet, f, h.spec.Kubernetes.KubeletArgs),
-				Env: runtimeEnv(), After: []string{unitContainerd, unitLoadBalancer}, KillMode: "process", LimitNOFILE: 1 << 20,
+				Env: runtimeEnv(), After: append([]string{unitContainerd}, h.balancer()...), LimitNOFILE: 1 << 20,
 			}, program, kubeconfig, config),
 			{ID: "kubelet/probe", Probe: &Probe{URL: fmt.Sprintf("http://127.0.0.1:%d/healthz", portKubeletHealth), Timeout: nodeTimeout, Unit: unitKubelet}},
 		})
@@ -111,14 +119,14 @@ func (h *hostMaker) kubeProxy() []Step {
 		return nil
 	}
 	program := h.artifact(fileKubeProxy, binDir, DisruptionRestart)
-	kubeconfig := h.kubeconfig("kube-proxy/kubeconfig", configDir+"/kube-proxy.conf", h.internal(), "system:kube-proxy", h.leaf(leafKubeProxy))
+	kubeconfig := h.kubeconfig("kube-proxy/kubeconfig", configDir+"/kube-proxy.conf", h.internal(), "system:kube-proxy", h.leaf(leafKubeProxy), DisruptionRestart)
 	config := h.configuration("kube-proxy/config", configDir+"/kube-proxy.yaml", h.proxyConfiguration(), h.spec.Kubernetes.KubeProxyConfiguration)
 	return []Step{
 		program, kubeconfig, config,
-		unit("kube-proxy/unit", Unit{
+		unit("kube-proxy", Unit{
 			Name: unitKubeProxy, Description: h.describe("kube-proxy"),
 			Command: command(fileKubeProxy, flags{"config": configDir + "/kube-proxy.yaml"}, h.spec.Kubernetes.KubeProxyArgs),
-			Env:     runtimeEnv(), After: []string{unitLoadBalancer},
+			Env:     runtimeEnv(), After: h.balancer(),
 		}, program, kubeconfig, config),
 		{ID: "kube-proxy/probe", Probe: &Probe{URL: fmt.Sprintf("http://127.0.0.1:%d/livez", portProxyHealth), Timeout: nodeTimeout, Unit: unitKubeProxy}},
 	}

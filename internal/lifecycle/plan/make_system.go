@@ -99,8 +99,8 @@ func nodeDirectories() []Step {
 		directory("directory/pki", pkiDir, "0755"),
 		directory("directory/containerd-config", containerdDir, "0755"),
 		directory("directory/registries", registryDir, "0755"),
-		directory("directory/containerd", "/var/lib/containerd", "0700"),
-		directory("directory/kubelet", kubeletDir, "0750"),
+		directory(stepContainerdData, "/var/lib/containerd", "0700"),
+		directory(stepKubeletData, kubeletDir, "0750"),
 		directory("directory/cni-config", cniConfDir, "0755"),
 		directory("directory/cni", cniBinDir, "0755"),
 		directory("directory/pod-logs", "/var/log/pods", "0755"),
@@ -147,10 +147,10 @@ var traceOf = map[string]traces{
 // sweep clears what runs on without us, and what the kubelet, kube-proxy and the network plugin leave.
 func (h *hostMaker) sweep() Step {
 	plugin := traceOf[h.spec.Network.Plugin]
-	return Step{ID: "sweep", Disruption: DisruptionDrain, Sweep: &Sweep{
+	return Step{ID: stepSweep, Disruption: DisruptionDrain, Sweep: &Sweep{
 		Containers:  containerdSocket,
 		MountsUnder: []string{kubeletDir, "/run/containerd", "/var/lib/containerd"},
-		Links:       slices.Concat([]string{"cni0", "kube-ipvs0", "kube-bridge"}, plugin.links),
+		Links:       slices.Concat([]string{"cni0", "kube-ipvs0"}, plugin.links),
 		Tables: slices.Concat([]string{
 			"ip kube-proxy", "ip6 kube-proxy", "ip cni_hostport", "ip6 cni_hostport", "inet cni_plugins_masquerade",
 		}, plugin.tables),
@@ -164,4 +164,6 @@ func (h *hostMaker) sweep() Step {
 // runtimeEnv lets the runtime and the kubelet find ours and the host's programs.
 func runtimeEnv() map[string]string { return map[string]string{"PATH": searchPath} }
 
-func (h *hostMaker) describe(what string) string { return fmt.Sprintf("%s of cluster %s", what, h.name) }
+func (h *hostMaker) describe(what string) string {
+	return fmt.Sprintf("%s of cluster %s", what, h.name)
+}

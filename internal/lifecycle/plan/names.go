@@ -6,6 +6,12 @@ const (
 	EtcdExternal = "external"
 )
 
+// Network plugins that are handled in a way of their own.
+const (
+	NetworkFlannel = "flannel"
+	NetworkNone    = "none"
+)
+
 const (
 	configureSkip = "Skip"
 
@@ -13,6 +19,9 @@ const (
 	modeIPTables = "iptables"
 	modeIPVS     = "ipvs"
 )
+
+// dockerHub is the registry of images that name none.
+const dockerHub = "docker.io"
 
 // Ports that are fixed.
 const (
@@ -60,6 +69,15 @@ const (
 	unitKubeProxy         = "orrery-kube-proxy"
 )
 
+// IDs of steps whose removal disturbs what runs.
+const (
+	stepSweep          = "sweep"
+	stepEtcdData       = "directory/etcd"
+	stepKubeletData    = "directory/kubelet"
+	stepContainerdData = "directory/containerd"
+	suffixUnit         = "/unit"
+)
+
 // searchPath is where units look for programs: ours first, then those of the host, such as mount, nft and iptables.
 const searchPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -67,3 +85,6 @@ const (
 	labelControlPlane = "node-role.kubernetes.io/control-plane"
 	labelWorker       = "node-role.kubernetes.io/worker"
 )
+
+// ControlPlaneTaint keeps pods that do not tolerate it off dedicated control planes.
+const ControlPlaneTaint = labelControlPlane

@@ -335,6 +335,9 @@ func (v *validator) validateRegistry(p *field.Path) {
 		if !registryPattern.MatchString(host) {
 			v.invalid(p.Child("insecureRegistries").Index(i), host, "must be a host, or host:port, without scheme and path")
 		}
+		if host == dockerHub {
+			v.invalid(p.Child("insecureRegistries").Index(i), host, "has a certificate that everybody can verify: name its mirrors in registryMirrors")
+		}
 	}
 	if r.PrivateRegistry != "" && !registryPattern.MatchString(r.PrivateRegistry) {
 		v.invalid(p.Child("privateRegistry"), r.PrivateRegistry, "must be a host, or host:port, without scheme and path; the path goes into namespaceOverride")

@@ -3,6 +3,7 @@ package unit
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -214,8 +215,17 @@ func testWords(t *testing.T, h *host) {
 	const name = "orrery-words"
 	words := []string{
 		"plain", "", " ", "two words", "tab\there", "line\nbreak", `"quoted"`, "it's", `back\slash`, `\n`, `\x41`, "100%", "%n", "%%", "%",
-		"$HOME", "${HOME}", "$$", "$", "a$b", ";", "#comment", "-dash", "@at", "+plus", "!bang", "ümlaut", "\u0085", "\x01", "\u200b", "日本",
+		"$HOME", "${HOME}", "$$", "$", "a$b", ";", "#comment", "-dash", "@at", "+plus", "!bang", "ümlaut", "\u0085", "\x01", "\u200b", "€𝄞",
 		"--flag=a=b,c", "{a,b}", "*", "~", "`id`", "$(id)", "<>", "|", "&", "trailing\\", "\\",
+	}
+	alphabet := []rune("ab \t\n\r\"'\\$%{};#=@-ü\u0085\u2028€x09n")
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var word strings.Builder
+		for range random.IntN(8) {
+			word.WriteRune(alphabet[random.IntN(len(alphabet))])
+		}
+		words = append(words, word.String())
 	}
 	u := h.unit(name, roleDump, words...)
 	u.Env = map[string]string{

@@ -33,12 +33,13 @@ type keeper struct {
 	restarts int   // by those before current
 }
 
-// keep starts to keep the unit running, with its log and its pidfile in dir.
-func keep(u plan.Unit, dir string, log logr.Logger) (*keeper, error) {
+// keep starts to keep the unit running, with its log and its pidfile in dir. It is stopped by stop, not by ctx, because
+// units are stopped in their order.
+func keep(ctx context.Context, u plan.Unit, dir string, log logr.Logger) (*keeper, error) {
 	if err := raiseFileLimit(u.LimitNOFILE); err != nil {
 		log.Error(err, "Unit gets fewer open files than it asks for", "unit", u.Name)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	k := &keeper{unit: u, dir: dir, log: log, cancel: cancel, failed: make(chan struct{}), done: make(chan struct{})}
 	if err := k.renew(); err != nil {
 		cancel()

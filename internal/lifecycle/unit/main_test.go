@@ -27,6 +27,7 @@ const (
 	roleDump      = "dump"      // prints its arguments, environment and limit of open files as JSON
 	roleParent    = "parent"    // has a polite child, whose PID it prints
 	roleSupervise = "supervise" // is the supervisor below a root
+	roleBoot      = "boot"      // is PID 1 of a machine with systemd
 )
 
 func TestMain(m *testing.M) {
@@ -59,6 +60,9 @@ func perform(role string, args []string) int {
 			return 5
 		}
 		fmt.Println("child", cmd.Process.Pid)
+	case roleBoot:
+		fmt.Fprintln(os.Stderr, bootInside(args[0], args[1], args[2]))
+		return 1
 	case roleSupervise:
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

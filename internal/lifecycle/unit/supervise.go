@@ -54,7 +54,7 @@ func Supervise(ctx context.Context, root string) (err error) {
 	}
 	// Requests wait until the units are started. Nobody but root can connect before the mode is set either, for that
 	// takes the permission to write.
-	if err := errors.Join(os.Chmod(socket(run), 0o600), d.startAll()); err != nil {
+	if err := errors.Join(os.Chmod(socket(run), 0o600), d.startAll(ctx)); err != nil {
 		return errors.Join(fmt.Errorf("supervise units: %w", err), listener.Close(), d.stopAll())
 	}
 	if len(d.keepers) == 0 {
@@ -182,7 +182,7 @@ func (d *daemon) restart(r *http.Request, name string) (any, error) {
 			return nil, err
 		}
 	}
-	if k, err = keep(u, d.unit(name), d.log); err != nil {
+	if k, err = keep(r.Context(), u, d.unit(name), d.log); err != nil {
 		return nil, err
 	}
 	d.set(name, k)
@@ -216,7 +216,7 @@ func (d *daemon) remove(_ *http.Request, name string) (any, error) {
 
 // startAll starts all units that are installed, in their order. One whose definition is damaged is left alone: installing
 // it again repairs it, and the others must run.
-func (d *daemon) startAll() error {
+func (d *daemon) startAll(ctx context.Context) error {
 	paths, err := filepath.Glob(d.definition("*"))
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (d *daemon) startAll() error {
 		units = append(units, u)
 	}
 	for _, u := range inOrder(units) {
-		k, err := keep(u, d.unit(u.Name), d.log)
+		k, err := keep(ctx, u, d.unit(u.Name), d.log)
 		if err != nil {
 			return err
 		}

@@ -276,6 +276,8 @@ const (
 	// startPatience is what a supervisor may take to start, or the one before it to end.
 	startPatience = 30 * time.Second
 	startPoll     = 10 * time.Millisecond
+	// startPause is waited before another one is started, while one that is about to end holds the lock.
+	startPause = 200 * time.Millisecond
 )
 
 // ensure calls f, and starts a supervisor if f finds none; f is given the PID of that.
@@ -284,12 +286,13 @@ func (s *supervisor) ensure(ctx context.Context, f func(started int) error) erro
 	defer cancel()
 	var started int
 	var ended chan error // of the one that was started
+	var pause time.Time
 	for {
 		err := f(started)
 		if !errors.Is(err, errAlone) {
 			return err
 		}
-		if ended == nil {
+		if ended == nil && time.Now().After(pause) {
 			if started, ended, err = s.start(); err != nil {
 				return err
 			}
@@ -301,7 +304,8 @@ func (s *supervisor) ensure(ctx context.Context, f func(started int) error) erro
 			if err != nil {
 				return fmt.Errorf("start supervisor: %w; the end of %s: %s", err, s.log(), lastLines(s.log()))
 			}
-			started, ended = 0, nil // another one runs, or was about to end
+			// Another one runs, or is about to end.
+			started, ended, pause = 0, nil, time.Now().Add(startPause)
 		case <-time.After(startPoll):
 		}
 	}

@@ -217,7 +217,11 @@ func (s *systemd) Remove(ctx context.Context, name string) error {
 		if _, err := s.run(ctx, []string{"systemctl", "stop", "--", service(name)}); err != nil {
 			return fmt.Errorf("remove unit %s: %w", name, err)
 		}
-		// A unit that failed is remembered without its file.
+		if shown, err = s.show(ctx, []string{name}); err != nil {
+			return fmt.Errorf("remove unit %s: %w", name, err)
+		}
+	}
+	if shown[name]["ActiveState"] == "failed" { // it would be remembered without its file
 		if _, err := s.run(ctx, []string{"systemctl", "reset-failed", "--", service(name)}); err != nil {
 			return fmt.Errorf("remove unit %s: %w", name, err)
 		}

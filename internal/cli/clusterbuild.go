@@ -1,0 +1,309 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/member"
+)
+
+// joinTimeout bounds how long a cluster that was built may take to join.
+const joinTimeout = time.Minute
+
+// build makes hosts a cluster, or changes one, as a file says.
+type build struct {
+	streams
+	runFlags
+
+	hub  *hubFlags
+	file fileFlag
+	join bool
+}
+
+func newBuild(s streams, hub *hubFlags) *build { return &build{streams: s, hub: hub} }
+
+func (b *build) add(cmd *cobra.Command) {
+	b.runFlags.add(cmd)
+	b.file.add(cmd)
+	cmd.Flags().BoolVar(&b.join, "join", false, "then join the cluster to the hub, with the labels, provider, region and zones that the file gives it")
+}
+
+// read reads the file, and what is known of its cluster.
+func (b *build) read(ctx context.Context) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
+	if err := b.check(); err != nil {
+		return nil, nil, err
+	}
+	c, err := b.file.read(b.streams)
+	if err != nil {
+		return nil, nil, err
+	}
+	if b.source != "" {
+		c.Spec.Provision.Source = b.source // a resumed run is to use it, too
+	}
+	state, err := b.files().Load(ctx, c.Name)
+	return c, state, err
+}
+
+func newCreate(s streams, hub *hubFlags) *cobra.Command {
+	b := newBuild(s, hub)
+	cmd := &cobra.Command{
+		Use:   "create -f FILE",
+		Short: "Build a cluster on hosts",
+		Long: `Build a cluster on the hosts that a file names: look at them, plan, show the plan and ask,
+then do it on all hosts at once. A run that is interrupted, by Ctrl-C or by kill -9, goes
+on with "orrery operation resume".`,
+		Example: `  orrery cluster config oak > oak.yaml
+  orrery cluster create -f oak.yaml
+  orrery cluster kubeconfig oak > oak.kubeconfig`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			c, state, err := b.read(ctx)
+			if err != nil {
+				return err
+			}
+			if state != nil && state.Applied != nil {
+				return fmt.Errorf("cluster %s is there already: change it with %q", c.Name, "orrery cluster apply -f "+b.file.path)
+			}
+			op := b.operation(c.Name, lifecyclev1alpha1.ActionCreate)
+			return b.run(ctx, c, c.Spec.Provision, op, fmt.Sprintf("Build cluster %s?", c.Name))
+		},
+	}
+	b.add(cmd)
+	return cmd
+}
+
+func newApply(s streams, hub *hubFlags) *cobra.Command {
+	b := newBuild(s, hub)
+	var hash string
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Change a cluster that was built from here to what its file says",
+		Long: `Change a cluster that was built from here to what its file says, and repair what is no
+longer as it was left. What is so already is not touched: with nothing to do, no host is
+changed. Hosts are removed by "orrery cluster delete-node" only.
+
+Control planes are changed one after another, workers as many at a time as
+--max-unavailable allows. What disturbs more than a reload is shown and asked for; where
+nobody can be asked it needs --yes or --plan.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			c, state, err := b.read(ctx)
+			if err != nil {
+				return err
+			}
+			if err := b.isBuilt(c.Name, state); err != nil {
+				return err
+			}
+			if err := keepsHosts(c, state); err != nil {
+				return err
+			}
+			op := b.operation(c.Name, lifecyclev1alpha1.ActionApply)
+			if op.Spec.PlanHash = hash; hash != "" {
+				b.yes = true // it was looked at
+			}
+			return b.run(ctx, c, c.Spec.Provision, op, fmt.Sprintf("Change cluster %s?", c.Name))
+		},
+	}
+	b.add(cmd)
+	cmd.Flags().StringVar(&hash, "plan", "", "hash of a plan that was shown: do that plan, or nothing if the hosts or the file have changed since")
+	return cmd
+}
+
+func newAddNode(s streams, hub *hubFlags) *cobra.Command {
+	b := newBuild(s, hub)
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "add-node -f FILE",
+		Short: "Add the hosts that are new in a cluster's file",
+		Long: `Add hosts to a cluster that was built from here: those that its file has and the cluster
+has not, in the roles that the file gives them, workers and control planes alike. Nothing
+else that is new in the file is applied.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			c, state, err := b.read(ctx)
+			if err != nil {
+				return err
+			}
+			if err := b.isBuilt(c.Name, state); err != nil {
+				return err
+			}
+			spec, added, err := withHosts(state.Applied, c.Spec.Provision, names)
+			if err != nil {
+				return err
+			}
+			op := b.operation(c.Name, lifecyclev1alpha1.ActionAddNode)
+			op.Spec.Hosts = added
+			return b.run(ctx, c, spec, op, fmt.Sprintf("Add %s to cluster %s?", hostNames(added), c.Name))
+		},
+	}
+	b.add(cmd)
+	cmd.Flags().StringSliceVar(&names, "hosts", nil, "add only these of the new hosts")
+	return cmd
+}
+
+func (b *build) isBuilt(name string, state *lifecycle.State) error {
+	if state == nil || state.Applied == nil {
+		return fmt.Errorf("cluster %s is not built yet, as far as %s knows: build it with %q, or look elsewhere with --state-dir",
+			name, b.dir, "orrery cluster create -f "+b.file.path)
+	}
+	return nil
+}
+
+// keepsHosts refuses a file that lacks hosts of its cluster: a line that was lost is no order to take a host out.
+func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
+	if state == nil || state.Applied == nil {
+		return nil
+	}
+	there := namesOf(c.Spec.Provision)
+	lost := slices.DeleteFunc(namesOf(state.Applied), func(name string) bool { return slices.Contains(there, name) })
+	if len(lost) > 0 {
+		return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
+			hostNames(lost), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(lost, " "))
+	}
+	return nil
+}
+
+// run shows what an Operation would do, asks, does it, and joins the cluster if that is wanted.
+func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clusterv1alpha1.Provision, op *lifecyclev1alpha1.Operation, question string) error {
+	// A hub that cannot be reached is better known before the work than after it.
+	var fleet client.WithWatch
+	var hubID string
+	if b.join {
+		var err error
+		if _, fleet, hubID, err = b.hub.connect(ctx); err != nil {
+			return err
+		}
+	}
+	progress := newRunProgress(b.err, b.verbose)
+	e, err := b.engine(c.Name, progress)
+	if err != nil {
+		return err
+	}
+	creates := op.Spec.Action == lifecyclev1alpha1.ActionCreate
+	if !b.yes && (b.interactive() || !creates) {
+		_, changes, err := e.Plan(ctx, spec)
+		var gone *host.Unreachable
+		if errors.As(err, &gone) && !creates {
+			err = fmt.Errorf("%w\nWith --yes hosts that are part of the cluster and do not answer stay as they are, and the others are changed", err)
+		}
+		if err != nil {
+			return err
+		}
+		if err := agree(b.streams, question, changes, !creates); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if err := start(ctx, e, op, spec); err != nil {
+		return err
+	}
+	hosts := op.Status.Hosts
+	changed := 0
+	for _, h := range hosts {
+		if h.State == lifecyclev1alpha1.StepChanged && h.Name != "cluster" {
+			changed++
+		}
+	}
+	if err := say(b.out, "cluster %s: Kubernetes %s on %d hosts, %d of them changed, in %s\nkubeconfig: %s\n", c.Name, spec.Kubernetes.Version,
+		len(spec.Hosts), changed, time.Since(began).Round(time.Second/10), b.files().Path(c.Name, "kubeconfig")); err != nil {
+		return err
+	}
+	if !b.join {
+		return nil
+	}
+	return b.joinHub(ctx, fleet, hubID, c)
+}
+
+// joinHub joins a cluster that was built as if its kubeconfig had been given.
+func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID string, c *clusterv1alpha1.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	kubeconfig, err := readKubeconfig(b.files(), c.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := member.Join(ctx, fleet, member.JoinOptions{
+		Name: c.Name, Kubeconfig: kubeconfig, HubID: hubID,
+		Labels: c.Labels, Provider: c.Spec.Provider, Region: c.Spec.Region, Zones: c.Spec.Zones,
+	}); err != nil {
+		return fmt.Errorf("cluster %s is built, but did not join the hub: %w; try again with %q", c.Name, err, "orrery cluster apply --join -f "+b.file.path)
+	}
+	if _, err := member.WaitReady(ctx, fleet, c.Name); err != nil {
+		return fmt.Errorf("wait for cluster %s: %w; it stays joined, see %q", c.Name, err, "orrery cluster describe "+c.Name)
+	}
+	return say(b.out, "cluster %s has joined the hub and is ready\n", c.Name)
+}
+
+// withHosts returns the applied spec with those hosts of a file that are not part of it, or the named ones of them.
+func withHosts(applied, file *clusterv1alpha1.Provision, names []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
+	there, offered := namesOf(applied), namesOf(file)
+	for _, name := range names {
+		switch {
+		case slices.Contains(there, name):
+			return nil, nil, fmt.Errorf("--hosts: host %s is part of the cluster already", name)
+		case !slices.Contains(offered, name):
+			return nil, nil, fmt.Errorf("--hosts: the file has no host %s", name)
+		}
+	}
+	spec, added, err = merge(applied, file, names)
+	if err == nil && len(added) == 0 {
+		err = errors.New("the file has no host that is not part of the cluster: add it under hosts and roleGroups")
+	}
+	return spec, added, err
+}
+
+// merge adds to a spec the hosts of another that it has not, or only the named ones of them, in their roles. How hosts are
+// reached is taken from the other.
+func merge(base, other *clusterv1alpha1.Provision, names []string) (merged *clusterv1alpha1.Provision, added []string, err error) {
+	roles, err := plan.Expand(base.RoleGroups)
+	if err != nil {
+		return nil, nil, err
+	}
+	wanted, err := plan.Expand(other.RoleGroups)
+	if err != nil {
+		return nil, nil, err
+	}
+	merged = base.DeepCopy()
+	for _, h := range other.Hosts {
+		switch i := slices.IndexFunc(merged.Hosts, func(m clusterv1alpha1.Host) bool { return m.Name == h.Name }); {
+		case i >= 0:
+			merged.Hosts[i] = h
+		case len(names) == 0 || slices.Contains(names, h.Name):
+			merged.Hosts = append(merged.Hosts, h)
+			added = append(added, h.Name)
+		}
+	}
+	for role, members := range wanted {
+		for _, name := range members {
+			if slices.Contains(added, name) {
+				roles[role] = append(roles[role], name)
+			}
+		}
+	}
+	merged.RoleGroups = groups(roles)
+	return merged, added, nil
+}
+
+// groups are role groups that name each host, without ranges.
+func groups(roles map[clusterv1alpha1.Role][]string) map[clusterv1alpha1.Role]clusterv1alpha1.HostNames {
+	g := make(map[clusterv1alpha1.Role]clusterv1alpha1.HostNames, len(roles))
+	for role, members := range roles {
+		g[role] = members
+	}
+	return g
+}

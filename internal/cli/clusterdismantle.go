@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+const forgetUsage = "hosts that cannot be reached are gone for good: go on without undoing anything on them"
+
+func newDeleteNode(s streams) *cobra.Command {
+	var (
+		f      runFlags
+		forget bool
+	)
+	cmd := &cobra.Command{
+		Use:   "delete-node NAME HOST...",
+		Short: "Take hosts out of a cluster, workers and control planes, dead ones too",
+		Long: `Take hosts out of a cluster that was built from here: cordon and drain them within the
+disruption budgets, take their members out of etcd, tell the other hosts, and undo what
+was done on them. Nothing is begun that would cost etcd its quorum.
+
+A host that cannot be reached is unknown, not gone, and is refused unless
+--forget-unreachable says so. Take the hosts out of the cluster's file afterwards.`,
+		Example: `  orrery cluster delete-node oak oak-5
+  orrery cluster delete-node oak oak-2 --forget-unreachable`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usageError{fmt.Errorf("want the cluster's name and the hosts to take out; see %q", cmd.CommandPath()+" --help")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			name, hosts := args[0], slices.Compact(slices.Sorted(slices.Values(args[1:])))
+			if err := f.check(); err != nil {
+				return err
+			}
+			state, err := f.built(ctx, name)
+			if err != nil {
+				return err
+			}
+			if state.Applied == nil {
+				return fmt.Errorf("cluster %s is not built yet: finish that first, or take all of it back with %q", name, "orrery cluster delete "+name)
+			}
+			spec, err := withoutHosts(name, state.Applied, hosts)
+			if err != nil {
+				return err
+			}
+			e, err := f.engine(name, newRunProgress(s.err, f.verbose))
+			if err != nil {
+				return err
+			}
+			switch {
+			case f.yes:
+			case !s.interactive():
+				return errNeedsYes
+			default:
+				if err := s.confirm(fmt.Sprintf("Drain %s, take them out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
+					return err
+				}
+			}
+			op := f.operation(name, lifecyclev1alpha1.ActionDeleteNode)
+			op.Spec.Hosts, op.Spec.Unreachable = hosts, unreachable(forget)
+			if err := start(ctx, e, op, spec); err != nil {
+				return err
+			}
+			return say(s.out, "cluster %s has %d hosts, without %s; take them out of its file too\n", name, len(spec.Hosts), hostNames(hosts))
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
+	return cmd
+}
+
+func newDelete(s streams) *cobra.Command {
+	var (
+		f      runFlags
+		forget bool
+	)
+	cmd := &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Undo a cluster: its hosts become what they were, its data are lost",
+		Long: `Undo a cluster that was built from here, on all its hosts: exactly what was done is undone,
+and what was there before comes back. The cluster's data are lost: its name has to be
+typed, or --yes given. A cluster that has joined a hub is to leave it first, with
+"orrery cluster unjoin".`,
+		Args: oneName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, name := cmd.Context(), args[0]
+			if err := f.check(); err != nil {
+				return err
+			}
+			state, err := f.built(ctx, name)
+			if err != nil {
+				return err
+			}
+			spec, err := everything(name, state)
+			if err != nil {
+				return err
+			}
+			e, err := f.engine(name, newRunProgress(s.err, f.verbose))
+			if err != nil {
+				return err
+			}
+			switch {
+			case f.yes:
+			case !s.interactive():
+				return errors.New("standard input is not a terminal, so the cluster's name cannot be typed: agree with --yes")
+			default:
+				question := fmt.Sprintf("Cluster %s on %s is undone, and its data are lost. Type its name to go on:", name, hostNames(namesOf(spec)))
+				if err := s.confirmName(question, name); err != nil {
+					return err
+				}
+			}
+			op := f.operation(name, lifecyclev1alpha1.ActionDelete)
+			op.Spec.Unreachable = unreachable(forget)
+			if err := start(ctx, e, op, spec); err != nil {
+				return err
+			}
+			return say(s.out, "cluster %s is gone\n", name)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
+	return cmd
+}
+
+// everything is a spec of all hosts on which something may have been done: those of the cluster, and those that an
+// unfinished run was to add.
+func everything(name string, state *lifecycle.State) (*clusterv1alpha1.Provision, error) {
+	switch {
+	case state.Applied == nil && state.Wanted == nil:
+		return nil, fmt.Errorf("cluster %s has no hosts that were ever changed: there is nothing to undo", name)
+	case state.Applied == nil:
+		return state.Wanted, nil
+	case state.Wanted == nil:
+		return state.Applied, nil
+	}
+	spec, _, err := merge(state.Applied, state.Wanted, nil)
+	return spec, err
+}
+
+func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
+	if forget {
+		return lifecyclev1alpha1.UnreachableForget
+	}
+	return lifecyclev1alpha1.UnreachableRefuse
+}
+
+func namesOf(spec *clusterv1alpha1.Provision) []string {
+	names := make([]string, 0, len(spec.Hosts))
+	for _, h := range spec.Hosts {
+		names = append(names, h.Name)
+	}
+	return names
+}
+
+// withoutHosts returns the applied spec without hosts.
+func withoutHosts(cluster string, applied *clusterv1alpha1.Provision, names []string) (*clusterv1alpha1.Provision, error) {
+	there := namesOf(applied)
+	for _, name := range names {
+		if !slices.Contains(there, name) {
+			return nil, fmt.Errorf("host %s is not part of cluster %s, which has %s", name, cluster, strings.Join(there, ", "))
+		}
+	}
+	spec := applied.DeepCopy()
+	leaves := func(name string) bool { return slices.Contains(names, name) }
+	spec.Hosts = slices.DeleteFunc(spec.Hosts, func(h clusterv1alpha1.Host) bool { return leaves(h.Name) })
+	roles, err := plan.Expand(applied.RoleGroups)
+	if err != nil {
+		return nil, err
+	}
+	for role, members := range roles {
+		if roles[role] = slices.DeleteFunc(members, leaves); len(roles[role]) == 0 {
+			delete(roles, role)
+		}
+	}
+	if len(roles[clusterv1alpha1.RoleControlPlane]) == 0 {
+		return nil, fmt.Errorf("without %s cluster %s has no control plane: add another first, or undo all of it with %q",
+			strings.Join(names, ", "), cluster, "orrery cluster delete "+cluster)
+	}
+	spec.RoleGroups = groups(roles)
+	return spec, nil
+}

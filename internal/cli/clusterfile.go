@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/config"
+)
+
+// fileFlag names the file that describes a cluster.
+type fileFlag struct{ path string }
+
+func (f *fileFlag) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file that describes the cluster, of Orrery or of KubeKey; - is standard input")
+}
+
+// read reads the cluster, and says which fields of the file are not honoured.
+func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
+	content, dir, err := f.content(s.in)
+	if err != nil {
+		return nil, err
+	}
+	read, err := config.Parse(content, dir)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.path, err)
+	}
+	for _, ignored := range read.Ignored {
+		if err := say(s.err, "ignored: %s\n", ignored); err != nil {
+			return nil, err
+		}
+	}
+	c := read.Cluster
+	if c.Spec.Provision == nil {
+		return nil, fmt.Errorf("read %s: spec.provision is missing, which says what cluster %s is built of; write a file with %q",
+			f.path, c.Name, "orrery cluster config "+c.Name)
+	}
+	return c, checkName(c.Name)
+}
+
+// content reads the file; paths in it are relative to its folder.
+func (f *fileFlag) content(stdin io.Reader) (content []byte, dir string, err error) {
+	switch f.path {
+	case "":
+		return nil, "", usageError{errors.New("-f is required: the file that describes the cluster; write one with \"orrery cluster config NAME\"")}
+	case "-":
+		if dir, err = os.Getwd(); err == nil {
+			content, err = io.ReadAll(stdin)
+		}
+	default:
+		if dir, err = filepath.Abs(filepath.Dir(f.path)); err == nil {
+			content, err = os.ReadFile(f.path)
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read the cluster's file: %w", err)
+	}
+	return content, dir, nil
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// target says how to reach a host, with the credentials that the file has. A bastion is logged in to with those of the
+// host behind it, unless it has its own.
+func target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+	if h.SecretRef != nil {
+		return host.Target{}, secretRefError("secretRef", "password, privateKey or privateKeyPath")
+	}
+	t := host.Target{
+		Name: h.Name, Address: h.Address, Port: int(h.Port), User: h.User,
+		Password: host.Secret(h.Password), SudoPassword: host.Secret(h.SudoPassword),
+		PrivateKey: host.Secret(h.PrivateKey), PrivateKeyPath: h.PrivateKeyPath,
+		Timeout: time.Duration(h.Timeout) * time.Second,
+	}
+	b := h.Bastion
+	if b == nil {
+		return t, nil
+	}
+	if b.SecretRef != nil {
+		return host.Target{}, secretRefError("bastion.secretRef", "bastion.password or bastion.privateKeyPath")
+	}
+	through := host.Target{
+		Name: b.Address, Address: b.Address, Port: int(b.Port), User: cmp.Or(b.User, h.User), Timeout: t.Timeout,
+		Password: host.Secret(b.Password), PrivateKeyPath: b.PrivateKeyPath,
+	}
+	if b.Password == "" && b.PrivateKeyPath == "" {
+		through.Password, through.PrivateKey, through.PrivateKeyPath = t.Password, t.PrivateKey, t.PrivateKeyPath
+	}
+	t.Bastion = &through
+	return t, nil
+}
+
+// externalEtcd reads the files with which an etcd that is not ours is reached.
+func externalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
+	if e.SecretRef != nil {
+		return nil, secretRefError("etcd.external.secretRef", "caFile, certFile and keyFile")
+	}
+	keys := &plan.ExternalEtcd{}
+	for _, f := range []struct {
+		field, path string
+		content     *[]byte
+	}{
+		{"caFile", e.CAFile, &keys.CA},
+		{"certFile", e.CertFile, &keys.Cert},
+		{"keyFile", e.KeyFile, &keys.Key},
+	} {
+		if f.path == "" {
+			continue
+		}
+		content, err := os.ReadFile(f.path)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd.external.%s: %w", f.field, err)
+		}
+		*f.content = content
+	}
+	return keys, nil
+}
+
+func secretRefError(field, instead string) error {
+	return fmt.Errorf("%s names a Secret, which only a hub has: give %s in the file, or apply the Cluster to a hub", field, instead)
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/host"
+)
+
+// stateFlags say where the clusters that are built from here are kept.
+type stateFlags struct{ dir string }
+
+func (f *stateFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "state-dir", string(lifecycle.DefaultFiles()), "where the keys and records of clusters that are built from here are kept")
+}
+
+func (f *stateFlags) files() lifecycle.Files { return lifecycle.Files(f.dir) }
+
+// built loads what is known of a cluster, which must have been built from here.
+func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	state, err := f.files().Load(ctx, name)
+	if err != nil || state != nil {
+		return state, err
+	}
+	known := f.known()
+	if len(known) == 0 {
+		return nil, fmt.Errorf("cluster %s was not built from here: %s knows of none; look elsewhere with --state-dir", name, f.dir)
+	}
+	return nil, fmt.Errorf("cluster %s was not built from here: %s knows of %s", name, f.dir, strings.Join(known, ", "))
+}
+
+// known names the clusters that are kept.
+func (f *stateFlags) known() []string {
+	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) //nolint:errcheck // the pattern is sound
+	names := make([]string, 0, len(paths))
+	for _, path := range paths {
+		names = append(names, filepath.Base(filepath.Dir(path)))
+	}
+	return names
+}
+
+// checkName refuses what cannot be the name of a cluster, which is part of paths.
+func checkName(name string) error {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return usageError{fmt.Errorf("%q is no name of a cluster: %s", name, strings.Join(problems, "; "))}
+	}
+	return nil
+}
+
+// The values of --host-key-checking.
+const (
+	acceptNew = "accept-new"
+	strict    = "strict"
+)
+
+// engineFlags say what clusters are built with.
+type engineFlags struct {
+	stateFlags
+
+	catalogs        []string
+	source          string
+	cache           string
+	agents          []string
+	knownHosts      string
+	hostKeyChecking string
+}
+
+func (f *engineFlags) add(cmd *cobra.Command) {
+	f.stateFlags.add(cmd)
+	cmd.Flags().StringArrayVar(&f.catalogs, "catalog", nil, "file of further versions, merged over the built-in catalogue; can be given more than once")
+	cmd.Flags().StringVar(&f.source, "source", "", "base URL of a mirror of the release files, instead of that in the file")
+	cmd.Flags().StringVar(&f.cache, "cache", defaultCache(), "where downloaded release files are kept (default: $ORRERY_CACHE)")
+	cmd.Flags().StringArrayVar(&f.agents, "agent", nil, "orrery executable for hosts of another architecture than this machine's; can be given more than once (default: orrery-linux-ARCH beside this executable)")
+	cmd.Flags().StringVar(&f.knownHosts, "known-hosts", "", "file of the hosts' SSH keys (default: known_hosts of the cluster in --state-dir)")
+	cmd.Flags().StringVar(&f.hostKeyChecking, "host-key-checking", acceptNew, "what to do about a host whose SSH key is not known: accept-new records it, strict refuses the host")
+}
+
+func defaultCache() string {
+	if dir := os.Getenv("ORRERY_CACHE"); dir != "" {
+		return dir
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = filepath.Join(os.TempDir(), fmt.Sprintf("cache-%d", os.Getuid()))
+	}
+	return filepath.Join(base, "orrery", "files")
+}
+
+// engine makes the engine of a cluster. What it does is shown by p.
+func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine, error) {
+	policy := host.TrustOnFirstUse
+	switch f.hostKeyChecking {
+	case acceptNew:
+	case strict:
+		policy = host.Strict
+	default:
+		return nil, usageError{fmt.Errorf("--host-key-checking %q: want %s or %s", f.hostKeyChecking, acceptNew, strict)}
+	}
+	known, err := catalog.Load(f.catalogs...)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := findAgents(f.agents)
+	if err != nil {
+		return nil, err
+	}
+	files := f.files()
+	return &lifecycle.Engine{
+		Cluster:      cluster,
+		Store:        shownStore{Files: files, show: p.record},
+		Dialer:       &host.SSH{KnownHosts: cmp.Or(f.knownHosts, files.Path(cluster, "known_hosts")), HostKeys: policy},
+		Target:       target,
+		ExternalEtcd: externalEtcd,
+		Catalog:      known,
+		Source: func(base string) *catalog.Source {
+			return &catalog.Source{Base: cmp.Or(f.source, base), Dir: f.cache}
+		},
+		Agent:    agents.file,
+		Fetch:    fetch,
+		Progress: p.step,
+		Holder:   holder(),
+		Built: func(_ context.Context, kubeconfig []byte) error {
+			_, err := files.SaveKubeconfig(cluster, kubeconfig)
+			return err
+		},
+	}, nil
+}
+
+// holder says in leases who runs this.
+func holder() string {
+	who := "orrery"
+	if u, err := user.Current(); err == nil {
+		who = u.Username
+	}
+	where, err := os.Hostname()
+	if err != nil {
+		where = "unknown"
+	}
+	return fmt.Sprintf("%s@%s (process %d)", who, where, os.Getpid())
+}
+
+// hostNames lists names for people: all, or the first few and how many more.
+func hostNames(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(slices.Clone(names)[:most], ", "), len(names)-most)
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+func newPreflight(s streams) *cobra.Command {
+	var (
+		f      engineFlags
+		file   fileFlag
+		output string
+	)
+	cmd := &cobra.Command{
+		Use:   "preflight -f FILE",
+		Short: "Check whether hosts can become, or stay, a cluster",
+		Long: `Look at the hosts of a cluster and say what stands in the way, with the way out. Nothing is
+changed, except that a short file is written and removed to time the disk. The exit code
+is 1 if there are errors; warnings leave it 0.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := file.read(s)
+			if err != nil {
+				return err
+			}
+			e, err := f.engine(c.Name, newRunProgress(s.err, false))
+			if err != nil {
+				return err
+			}
+			findings, err := e.Preflight(cmd.Context(), c.Spec.Provision)
+			if err != nil {
+				return err
+			}
+			if findings == nil {
+				findings = []plan.Finding{} // an empty list in JSON, too
+			}
+			if err := printValue(s.out, output, findings, func(w io.Writer) error { return printFindings(w, findings) }); err != nil {
+				return err
+			}
+			errs := 0
+			for _, finding := range findings {
+				if finding.Severity == plan.SeverityError {
+					errs++
+				}
+			}
+			if errs > 0 {
+				return fmt.Errorf("the hosts are not ready: %d of %d findings are errors", errs, len(findings))
+			}
+			return nil
+		},
+	}
+	f.add(cmd)
+	file.add(cmd)
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func printFindings(w io.Writer, findings []plan.Finding) error {
+	if len(findings) == 0 {
+		return say(w, "Nothing stands in the way.\n")
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
+	for _, f := range findings {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
+	}
+	return t.Flush()
+}
+
+func newPlan(s streams) *cobra.Command {
+	var (
+		f       engineFlags
+		file    fileFlag
+		verbose bool
+		output  string
+	)
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Show what would change on which host, and what that disturbs",
+		Long: `Show what "create" or "apply" would change on each host: + is added, ~ changed, ! repaired
+and - removed, with what the change disturbs in brackets. Nothing is changed. The last
+line has the hash of the plan: "apply --plan HASH" does this plan or nothing.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := file.read(s)
+			if err != nil {
+				return err
+			}
+			state, err := f.files().Load(cmd.Context(), c.Name)
+			if err != nil {
+				return err
+			}
+			if err := keepsHosts(c, state); err != nil {
+				return err
+			}
+			e, err := f.engine(c.Name, newRunProgress(s.err, false))
+			if err != nil {
+				return err
+			}
+			_, changes, err := e.Plan(cmd.Context(), c.Spec.Provision)
+			if err != nil {
+				return err
+			}
+			return printValue(s.out, output, changes, func(w io.Writer) error {
+				if verbose {
+					changes.PrintDetail(w)
+				} else {
+					changes.Print(w)
+				}
+				switch {
+				case state == nil || state.Applied == nil:
+					return say(s.err, "build it with: orrery cluster create -f %s\n", file.path)
+				case len(changes.Items) > 0:
+					return say(s.err, "do this and nothing else with: orrery cluster apply -f %s --plan %s\n", file.path, changes.Hash)
+				}
+				return nil
+			})
+		},
+	}
+	f.add(cmd)
+	file.add(cmd)
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show how the contents of files differ")
+	addOutput(cmd, &output)
+	return cmd
+}
+
+// disturbs reports whether changes do more to what runs than a reload.
+func disturbs(changes *plan.Changes) bool {
+	for _, i := range changes.Items {
+		if plan.Worse(i.Disruption, plan.DisruptionReload) {
+			return true
+		}
+	}
+	return false
+}
+
+// errNeedsYes is a disturbance that nobody is there to agree to.
+var errNeedsYes = errors.New("standard input is not a terminal, so nobody can be asked: agree with --yes")
+
+// agree shows what would be changed and asks whether that is wanted. Without a terminal what disturbs nothing goes on.
+func agree(s streams, question string, changes *plan.Changes, full bool) error {
+	if len(changes.Items) == 0 {
+		return nil
+	}
+	if full {
+		changes.Print(s.err)
+	} else if err := say(s.err, "%s\n", changes.Summary()); err != nil {
+		return err
+	}
+	switch {
+	case s.interactive():
+		return s.confirm(question)
+	case disturbs(changes):
+		return errNeedsYes
+	}
+	return nil
+}

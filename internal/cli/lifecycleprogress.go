@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+)
+
+// maxLiveHosts bounds the hosts that are shown at a time on a terminal.
+const maxLiveHosts = 8
+
+// shownStore shows each record as it is kept: the display is never ahead of what a resumed run would know.
+type shownStore struct {
+	lifecycle.Files
+
+	show func(*lifecyclev1alpha1.Operation)
+}
+
+// Record implements lifecycle.Store.
+func (s shownStore) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	err := s.Files.Record(ctx, op)
+	s.show(op)
+	return err
+}
+
+// runProgress shows how a run goes on: on a terminal a few lines that are rewritten, elsewhere a line when a host begins
+// or ends a stage, or, if verbose, one for each step.
+type runProgress struct {
+	mu       sync.Mutex
+	w        io.Writer
+	terminal bool
+	verbose  bool
+	width    int
+	start    time.Time
+	drawn    int // lines on the terminal that are ours
+
+	hosts map[string]lifecyclev1alpha1.HostRun // as they were last shown
+	steps map[string]string                    // the step that each host is at
+}
+
+func newRunProgress(w io.Writer, verbose bool) *runProgress {
+	p := &runProgress{
+		w: w, verbose: verbose, width: 80, start: time.Now(),
+		hosts: map[string]lifecyclev1alpha1.HostRun{}, steps: map[string]string{},
+	}
+	if f, ok := w.(*os.File); ok && !verbose && term.IsTerminal(int(f.Fd())) {
+		p.terminal = true
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
+			p.width = width
+		}
+	}
+	return p
+}
+
+// step is told each change of a step.
+func (p *runProgress) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
+	if r.Host == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps[r.Host] = r.ID
+	if p.verbose {
+		p.line("%s %s %s%s", r.Host, r.ID, r.State, after(": ", r.Message))
+	}
+}
+
+// record is told each record of the run that is kept.
+func (p *runProgress) record(op *lifecyclev1alpha1.Operation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.terminal && op.Status.Phase == lifecyclev1alpha1.PhaseRunning:
+		p.draw(op)
+	case p.terminal:
+		p.erase()
+	case !p.verbose:
+		p.transitions(op)
+	}
+}
+
+// transitions prints a line for each host that began or ended a stage since the last record.
+func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
+	for _, h := range op.Status.Hosts {
+		last := p.hosts[h.Name]
+		p.hosts[h.Name] = h
+		running := h.State == lifecyclev1alpha1.StepRunning
+		if last.Stage == h.Stage && last.State == h.State {
+			continue
+		}
+		switch was := last.State == lifecyclev1alpha1.StepRunning; {
+		case h.State == lifecyclev1alpha1.StepFailed:
+			p.line("%s %s failed: %s", h.Name, h.Stage, h.Message)
+		case was && last.Stage != h.Stage, was && !running && op.Status.Phase != lifecyclev1alpha1.PhasePaused:
+			p.line("%s %s done", h.Name, last.Stage)
+		}
+		if running {
+			p.line("%s %s begins", h.Name, h.Stage)
+		}
+	}
+}
+
+// line prints one line.
+func (p *runProgress) line(format string, args ...any) {
+	elapsed := time.Since(p.start).Round(time.Second)
+	fmt.Fprintf(p.w, "[%3s] %s\n", elapsed, fmt.Sprintf(format, args...)) //nolint:errcheck // progress is a courtesy
+}
+
+// draw rewrites our lines on the terminal: how far the run is, and the hosts that are at work, those that failed first.
+func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
+	lines := []string{p.summary(&op.Status)}
+	busy := slices.DeleteFunc(slices.Clone(op.Status.Hosts), func(h lifecyclev1alpha1.HostRun) bool {
+		return h.State != lifecyclev1alpha1.StepRunning && h.State != lifecyclev1alpha1.StepFailed
+	})
+	left := func(h lifecyclev1alpha1.HostRun) int32 { return h.Total - h.Done }
+	slices.SortStableFunc(busy, func(a, b lifecyclev1alpha1.HostRun) int {
+		// The states sort as we want them: Failed before Running. Then who has the most left, for all wait for that one.
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(left(b), left(a)))
+	})
+	for i, h := range busy {
+		if i == maxLiveHosts {
+			lines = append(lines, fmt.Sprintf("  and %d more hosts", len(busy)-i))
+			break
+		}
+		at := h.Stage + after(" ", p.steps[h.Name])
+		if h.State == lifecyclev1alpha1.StepFailed {
+			at = h.Stage + " failed: " + h.Message
+		}
+		lines = append(lines, "  "+h.Name+count(" ", h.Done, h.Total)+" "+at)
+	}
+	p.erase()
+	for _, line := range lines {
+		fmt.Fprintf(p.w, "%s\r\n", cutLine(line, p.width-1)) //nolint:errcheck // progress is a courtesy
+	}
+	p.drawn = len(lines)
+}
+
+// summary says how far the run is and when it should end.
+func (p *runProgress) summary(s *lifecyclev1alpha1.OperationStatus) string {
+	line := fmt.Sprintf("[%3s]", time.Since(p.start).Round(time.Second)) + count(" ", s.StepsDone, s.StepsTotal) + " steps"
+	if s.StepsTotal == 0 {
+		line = fmt.Sprintf("[%3s] asking the hosts", time.Since(p.start).Round(time.Second))
+	}
+	if s.Estimate != nil {
+		if left := time.Until(s.Estimate.Time).Round(time.Second); left > 0 {
+			line += fmt.Sprintf(", about %s left", left)
+		}
+	}
+	return line
+}
+
+// erase takes our lines off the terminal.
+func (p *runProgress) erase() {
+	if p.drawn > 0 {
+		fmt.Fprintf(p.w, "\x1b[%dA\r\x1b[J", p.drawn) //nolint:errcheck // progress is a courtesy
+	}
+	p.drawn = 0
+}
+
+// count says how many of how many, where that is known.
+func count(before string, done, total int32) string {
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s%d/%d", before, done, total)
+}
+
+// after joins a text to one before it, unless it is empty.
+func after(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + text
+}
+
+// cutLine makes a text fit in a line.
+func cutLine(text string, width int) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > width {
+		return string(runes[:width-1]) + "…"
+	}
+	return text
+}

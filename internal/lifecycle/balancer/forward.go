@@ -1,0 +1,73 @@
+package balancer
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// dialTimeout is how long a backend may take before the next one is tried.
+const dialTimeout = 2 * time.Second
+
+// keepAlive finds out within 30 seconds that the other end is gone, on connections that say nothing.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// connection of a client with a backend.
+type connection struct {
+	client, server net.Conn
+}
+
+// close ends both sides. To close what is closed does nothing.
+func (c *connection) close() {
+	_ = c.client.Close()
+	_ = c.server.Close()
+}
+
+// serve connects the client with the first backend that answers, and forwards until both have said all they have to say.
+func (p *pool) serve(ctx context.Context, client net.Conn) {
+	defer client.Close() //nolint:errcheck // forwarding has ended
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
+	for _, b := range p.candidates() {
+		server, err := dialer.DialContext(ctx, "tcp", b.address)
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = server.Close()
+			}
+			return
+		}
+		if err != nil {
+			p.log.V(1).Info("Backend not reached", "backend", b.address, "reason", err.Error())
+			continue
+		}
+		c := &connection{client: client, server: server}
+		if !p.adopt(b, c) {
+			_ = server.Close()
+			continue
+		}
+		c.forward()
+		p.release(b, c)
+		return
+	}
+	p.log.Info("Connection refused, no backend answers", "client", client.RemoteAddr().String())
+}
+
+// forward copies both ways until both are at their end. One side may end before the other.
+func (c *connection) forward() {
+	defer c.close()
+	var both sync.WaitGroup
+	both.Go(func() { c.pass(c.server, c.client) })
+	both.Go(func() { c.pass(c.client, c.server) })
+	both.Wait()
+}
+
+func (c *connection) pass(to, from net.Conn) {
+	if _, err := io.Copy(to, from); err != nil {
+		c.close() // broken: nothing more comes through the other way either
+		return
+	}
+	if half, ok := to.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		c.close()
+	}
+}

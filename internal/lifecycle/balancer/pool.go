@@ -1,0 +1,123 @@
+package balancer
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// pool is the backends that there are.
+type pool struct {
+	log logr.Logger
+
+	mu       sync.Mutex // guards the following, and what it guards in backends
+	backends []*backend
+	next     int // whose turn it is
+}
+
+// backend is one API server.
+type backend struct {
+	address string
+
+	// Guarded by the pool's mu.
+	healthy     bool
+	failures    int // of the checks since it was healthy
+	gone        bool
+	connections map[*connection]bool
+}
+
+// set makes these the backends. Connections of those that are gone are closed.
+func (p *pool) set(ctx context.Context, addresses []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var now []*backend
+	for _, address := range addresses {
+		i := slices.IndexFunc(p.backends, func(b *backend) bool { return b.address == address })
+		if i >= 0 {
+			now = append(now, p.backends[i])
+			continue
+		}
+		if ctx.Err() == nil {
+			p.log.Info("Backend added", "backend", address)
+		}
+		now = append(now, &backend{address: address, connections: map[*connection]bool{}})
+	}
+	for _, b := range p.backends {
+		if !slices.Contains(now, b) {
+			p.log.Info("Backend removed", "backend", b.address, "connections", len(b.connections))
+			b.gone = true
+			b.closeAll()
+		}
+	}
+	p.backends = now
+}
+
+// candidates returns the backends in the order in which a new connection tries them: the healthy ones, beginning with
+// whose turn it is, then the others, since a check may be wrong and there is nothing to lose.
+func (p *pool) candidates() []*backend {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.backends) == 0 {
+		return nil
+	}
+	p.next = (p.next + 1) % len(p.backends)
+	var healthy, others []*backend
+	for _, b := range slices.Concat(p.backends[p.next:], p.backends[:p.next]) {
+		if b.healthy {
+			healthy = append(healthy, b)
+		} else {
+			others = append(others, b)
+		}
+	}
+	return append(healthy, others...)
+}
+
+// adopt makes the connection one of the backend's. It returns false if the backend is gone.
+func (p *pool) adopt(b *backend, c *connection) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.gone {
+		return false
+	}
+	b.connections[c] = true
+	return true
+}
+
+func (p *pool) release(b *backend, c *connection) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(b.connections, c)
+}
+
+// closeAll is called with the pool's mu held. Whoever forwards on a connection notices and releases it.
+func (b *backend) closeAll() {
+	for c := range b.connections {
+		c.close()
+	}
+}
+
+// watch checks the backends, and the file, until ctx ends.
+func (p *pool) watch(ctx context.Context, path string) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	broken := "" // what was wrong with the file, to say it once
+	for {
+		p.check(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		switch addresses, err := read(path); {
+		case err == nil:
+			broken = ""
+			p.set(ctx, addresses)
+		case err.Error() != broken:
+			broken = err.Error()
+			p.log.Error(err, "Backends stay as they were")
+		}
+	}
+}

@@ -1,0 +1,417 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/strvals"
+	"k8s.io/apimachinery/pkg/util/validation"
+	sigsjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// tree is a map of a decoded file.
+type tree = map[string]any
+
+// parseKubeKey turns KubeKey's Cluster into ours. Each field of it takes its place, or is named as ignored.
+func parseKubeKey(d document, others []document, dir string) (*Read, error) {
+	var in struct {
+		Metadata tree `json:"metadata"`
+		Spec     tree `json:"spec"`
+	}
+	if err := sigsjson.UnmarshalCaseSensitivePreserveInts(d.json, &in); err != nil {
+		return nil, fmt.Errorf("line %d: read KubeKey's Cluster: %w", d.line, err)
+	}
+	if d.name == "" {
+		return nil, fmt.Errorf("line %d: metadata.name is missing: give the cluster a name", d.line)
+	}
+	c := &conversion{dir: dir}
+	for _, other := range others {
+		c.ignore(fmt.Sprintf("%s %s", other.kind, other.name), "is no Cluster; KubeSphere and what configures it are applied as add-ons")
+	}
+	spec, _ := c.walk("", "", in.Spec).(tree)
+	if spec == nil {
+		spec = tree{}
+	}
+	for _, step := range []func(tree) error{c.refuse, c.roles, c.endpoint, c.system, c.kubernetes, c.etcd, c.auths, c.addons} {
+		if err := step(spec); err != nil {
+			return nil, fmt.Errorf("line %d: %w", d.line, err)
+		}
+	}
+	cluster, err := c.decode(in.Metadata, spec)
+	if err != nil {
+		return nil, fmt.Errorf("line %d: %w", d.line, err)
+	}
+	resolve(cluster.Spec.Provision, dir)
+	slices.Sort(c.ignored)
+	return &Read{Cluster: cluster, Ignored: c.ignored}, nil
+}
+
+// conversion of a spec of KubeKey's to one of ours.
+type conversion struct {
+	dir     string
+	ignored []string
+}
+
+func (c *conversion) ignore(path, reason string) {
+	c.ignored = append(c.ignored, path+": "+reason)
+}
+
+// walk returns what stays of a value as it is or with another key; generic is its path without indices, by which its rule
+// is found.
+func (c *conversion) walk(generic, path string, value any) any {
+	switch value := value.(type) {
+	case tree:
+		kept := tree{}
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			c.field(kept, join(generic, key), join(path, key), key, value[key])
+		}
+		return kept
+	case []any:
+		var kept []any
+		for i, item := range value {
+			kept = append(kept, c.walk(generic+"[]", fmt.Sprintf("%s[%d]", path, i), item))
+		}
+		return kept
+	}
+	return value
+}
+
+func (c *conversion) field(kept tree, generic, path, key string, value any) {
+	r, known := rules[generic]
+	switch {
+	case known && r.reason != "":
+		if asks(value) {
+			c.ignore("spec."+path, r.reason)
+		}
+	case known:
+		kept[key] = value
+	case within[generic]:
+		if under := c.walk(generic, path, value); asks(under) {
+			kept[key] = under
+		}
+	case asks(value):
+		c.ignore("spec."+path, "KubeKey has no such field, as far as is known")
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// asks is true unless a value is empty or off: not to do what we do not do is to do as asked.
+func asks(value any) bool {
+	switch value := value.(type) {
+	case nil:
+		return false
+	case bool:
+		return value
+	case string:
+		return value != ""
+	case int64:
+		return value != 0
+	case []any:
+		return len(value) > 0
+	case tree:
+		for _, v := range value {
+			if asks(v) {
+				return true
+			}
+		}
+		return false
+	}
+	return true
+}
+
+func (c *conversion) decode(metadata, spec tree) (*clusterv1alpha1.Cluster, error) {
+	content, err := json.Marshal(tree{"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": tree{"provision": spec}})
+	if err != nil {
+		return nil, fmt.Errorf("write the Cluster: %w", err)
+	}
+	cluster := &clusterv1alpha1.Cluster{}
+	unknown, err := sigsjson.UnmarshalStrict(content, cluster)
+	if err := errors.Join(append(unknown, plain(err))...); err != nil {
+		return nil, fmt.Errorf("read KubeKey's Cluster: %w", err)
+	}
+	return cluster, nil
+}
+
+// refuse what would make another cluster than the one that is asked for.
+func (c *conversion) refuse(spec tree) error {
+	kubernetes, network := child(spec, "kubernetes"), child(spec, "network")
+	if t := take[string](kubernetes, "type"); t != "" && t != "kubernetes" {
+		return fmt.Errorf("spec.kubernetes.type: %s is not built: leave it out for kubernetes", t)
+	}
+	if network["plugin"] == "hybridnet" {
+		return errors.New("spec.network.plugin: hybridnet is not installed: use flannel, calico, cilium or kubeovn, or none with an add-on")
+	}
+	return nil
+}
+
+// roles have other names, and a registry is none of ours yet.
+func (c *conversion) roles(spec tree) error {
+	groups := child(spec, "roleGroups")
+	planes := append(list(groups, "control-plane"), list(groups, "master")...)
+	delete(groups, "master")
+	if len(planes) > 0 {
+		groups["control-plane"] = unique(planes)
+	}
+	registry := list(groups, "registry")
+	delete(groups, "registry")
+	if len(registry) == 0 {
+		return nil
+	}
+	c.ignore("spec.roleGroups.registry", toCome+": a registry on a host comes with offline artifacts")
+	expanded := map[string][]string{}
+	for role, names := range map[string]any{"registry": registry, "etcd": groups["etcd"], "control-plane": groups["control-plane"], "worker": groups["worker"]} {
+		asked := map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{}
+		items, _ := names.([]any)
+		for _, item := range items {
+			if name, ok := item.(string); ok {
+				asked["hosts"] = append(asked["hosts"], name)
+			}
+		}
+		names, err := plan.Expand(asked)
+		if err != nil {
+			return fmt.Errorf("spec.roleGroups.%s: %w", role, err)
+		}
+		expanded[role] = names["hosts"]
+	}
+	others := slices.Concat(expanded["etcd"], expanded["control-plane"], expanded["worker"])
+	var hosts []any
+	for i, item := range list(spec, "hosts") {
+		host, _ := item.(tree)
+		name, _ := host["name"].(string)
+		if slices.Contains(expanded["registry"], name) && !slices.Contains(others, name) {
+			c.ignore(fmt.Sprintf("spec.hosts[%d]", i), "the host "+name+" would only run a registry")
+			continue
+		}
+		hosts = append(hosts, item)
+	}
+	spec["hosts"] = hosts
+	return nil
+}
+
+// endpoint: KubeKey writes the domain to the hosts' /etc/hosts, which we never edit.
+func (c *conversion) endpoint(spec tree) error {
+	endpoint := child(spec, "controlPlaneEndpoint")
+	balancer, external := take[string](endpoint, "internalLoadbalancer"), take[bool](endpoint, "externalDNS")
+	if balancer == "kube-vip" {
+		c.ignore("spec.controlPlaneEndpoint.internalLoadbalancer", "no virtual address is run: each host has a load balancer over all API servers")
+		if asks(endpoint["address"]) {
+			c.ignore("spec.controlPlaneEndpoint.address", "it is kube-vip's; set it to a load balancer that you run")
+			delete(endpoint, "address")
+		}
+	}
+	domain := take[string](endpoint, "domain")
+	switch {
+	case domain == "":
+	case external:
+		endpoint["domain"] = domain
+	default:
+		kubernetes := child(spec, "kubernetes")
+		kubernetes["apiserverCertExtraSans"] = unique(append(list(kubernetes, "apiserverCertExtraSans"), domain))
+		c.ignore("spec.controlPlaneEndpoint.domain", "the API servers' certificate has it, but /etc/hosts is never edited; with externalDNS it is used")
+	}
+	return nil
+}
+
+var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
+
+// system: a script's name is a label here, and scripts run once on the hosts.
+func (c *conversion) system(spec tree) error {
+	system := child(spec, "system")
+	if take[bool](system, "skipConfigureOS") {
+		system["configureOS"] = "Skip"
+	}
+	if after := append(list(system, "postClusterInstall"), list(system, "postInstall")...); len(after) > 0 {
+		system["postInstall"] = after
+	}
+	delete(system, "postClusterInstall")
+	for _, key := range []string{"preInstall", "postInstall"} {
+		taken := map[string]bool{}
+		for i, item := range list(system, key) {
+			script, _ := item.(tree)
+			if script == nil {
+				continue
+			}
+			name, _ := script["name"].(string)
+			name = strings.Trim(notLabel.ReplaceAllString(strings.ToLower(name), "-"), "-")
+			if name = strings.TrimRight(name[:min(len(name), 50)], "-"); name == "" || taken[name] {
+				name = strings.TrimLeft(fmt.Sprintf("%s-%d", name, i+1), "-")
+			}
+			taken[name], script["name"] = true, name
+			if script["role"] == "master" {
+				script["role"] = "control-plane"
+			}
+			if script["role"] == "" {
+				delete(script, "role")
+			}
+		}
+	}
+	return nil
+}
+
+func (c *conversion) kubernetes(spec tree) error {
+	kubernetes := child(spec, "kubernetes")
+	if version, ok := kubernetes["version"].(string); ok && version != "" && !strings.HasPrefix(version, "v") {
+		kubernetes["version"] = "v" + version
+	}
+	if name, ok := kubernetes["clusterName"].(string); ok && len(validation.IsDNS1123Label(name)) > 0 {
+		c.ignore("spec.kubernetes.clusterName", "it is no DNS label; kubeconfigs have metadata.name")
+		delete(kubernetes, "clusterName")
+	}
+	switch manager := take[string](kubernetes, "containerManager"); manager {
+	case "", "containerd":
+	default:
+		c.ignore("spec.kubernetes.containerManager", "containerd runs the containers")
+	}
+	for _, key := range []string{"apiserverArgs", "controllerManagerArgs", "schedulerArgs", "kubeletArgs", "kubeProxyArgs"} {
+		withoutDashes(list(kubernetes, key))
+	}
+	return nil
+}
+
+func withoutDashes(args []any) {
+	for i, arg := range args {
+		if arg, ok := arg.(string); ok {
+			args[i] = strings.TrimLeft(arg, "-")
+		}
+	}
+}
+
+func (c *conversion) etcd(spec tree) error {
+	etcd := child(spec, "etcd")
+	withoutDashes(list(etcd, "extraArgs"))
+	if etcd["type"] == "kubeadm" {
+		c.ignore("spec.etcd.type", "etcd runs as a unit of the hosts in roleGroups.etcd, not as a static pod")
+		etcd["type"] = plan.EtcdManaged
+	}
+	if etcd["type"] != plan.EtcdExternal && !asks(etcd["external"]) {
+		delete(etcd, "external")
+	}
+	return nil
+}
+
+// auths say, of each registry, how it is reached; of that, that it is not verified has a place here.
+func (c *conversion) auths(spec tree) error {
+	registry := child(spec, "registry")
+	auths, _ := registry["auths"].(tree)
+	delete(registry, "auths")
+	for _, host := range slices.Sorted(maps.Keys(auths)) {
+		auth, _ := auths[host].(tree)
+		for _, key := range slices.Sorted(maps.Keys(auth)) {
+			switch {
+			case !asks(auth[key]):
+			case key == "plainHTTP" || key == "skipTLSVerify":
+				registry["insecureRegistries"] = unique(append(list(registry, "insecureRegistries"), host))
+			default:
+				c.ignore(fmt.Sprintf("spec.registry.auths[%s].%s", host, key), toCome+": images are pulled without credentials")
+			}
+		}
+	}
+	return nil
+}
+
+// addons lose a level, and values from flags and files become values.
+func (c *conversion) addons(spec tree) error {
+	for i, item := range list(spec, "addons") {
+		addon, _ := item.(tree)
+		sources, _ := addon["sources"].(tree)
+		delete(addon, "sources")
+		if paths, _ := sources["yaml"].(tree); asks(paths["path"]) {
+			addon["yaml"] = paths["path"]
+		}
+		chart, _ := sources["chart"].(tree)
+		if !asks(chart) {
+			continue
+		}
+		for key, value := range chart {
+			if !asks(value) {
+				delete(chart, key)
+			}
+		}
+		values, err := c.values(take[string](chart, "valuesFile"), list(chart, "values"))
+		if err != nil {
+			return fmt.Errorf("spec.addons[%d].sources.chart: %w", i, err)
+		}
+		delete(chart, "values")
+		if len(values) > 0 {
+			chart["values"] = values
+		}
+		addon["chart"] = chart
+	}
+	return nil
+}
+
+func (c *conversion) values(file string, flags []any) (tree, error) {
+	values := tree{}
+	if file != "" {
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(c.dir, file)
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read valuesFile: %w", err)
+		}
+		if err := yaml.Unmarshal(content, &values); err != nil {
+			return nil, fmt.Errorf("read valuesFile %s: %w", file, err)
+		}
+	}
+	for i, flag := range flags {
+		text, ok := flag.(string)
+		if !ok || strvals.ParseInto(text, values) != nil { // its error repeats the value, which may be secret
+			return nil, fmt.Errorf("values[%d] is not a name=value as Helm's --set takes it", i)
+		}
+	}
+	return values, nil
+}
+
+// child is the map at a key, which is made if it is not there.
+func child(of tree, key string) tree {
+	if under, ok := of[key].(tree); ok {
+		return under
+	}
+	under := tree{}
+	if _, ok := of[key]; !ok {
+		of[key] = under
+	}
+	return under
+}
+
+func list(of tree, key string) []any {
+	items, _ := of[key].([]any)
+	return items
+}
+
+// take removes a value. One of another type stays, and is refused when our Cluster is decoded.
+func take[T any](of tree, key string) T {
+	value, ok := of[key].(T)
+	if ok || of[key] == nil {
+		delete(of, key)
+	}
+	return value
+}
+
+func unique(items []any) []any {
+	var kept []any
+	for _, item := range items {
+		if !slices.Contains(kept, item) {
+			kept = append(kept, item)
+		}
+	}
+	return kept
+}

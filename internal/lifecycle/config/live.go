@@ -1,0 +1,376 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// FromCluster is the file of a cluster like the one that runs behind cfg, however that was built. What its API does not
+// tell, such as how to log in to the hosts, is left to be filled in and said so at its head.
+func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, error) {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+	}
+	version, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's version: %w", err)
+	}
+	s := newSheet(name, release(version.GitVersion))
+	s.Live = true
+	s.Origin = "It describes a cluster that runs, so that another can be built like it."
+	s.note("How to log in to the hosts is not known: fill in user, and password or privateKeyPath.")
+	l := &live{Interface: client, sheet: s}
+	for _, step := range []func(context.Context) error{l.nodes, l.kubeadm, l.proxy, l.plugin, l.endpoint, l.services, l.domain} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if l.podsKnown = l.podsKnown || l.podsFromNodes(); !l.podsKnown {
+		s.note("The pods' network is not known: network.kubePodsCIDR is the default.")
+	}
+	return s.render()
+}
+
+// live reads a cluster that runs into a sheet.
+type live struct {
+	kubernetes.Interface
+	*sheet
+
+	list                               []corev1.Node
+	isKubeadm                          bool
+	podsKnown, servicesKnown, dnsKnown bool
+}
+
+func (s *sheet) note(format string, args ...any) {
+	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+}
+
+// release is the version without what a distribution adds to it.
+func release(version string) string {
+	version, _, _ = strings.Cut(version, "+")
+	version, _, _ = strings.Cut(version, "-")
+	return version
+}
+
+// optional is nil for what a cluster may not have, or not show.
+func optional(err error, what string) error {
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	return fmt.Errorf("read %s: %w", what, err)
+}
+
+const (
+	labelControlPlane = "node-role.kubernetes.io/control-plane"
+	labelMaster       = "node-role.kubernetes.io/master"
+)
+
+func (l *live) nodes(ctx context.Context) error {
+	nodes, err := l.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list the cluster's nodes: %w", err)
+	}
+	l.list = nodes.Items
+	slices.SortFunc(l.list, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, n := range l.list {
+		host := sheetHost{Name: n.Name, Arch: n.Status.NodeInfo.Architecture, Labels: ownLabels(n.Labels)}
+		if ips := internalIPs(n); len(ips) > 0 {
+			host.Address = ips[0]
+			if len(ips) > 1 {
+				host.Internal = strings.Join(ips[:2], ",")
+			}
+		} else {
+			host.Address = n.Name
+			l.note("Node %s tells no internal address: fill in its address.", n.Name)
+		}
+		l.Hosts = append(l.Hosts, host)
+		_, plane := n.Labels[labelControlPlane]
+		_, master := n.Labels[labelMaster]
+		if plane || master {
+			l.ControlPlanes = append(l.ControlPlanes, n.Name)
+		}
+		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == labelControlPlane || t.Key == labelMaster }) {
+			l.Workers = append(l.Workers, n.Name)
+		}
+		if pods := n.Status.Capacity.Pods().Value(); pods > 0 && pods <= 1000 {
+			l.MaxPods = int32(pods)
+		}
+	}
+	if len(l.ControlPlanes) == 0 {
+		l.note("No node is labelled %s: fill in roleGroups.control-plane.", labelControlPlane)
+	}
+	return nil
+}
+
+func internalIPs(n corev1.Node) []string {
+	var ips []string
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ips = append(ips, a.Address)
+		}
+	}
+	return ips
+}
+
+// ownLabels are those that people put on a node, as JSON; empty if there are none.
+func ownLabels(labels map[string]string) string {
+	own := maps.Clone(labels)
+	maps.DeleteFunc(own, func(key, _ string) bool {
+		domain, _, ok := strings.Cut(key, "/")
+		return ok && (domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io"))
+	})
+	content, err := json.Marshal(own)
+	if err != nil || len(own) == 0 { // strings are always marshalled
+		return ""
+	}
+	return string(content)
+}
+
+// configMap is one of kube-system; nil if it is not there.
+func (l *live) configMap(ctx context.Context, name string) (map[string]string, error) {
+	found, err := l.CoreV1().ConfigMaps("kube-system").Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, optional(err, "ConfigMap kube-system/"+name)
+	}
+	return found.Data, nil
+}
+
+// kubeadm clusters say most of what there is to know.
+func (l *live) kubeadm(ctx context.Context) error {
+	data, err := l.configMap(ctx, "kubeadm-config")
+	if err != nil || data == nil {
+		return err
+	}
+	var conf struct {
+		ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
+		Networking           struct {
+			DNSDomain     string `json:"dnsDomain"`
+			PodSubnet     string `json:"podSubnet"`
+			ServiceSubnet string `json:"serviceSubnet"`
+		} `json:"networking"`
+		Etcd struct {
+			External *struct {
+				Endpoints []string `json:"endpoints"`
+			} `json:"external"`
+		} `json:"etcd"`
+	}
+	if err := yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &conf); err != nil {
+		l.note("ConfigMap kube-system/kubeadm-config is not understood, and was left out.")
+		return nil
+	}
+	l.isKubeadm = true
+	if n := conf.Networking; n.DNSDomain != "" {
+		l.DNSDomain, l.dnsKnown = n.DNSDomain, true
+	}
+	if n := conf.Networking; n.PodSubnet != "" {
+		l.Pods, l.podsKnown = n.PodSubnet, true
+	}
+	if n := conf.Networking; n.ServiceSubnet != "" {
+		l.Services, l.servicesKnown = n.ServiceSubnet, true
+	}
+	l.reachedAt(conf.ControlPlaneEndpoint)
+	if conf.Etcd.External != nil {
+		l.etcdAt(conf.Etcd.External.Endpoints)
+	}
+	return nil
+}
+
+// nodeAt is the node that has an address.
+func (l *live) nodeAt(address string) (string, bool) {
+	for _, n := range l.list {
+		if slices.Contains(internalIPs(n), address) {
+			return n.Name, true
+		}
+	}
+	return "", false
+}
+
+// reachedAt takes the endpoint of the control plane, host and port. That of a node is no load balancer.
+func (l *live) reachedAt(endpoint string) {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		host = endpoint
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		l.Port = int32(n)
+	}
+	_, isNode := l.nodeAt(host)
+	switch _, err := netip.ParseAddr(host); {
+	case host == "" || isNode:
+	case err == nil:
+		l.Address = host
+		l.note("The API servers are reached at %s: if no load balancer of yours is there, remove controlPlaneEndpoint.address.", host)
+	default:
+		l.Domain = host
+	}
+}
+
+// etcdAt takes the endpoints of an etcd that kubeadm did not make: KubeKey runs it on the nodes.
+func (l *live) etcdAt(endpoints []string) {
+	var members []string
+	for _, e := range endpoints {
+		u, err := url.Parse(e)
+		if err != nil {
+			continue
+		}
+		if node, ok := l.nodeAt(u.Hostname()); ok {
+			members = append(members, node)
+		}
+	}
+	if len(members) == len(endpoints) {
+		l.Etcd = members
+		return
+	}
+	l.ExternalEtcd = endpoints
+	l.note("etcd is external: fill in etcd.external.caFile, certFile and keyFile.")
+}
+
+func (l *live) proxy(ctx context.Context) error {
+	data, err := l.configMap(ctx, "kube-proxy")
+	if err != nil {
+		return err
+	}
+	if data == nil {
+		l.NoProxy = l.isKubeadm
+		return nil
+	}
+	var conf struct {
+		Mode        string `json:"mode"`
+		ClusterCIDR string `json:"clusterCIDR"`
+	}
+	if err := yaml.Unmarshal([]byte(data["config.conf"]), &conf); err != nil {
+		l.note("ConfigMap kube-system/kube-proxy is not understood, and was left out.")
+		return nil
+	}
+	l.ProxyMode = cmp.Or(conf.Mode, "iptables")
+	if conf.ClusterCIDR != "" && !l.podsKnown {
+		l.Pods, l.podsKnown = conf.ClusterCIDR, true
+	}
+	return nil
+}
+
+// plugins by the DaemonSet that runs them. Canal is flannel with policies.
+var plugins = map[string]string{
+	"kube-flannel-ds": "flannel", "canal": "flannel", "calico-node": "calico", "cilium": "cilium", "kube-ovn-cni": "kubeovn",
+}
+
+func (l *live) plugin(ctx context.Context) error {
+	sets, err := l.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
+	if err := optional(err, "the DaemonSets"); err != nil {
+		return err
+	}
+	for _, set := range sets.Items {
+		if plugin, ok := plugins[set.Name]; ok {
+			l.Plugin = plugin
+			return nil
+		}
+	}
+	l.note("The network plugin is not known: network.plugin is the default.")
+	return nil
+}
+
+// endpoint takes the port of the API servers from the Service that all clusters have.
+func (l *live) endpoint(ctx context.Context) error {
+	slice, err := l.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err := optional(err, "EndpointSlice default/kubernetes"); err != nil {
+		return err
+	}
+	for _, p := range slice.Ports {
+		if p.Port != nil && l.Address == "" && l.Domain == "" {
+			l.Port = *p.Port
+		}
+	}
+	return nil
+}
+
+// services: from Kubernetes 1.33 on, the API says it.
+func (l *live) services(ctx context.Context) error {
+	if l.servicesKnown {
+		return nil
+	}
+	found, err := l.NetworkingV1().ServiceCIDRs().Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err := optional(err, "ServiceCIDR kubernetes"); err != nil {
+		return err
+	}
+	if len(found.Spec.CIDRs) > 0 {
+		l.Services = strings.Join(found.Spec.CIDRs, ",")
+		return nil
+	}
+	service, err := l.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err := optional(err, "Service default/kubernetes"); err != nil {
+		return err
+	}
+	l.note("The Services' network has %s; its size is not known: network.kubeServiceCIDR is the default.",
+		cmp.Or(service.Spec.ClusterIP, "an address that is not shown"))
+	return nil
+}
+
+var zone = regexp.MustCompile(`(?m)^\s*kubernetes\s+([a-zA-Z0-9.-]+)`)
+
+func (l *live) domain(ctx context.Context) error {
+	if l.dnsKnown {
+		return nil
+	}
+	data, err := l.configMap(ctx, "coredns")
+	if err != nil {
+		return err
+	}
+	if match := zone.FindStringSubmatch(data["Corefile"]); match != nil {
+		l.DNSDomain = strings.TrimSuffix(match[1], ".")
+		return nil
+	}
+	l.note("The DNS domain is not known: kubernetes.dnsDomain is the default.")
+	return nil
+}
+
+// podsFromNodes guesses the pods' networks: of each family the smallest that has the parts of all nodes.
+func (l *live) podsFromNodes() bool {
+	var networks []netip.Prefix
+	for _, n := range l.list {
+		for _, cidr := range n.Spec.PodCIDRs {
+			part, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				continue
+			}
+			if part.Addr().Is4() {
+				l.MaskSize = int32(part.Bits()) //nolint:gosec // at most 32
+			}
+			i := slices.IndexFunc(networks, func(p netip.Prefix) bool { return p.Addr().Is4() == part.Addr().Is4() })
+			if i < 0 {
+				networks = append(networks, part)
+				continue
+			}
+			for !networks[i].Contains(part.Addr()) {
+				networks[i] = netip.PrefixFrom(networks[i].Addr(), networks[i].Bits()-1).Masked()
+			}
+		}
+	}
+	if len(networks) == 0 {
+		return false
+	}
+	texts := make([]string, len(networks))
+	for i, n := range networks {
+		texts[i] = n.String()
+	}
+	l.Pods = strings.Join(texts, ",")
+	l.note("The pods' network has the parts of all nodes, but may be larger: check network.kubePodsCIDR.")
+	return true
+}

@@ -1,0 +1,403 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/hosttest"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m, 1) }
+
+const version = "v1.36.3"
+
+// lab is an engine with simulated hosts and a real API server, which stands for that of the cluster.
+type lab struct {
+	t      *testing.T
+	engine *lifecycle.Engine
+	fleet  *hosttest.Fleet
+	store  lifecycle.Files
+	spec   *clusterv1alpha1.Provision
+	cs     kubernetes.Interface
+}
+
+// newLab has n hosts, of which the first are control planes.
+func newLab(t *testing.T, n, controlPlanes int) *lab {
+	t.Helper()
+	cfg := testenv.Config(0)
+	cs, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, cs: cs, store: lifecycle.Files(t.TempDir()), fleet: &hosttest.Fleet{Dir: t.TempDir()}}
+	l.fleet.Applied = l.register
+	c, err := catalog.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := c.Files(version, "amd64", plan.FileNames...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirror := httptest.NewServer(hosttest.Mirror(files))
+	t.Cleanup(mirror.Close)
+	cache := t.TempDir()
+	agent := filepath.Join(t.TempDir(), "orrery")
+	if err := os.WriteFile(agent, []byte("the agent"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	l.engine = &lifecycle.Engine{
+		Cluster: "oak", Store: l.store, Dialer: l.fleet, Catalog: c, Holder: "test",
+		Target: func(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+			return host.Target{Name: h.Name, Address: h.Address}, nil
+		},
+		Source:  func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
+		Agent:   func(string) (string, error) { return agent, nil },
+		Connect: func(host.Conn, int32, pki.Bundle) *rest.Config { return rest.CopyConfig(cfg) },
+	}
+	l.spec = &clusterv1alpha1.Provision{
+		Hosts: hosttest.Hosts(n), Source: mirror.URL,
+		Kubernetes: clusterv1alpha1.Kubernetes{Version: version},
+		RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{
+			clusterv1alpha1.RoleControlPlane: {fmt.Sprintf("h-[1:%d]", controlPlanes)},
+		},
+		Network: clusterv1alpha1.Network{KubePodsCIDR: "10.128.0.0/14"},
+	}
+	if n > controlPlanes {
+		l.spec.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{fmt.Sprintf("h-[%d:%d]", controlPlanes+1, n)}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var controllers sync.WaitGroup
+	controllers.Go(func() { l.control(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		controllers.Wait()
+		l.cleanCluster()
+	})
+	return l
+}
+
+// register does what a kubelet would: it makes the node and says that it is ready.
+func (l *lab) register(name string, req node.Request) {
+	if !slices.ContainsFunc(req.Steps, func(s plan.Step) bool { return s.Unit != nil && s.Unit.Name == "orrery-kubelet" }) {
+		return
+	}
+	ctx := context.Background()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := l.cs.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		l.t.Error(err)
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test"}}
+	if _, err := l.cs.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// control does what the controllers would: workloads become available.
+func (l *lab) control(ctx context.Context) {
+	for ctx.Err() == nil {
+		deployments, err := l.cs.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
+		if err == nil {
+			for _, d := range deployments.Items {
+				want := appsv1.DeploymentStatus{
+					ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
+					ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas,
+					Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}},
+				}
+				if d.Status.ObservedGeneration != d.Generation {
+					d.Status = want
+					l.cs.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}) //nolint:errcheck // again soon
+				}
+			}
+		}
+		sets, err := l.cs.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
+		nodes, e := l.cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err == nil && e == nil {
+			for _, d := range sets.Items {
+				n := int32(len(nodes.Items)) //nolint:gosec // few
+				if d.Status.ObservedGeneration == d.Generation && d.Status.NumberAvailable == n {
+					continue
+				}
+				d.Status = appsv1.DaemonSetStatus{
+					ObservedGeneration: d.Generation, DesiredNumberScheduled: n, CurrentNumberScheduled: n,
+					UpdatedNumberScheduled: n, NumberAvailable: n, NumberReady: n,
+				}
+				l.cs.AppsV1().DaemonSets(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}) //nolint:errcheck // again soon
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// cleanCluster removes what a cluster left on the API server that stands for all of them.
+func (l *lab) cleanCluster() {
+	ctx := context.Background()
+	all := metav1.ListOptions{}
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	for _, err := range []error{
+		l.cs.CoreV1().Nodes().DeleteCollection(ctx, now, all),
+		l.cs.AppsV1().Deployments("kube-system").DeleteCollection(ctx, now, all),
+		l.cs.AppsV1().DaemonSets("kube-flannel").DeleteCollection(ctx, now, all),
+		l.cs.AppsV1().DaemonSets("kube-system").DeleteCollection(ctx, now, all),
+		l.cs.CoreV1().ConfigMaps("kube-system").DeleteCollection(ctx, now, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=orrery"}),
+	} {
+		if err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
+// run creates and runs an Operation.
+func (l *lab) run(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provision, set ...func(*lifecyclev1alpha1.OperationSpec)) (*lifecyclev1alpha1.Operation, error) {
+	l.t.Helper()
+	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: action, Attempts: 1}}
+	for _, s := range set {
+		s(&op.Spec)
+	}
+	if err := l.store.Create(l.t.Context(), op); err != nil {
+		return op, err
+	}
+	return op, l.engine.Run(l.t.Context(), op, spec)
+}
+
+// kept is the record that the store has.
+func (l *lab) kept(name string) *lifecyclev1alpha1.Operation {
+	l.t.Helper()
+	op, err := l.store.Operation(l.t.Context(), name)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return op
+}
+
+// resume runs an Operation again, as another process would: from its record.
+func (l *lab) resume(name string) error {
+	l.t.Helper()
+	op := l.kept(name)
+	return l.engine.Run(l.t.Context(), op, nil)
+}
+
+// tree is what is on a host, but what changes from run to run: times and leases.
+func (l *lab) tree(name string) map[string]string {
+	l.t.Helper()
+	root := l.fleet.Root(name)
+	files := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		at := strings.TrimPrefix(path, root)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(at, node.Dir) {
+			return nil
+		}
+		content := ""
+		if d.Type().IsRegular() {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			content = string(b)
+		}
+		files[at] = info.Mode().String() + " " + content
+		return nil
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return files
+}
+
+func (l *lab) trees() map[string]map[string]string {
+	trees := map[string]map[string]string{}
+	for _, h := range l.spec.Hosts {
+		trees[h.Name] = l.tree(h.Name)
+	}
+	return trees
+}
+
+func TestCreateApplyDelete(t *testing.T) {
+	l := newLab(t, 5, 3)
+	op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := l.kept(op.Name)
+	if kept.Status.Phase != lifecyclev1alpha1.PhaseSucceeded || kept.Status.StepsDone != kept.Status.StepsTotal || kept.Status.StepsDone == 0 {
+		t.Errorf("record: phase %s, %d of %d steps", kept.Status.Phase, kept.Status.StepsDone, kept.Status.StepsTotal)
+	}
+	for _, s := range kept.Status.Steps {
+		if s.State != lifecyclev1alpha1.StepChanged && s.State != lifecyclev1alpha1.StepUnchanged || s.Finished.IsZero() || s.Attempt != 1 {
+			t.Errorf("step %+v", s)
+		}
+		if s.Host != "cluster" && s.InputHash == "" {
+			t.Errorf("step %s of %s has no input hash", s.ID, s.Host)
+		}
+	}
+	const maxTrips = 12
+	for _, h := range l.spec.Hosts {
+		if n := len(l.fleet.Commands(h.Name)); n > maxTrips {
+			t.Errorf("host %s: %d round trips: %v", h.Name, n, l.fleet.Commands(h.Name))
+		}
+	}
+	for digest, n := range l.fleet.Sent() {
+		if n > 2 {
+			t.Errorf("%s was sent %d times from here", digest, n)
+		}
+	}
+	before := l.trees()
+	if len(before["h-5"]) == 0 {
+		t.Fatal("nothing is on host h-5")
+	}
+
+	l.fleet.Forget()
+	op, err = l.run(lifecyclev1alpha1.ActionApply, l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, l.trees()); d != "" {
+		t.Errorf("an apply with nothing to do changed hosts: %s", d)
+	}
+	for _, h := range l.spec.Hosts {
+		if d := cmp.Diff([]string{"facts"}, l.fleet.Commands(h.Name)); d != "" {
+			t.Errorf("host %s: %s", h.Name, d)
+		}
+	}
+	for _, s := range l.kept(op.Name).Status.Steps {
+		if s.State != lifecyclev1alpha1.StepUnchanged {
+			t.Errorf("step %+v", s)
+		}
+	}
+
+	if _, err := l.run(lifecyclev1alpha1.ActionDelete, l.spec); err != nil {
+		t.Fatal(err)
+	}
+	for name, tree := range l.trees() {
+		delete(tree, "")
+		for path := range tree {
+			t.Errorf("host %s: %s is left", name, path)
+		}
+	}
+	if s, err := l.store.Load(t.Context(), "oak"); err != nil || s != nil {
+		t.Errorf("the state is left: %v %v", s != nil, err)
+	}
+}
+
+// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes.
+func TestFailAtEveryCommand(t *testing.T) {
+	undisturbed := newLab(t, 2, 1)
+	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {
+		t.Fatal(err)
+	}
+	var total int
+	for _, h := range undisturbed.spec.Hosts {
+		total += len(undisturbed.fleet.Commands(h.Name)) + 1 // and the dial
+	}
+	for _, after := range []bool{false, true} {
+		for n := 1; n <= total; n++ {
+			t.Run(fmt.Sprintf("After=%t/Command=%d", after, n), func(t *testing.T) {
+				l := newLab(t, 2, 1)
+				var mu sync.Mutex
+				count := 0
+				hit := false
+				fail := func(name, command string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if count++; count != n {
+						return nil
+					}
+					hit = true
+					return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errors.New("cut at " + command)}
+				}
+				if after {
+					l.fleet.Broken = fail
+				} else {
+					l.fleet.Fault = fail
+				}
+				op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+				if err == nil && hit && !after {
+					t.Fatal("no one noticed")
+				}
+				l.fleet.Fault, l.fleet.Broken = nil, nil
+				if err != nil {
+					if kept := l.kept(op.Name); kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-") {
+						t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
+					}
+					if err := l.engine.Run(t.Context(), l.kept(op.Name), l.spec); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, h := range l.spec.Hosts {
+					if d := cmp.Diff(paths(undisturbed.tree(h.Name)), paths(l.tree(h.Name))); d != "" {
+						t.Errorf("host %s: %s", h.Name, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// paths of a tree; contents have keys, which differ from lab to lab.
+func paths(tree map[string]string) []string {
+	list := make([]string, 0, len(tree))
+	for path := range tree {
+		list = append(list, path)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestPlanHash(t *testing.T) {
+	l := newLab(t, 1, 1)
+	_, changes, err := l.engine.Plan(t.Context(), l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.run(lifecyclev1alpha1.ActionCreate, l.spec, func(s *lifecyclev1alpha1.OperationSpec) { s.PlanHash = strings.Repeat("0", 32) })
+	if err == nil || !strings.Contains(err.Error(), "orrery cluster plan") {
+		t.Errorf("a run with the hash of another plan: %v", err)
+	}
+	if commands := l.fleet.Commands("h-1"); slices.Contains(commands, "apply") {
+		t.Errorf("it did something: %v", commands)
+	}
+	if _, err = l.run(lifecyclev1alpha1.ActionCreate, l.spec, func(s *lifecyclev1alpha1.OperationSpec) { s.PlanHash = changes.Hash }); err != nil {
+		t.Errorf("a run with the hash that was shown: %v", err)
+	}
+	_, changes, err = l.engine.Plan(t.Context(), l.spec)
+	if err != nil || len(changes.Items) != 0 {
+		t.Errorf("there is still something to do: %v %v", changes, err)
+	}
+}

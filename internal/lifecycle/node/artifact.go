@@ -1,0 +1,225 @@
+package node
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// artifact is a plan.Artifact.
+type artifact struct{ *plan.Artifact }
+
+// placed is a file as it was when it was placed. As long as nothing in Stat changes, it is not read again.
+type placed struct {
+	Digest string   `json:"digest"`
+	Stat   fileStat `json:"stat"`
+}
+
+type fileStat struct {
+	Inode uint64 `json:"inode"`
+	Size  int64  `json:"size"`
+	MTime int64  `json:"mtime"`
+	CTime int64  `json:"ctime"`
+}
+
+func statOf(path string) (fileStat, error) {
+	var s unix.Stat_t
+	if err := unix.Lstat(path, &s); err != nil {
+		return fileStat{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return fileStat{Inode: s.Ino, Size: s.Size, MTime: s.Mtim.Nano(), CTime: s.Ctim.Nano()}, nil
+}
+
+func (a artifact) paths() []string { return slices.Sorted(maps.Values(a.Files)) }
+
+func (a artifact) observe(_ context.Context, s *session, r *record) (string, error) {
+	for _, to := range a.paths() {
+		if drift, err := s.modeDiffers(to, a.Mode, 0); drift != "" || err != nil {
+			return drift, err
+		}
+		now, err := statOf(s.path(to))
+		if err != nil {
+			return "", err
+		}
+		p := r.Placed[to]
+		if now == p.Stat {
+			continue
+		}
+		digest, err := fileDigest(s.path(to))
+		if err != nil {
+			return "", err
+		}
+		if digest != p.Digest {
+			return to + " has another content", nil
+		}
+		r.Placed[to] = placed{Digest: digest, Stat: now}
+	}
+	return "", nil
+}
+
+func (a artifact) capture(_ context.Context, s *session, r *record) error {
+	for _, to := range a.paths() {
+		if err := s.capturePath(r, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a artifact) apply(ctx context.Context, s *session, r *record) error {
+	mode, err := parseMode(a.Mode)
+	if err != nil {
+		return err
+	}
+	blob, err := s.need(ctx, a.Blob)
+	if err != nil {
+		return err
+	}
+	if err := s.keepPaths(r, a.paths()...); err != nil {
+		return err
+	}
+	for _, to := range a.paths() {
+		if err := s.makeParents(to); err != nil {
+			return err
+		}
+	}
+	r.Placed = make(map[string]placed)
+	if a.Archive == "" {
+		err = a.link(s, r, blob, mode)
+	} else {
+		err = a.extract(ctx, s, r, blob, mode)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.System.Label(ctx, s.paths(a.paths())...); err != nil {
+		return err
+	}
+	for to, p := range r.Placed {
+		if p.Stat, err = statOf(s.path(to)); err != nil {
+			return err
+		}
+		r.Placed[to] = p
+	}
+	return nil
+}
+
+func (a artifact) revert(_ context.Context, s *session, r *record) error { return s.restorePaths(r) }
+
+// link places the blob itself: by a hard link, which costs nothing, where the file systems and modes allow it.
+func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) error {
+	to, ok := a.Files[""]
+	if !ok || len(a.Files) != 1 {
+		return errors.New(`an artifact without an archive has one file, ""`)
+	}
+	r.Placed[to] = placed{Digest: a.Blob}
+	at := s.path(to)
+	if err := remove(beside(at)); err != nil {
+		return err
+	}
+	if linked, err := s.linkBlob(blob, beside(at), mode); err != nil {
+		return err
+	} else if linked {
+		if err := s.fault("file/before-rename"); err != nil {
+			return err
+		}
+		if err := errors.Join(os.Rename(beside(at), at), remove(beside(at))); err != nil {
+			return err
+		}
+		return s.syncDir(path.Dir(at))
+	}
+	in, err := os.Open(blob)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read
+	return s.writeFile(at, mode, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+}
+
+// linkBlob says whether it could. The mode belongs to all names of a file, so a second name must want the same.
+func (s *session) linkBlob(blob, to string, mode fs.FileMode) (bool, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(blob, &stat); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: blob, Err: err}
+	}
+	if stat.Nlink > 1 && fs.FileMode(stat.Mode).Perm() != mode {
+		return false, nil
+	}
+	if err := os.Chmod(blob, mode); err != nil {
+		return false, err
+	}
+	return os.Link(blob, to) == nil, nil
+}
+
+// extract places members of an archive.
+func (a artifact) extract(ctx context.Context, s *session, r *record, blob string, mode fs.FileMode) error {
+	in, err := os.Open(blob)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read
+	var content io.Reader = in
+	switch a.Archive {
+	case "tar":
+	case "tar.gz":
+		if content, err = gzip.NewReader(in); err != nil {
+			return fmt.Errorf("read archive %s: %w", a.Blob, err)
+		}
+	default:
+		return fmt.Errorf("archive of kind %q: want tar or tar.gz", a.Archive)
+	}
+	missing := make(map[string]string, len(a.Files))
+	for member, to := range a.Files {
+		missing[memberName(member)] = to
+	}
+	archive := tar.NewReader(content)
+	for len(missing) > 0 {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("archive %s has no file %s", a.Blob, strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+		}
+		if err != nil {
+			return fmt.Errorf("read archive %s: %w", a.Blob, err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		to, ok := missing[memberName(header.Name)]
+		if !ok {
+			continue
+		}
+		if header.Typeflag != tar.TypeReg {
+			return fmt.Errorf("%s in archive %s is no regular file", header.Name, a.Blob)
+		}
+		v := newVerifier("")
+		err = s.writeFile(s.path(to), mode, func(w io.Writer) error {
+			_, err := io.Copy(io.MultiWriter(w, v), archive) //nolint:gosec // its digest was checked
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		r.Placed[to] = placed{Digest: v.digest()}
+		delete(missing, memberName(header.Name))
+	}
+	return nil
+}
+
+// memberName is the same for kubelet and ./kubelet.
+func memberName(name string) string { return path.Clean(name) }

@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// packages is a plan.Packages.
+type packages struct{ *plan.Packages }
+
+func (p packages) missing(ctx context.Context, s *session) ([]string, error) {
+	installed, err := s.System.Packages(ctx, p.Manager)
+	if err != nil {
+		return nil, err
+	}
+	return without(p.Names, installed), nil
+}
+
+func (p packages) observe(ctx context.Context, s *session, _ *record) (string, error) {
+	missing, err := p.missing(ctx, s)
+	if err != nil || len(missing) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("not installed: %s", strings.Join(missing, ", ")), nil
+}
+
+// capture keeps the list of what is installed, because what else a package brings is known only afterwards.
+func (p packages) capture(ctx context.Context, s *session, r *record) (err error) {
+	if r.Before.Installed == nil {
+		r.Before.Installed, err = s.System.Packages(ctx, p.Manager)
+	}
+	return err
+}
+
+func (p packages) apply(ctx context.Context, s *session, r *record) error {
+	missing, err := p.missing(ctx, s)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		if err := s.System.Install(ctx, p.Manager, missing); err != nil {
+			return err
+		}
+	}
+	// Names that an earlier version of the step had stay installed until it is undone: nothing else says who uses them.
+	ours, err := p.ours(ctx, s, r)
+	if err != nil {
+		return err
+	}
+	r.Before.Packages, r.Before.Installed = ours, nil
+	return nil
+}
+
+func (p packages) revert(ctx context.Context, s *session, r *record) error {
+	ours, err := p.ours(ctx, s, r)
+	if err != nil || len(ours) == 0 {
+		return err
+	}
+	return s.System.Uninstall(ctx, p.Manager, ours)
+}
+
+// ours are the packages that are here because of us.
+func (p packages) ours(ctx context.Context, s *session, r *record) ([]string, error) {
+	now, err := s.System.Packages(ctx, p.Manager)
+	if err != nil {
+		return nil, err
+	}
+	var ours []string
+	if r.Before.Installed != nil {
+		ours = without(now, r.Before.Installed)
+	}
+	for _, name := range r.Before.Packages {
+		if slices.Contains(now, name) && !slices.Contains(ours, name) {
+			ours = append(ours, name)
+		}
+	}
+	slices.Sort(ours)
+	return ours, nil
+}
+
+// without returns what is in list and not in other.
+func without(list, other []string) []string {
+	var left []string
+	for _, entry := range list {
+		if !slices.Contains(other, entry) {
+			left = append(left, entry)
+		}
+	}
+	return left
+}

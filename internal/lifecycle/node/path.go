@@ -1,0 +1,360 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pathBefore is what was at a path before us.
+type pathBefore struct {
+	Path string `json:"path"`
+	// Type is empty if nothing was there.
+	Type pathType `json:"type,omitempty"`
+	// Backup is the name of the file's copy.
+	Backup string `json:"backup,omitempty"`
+	// Target of a link.
+	Target string `json:"target,omitempty"`
+	// Entries of a directory.
+	Entries []string `json:"entries,omitempty"`
+	// The rest is of files and directories.
+	Mode    fs.FileMode `json:"mode,omitempty"`
+	UID     int         `json:"uid,omitempty"`
+	GID     int         `json:"gid,omitempty"`
+	ModTime time.Time   `json:"modTime,omitzero"`
+}
+
+type pathType string
+
+const (
+	typeFile      pathType = "file"
+	typeLink      pathType = "link"
+	typeDirectory pathType = "directory"
+)
+
+// capturePath notes what is at a path, unless that is known.
+func (s *session) capturePath(r *record, path string) error {
+	if slices.ContainsFunc(r.Before.Paths, func(b pathBefore) bool { return b.Path == path }) {
+		return nil
+	}
+	if err := s.captureParents(path); err != nil {
+		return err
+	}
+	at := s.path(path)
+	info, err := os.Lstat(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.Before.Paths = append(r.Before.Paths, pathBefore{Path: path})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b := pathBefore{Path: path}
+	if info.Mode().Type() == fs.ModeSymlink && r.Step.Directory != nil { // a directory that is elsewhere
+		if info, err = os.Stat(at); err != nil {
+			return fmt.Errorf("%s is a link to nothing: %w", path, err)
+		}
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(at, &stat); err != nil && info.Mode().Type() != fs.ModeSymlink {
+		return &fs.PathError{Op: "stat", Path: at, Err: err}
+	}
+	b.Mode, b.ModTime, b.UID, b.GID = info.Mode().Perm(), info.ModTime(), int(stat.Uid), int(stat.Gid)
+	switch info.Mode().Type() {
+	case 0:
+		b.Type = typeFile
+		b.Backup = backupName(r.Step.ID, path)
+		err = s.backUp(at, s.dir("backup", b.Backup), b)
+	case fs.ModeSymlink:
+		b.Type = typeLink
+		b.Target, err = os.Readlink(at)
+	case fs.ModeDir:
+		b.Type = typeDirectory
+		b.Entries, err = names(at)
+	default:
+		err = fmt.Errorf("%s is a %s; move it away", path, info.Mode().Type())
+	}
+	if err != nil {
+		return err
+	}
+	if (b.Type == typeDirectory) != (r.Step.Directory != nil) {
+		return fmt.Errorf("%s is a %s; move it away", path, b.Type)
+	}
+	r.Before.Paths = append(r.Before.Paths, b)
+	return nil
+}
+
+// captureParents notes the directories that are missing on the way to a path.
+func (s *session) captureParents(path string) error {
+	for dir := filepath.Dir(filepath.Clean("/" + path)); ; dir = filepath.Dir(dir) {
+		_, err := os.Stat(s.path(dir))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if !slices.Contains(s.state.Made, dir) {
+			s.state.Made = append(s.state.Made, dir)
+		}
+	}
+}
+
+// makeParents makes them.
+func (s *session) makeParents(path string) error {
+	dir := filepath.Dir(filepath.Clean("/" + path))
+	if _, err := os.Stat(s.path(dir)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.makeParents(dir); err != nil {
+		return err
+	}
+	return s.makeDirectory(dir, 0o755)
+}
+
+func (s *session) makeDirectory(path string, mode fs.FileMode) error {
+	at := s.path(path)
+	if err := os.Mkdir(at, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return full(at, err)
+	}
+	if err := os.Chmod(at, mode); err != nil { // the umask is not asked
+		return err
+	}
+	return s.syncDir(filepath.Dir(at))
+}
+
+func backupName(id, path string) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + path))
+	return hex.EncodeToString(sum[:16])
+}
+
+// backUp keeps a file. Since nothing is written in place, a hard link keeps it as it is; where there can be none, a copy.
+func (s *session) backUp(from, to string, b pathBefore) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return full(to, err)
+	}
+	if err := remove(to); err != nil { // of an agent that was killed before it recorded it
+		return err
+	}
+	if os.Link(from, to) == nil {
+		return s.syncDir(filepath.Dir(to))
+	}
+	return s.copyFile(from, to, b)
+}
+
+// copyFile copies a file with its mode, owner and time.
+func (s *session) copyFile(from, to string, b pathBefore) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read
+	err = s.writeFile(to, b.Mode, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return own(to, b)
+}
+
+// own gives a path the owner, mode and time that it had. The mode comes last, because a change of owner drops bits of it.
+func own(at string, b pathBefore) error {
+	var stat unix.Stat_t
+	if err := unix.Stat(at, &stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: at, Err: err}
+	}
+	if int(stat.Uid) != b.UID || int(stat.Gid) != b.GID {
+		if err := os.Chown(at, b.UID, b.GID); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(at, b.Mode); err != nil {
+		return err
+	}
+	return os.Chtimes(at, b.ModTime, b.ModTime)
+}
+
+// restorePath brings back what was at a path. It can be done again.
+func (s *session) restorePath(r *record, b pathBefore) error {
+	at := s.path(b.Path)
+	if err := remove(beside(at)); err != nil && !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	if err := s.fault("path/before-restore"); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case b.Type == typeDirectory:
+		err = s.restoreDirectory(r, at, b)
+	case b.Type == "" && r.Step.Directory != nil:
+		err = s.removeDirectory(r, at, b.Path)
+	case b.Type == "":
+		if err = remove(at); errors.Is(err, unix.ENOTDIR) {
+			err = nil
+		}
+	case b.Type == typeLink:
+		if err = s.makeParents(b.Path); err == nil {
+			err = os.Symlink(b.Target, beside(at))
+		}
+		if err == nil {
+			err = os.Rename(beside(at), at)
+		}
+	default:
+		err = s.restoreFile(r, at, b)
+	}
+	if err != nil {
+		return err
+	}
+	return s.fault("path/restored")
+}
+
+func (s *session) restoreFile(r *record, at string, b pathBefore) error {
+	backup := s.dir("backup", b.Backup)
+	if _, err := os.Lstat(backup); errors.Is(err, fs.ErrNotExist) {
+		r.notes = append(r.notes, fmt.Sprintf("%s cannot be brought back: its copy is gone", b.Path))
+		return remove(at)
+	}
+	if err := s.makeParents(b.Path); err != nil {
+		return err
+	}
+	// The backup stays until the state no longer names it.
+	if err := os.Link(backup, beside(at)); err != nil {
+		return s.copyFile(backup, at, b)
+	}
+	// A rename of one name of a file to another of the same file does nothing, and leaves both.
+	if err := errors.Join(os.Rename(beside(at), at), remove(beside(at))); err != nil {
+		return err
+	}
+	return s.syncDir(filepath.Dir(at))
+}
+
+// restoreDirectory leaves in a directory what was there; it never removes what others put in one that is not ours.
+func (s *session) restoreDirectory(r *record, at string, b pathBefore) error {
+	now, err := names(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.makeDirectory(b.Path, b.Mode)
+	}
+	if err != nil {
+		return err
+	}
+	if r.Step.Directory.Owned {
+		if err := s.System.UnmountBelow(at); err != nil {
+			return err
+		}
+		for _, name := range now {
+			if slices.Contains(b.Entries, name) {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(at, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return own(at, b)
+}
+
+// removeDirectory removes a directory that we made.
+func (s *session) removeDirectory(r *record, at, path string) error {
+	if r.Step.Directory.Owned {
+		if err := s.System.UnmountBelow(at); err != nil {
+			return err
+		}
+		return os.RemoveAll(at)
+	}
+	gone, err := removeEmpty(at)
+	if !gone && err == nil && !slices.Contains(s.state.Made, path) {
+		s.state.Made = append(s.state.Made, path) // it goes when what is in it does
+	}
+	return err
+}
+
+// keepPaths undoes what the step did at other paths than these, as an earlier version of it had.
+func (s *session) keepPaths(r *record, paths ...string) error {
+	for _, b := range slices.Clone(r.Before.Paths) {
+		if slices.Contains(paths, b.Path) {
+			continue
+		}
+		if err := s.restorePath(r, b); err != nil {
+			return err
+		}
+		r.Before.Paths = slices.DeleteFunc(r.Before.Paths, func(o pathBefore) bool { return o.Path == b.Path })
+	}
+	return nil
+}
+
+// restorePaths undoes what the step did at every path, last first. They stay recorded until the whole step is undone.
+func (s *session) restorePaths(r *record) error {
+	for _, b := range slices.Backward(r.Before.Paths) {
+		if err := s.restorePath(r, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeMade removes the directories that were made on the way to files that are gone.
+func (s *session) removeMade() error {
+	needed := make(map[string]bool)
+	for _, r := range s.state.Steps {
+		if d := r.Step.Directory; d != nil {
+			needed[filepath.Clean(d.Path)] = true
+		}
+	}
+	slices.SortFunc(s.state.Made, func(a, b string) int { return len(b) - len(a) })
+	for _, dir := range slices.Clone(s.state.Made) {
+		if needed[dir] {
+			continue
+		}
+		gone, err := removeEmpty(s.path(dir))
+		if err != nil {
+			return err
+		}
+		if gone {
+			s.state.Made = slices.DeleteFunc(s.state.Made, func(made string) bool { return made == dir })
+		}
+	}
+	return nil
+}
+
+// dropBackups removes the backups that nothing refers to.
+func (s *session) dropBackups() error {
+	used := make(map[string]bool)
+	for _, r := range s.state.Steps {
+		for _, b := range r.Before.Paths {
+			used[b.Backup] = true
+		}
+	}
+	backups, err := names(s.dir("backup"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range backups {
+		if !used[name] {
+			if err := remove(s.dir("backup", name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	list := make([]string, 0, len(entries))
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list, err
+}

@@ -1,0 +1,40 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// script is a plan.Script.
+type script struct{ *plan.Script }
+
+// scriptTimeout is that of a script which names none.
+const scriptTimeout = 10 * time.Minute
+
+// What a script did cannot be seen; it is run when it changes.
+func (c script) observe(context.Context, *session, *record) (string, error) { return "", nil }
+
+func (c script) capture(context.Context, *session, *record) error { return nil }
+
+func (c script) apply(ctx context.Context, s *session, _ *record) error { return c.run(ctx, s, c.Run) }
+
+func (c script) revert(ctx context.Context, s *session, _ *record) error {
+	if c.Undo == "" {
+		return nil
+	}
+	return c.run(ctx, s, c.Undo)
+}
+
+func (c script) run(ctx context.Context, s *session, text string) error {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = scriptTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("script did not end within %s", timeout))
+	defer cancel()
+	_, err := s.System.Run(ctx, []string{"sh", "-s"}, text)
+	return err
+}

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// sweep is a plan.Sweep.
+type sweep struct{ *plan.Sweep }
+
+// What runs leaves traces all the time.
+func (w sweep) observe(context.Context, *session, *record) (string, error) { return "", nil }
+
+// capture notes what is to stay. Of a sweep that grew, that is what only the new one finds: what the old one finds by now
+// is ours.
+func (w sweep) capture(ctx context.Context, s *session, r *record) error {
+	now, err := s.traces(ctx, *w.Sweep)
+	if err != nil {
+		return err
+	}
+	if r.Before.Sweep == nil {
+		r.Before.Sweep, r.Before.Traces = w.Sweep, &now
+		return nil
+	}
+	ours, err := s.traces(ctx, *r.Before.Sweep)
+	if err != nil {
+		return err
+	}
+	keep := merge(*r.Before.Traces, now.without(ours))
+	all := merged(*r.Before.Sweep, *w.Sweep)
+	r.Before.Sweep, r.Before.Traces = &all, &keep
+	return nil
+}
+
+func (w sweep) apply(context.Context, *session, *record) error { return nil }
+
+func (w sweep) revert(ctx context.Context, s *session, r *record) error {
+	if err := s.System.Clear(ctx, *r.Before.Sweep, *r.Before.Traces); err != nil {
+		return err
+	}
+	for _, path := range r.Before.Sweep.Paths {
+		if slices.Contains(r.Before.Traces.Paths, path) {
+			continue
+		}
+		if err := s.System.UnmountBelow(s.path(path)); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(s.path(path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// traces are those of the system, and the paths.
+func (s *session) traces(ctx context.Context, w plan.Sweep) (Traces, error) {
+	found, err := s.System.Traces(ctx, w)
+	if err != nil {
+		return Traces{}, err
+	}
+	for _, path := range w.Paths {
+		_, err := os.Lstat(s.path(path))
+		if err == nil {
+			found.Paths = append(found.Paths, path)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return Traces{}, err
+		}
+	}
+	return found, nil
+}
+
+// lists of the traces, to go through them alike.
+func (t *Traces) lists() []*[]string {
+	return []*[]string{&t.Mounts, &t.Links, &t.Namespaces, &t.Tables, &t.Chains, &t.Cgroups, &t.Paths}
+}
+
+// without returns what is not in other.
+func (t Traces) without(other Traces) Traces {
+	var left Traces
+	into, theirs := left.lists(), other.lists()
+	for i, list := range t.lists() {
+		*into[i] = without(*list, *theirs[i])
+	}
+	return left
+}
+
+func merge(a, b Traces) Traces {
+	var all Traces
+	into, second := all.lists(), b.lists()
+	for i, first := range a.lists() {
+		*into[i] = union(*first, *second[i])
+	}
+	return all
+}
+
+// merged sweeps all that either sweeps.
+func merged(a, b plan.Sweep) plan.Sweep {
+	if b.Containers == "" {
+		b.Containers = a.Containers
+	}
+	if b.NetworkNamespaces == "" {
+		b.NetworkNamespaces = a.NetworkNamespaces
+	}
+	b.MountsUnder = union(a.MountsUnder, b.MountsUnder)
+	b.Links = union(a.Links, b.Links)
+	b.Tables = union(a.Tables, b.Tables)
+	b.IPTablesPrefixes = union(a.IPTablesPrefixes, b.IPTablesPrefixes)
+	b.Cgroups = union(a.Cgroups, b.Cgroups)
+	b.Paths = union(a.Paths, b.Paths)
+	return b
+}
+
+func union(a, b []string) []string { return append(slices.Clone(a), without(b, a)...) }

@@ -1,0 +1,191 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+func TestDiffOfAFreshHostAddsEveryStep(t *testing.T) {
+	in := inputOf(specOf(t, oneHost))
+	p := planOf(t, in)
+	var want, got []string
+	for _, stage := range p.Hosts[0].Stages {
+		for _, s := range stage.Steps {
+			want = append(want, "add "+s.ID+" none")
+		}
+	}
+	for _, c := range plan.Diff(p, in.Facts, nil).Items {
+		got = append(got, string(c.Op)+" "+c.Step+" "+string(c.Disruption))
+		if c.Kind == "" || (c.Target == "" && c.Kind != "Sweep") {
+			t.Errorf("the change %s has kind %q and target %q", c.Step, c.Kind, c.Target)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDiffOfAnAppliedPlanIsEmpty(t *testing.T) {
+	in := inputOf(specOf(t, highlyAvailable(2)))
+	p := planOf(t, in)
+	changes := plan.Diff(p, after(in, p), nil)
+	if len(changes.Items) > 0 {
+		t.Errorf("got %v", changes.Items)
+	}
+	var b strings.Builder
+	changes.Print(&b)
+	if !strings.HasPrefix(b.String(), "Nothing to do.\n") {
+		t.Errorf("got %q", b.String())
+	}
+}
+
+// world is a host whose steps were applied, with something about it altered.
+func world(t *testing.T, alter func(a *plan.Applied, updated *plan.Input)) (*plan.Changes, *plan.Plan) {
+	t.Helper()
+	in := inputOf(specOf(t, oneHost))
+	old := planOf(t, in)
+	facts := after(in, old)
+	f := facts["node1"]
+	updated := inputOf(specOf(t, oneHost))
+	alter(&f.Applied, &updated)
+	facts["node1"] = f
+	p := planOf(t, updated)
+	return plan.Diff(p, facts, old), old
+}
+
+func TestDiff(t *testing.T) {
+	at := func(a *plan.Applied, id string) *plan.AppliedStep {
+		for i := range a.Steps {
+			if a.Steps[i].ID == id {
+				return &a.Steps[i]
+			}
+		}
+		return nil
+	}
+	cases := map[string]struct {
+		alter func(a *plan.Applied, updated *plan.Input)
+		want  []plan.Change
+	}{
+		"Drift": {
+			alter: func(a *plan.Applied, _ *plan.Input) { at(a, "containerd/config").Drift = "content differs" },
+			want: []plan.Change{{
+				Host: "node1", Stage: plan.StageSystem, Step: "containerd/config", Kind: "File", Op: plan.OpRepair,
+				Target: "/etc/containerd/config.toml", Disruption: plan.DisruptionRestart, Detail: "content differs",
+			}},
+		},
+		"Unfinished": {
+			alter: func(a *plan.Applied, _ *plan.Input) { at(a, "etcd/unit").Complete = false },
+			want: []plan.Change{{
+				Host: "node1", Stage: plan.StageEtcd, Step: "etcd/unit", Kind: "Unit", Op: plan.OpRepair,
+				Target: "orrery-etcd", Disruption: plan.DisruptionRestart, Detail: "was begun and not finished",
+			}},
+		},
+		"Secret": {
+			alter: func(_ *plan.Applied, in *plan.Input) {
+				pair := in.Keys["node1/etcd-peer"]
+				pair.Key = []byte("another PRIVATE KEY\n")
+				in.Keys["node1/etcd-peer"] = pair
+			},
+			want: []plan.Change{{
+				Host: "node1", Stage: plan.StageEtcd, Step: "etcd/peer.key", Kind: "File", Op: plan.OpChange,
+				Target: "/etc/kubernetes/pki/etcd/peer.key", Disruption: plan.DisruptionReload,
+			}},
+		},
+		"Content": {
+			alter: func(_ *plan.Applied, in *plan.Input) {
+				in.Spec.Kubernetes.SchedulerArgs = clusterv1alpha1.Args{"v=4"}
+			},
+			want: []plan.Change{{
+				Host: "node1", Stage: plan.StageControlPlane, Step: "scheduler/unit", Kind: "Unit", Op: plan.OpChange,
+				Target: "orrery-kube-scheduler", Disruption: plan.DisruptionRestart,
+				Detail: "--- orrery-kube-scheduler\n+++ orrery-kube-scheduler\n@@ -7,3 +7,4 @@\n --profiling=false\n" +
+					" --tls-cert-file=/etc/kubernetes/pki/scheduler.crt\n --tls-private-key-file=/etc/kubernetes/pki/scheduler.key\n+--v=4\n",
+			}},
+		},
+		"RemovedLatestFirst": {
+			alter: func(a *plan.Applied, _ *plan.Input) {
+				a.Steps = append(a.Steps,
+					plan.AppliedStep{ID: "old/file", Hash: "1", Complete: true}, plan.AppliedStep{ID: "old/unit", Hash: "2", Complete: true})
+			},
+			want: []plan.Change{
+				{Host: "node1", Step: "old/unit", Op: plan.OpRemove, Disruption: plan.DisruptionRestart},
+				{Host: "node1", Step: "old/file", Op: plan.OpRemove, Disruption: plan.DisruptionNone},
+			},
+		},
+		"EtcdRemovedIsDataLost": {
+			alter: func(_ *plan.Applied, in *plan.Input) {
+				in.Spec.Etcd.Type = plan.EtcdExternal
+				in.Spec.Etcd.External = &clusterv1alpha1.ExternalEtcd{Endpoints: []string{"http://10.9.0.1:2379"}}
+			},
+			want: []plan.Change{{
+				Host: "node1", Stage: plan.StageEtcd, Step: "directory/etcd", Kind: "Directory", Op: plan.OpRemove,
+				Target: "/var/lib/etcd", Disruption: plan.DisruptionData,
+			}},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			changes, _ := world(t, c.alter)
+			got := changes.Items
+			if name == "EtcdRemovedIsDataLost" { // among others
+				for _, i := range changes.Items {
+					if i.Step == "directory/etcd" {
+						got = []plan.Change{i}
+					}
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDiffHash(t *testing.T) {
+	nothing := func(*plan.Applied, *plan.Input) {}
+	base, _ := world(t, nothing)
+	if again, _ := world(t, nothing); again.Hash != base.Hash {
+		t.Errorf("the same world has the hashes %s and %s", base.Hash, again.Hash)
+	}
+	for name, alter := range map[string]func(a *plan.Applied, updated *plan.Input){
+		"Drift":   func(a *plan.Applied, _ *plan.Input) { a.Steps[0].Drift = "gone" },
+		"Secret":  func(_ *plan.Applied, in *plan.Input) { in.Keys["sa"] = in.Keys["ca"] },
+		"Applied": func(a *plan.Applied, _ *plan.Input) { a.Steps[3].Hash = "another" },
+		"Setting": func(_ *plan.Applied, in *plan.Input) { in.Spec.Kubernetes.MaxPods = 11 },
+	} {
+		if changes, _ := world(t, alter); changes.Hash == base.Hash {
+			t.Errorf("%s: the hash stays the same", name)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	changes, _ := world(t, func(a *plan.Applied, in *plan.Input) {
+		a.Steps = append(a.Steps, plan.AppliedStep{ID: "old/unit", Hash: "2", Complete: true})
+		a.Steps[0].Drift = "overlay is not loaded"
+		in.Spec.Kubernetes.MaxPods = 20
+		in.Spec.Registry.RegistryMirrors = []string{"https://mirror.example.com"}
+		in.Keys["node1/apiserver"] = in.Keys["node1/kubelet"]
+	})
+	changes.Hash = "HASH"
+	var short, long strings.Builder
+	changes.Print(&short)
+	changes.PrintDetail(&long)
+	golden(t, "print", short.String())
+	golden(t, "print-detail", long.String())
+	content, err := json.Marshal(changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{short.String(), long.String(), string(content)} {
+		if strings.Contains(text, "PRIVATE KEY") {
+			t.Errorf("a key is shown: %s", text)
+		}
+	}
+}

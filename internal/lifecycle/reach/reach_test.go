@@ -1,0 +1,219 @@
+package reach
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// never is a window that no check of these tests needs.
+const never = 10 * time.Minute
+
+// brief is a window that passes when something is wrong.
+const brief = 500 * time.Millisecond
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l := listen(t)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// serve gives each connection to f.
+func serve(t *testing.T, f func(net.Conn)) string {
+	t.Helper()
+	l := listen(t)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				f(conn)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// Hosts that begin one after another reach each other, and all end long before the window does.
+func TestAllWell(t *testing.T) {
+	t.Parallel()
+	const hosts = 4
+	var ports []int
+	for range hosts {
+		ports = append(ports, freePort(t))
+	}
+	var group sync.WaitGroup
+	for i, port := range ports {
+		r := Request{Token: "token", Listen: []int{port, freePort(t)}, Expect: hosts - 1, Window: never}
+		for j, other := range ports {
+			if i != j {
+				r.Dial = append(r.Dial, local(other))
+			}
+		}
+		group.Go(func() {
+			got, err := Check(t.Context(), r)
+			if diff := cmp.Diff(Result{}, got); diff != "" || err != nil {
+				t.Errorf("host %d: %v (-want +got):\n%s", i, err, diff)
+			}
+		})
+		if i == 0 { // the others find it listening, and it has found nobody yet
+			waitFor(t, local(port))
+		}
+	}
+	group.Wait()
+}
+
+func waitFor(t *testing.T, address string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		address string
+		want    Problem
+	}{
+		"NobodyListens": {address: local(freePort(t)), want: ProblemRefused},
+		"NoSuchName":    {address: "no-such-host.invalid:1", want: ProblemNoRoute},
+		"AnotherServer": {address: serve(t, func(c net.Conn) { fmt.Fprint(c, "SSH-2.0-OpenSSH_9.2 and so on and on\r\n") }), want: ProblemStranger},
+		"ClosesAtOnce":  {address: serve(t, func(net.Conn) {}), want: ProblemStranger},
+		"Echo":          {address: serve(t, func(c net.Conn) { _, _ = io.Copy(c, c) }), want: ""},
+		"SmallPacketsOnly": {
+			address: serve(t, func(c net.Conn) {
+				line := make([]byte, len(greeting)+len("token\n"))
+				_, _ = io.ReadFull(c, line)
+				_, _ = c.Write(line)
+				_, _ = io.CopyN(io.Discard, c, 1400)
+				<-t.Context().Done() // the rest is lost
+			}),
+			want: ProblemLargeLost,
+		},
+		"Silent":       {address: serve(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), want: ProblemStranger},
+		"AnotherCheck": {address: another(t), want: ProblemStranger},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Check(t.Context(), Request{Token: "token", Dial: []string{tc.address}, Window: brief})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want Result
+			if tc.want != "" {
+				want.Unreached = []Peer{{Address: tc.address, Problem: tc.want}}
+			}
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Peer{}, "Message")); diff != "" {
+				t.Errorf("result (-want +got):\n%s", diff)
+			}
+			for _, peer := range got.Unreached {
+				if peer.Message == "" {
+					t.Error("there is no message")
+				}
+			}
+		})
+	}
+}
+
+// another is a check with another token.
+func another(t *testing.T) string {
+	t.Helper()
+	port := freePort(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = Check(ctx, Request{Token: "another", Listen: []int{port}, Window: never})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	waitFor(t, local(port))
+	return local(port)
+}
+
+// A port that is taken does not keep the others from being checked.
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	taken := listen(t).Addr().(*net.TCPAddr).Port
+	got, err := Check(t.Context(), Request{Token: "token", Listen: []int{taken, freePort(t)}, Window: brief})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Result{Taken: []Port{{Port: taken, Message: "address already in use"}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	port := freePort(t)
+	go func() {
+		waitFor(t, local(port))
+		cancel()
+	}()
+	if _, err := Check(ctx, Request{Token: "token", Listen: []int{port}, Window: never}); err == nil {
+		t.Error("got no error")
+	}
+	if l, err := net.Listen("tcp", local(port)); err != nil {
+		t.Errorf("the port is still in use: %v", err)
+	} else {
+		l.Close()
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	cases := map[string]Request{
+		"NoToken":     {Window: brief},
+		"TwoLines":    {Token: "a\nb", Window: brief},
+		"NoWindow":    {Token: "a"},
+		"NoPort":      {Token: "a", Window: brief, Listen: []int{70000}},
+		"PortTwice":   {Token: "a", Window: brief, Listen: []int{6443, 6443}},
+		"DialNoPort":  {Token: "a", Window: brief, Dial: []string{"10.0.0.1"}},
+		"DialNowhere": {Token: "a", Window: brief, Dial: []string{":6443"}},
+	}
+	for name, r := range cases {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Check(t.Context(), r); err == nil {
+				t.Error("got no error")
+			}
+		})
+	}
+}

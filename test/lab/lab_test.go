@@ -1,0 +1,360 @@
+// Package lab builds clusters on hosts: namespaces of this machine with an sshd of their own, in which real etcd, API
+// servers, kubelets and containerd run. Everything is done with the command line or the hub, as users do it.
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"text/template"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = 3 * time.Minute
+
+// site is a lab with the state that the command line keeps, and a file that says what the cluster is to be.
+type site struct {
+	*lab.Lab
+
+	t     *testing.T
+	dir   string
+	state string
+	cache string
+}
+
+// cache of release files, which the tests share as a machine would.
+var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), "bin", "lab-files") })
+
+func newSite(t *testing.T, hosts int) *site {
+	t.Helper()
+	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &site{Lab: l, t: t, dir: t.TempDir(), cache: cache()}
+	s.state = filepath.Join(s.dir, "state")
+	return s
+}
+
+// layout says which hosts do what.
+type layout struct {
+	Hosts                 []*lab.Host
+	ControlPlanes, Worker []string
+	Extra                 string // further fields of provision
+}
+
+var clusterFile = template.Must(template.New("cluster").Parse(`apiVersion: cluster.orrery.dev/v1alpha1
+kind: Cluster
+metadata:
+  name: oak
+spec:
+  provision:
+    source: {{.Mirror}}
+    hosts:
+{{- range .Hosts}}
+    - name: {{.Name}}
+      address: {{.Address}}
+      privateKeyPath: {{.SSH.KeyFile}}
+{{- end}}
+    roleGroups:
+      control-plane: [{{range .ControlPlanes}}{{.}}, {{end}}]
+{{- if .Worker}}
+      worker: [{{range .Worker}}{{.}}, {{end}}]
+{{- end}}
+    kubernetes:
+      version: v1.36.3
+    registry:
+      privateRegistry: {{.Registry}}
+      insecureRegistries: ["{{.Registry}}"]
+{{.Extra}}
+`))
+
+// file writes the file of a cluster.
+func (s *site) file(o layout) string {
+	s.t.Helper()
+	var b bytes.Buffer
+	err := clusterFile.Execute(&b, struct {
+		layout
+
+		Mirror, Registry string
+	}{o, s.Mirror(), s.Registry()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path := filepath.Join(s.dir, "oak.yaml")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// command is orrery with the flags that every command of a lab needs.
+func (s *site) command(ctx context.Context, args ...string) *exec.Cmd {
+	args = append(args, "--state-dir", s.state)
+	if args[0] == "cluster" && args[1] != "kubeconfig" || args[0] == "operation" && args[1] == "resume" {
+		args = append(args, "--catalog", filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml"), "--cache", s.cache)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(testenv.Root(), "bin", "orrery"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	cmd.Env = append(os.Environ(), "KUBECONFIG=", "SSH_AUTH_SOCK=", "HOME="+s.dir)
+	return cmd
+}
+
+// orrery runs a command that must succeed and returns what it printed.
+func (s *site) orrery(args ...string) string {
+	s.t.Helper()
+	out, err := s.try(args...)
+	if err != nil {
+		s.t.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// try runs a command and returns what it printed to both streams.
+func (s *site) try(args ...string) (string, error) {
+	s.t.Helper()
+	var out bytes.Buffer
+	cmd := s.command(s.t.Context(), args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	start := time.Now()
+	err := cmd.Run()
+	s.t.Logf("orrery %s: %v in %s", strings.Join(args, " "), err, time.Since(start).Round(time.Millisecond))
+	return out.String(), err
+}
+
+// kubeconfig is the path of the cluster's kubeconfig.
+func (s *site) kubeconfig() string { return filepath.Join(s.state, "oak", "kubeconfig") }
+
+// config of a client of the cluster: at its endpoint, or at another host's API server.
+func (s *site) config(h *lab.Host) *rest.Config {
+	s.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if h != nil {
+		cfg.Host = "https://" + h.Address + ":6443"
+	}
+	cfg.Timeout = 15 * time.Second
+	return cfg
+}
+
+func (s *site) client(h *lab.Host) kubernetes.Interface {
+	s.t.Helper()
+	cs, err := kubernetes.NewForConfig(s.config(h))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return cs
+}
+
+// kubectl runs kubectl on the cluster; it must succeed.
+func (s *site) kubectl(stdin string, args ...string) string {
+	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", s.kubeconfig()}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// eventually waits until check returns nil.
+func (s *site) eventually(what string, check func(ctx context.Context) error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.t.Fatalf("%s: %v\n%s", what, err, s.diagnosis())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// diagnosis is what helps to understand why something does not come.
+func (s *site) diagnosis() string {
+	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods,events", "-A", "-o", "wide") //nolint:noctx // after the test's end
+	out, err := cmd.CombinedOutput()
+	return fmt.Sprintf("%s (%v)", out, err)
+}
+
+// snapshots of all hosts.
+func (s *site) snapshots() map[string]lab.Snapshot {
+	s.t.Helper()
+	all := map[string]lab.Snapshot{}
+	for _, h := range s.Hosts() {
+		all[h.Name] = s.snapshot(h)
+	}
+	return all
+}
+
+func (s *site) snapshot(h *lab.Host) lab.Snapshot {
+	s.t.Helper()
+	snap, err := h.Snapshot(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return snap
+}
+
+// readyNodes are the names of the nodes that are ready.
+func readyNodes(ctx context.Context, cs kubernetes.Interface) ([]string, error) {
+	nodes, err := cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var ready []string
+	for _, n := range nodes.Items {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				ready = append(ready, n.Name)
+			}
+		}
+	}
+	return ready, nil
+}
+
+// webManifest is a workload of a real image behind a Service, and a Job that finds it by its name.
+func (s *site) webManifest(replicas int) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: default}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: %[1]s/web:1
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: ask, namespace: default}
+spec:
+  backoffLimit: 20
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+      - name: ask
+        image: %[1]s/web:1
+        args: [get, "http://web.default.svc.cluster.local/"]
+`, s.Registry(), replicas)
+}
+
+// serves checks that the workload answers through its Service, that another pod finds it by DNS, and that logs and exec
+// reach it.
+func (s *site) serves(replicas int) {
+	s.t.Helper()
+	s.kubectl(s.webManifest(replicas), "apply", "-f", "-")
+	cs := s.client(nil)
+	s.eventually("the Job that asks the Service by its DNS name succeeds", func(ctx context.Context) error {
+		job, err := cs.BatchV1().Jobs("default").Get(ctx, "ask", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if job.Status.Succeeded == 0 {
+			return fmt.Errorf("job status %+v", job.Status)
+		}
+		return nil
+	})
+	svc, err := cs.CoreV1().Services("default").Get(s.t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.eventually("the Service answers on each host", func(ctx context.Context) error {
+		for _, h := range s.Hosts() {
+			if h.PID() == 0 {
+				continue
+			}
+			if _, err := h.Run(ctx, "busybox", "wget", "-q", "-T", "2", "-O", "-", "http://"+svc.Spec.ClusterIP+"/"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if out := s.kubectl("", "logs", "job/ask"); !strings.Contains(out, "web-") {
+		s.t.Errorf("the log of the Job does not have the name of a pod of web: %q", out)
+	}
+}
+
+// killWhenItSays starts a command and kills it with SIGKILL as soon as it prints a line with the text. It reports whether
+// it did.
+func (s *site) killWhenItSays(text string, args ...string) bool {
+	s.t.Helper()
+	cmd := s.command(s.t.Context(), args...)
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	killed := make(chan bool, 1)
+	var all bytes.Buffer
+	go func() {
+		did := false
+		buffer := make([]byte, 4096)
+		for {
+			n, err := read.Read(buffer)
+			all.Write(buffer[:n])
+			if !did && strings.Contains(all.String(), text) {
+				did = true
+				cmd.Process.Kill() //nolint:errcheck // it may have ended
+			}
+			if err != nil {
+				killed <- did
+				return
+			}
+		}
+	}()
+	err := cmd.Wait()
+	write.Close() //nolint:errcheck // always nil
+	did := <-killed
+	if err != nil && !did {
+		s.t.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, all.String())
+	}
+	return did
+}

@@ -1,0 +1,82 @@
+package lab
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"orrery.dev/orrery/internal/lab"
+)
+
+// TestOneHost creates a cluster on one host, runs a workload on it, applies again with nothing to do, and deletes it: the
+// host is as it was.
+func TestOneHost(t *testing.T) {
+	s := newSite(t, 1)
+	h := s.Host("host-1")
+	file := s.file(layout{Hosts: []*lab.Host{h}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	before := s.snapshot(h)
+
+	s.orrery("cluster", "preflight", "-f", file)
+	if d := lab.Diff(before, s.snapshot(h)); d != "" {
+		t.Errorf("preflight changed the host:\n%s", d)
+	}
+	planned := s.orrery("cluster", "plan", "-f", file)
+	if !strings.Contains(planned, "orrery-kubelet") {
+		t.Errorf("the plan does not name the unit of the kubelet:\n%s", planned)
+	}
+	if d := lab.Diff(before, s.snapshot(h)); d != "" {
+		t.Errorf("plan changed the host:\n%s", d)
+	}
+	s.orrery("cluster", "create", "-f", file, "--yes")
+	ready, err := readyNodes(t.Context(), s.client(nil))
+	if err != nil || len(ready) != 1 {
+		t.Fatalf("ready nodes %v: %v", ready, err)
+	}
+	s.serves(1)
+
+	applied := s.snapshot(h)
+	s.orrery("cluster", "apply", "-f", file, "--yes")
+	if d := filesOnly(lab.Diff(applied, s.snapshot(h))); d != "" {
+		t.Errorf("an apply with nothing to do changed the host:\n%s", d)
+	}
+	out := s.orrery("cluster", "plan", "-f", file)
+	if strings.Contains(out, "orrery-kubelet") {
+		t.Errorf("there is still something to do:\n%s", out)
+	}
+
+	// The power fails: after the boot everything comes back by itself.
+	h.Kill()
+	if err := h.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the node is ready after a loss of power", func(ctx context.Context) error {
+		_, err := s.client(nil).CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err
+	})
+
+	if out, err := s.try("cluster", "delete", "oak"); err == nil {
+		t.Errorf("delete did not ask:\n%s", out)
+	}
+	s.orrery("cluster", "delete", "oak", "--yes")
+	if d := lab.Diff(before, s.snapshot(h)); d != "" {
+		t.Errorf("the host is not as it was:\n%s", d)
+	}
+	if _, err := os.Stat(s.kubeconfig()); err == nil {
+		t.Error("the kubeconfig is left")
+	}
+}
+
+// filesOnly keeps of a difference what a running cluster does not change by itself.
+func filesOnly(diff string) string {
+	var kept []string
+	for line := range strings.Lines(diff) {
+		path := strings.Fields(line)[1]
+		for _, ours := range []string{"/etc/", "/opt/", "/usr/"} {
+			if strings.HasPrefix(path, ours) {
+				kept = append(kept, line)
+			}
+		}
+	}
+	return strings.Join(kept, "")
+}

@@ -1,0 +1,238 @@
+package lab
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"orrery.dev/orrery/internal/lab"
+)
+
+// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with the host and the way out,
+// and no host is changed.
+func TestRefusedOnHosts(t *testing.T) {
+	s := newSite(t, 2)
+	one, two := s.Host("host-1"), s.Host("host-2")
+	single := func() string {
+		return s.file(layout{Hosts: []*lab.Host{one}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	}
+	replace := func(file, old, with string) string {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(content), old) {
+			t.Fatalf("%q is not in the file", old)
+		}
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), old, with)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	key := "privateKeyPath: " + one.SSH().KeyFile
+	run := func(h *lab.Host, argv ...string) {
+		t.Helper()
+		if _, err := h.Run(t.Context(), argv...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const wrong = "not-the-password-of-anyone"
+	wrongDigest := filepath.Join(s.dir, "wrong.yaml")
+	if err := os.WriteFile(wrongDigest, []byte("digests:\n  kubelet/v1.36.3/amd64: sha256:"+strings.Repeat("0", 64)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	cases := map[string]struct {
+		file  func() string
+		args  []string
+		given func()
+		undo  func()
+		want  []string
+	}{
+		"Unreachable": {
+			file: func() string {
+				return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-2"}})
+			},
+			given: two.Kill,
+			undo: func() {
+				if err := two.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: []string{"host-2", "unreachable"},
+		},
+		"WrongPassword": {
+			file: func() string { return replace(single(), key, "user: operator\n      password: "+wrong) },
+			want: []string{"host-1", "operator", "password"},
+		},
+		"SudoRefused": {
+			file: func() string { return replace(single(), key, key+"\n      user: operator\n      sudoPassword: "+wrong) },
+			want: []string{"host-1", "operator", "sudo"},
+		},
+		"WrongArchitecture": {
+			file: func() string { return replace(single(), key, key+"\n      arch: arm64") },
+			want: []string{"host-1", "arm64", "amd64"},
+		},
+		"PortTaken": {
+			file:  single,
+			given: func() { run(one, "sh", "-c", "busybox httpd -p 6443 -h /tmp") },
+			undo:  func() { run(one, "pkill", "-f", "busybox httpd") },
+			want:  []string{"host-1", "6443"},
+		},
+		"NoSpace": {
+			file:  single,
+			given: func() { run(one, "mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", "/var/lib") },
+			undo:  func() { run(one, "umount", "/var/lib") },
+			want:  []string{"host-1", "/var/lib"},
+		},
+		"Leftovers": {
+			file: single,
+			given: func() {
+				run(one, "sh", "-c", "mkdir -p /etc/kubernetes/manifests && touch /etc/kubernetes/manifests/etcd.yaml")
+			},
+			undo: func() { run(one, "rm", "-r", "/etc/kubernetes") },
+			want: []string{"host-1", "/etc/kubernetes/manifests/etcd.yaml"},
+		},
+		"DigestMismatch": {
+			file: single,
+			args: []string{"--catalog", wrongDigest},
+			want: []string{"kubelet", strings.Repeat("0", 64)},
+		},
+		"UnknownVersion": {
+			file: func() string { return replace(single(), "v1.36.3", "v1.12.1") },
+			want: []string{"v1.12.1", "--catalog"},
+		},
+		"EvenEtcd": {
+			file: func() string { return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },
+			want: []string{"spec.provision.roleGroups", "2"},
+		},
+		"OverlappingNetworks": {
+			file: func() string {
+				return s.file(layout{
+					Hosts: []*lab.Host{one}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"},
+					Extra: "    network: {kubePodsCIDR: 10.96.0.0/12, kubeServiceCIDR: 10.100.0.0/16}\n",
+				})
+			},
+			want: []string{"spec.provision.network", "10.96.0.0/12", "10.100.0.0/16"},
+		},
+		"DuplicateAddress": {
+			file: func() string {
+				return replace(s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-2"}}), two.Address, one.Address)
+			},
+			want: []string{"spec.provision.hosts[1]", one.Address},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			file := c.file()
+			if c.given != nil {
+				c.given()
+			}
+			before := s.present()
+			out, err := s.try(append([]string{"cluster", "create", "-f", file, "--yes", "--attempts", "1"}, c.args...)...)
+			if err == nil {
+				t.Fatalf("it was not refused:\n%s", out)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("the message lacks %q:\n%s", want, out)
+				}
+			}
+			for h, snap := range before {
+				if d := lab.Diff(snap, s.snapshot(s.Host(h))); d != "" && name != "DigestMismatch" {
+					t.Errorf("host %s was changed:\n%s", h, d)
+				}
+			}
+			if c.undo != nil {
+				c.undo()
+			}
+			s.noSecrets(out, wrong)
+			if err := os.RemoveAll(s.state); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// present are snapshots of the hosts that are up.
+func (s *site) present() map[string]lab.Snapshot {
+	all := map[string]lab.Snapshot{}
+	for _, h := range s.Hosts() {
+		if h.PID() != 0 {
+			all[h.Name] = s.snapshot(h)
+		}
+	}
+	return all
+}
+
+// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and the kept spec are secret
+// themselves.
+func (s *site) noSecrets(out, secret string) {
+	s.t.Helper()
+	if strings.Contains(out, secret) {
+		s.t.Errorf("the output has a secret:\n%s", out)
+	}
+	err := filepath.WalkDir(s.state, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Base(path) == "state.json" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(content), secret) {
+			s.t.Errorf("%s has a secret", path)
+		}
+		return err
+	})
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Error(err)
+	}
+}
+
+// TestHostKeyChanged trusts a host's key when it is first seen, and refuses another one after that.
+func TestHostKeyChanged(t *testing.T) {
+	s := newSite(t, 1)
+	h := s.Host("host-1")
+	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	if out, err := s.try("cluster", "preflight", "-f", file, "--host-key-checking", "strict"); err == nil || !strings.Contains(out, "host-1") {
+		t.Errorf("a key that is not known is not refused: %v\n%s", err, out)
+	}
+	s.orrery("cluster", "preflight", "-f", file)
+	if err := h.RotateHostKey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.try("cluster", "create", "-f", file, "--yes")
+	if err == nil || !strings.Contains(out, "host-1") || !strings.Contains(out, "ssh-keygen") {
+		t.Errorf("a changed host key is not refused: %v\n%s", err, out)
+	}
+}
+
+// TestTwoRuns has two people create two clusters on one host: the second is told about the first.
+func TestTwoRuns(t *testing.T) {
+	s := newSite(t, 1)
+	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	if !s.killWhenItSays("host-1 etcd/", "cluster", "create", "-f", file, "--yes", "-v") {
+		t.Fatal("it was not killed")
+	}
+	other := *s
+	other.state = filepath.Join(s.dir, "other")
+	out, err := other.try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
+	if err == nil || !strings.Contains(out, "oak") || !strings.Contains(out, "host-1") {
+		t.Errorf("a second run on the same host: %v\n%s", err, out)
+	}
+	s.orrery("operation", "resume", "oak-1")
+	s.wantNodes("host-1")
+
+	// A downgrade is refused before anything is asked of the hosts.
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), "v1.36.3", "v1.35.4")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err = s.try("cluster", "apply", "-f", file, "--yes")
+	if err == nil || !strings.Contains(out, "spec.provision.kubernetes.version") {
+		t.Errorf("a downgrade: %v\n%s", err, out)
+	}
+}
