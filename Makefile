@@ -47,7 +47,7 @@ test: build lab ## Run every test, against real API servers and real hosts
 
 .PHONY: bench
 bench: build lab ## Measure the figures of docs/benchmarks.md
-	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/...
+	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/... ./internal/lifecycle ./test/lab
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

@@ -204,7 +204,7 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 		if err != nil {
 			return err
 		}
-		if err := agree(b.streams, question, changes, !creates); err != nil {
+		if err := agree(ctx, b.streams, question, changes, !creates); err != nil {
 			return err
 		}
 	}

@@ -64,7 +64,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			case !s.interactive():
 				return errNeedsYes
 			default:
-				if err := s.confirm(fmt.Sprintf("Drain %s, take them out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
+				if err := s.confirm(ctx, fmt.Sprintf("Drain %s, take them out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
 					return err
 				}
 			}
@@ -117,7 +117,7 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 				return errors.New("standard input is not a terminal, so the cluster's name cannot be typed: agree with --yes")
 			default:
 				question := fmt.Sprintf("Cluster %s on %s is undone, and its data are lost. Type its name to go on:", name, hostNames(namesOf(spec)))
-				if err := s.confirmName(question, name); err != nil {
+				if err := s.confirmName(ctx, question, name); err != nil {
 					return err
 				}
 			}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -20,20 +22,33 @@ func (s streams) interactive() bool {
 }
 
 // answer asks a question and returns the line that is typed.
-func (s streams) answer(question string) (string, error) {
+func (s streams) answer(ctx context.Context, question string) (string, error) {
 	if err := say(s.err, "%s ", question); err != nil {
 		return "", err
 	}
-	line, err := bufio.NewReader(s.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return "", err
+	type typed struct {
+		line string
+		err  error
 	}
-	return strings.TrimSpace(line), nil
+	done := make(chan typed, 1)
+	go func() { // it cannot be interrupted
+		line, err := bufio.NewReader(s.in).ReadString('\n')
+		done <- typed{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", errDeclined
+	case t := <-done:
+		if t.err != nil && !errors.Is(t.err, io.EOF) {
+			return "", fmt.Errorf("read the answer: %w", t.err)
+		}
+		return strings.TrimSpace(t.line), nil
+	}
 }
 
 // confirm asks a question that is to be answered with yes.
-func (s streams) confirm(question string) error {
-	answer, err := s.answer(question + " [y/N]")
+func (s streams) confirm(ctx context.Context, question string) error {
+	answer, err := s.answer(ctx, question+" [y/N]")
 	if err != nil {
 		return err
 	}
@@ -44,8 +59,8 @@ func (s streams) confirm(question string) error {
 }
 
 // confirmName asks for a name to be typed, before something that cannot be taken back.
-func (s streams) confirmName(question, name string) error {
-	answer, err := s.answer(question)
+func (s streams) confirmName(ctx context.Context, question, name string) error {
+	answer, err := s.answer(ctx, question)
 	if err != nil {
 		return err
 	}

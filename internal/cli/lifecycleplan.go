@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -144,7 +145,7 @@ func disturbs(changes *plan.Changes) bool {
 var errNeedsYes = errors.New("standard input is not a terminal, so nobody can be asked: agree with --yes")
 
 // agree shows what would be changed and asks whether that is wanted. Without a terminal what disturbs nothing goes on.
-func agree(s streams, question string, changes *plan.Changes, full bool) error {
+func agree(ctx context.Context, s streams, question string, changes *plan.Changes, full bool) error {
 	if len(changes.Items) == 0 {
 		return nil
 	}
@@ -155,7 +156,7 @@ func agree(s streams, question string, changes *plan.Changes, full bool) error {
 	}
 	switch {
 	case s.interactive():
-		return s.confirm(question)
+		return s.confirm(ctx, question)
 	case disturbs(changes):
 		return errNeedsYes
 	}

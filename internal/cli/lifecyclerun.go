@@ -72,10 +72,15 @@ func start(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Opera
 	if err := e.Store.Create(ctx, op); err != nil {
 		return err
 	}
+	return run(ctx, e, op, spec, "run the same command again")
+}
+
+// run runs an Operation, and says what to do if it fails.
+func run(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision, again string) error {
 	err := e.Run(ctx, op, spec)
 	if err == nil || errors.Is(err, lifecycle.ErrPaused) || errors.Is(err, lifecycle.ErrCanceled) {
 		return err
 	}
-	return fmt.Errorf("operation %s: %w\nCorrect what is wrong and run the same command again: what is done is not done twice. See %q for the steps",
-		op.Name, err, "orrery operation show "+op.Name)
+	return fmt.Errorf("operation %s: %w\nCorrect what is wrong and %s: what is done is not done twice. See %q for the steps",
+		op.Name, err, again, "orrery operation show "+op.Name)
 }

@@ -266,8 +266,8 @@ given.`,
 				return err
 			}
 			op.Spec.Paused = false
-			if err := e.Run(ctx, op, nil); err != nil {
-				return fmt.Errorf("operation %s: %w", op.Name, err)
+			if err := run(ctx, e, op, nil, "resume it again"); err != nil {
+				return err
 			}
 			return say(s.out, "operation %s has succeeded: %s of cluster %s\n", op.Name, op.Spec.Action, op.Spec.Cluster)
 		},

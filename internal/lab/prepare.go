@@ -42,7 +42,8 @@ const inittab = `::sysinit:/etc/rc.boot
 `
 
 const rcBoot = `#!/bin/sh
-# Starts the services of the host as sysvinit does.
+# Starts the services of the host as sysvinit does, with the path that services of systemd have.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for script in /etc/rc2.d/S*; do
   [ ! -x "$script" ] || "$script" start
 done

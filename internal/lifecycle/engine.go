@@ -405,10 +405,10 @@ func (r *run) fixEtcdBootstrap() {
 		switch _, ok := r.state.EtcdBootstrap[h]; {
 		case ok:
 		case fresh:
-			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: slices.Clone(hosts)}
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: plan.EtcdPeers(r.spec, hosts)}
 		default:
 			members = append(members, h)
-			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: slices.Clone(members), Join: true}
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: plan.EtcdPeers(r.spec, members), Join: true}
 		}
 	}
 }

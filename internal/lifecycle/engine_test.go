@@ -40,7 +40,7 @@ const version = "v1.36.3"
 
 // lab is an engine with simulated hosts and a real API server, which stands for that of the cluster.
 type lab struct {
-	t      *testing.T
+	t      testing.TB
 	engine *lifecycle.Engine
 	fleet  *hosttest.Fleet
 	store  lifecycle.Files
@@ -49,7 +49,7 @@ type lab struct {
 }
 
 // newLab has n hosts, of which the first are control planes.
-func newLab(t *testing.T, n, controlPlanes int) *lab {
+func newLab(t testing.TB, n, controlPlanes int) *lab {
 	t.Helper()
 	cfg := testenv.Config(0)
 	cs, err := kubernetes.NewForConfig(cfg)

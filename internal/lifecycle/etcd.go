@@ -193,15 +193,5 @@ func (r *run) memberLeaves(m *etcdserverpb.Member, leaving []string) bool {
 	return slices.Contains(leaving, r.memberHost(m))
 }
 
-// peerURL is the peer URL of a host of the spec, or of the spec that was applied last.
-func (r *run) peerURL(name string) string {
-	for _, spec := range []*clusterv1alpha1.Provision{r.spec, r.state.Applied} {
-		if spec == nil {
-			continue
-		}
-		if peer := plan.EtcdPeers(spec, []string{name})[name]; peer != "" {
-			return peer
-		}
-	}
-	return ""
-}
+// peerURL of the etcd of a host, as it first started.
+func (r *run) peerURL(name string) string { return r.state.EtcdBootstrap[name].Members[name] }

@@ -34,7 +34,7 @@ const patience = 3 * time.Minute
 type site struct {
 	*lab.Lab
 
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	state string
 	cache string
@@ -43,7 +43,7 @@ type site struct {
 // cache of release files, which the tests share as a machine would.
 var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), "bin", "lab-files") })
 
-func newSite(t *testing.T, hosts int) *site {
+func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
 	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts})
 	if err != nil {

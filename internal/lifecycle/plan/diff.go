@@ -237,7 +237,7 @@ func contentDiff(from, to Step) string {
 		return ""
 	}
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-		A: difflib.SplitLines(a), B: difflib.SplitLines(b), FromFile: from.Target(), ToFile: to.Target(), Context: 3,
+		A: slices.Collect(strings.Lines(a)), B: slices.Collect(strings.Lines(b)), FromFile: from.Target(), ToFile: to.Target(), Context: 3,
 	})
 	if err != nil { // it is written to memory
 		return ""

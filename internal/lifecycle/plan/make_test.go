@@ -147,8 +147,10 @@ func TestMakeRestartsAUnitWhenWhatItReadsChanges(t *testing.T) {
 			want:   []string{"node1 change artifact/kube-scheduler restart", "node1 change scheduler/unit restart"},
 		},
 		"ServingCertificate": {
-			change: func(in *plan.Input) { in.Keys["node1/apiserver"] = pki.KeyPair{Cert: []byte("other"), Key: []byte("other")} },
-			want:   []string{"node1 change apiserver/serving.crt reload", "node1 change apiserver/serving.key reload"},
+			change: func(in *plan.Input) {
+				in.Keys["node1/apiserver"] = pki.KeyPair{Cert: []byte("other"), Key: []byte("other")}
+			},
+			want: []string{"node1 change apiserver/serving.crt reload", "node1 change apiserver/serving.key reload"},
 		},
 		"Mirror": {
 			change: func(in *plan.Input) { in.Spec.Registry.RegistryMirrors = []string{"https://mirror.example.com"} },

@@ -83,7 +83,11 @@ func (c *Changes) Summary() string {
 			disturbs = append(disturbs, fmt.Sprintf("%d %s", n, d))
 		}
 	}
-	summary := fmt.Sprintf("%d hosts: %s.", len(hosts), strings.Join(done, ", "))
+	where := "1 host"
+	if len(hosts) > 1 {
+		where = fmt.Sprintf("%d hosts", len(hosts))
+	}
+	summary := fmt.Sprintf("%s: %s.", where, strings.Join(done, ", "))
 	if len(disturbs) == 0 {
 		return summary + " Nothing that runs is disturbed."
 	}

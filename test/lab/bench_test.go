@@ -1,0 +1,74 @@
+package lab
+
+import (
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/internal/lab"
+)
+
+// BenchmarkOneHost measures a create on one host from the command to the node being ready, with the release files on the
+// control machine, and to the end of the command.
+func BenchmarkOneHost(b *testing.B) {
+	for b.Loop() {
+		s := newSite(b, 1)
+		file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+		s.orrery("cluster", "plan", "-f", file) // fetches the checksums; the files are fetched by the first run of all
+		start := time.Now()
+		s.orrery("cluster", "create", "-f", file, "--yes")
+		b.ReportMetric(time.Since(start).Seconds(), "create-s")
+		op := s.operation("oak-1")
+		for _, step := range op.Status.Steps {
+			if step.Host == "cluster" && step.ID == "nodes/ready" {
+				b.ReportMetric(step.Finished.Sub(op.Status.Started.Time).Seconds(), "ready-s")
+			}
+		}
+	}
+}
+
+// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a quorum and the API
+// servers answer, and in all; and an apply with nothing to do.
+func BenchmarkFiveHosts(b *testing.B) {
+	for b.Loop() {
+		s := newSite(b, 5)
+		file := s.file(layout{
+			Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2", "host-3"}, Worker: []string{"host-4", "host-5"},
+		})
+		start := time.Now()
+		s.orrery("cluster", "create", "-f", file, "--yes")
+		b.ReportMetric(time.Since(start).Seconds(), "create-s")
+		op := s.operation("oak-1")
+		var staged, first, all time.Time
+		for _, step := range op.Status.Steps {
+			switch step.ID {
+			case "etcd/unit":
+				if staged.IsZero() || step.Started.Time.Before(staged) {
+					staged = step.Started.Time
+				}
+			case "apiserver/probe":
+				if first.IsZero() || step.Finished.Time.Before(first) {
+					first = step.Finished.Time
+				}
+				if step.Finished.Time.After(all) {
+					all = step.Finished.Time
+				}
+			}
+		}
+		b.ReportMetric(first.Sub(staged).Seconds(), "quorum-api-s")
+		b.ReportMetric(all.Sub(staged).Seconds(), "all-apis-s")
+		before := s.snapshots()
+		start = time.Now()
+		s.orrery("cluster", "apply", "-f", file, "--yes")
+		b.ReportMetric(time.Since(start).Seconds(), "noop-s")
+		for name, snap := range before {
+			if d := filesOnly(lab.Diff(snap, s.snapshot(s.Host(name)))); d != "" {
+				b.Errorf("host %s was changed:\n%s", name, d)
+			}
+		}
+		var trips int32
+		for _, h := range op.Status.Hosts {
+			trips = max(trips, h.RoundTrips)
+		}
+		b.ReportMetric(float64(trips), "trips/host")
+	}
+}
