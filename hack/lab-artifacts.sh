@@ -21,6 +21,9 @@ flannel=v0.28.4
 flannel_cni=v1.9.1-flannel1
 coredns=v1.14.7
 pause=(3.10.1 3.10.2)
+for program in runc nft iptables-nft busybox; do
+  command -v "$program" >/dev/null || { echo "lab: $program is missing: run hack/lab-packages.sh" >&2; exit 1; }
+done
 kubernetes=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' kube/go.mod)
 etcd=$(awk '$1 == "go.etcd.io/etcd/server/v3" { print $2; exit }' kube/go.mod)
 runc=v$(runc --version | sed -n 's/^runc version \([0-9.]*\).*/\1/p')

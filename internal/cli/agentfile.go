@@ -35,8 +35,7 @@ func findAgents(paths []string) (*agentFiles, error) {
 // archOf reads the architecture of an executable for Linux.
 func archOf(path string) (string, error) {
 	file, err := elf.Open(path)
-	var format *elf.FormatError
-	if errors.As(err, &format) {
+	if _, ok := errors.AsType[*elf.FormatError](err); ok {
 		return "", errors.New("is not an executable for Linux; give an orrery that was built for it")
 	}
 	if err != nil {

@@ -77,6 +77,9 @@ on with "orrery operation resume".`,
 			if state != nil && state.Applied != nil {
 				return fmt.Errorf("cluster %s is there already: change it with %q", c.Name, "orrery cluster apply -f "+b.file.path)
 			}
+			if err := keepsHosts(c, state); err != nil {
+				return err
+			}
 			op := b.operation(c.Name, lifecyclev1alpha1.ActionCreate)
 			return b.run(ctx, c, c.Spec.Provision, op, fmt.Sprintf("Build cluster %s?", c.Name))
 		},
@@ -166,14 +169,22 @@ func (b *build) isBuilt(name string, state *lifecycle.State) error {
 
 // keepsHosts refuses a file that lacks hosts of its cluster: a line that was lost is no order to take a host out.
 func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
-	if state == nil || state.Applied == nil {
-		return nil
-	}
 	there := namesOf(c.Spec.Provision)
-	lost := slices.DeleteFunc(namesOf(state.Applied), func(name string) bool { return slices.Contains(there, name) })
-	if len(lost) > 0 {
-		return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
-			hostNames(lost), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(lost, " "))
+	lost := func(spec *clusterv1alpha1.Provision) []string {
+		return slices.DeleteFunc(namesOf(spec), func(name string) bool { return slices.Contains(there, name) })
+	}
+	switch {
+	case state == nil:
+	case state.Applied != nil:
+		if names := lost(state.Applied); len(names) > 0 {
+			return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
+				hostNames(names), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(names, " "))
+		}
+	case state.Wanted != nil:
+		if names := lost(state.Wanted); len(names) > 0 {
+			return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo all of it with %q and begin anew",
+				hostNames(names), "orrery cluster delete "+c.Name)
+		}
 	}
 	return nil
 }

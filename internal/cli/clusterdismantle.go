@@ -149,6 +149,7 @@ func everything(name string, state *lifecycle.State) (*clusterv1alpha1.Provision
 	return spec, err
 }
 
+// unreachable says what to do about hosts that cannot be reached.
 func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	if forget {
 		return lifecyclev1alpha1.UnreachableForget
@@ -156,6 +157,7 @@ func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	return lifecyclev1alpha1.UnreachableRefuse
 }
 
+// namesOf the hosts of a spec.
 func namesOf(spec *clusterv1alpha1.Provision) []string {
 	names := make([]string, 0, len(spec.Hosts))
 	for _, h := range spec.Hosts {

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
 
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
@@ -45,7 +47,7 @@ func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, 
 
 // known names the clusters that are kept.
 func (f *stateFlags) known() []string {
-	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) //nolint:errcheck // the pattern is sound
+	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) // the pattern is sound
 	names := make([]string, 0, len(paths))
 	for _, path := range paths {
 		names = append(names, filepath.Base(filepath.Dir(path)))
@@ -118,6 +120,8 @@ func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine,
 	if err != nil {
 		return nil, err
 	}
+	// What client-go and kubectl's drain have to say is in the errors; their warnings would tear the progress apart.
+	klog.SetLogger(logr.Discard())
 	files := f.files()
 	return &lifecycle.Engine{
 		Cluster:      cluster,

@@ -72,7 +72,7 @@ func (p *runProgress) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.St
 	defer p.mu.Unlock()
 	p.steps[r.Host] = r.ID
 	if p.verbose {
-		p.line("%s %s %s%s", r.Host, r.ID, r.State, after(": ", r.Message))
+		p.linef("%s %s %s%s", r.Host, r.ID, r.State, after(": ", r.Message))
 	}
 }
 
@@ -101,18 +101,18 @@ func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 		}
 		switch was := last.State == lifecyclev1alpha1.StepRunning; {
 		case h.State == lifecyclev1alpha1.StepFailed:
-			p.line("%s %s failed: %s", h.Name, h.Stage, h.Message)
+			p.linef("%s %s failed: %s", h.Name, h.Stage, h.Message)
 		case was && last.Stage != h.Stage, was && !running && op.Status.Phase != lifecyclev1alpha1.PhasePaused:
-			p.line("%s %s done", h.Name, last.Stage)
+			p.linef("%s %s done", h.Name, last.Stage)
 		}
 		if running {
-			p.line("%s %s begins", h.Name, h.Stage)
+			p.linef("%s %s begins", h.Name, h.Stage)
 		}
 	}
 }
 
-// line prints one line.
-func (p *runProgress) line(format string, args ...any) {
+// linef prints one line.
+func (p *runProgress) linef(format string, args ...any) {
 	elapsed := time.Since(p.start).Round(time.Second)
 	fmt.Fprintf(p.w, "[%3s] %s\n", elapsed, fmt.Sprintf(format, args...)) //nolint:errcheck // progress is a courtesy
 }

@@ -81,6 +81,7 @@ Start with "orrery demo up".`,
 		newCluster(s),
 		newOperation(s),
 		newKubectl(s),
+		newNode(s),
 		newVersion(s),
 	)
 	return root

@@ -1,13 +1,20 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/config"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
 )
 
 func TestMain(m *testing.M) {
@@ -21,7 +28,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "built": built},
 		Setup: func(e *testscript.Env) error {
 			// No hub of this machine is found, nor a kubeconfig of this user.
 			e.Setenv("HOME", e.WorkDir)
@@ -49,4 +56,21 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if code != want {
 		ts.Fatalf("exit code %d, want %d", code, want)
 	}
+}
+
+// built makes the state of a cluster as if it had been built from a file, or, negated, as if that had been begun: built FILE.
+func built(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] built FILE")
+	}
+	read, err := config.Parse([]byte(ts.ReadFile(args[0])), ts.Getenv("WORK"))
+	ts.Check(err)
+	spec := read.Cluster.Spec.Provision
+	plan.Default(read.Cluster.Name, spec)
+	files := lifecycle.Files(filepath.Join(ts.Getenv("XDG_DATA_HOME"), "orrery", "clusters"))
+	state := &lifecycle.State{Cluster: read.Cluster.Name, Keys: pki.Bundle{}, Wanted: spec, Applied: spec}
+	if neg {
+		state.Applied = nil
+	}
+	ts.Check(files.Save(context.Background(), state))
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchy is a tree of cgroups that the machine has mounted: one for each controller with cgroup v1, one in all
-// with v2.
+// groupMount is where cgroups are mounted.
+const groupMount = "/sys/fs/cgroup"
+
+// hierarchy is a tree of cgroups that the machine has mounted: with cgroup v1 one for each controller, and often one
+// of v2 without controllers beside them; with v2 only that.
 type hierarchy struct {
-	Name    string // below /sys/fs/cgroup
+	Name    string // below /sys/fs/cgroup; empty if it is all there is
 	Options string // of its mount; empty with v2
-	Own     string // directory of the group that this process is in. The lab stays below it, within its limits.
+	// Own is the directory of the group that this process is in: the lab stays below it, within its limits. Where there
+	// is only v2 it is the nearest one above that can give its children controllers.
+	Own string
 }
 
 // joinedHierarchies reads from /proc which hierarchies there are and where this process is in them.
@@ -33,31 +39,21 @@ func joinedHierarchies() ([]hierarchy, error) {
 		return nil, err
 	}
 	defer mounts.Close() //nolint:errcheck // only read from
-	var v1, v2 []hierarchy
+	var all []hierarchy
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {
 		// 36 35 98:0 /root /mount/point options optional… - type source superoptions
 		before, after, _ := strings.Cut(lines.Text(), " - ")
 		mount, super := strings.Fields(before), strings.Fields(after)
-		if len(mount) < 6 || len(super) < 3 || !strings.HasPrefix(mount[4], "/sys/fs/cgroup") {
+		if len(mount) < 6 || len(super) < 3 || !strings.HasPrefix(mount[4], groupMount) {
 			continue
 		}
-		h := hierarchy{Name: filepath.Base(mount[4])}
+		h := hierarchy{Name: strings.TrimPrefix(strings.TrimPrefix(mount[4], groupMount), "/")}
 		switch super[0] {
 		case "cgroup":
-			for option := range strings.SplitSeq(super[2], ",") {
-				if option != "rw" && option != "xattr" && option != "clone_children" {
-					h.Options = strings.TrimPrefix(h.Options+","+option, ",")
-				}
-			}
-			v1 = append(v1, h)
+			h.Options = controllers(super[2])
 		case "cgroup2":
-			v2 = append(v2, h)
 		default:
 			continue
-		}
-		list := &v1
-		if super[0] == "cgroup2" {
-			list = &v2
 		}
 		path, ok := membership(string(memberships), h.Options)
 		if !ok {
@@ -67,23 +63,49 @@ func joinedHierarchies() ([]hierarchy, error) {
 		if err != nil {
 			return nil, err
 		}
-		(*list)[len(*list)-1].Own = filepath.Join(mount[4], inside)
+		h.Own = filepath.Join(mount[4], inside)
+		if h.Name == "" && h.Options == "" {
+			if h.Own, err = delegating(h.Own); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, h)
 	}
-	switch {
-	case len(v1) > 0: // a v2 tree beside it has no controllers
-		return slices.DeleteFunc(v1, func(h hierarchy) bool { return h.Options == "" }), nil
-	case len(v2) > 0:
-		return v2[:1], nil
-	default:
-		return nil, errors.New("no cgroups are mounted below /sys/fs/cgroup")
+	if len(all) == 0 {
+		return nil, errors.New("no cgroups are mounted below " + groupMount)
 	}
+	return all, nil
+}
+
+// controllers leaves of a mount's options those that say which hierarchy it is.
+func controllers(options string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(option string) bool {
+		return slices.Contains([]string{"rw", "ro", "none", "xattr", "clone_children", "noprefix"}, option)
+	}), ",")
+}
+
+// delegating returns the group, or the nearest above it, whose children have the controllers that a kubelet needs. With
+// v2 that cannot be a group that has processes, unless it is the root.
+func delegating(dir string) (string, error) {
+	for ; strings.HasPrefix(dir, groupMount); dir = filepath.Dir(dir) {
+		content, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+		if err != nil {
+			return "", err
+		}
+		given := strings.Fields(string(content))
+		if slices.Contains(given, "cpu") && slices.Contains(given, "memory") && slices.Contains(given, "pids") {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("find a cgroup for the hosts: none gives its children cpu, memory and pids: "+
+		"write +cpu +memory +pids to %s/cgroup.subtree_control", groupMount)
 }
 
 // membership finds the path for the controllers of a mount in lines of the form 4:cpu,cpuacct:/path.
 func membership(lines, options string) (string, bool) {
 	for line := range strings.Lines(lines) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) == 3 && (fields[1] == options || strings.TrimPrefix(options, "none,") == fields[1]) {
+		if len(fields) == 3 && fields[1] == options {
 			return fields[2], true
 		}
 	}
@@ -117,6 +139,25 @@ func (h *Host) makeGroups(ctx context.Context) error {
 			}
 			parent = dir
 		}
+		if g.Name == "" {
+			if err := delegate(filepath.Dir(parent)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// delegate gives the children of a group of v2 all controllers that it has.
+func delegate(dir string) error {
+	content, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for controller := range strings.FieldsSeq(string(content)) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0o644); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -129,11 +170,7 @@ func (h *Host) groupDir(g hierarchy) string {
 func (h *Host) groupLines() string {
 	lines := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
-		options := g.Options
-		if options == "" {
-			options = "-"
-		}
-		lines = append(lines, h.groupDir(g)+" "+g.Name+" "+options)
+		lines = append(lines, h.groupDir(g)+" "+cmp.Or(g.Name, "-")+" "+cmp.Or(g.Options, "-"))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -143,7 +180,7 @@ func (h *Host) processGroups() []string {
 	dirs := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
 		dir := h.groupDir(g)
-		if g.Options == "" {
+		if g.Name == "" {
 			dir = filepath.Join(dir, "init.scope")
 		}
 		dirs = append(dirs, dir)

@@ -23,7 +23,7 @@ import (
 // bootTime is what a host may take until it answers ssh.
 const bootTime = 30 * time.Second
 
-// hostScript is PID 1 of a host until it becomes an init.
+// hostScript is PID 1 of a host until it becomes an init system.
 //
 //go:embed host.sh
 var hostScript string
@@ -31,7 +31,8 @@ var hostScript string
 // Host is one Linux host of a lab. Its file system is that of the machine with a layer of its own over it; /var, /root,
 // /home, /tmp, /opt and /usr/local begin empty.
 //
-// Its PID 1 is busybox init. At boot it runs every /etc/rc2.d/S* with the argument start, in order, as sysvinit does.
+// Its PID 1 is busybox init, which at boot runs every /etc/rc2.d/S* with the argument start, in order, as sysvinit does;
+// or it is systemd, see Options.
 type Host struct {
 	Name    string
 	Address string
@@ -119,7 +120,8 @@ func (h *Host) PID() int {
 
 func (h *Host) up() bool { return h.PID() != 0 }
 
-// Run runs a program in the host as root and returns its output. It does not depend on ssh.
+// Run runs a program in the host as root and returns its standard output. It does not depend on ssh. What the program
+// leaves running stays in the host.
 func (h *Host) Run(ctx context.Context, argv ...string) (string, error) {
 	pid := h.PID()
 	if pid == 0 {
@@ -133,8 +135,11 @@ exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root
 	cmd.Env = append(os.Environ(), "LAB_PID="+strconv.Itoa(pid), "LAB_GROUPS="+strings.Join(h.processGroups(), "\n"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	// nsenter has a child in the host, which is to end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a daemon that it started may hold the output open
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return stdout.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
@@ -189,7 +194,7 @@ func (h *Host) boot(ctx context.Context) error {
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir, "LAB_NAME="+h.Name, "LAB_GATEWAY="+h.lab.network.gateway.String(),
 		"LAB_ADDRESS="+netip.PrefixFrom(h.address, h.lab.network.subnet.Bits()).String(),
-		"LAB_GROUPS="+h.groupLines())
+		"LAB_GROUPS="+h.groupLines(), "LAB_INIT="+h.lab.initCommand())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = wait, console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,

@@ -1,10 +1,12 @@
 #!/bin/sh
-# PID 1 of a lab host, until it becomes busybox init. It starts in new mount, PID, UTS, IPC and network namespaces.
+# PID 1 of a lab host, until it becomes an init system. It starts in new mount, PID, UTS, IPC and network namespaces.
 #
 #   LAB_DIR      what the host keeps (see host.go)
 #   LAB_NAME     its name
 #   LAB_ADDRESS  its address with prefix length, LAB_GATEWAY the machine's
-#   LAB_GROUPS   lines of: directory of the cgroup, name under /sys/fs/cgroup, mount options ("-" for cgroup v2)
+#   LAB_INIT     what to become in the end
+#   LAB_GROUPS   lines of: directory of the cgroup, name below /sys/fs/cgroup ("-" if it is all there is), mount
+#                options ("-" for cgroup v2)
 set -eu
 
 if [ "${1-}" != inside ]; then
@@ -48,7 +50,7 @@ ln -s /proc/self/fd "$root/dev/fd"
 for n in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${n%:*}" "$root/dev/${n#*:}"; done
 
 groups=$root/sys/fs/cgroup
-if [ "${LAB_GROUPS##* }" = - ]; then
+if [ "${LAB_GROUPS#* }" = "- -" ]; then
   mount -t cgroup2 cgroup2 "$groups"
   # Controllers can be given to children of a group only while no process is in the group itself.
   mkdir "$groups/init.scope"
@@ -58,7 +60,11 @@ else
   mount -t tmpfs -o mode=755 tmpfs "$groups"
   while read -r _ name options; do
     mkdir "$groups/$name"
-    mount -t cgroup -o "$options" cgroup "$groups/$name"
+    case $options in
+      -) mount -t cgroup2 cgroup2 "$groups/$name" ;;
+      name=*) mount -t cgroup -o "none,$options" cgroup "$groups/$name" ;;
+      *) mount -t cgroup -o "$options" cgroup "$groups/$name" ;;
+    esac
     case $name in *,*) for one in $(echo "$name" | tr , ' '); do ln -s "$name" "$groups/$one"; done ;; esac
   done <<END
 $LAB_GROUPS
@@ -69,7 +75,7 @@ fi
 # hosts would change the machine and each other. Most of those of the network are the host's own already.
 mkdir -m 755 "$root/run/lab"
 cd "$root"
-for file in vm/overcommit_memory vm/panic_on_oom vm/max_map_count vm/swappiness kernel/panic kernel/panic_on_oops \
+for file in vm/overcommit_memory vm/panic_on_oom vm/max_map_count vm/swappiness kernel/panic kernel/panic_on_oops kernel/core_pattern kernel/printk \
   kernel/pid_max kernel/keys/root_maxkeys kernel/keys/root_maxbytes fs/file-max fs/nr_open \
   fs/inotify/max_user_instances fs/inotify/max_user_watches fs/inotify/max_queued_events \
   net/netfilter/nf_conntrack_max /sys/module/nf_conntrack/parameters/hashsize kernel/random/boot_id; do
@@ -93,4 +99,4 @@ ip link set eth0 up
 ip route add default via "$LAB_GATEWAY"
 
 mkdir -p /run/sshd /run/lock
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin busybox init </dev/null
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin $LAB_INIT </dev/null

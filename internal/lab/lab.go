@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -35,11 +36,14 @@ type Options struct {
 	// Artifacts is the directory that hack/lab-artifacts.sh filled, which the mirror and the registry serve.
 	// By default it is bin/lab in the root of this module.
 	Artifacts string
+	// Systemd makes PID 1 of each host systemd, with sshd, the journal and D-Bus as its only units.
+	Systemd bool
 }
 
 // Lab is a set of hosts on a network of their own.
 type Lab struct {
 	dir     string
+	systemd bool
 	record  *os.File // held locked: as long as it is, the lab is alive
 	network *network
 	groups  []hierarchy
@@ -53,7 +57,7 @@ type Lab struct {
 
 // Start removes what dead labs left behind and starts a lab. Its hosts answer ssh when Start returns.
 func Start(ctx context.Context, o Options) (_ *Lab, err error) {
-	if err := checkMachine(); err != nil {
+	if err := checkMachine(o); err != nil {
 		return nil, err
 	}
 	if o.Artifacts == "" {
@@ -61,7 +65,7 @@ func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
-	l := &Lab{spawner: newSpawner()}
+	l := &Lab{spawner: newSpawner(), systemd: o.Systemd}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -209,12 +213,16 @@ var packages = map[string]string{
 }
 
 // checkMachine says what must be installed before a lab can start.
-func checkMachine() error {
+func checkMachine(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("start lab: namespaces with their own networks need root: run the tests as root")
 	}
+	needed := maps.Clone(packages)
+	if o.Systemd {
+		needed[systemd], needed["dbus-daemon"] = "systemd", "dbus"
+	}
 	var missing []string
-	for program, name := range packages {
+	for program, name := range needed {
 		if _, err := exec.LookPath(program); errors.Is(err, exec.ErrNotFound) && !slices.Contains(missing, name) {
 			missing = append(missing, name)
 		}

@@ -174,7 +174,7 @@ func TestHostIsBare(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if name == "CgroupRoot" && lab.groups[0].Options == "" {
+			if name == "CgroupRoot" && lab.groups[0].Name == "" {
 				c.want = "/init.scope"
 			}
 			if got := inHost(t, lab.Host("host-2"), c.script); got != c.want {

@@ -77,6 +77,11 @@ func (h *Host) prepare(ctx context.Context) error {
 	if err := h.hide(); err != nil {
 		return err
 	}
+	if h.lab.systemd {
+		if err := h.prepareSystemd(); err != nil {
+			return err
+		}
+	}
 	if err := h.writeFiles(); err != nil {
 		return err
 	}

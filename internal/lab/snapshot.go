@@ -44,9 +44,11 @@ func Diff(a, b Snapshot) string {
 	return out.String()
 }
 
-// noise matches what comes and goes by itself: sshd's and sudo's traces, locks that iptables makes and never removes,
-// and times of logins.
-var noise = regexp.MustCompile(`^(/run/(sshd.*|sudo|utmp|lock|xtables\.lock|lab)|/var/(lib/sudo|log/(lastlog|wtmp|btmp|auth\.log|faillog)))(/|$)`)
+// noise matches what comes and goes by itself: traces of sshd, sudo, systemd and logins, and locks that iptables makes
+// and never removes.
+var noise = regexp.MustCompile(`^(` +
+	`/run/(sshd.*|sudo|utmp|lock|xtables\.lock|lab|systemd|log|dbus)|` +
+	`/var/(lib/(sudo|systemd)|log/(lastlog|wtmp|btmp|auth\.log|faillog|journal)))(/|$)`)
 
 // Snapshot takes the state of the host, which must be up.
 func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
@@ -163,7 +165,8 @@ func (h *Host) mounts(_ context.Context, s Snapshot) error {
 	return lines.Err()
 }
 
-// networking takes links, routes and rules. Addresses of links that come and go are not part of it: a link is its name.
+// networking takes links, by name, routes and rules. Routes that the kernel makes for IPv6 within a link, once it has
+// found its address to be unique, are left out.
 func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	for kind, argv := range map[string][]string{
 		"link":  {"ip", "-brief", "link"},
@@ -177,7 +180,10 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 		for line := range strings.Lines(out) {
 			name := strings.TrimSpace(line)
 			if kind == "link" {
-				name = strings.Fields(name)[0]
+				name, _, _ = strings.Cut(strings.Fields(name)[0], "@")
+			}
+			if strings.Contains(name, "fe80::") || strings.Contains(name, "ff00::") {
+				continue
 			}
 			s[kind+" "+name] = ""
 		}
@@ -232,7 +238,7 @@ func (h *Host) cgroups(_ context.Context, s Snapshot) error {
 				return nil
 			}
 			if err == nil && entry.IsDir() && path != top {
-				s["cgroup "+g.Name+strings.TrimPrefix(path, top)] = ""
+				s["cgroup "+filepath.Join("/", g.Name, strings.TrimPrefix(path, top))] = ""
 			}
 			return err
 		})

@@ -29,7 +29,7 @@ func TestSnapshot(t *testing.T) {
 		"Rule":            {do: "nft add table ip x; nft add chain ip x y; nft add rule ip x y counter accept", undo: "nft delete table ip x", want: []string{"+ rule table ip x {", "+ rule table ip x chain y {", "+ rule table ip x chain y counter accept"}},
 		"IPTables":        {do: "iptables -N X; iptables -A X -j DROP", undo: "iptables -F X; iptables -X X; nft delete table ip filter", want: []string{"+ rule table ip filter {"}},
 		"Process":         {do: "sleep 4343 >/dev/null 2>&1 &", undo: "pkill -f 'sleep 434[3]'", want: []string{"+ process sleep 4343 1"}},
-		"Cgroup":          {do: "mkdir /sys/fs/cgroup/pids/x", undo: "rmdir /sys/fs/cgroup/pids/x", want: []string{"+ cgroup pids/x"}},
+		"Cgroup":          {do: "mkdir /sys/fs/cgroup/pids/x", undo: "rmdir /sys/fs/cgroup/pids/x", want: []string{"+ cgroup /pids/x"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

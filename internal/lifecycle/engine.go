@@ -352,7 +352,7 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 		if err != nil {
 			return in, err
 		}
-		in.Images[name] = image
+		in.Images[name] = addon.Rewrite(image, r.spec.Registry)
 	}
 	if x := r.spec.Etcd.External; x != nil {
 		keys, err := r.ExternalEtcd(ctx, *x)

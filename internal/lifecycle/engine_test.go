@@ -88,7 +88,7 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 		RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{
 			clusterv1alpha1.RoleControlPlane: {fmt.Sprintf("h-[1:%d]", controlPlanes)},
 		},
-		Network: clusterv1alpha1.Network{KubePodsCIDR: "10.128.0.0/14"},
+		Network: clusterv1alpha1.Network{KubePodsCIDR: "10.128.0.0/14", KubeServiceCIDR: "10.96.0.0/16"},
 	}
 	if n > controlPlanes {
 		l.spec.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{fmt.Sprintf("h-[%d:%d]", controlPlanes+1, n)}
@@ -307,6 +307,7 @@ func TestCreateApplyDelete(t *testing.T) {
 	}
 	for name, tree := range l.trees() {
 		delete(tree, "")
+		delete(tree, "/opt")
 		for path := range tree {
 			t.Errorf("host %s: %s is left", name, path)
 		}

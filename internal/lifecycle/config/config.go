@@ -108,7 +108,7 @@ func documents(content []byte) ([]document, error) {
 	number := 0
 	for line := range bytes.Lines(content) {
 		number++
-		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && bytes.IndexAny(append(rest[:len(rest):len(rest)], '\n'), " \t\r\n") == 0 {
+		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0) {
 			if err := add(); err != nil {
 				return nil, err
 			}

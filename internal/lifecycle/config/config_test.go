@@ -53,8 +53,8 @@ func TestParseOurs(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	cases := map[string]struct{ content, want string }{
 		"UnknownField": {
-			strings.Replace(ours, "      address:", "      adress:", 1),
-			`line 11: unknown field "spec.provision.hosts[0].adress"`,
+			strings.Replace(ours, "      address:", "      host:", 1),
+			`line 11: unknown field "spec.provision.hosts[0].host"`,
 		},
 		"UnknownFieldsOfTheCluster": {
 			strings.Replace(ours, "  provision:", "  speed: 1\n  provision:\n    nodes: []", 1),

@@ -36,7 +36,7 @@ func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, er
 	s := newSheet(name, release(version.GitVersion))
 	s.Live = true
 	s.Origin = "It describes a cluster that runs, so that another can be built like it."
-	s.note("How to log in to the hosts is not known: fill in user, and password or privateKeyPath.")
+	s.notef("How to log in to the hosts is not known: fill in user, and password or privateKeyPath.")
 	l := &live{Interface: client, sheet: s}
 	for _, step := range []func(context.Context) error{l.nodes, l.kubeadm, l.proxy, l.plugin, l.endpoint, l.services, l.domain} {
 		if err := step(ctx); err != nil {
@@ -44,7 +44,7 @@ func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, er
 		}
 	}
 	if l.podsKnown = l.podsKnown || l.podsFromNodes(); !l.podsKnown {
-		s.note("The pods' network is not known: network.kubePodsCIDR is the default.")
+		s.notef("The pods' network is not known: network.kubePodsCIDR is the default.")
 	}
 	return s.render()
 }
@@ -59,7 +59,7 @@ type live struct {
 	podsKnown, servicesKnown, dnsKnown bool
 }
 
-func (s *sheet) note(format string, args ...any) {
+func (s *sheet) notef(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -99,7 +99,7 @@ func (l *live) nodes(ctx context.Context) error {
 			}
 		} else {
 			host.Address = n.Name
-			l.note("Node %s tells no internal address: fill in its address.", n.Name)
+			l.notef("Node %s tells no internal address: fill in its address.", n.Name)
 		}
 		l.Hosts = append(l.Hosts, host)
 		_, plane := n.Labels[labelControlPlane]
@@ -115,7 +115,7 @@ func (l *live) nodes(ctx context.Context) error {
 		}
 	}
 	if len(l.ControlPlanes) == 0 {
-		l.note("No node is labelled %s: fill in roleGroups.control-plane.", labelControlPlane)
+		l.notef("No node is labelled %s: fill in roleGroups.control-plane.", labelControlPlane)
 	}
 	return nil
 }
@@ -173,8 +173,8 @@ func (l *live) kubeadm(ctx context.Context) error {
 		} `json:"etcd"`
 	}
 	if err := yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &conf); err != nil {
-		l.note("ConfigMap kube-system/kubeadm-config is not understood, and was left out.")
-		return nil
+		l.notef("ConfigMap kube-system/kubeadm-config is not understood, and was left out.")
+		return nil //nolint:nilerr // the note is what the reader needs
 	}
 	l.isKubeadm = true
 	if n := conf.Networking; n.DNSDomain != "" {
@@ -217,7 +217,7 @@ func (l *live) reachedAt(endpoint string) {
 	case host == "" || isNode:
 	case err == nil:
 		l.Address = host
-		l.note("The API servers are reached at %s: if no load balancer of yours is there, remove controlPlaneEndpoint.address.", host)
+		l.notef("The API servers are reached at %s: if no load balancer of yours is there, remove controlPlaneEndpoint.address.", host)
 	default:
 		l.Domain = host
 	}
@@ -240,7 +240,7 @@ func (l *live) etcdAt(endpoints []string) {
 		return
 	}
 	l.ExternalEtcd = endpoints
-	l.note("etcd is external: fill in etcd.external.caFile, certFile and keyFile.")
+	l.notef("etcd is external: fill in etcd.external.caFile, certFile and keyFile.")
 }
 
 func (l *live) proxy(ctx context.Context) error {
@@ -257,8 +257,8 @@ func (l *live) proxy(ctx context.Context) error {
 		ClusterCIDR string `json:"clusterCIDR"`
 	}
 	if err := yaml.Unmarshal([]byte(data["config.conf"]), &conf); err != nil {
-		l.note("ConfigMap kube-system/kube-proxy is not understood, and was left out.")
-		return nil
+		l.notef("ConfigMap kube-system/kube-proxy is not understood, and was left out.")
+		return nil //nolint:nilerr // the note is what the reader needs
 	}
 	l.ProxyMode = cmp.Or(conf.Mode, "iptables")
 	if conf.ClusterCIDR != "" && !l.podsKnown {
@@ -283,7 +283,7 @@ func (l *live) plugin(ctx context.Context) error {
 			return nil
 		}
 	}
-	l.note("The network plugin is not known: network.plugin is the default.")
+	l.notef("The network plugin is not known: network.plugin is the default.")
 	return nil
 }
 
@@ -318,7 +318,7 @@ func (l *live) services(ctx context.Context) error {
 	if err := optional(err, "Service default/kubernetes"); err != nil {
 		return err
 	}
-	l.note("The Services' network has %s; its size is not known: network.kubeServiceCIDR is the default.",
+	l.notef("The Services' network has %s; its size is not known: network.kubeServiceCIDR is the default.",
 		cmp.Or(service.Spec.ClusterIP, "an address that is not shown"))
 	return nil
 }
@@ -337,7 +337,7 @@ func (l *live) domain(ctx context.Context) error {
 		l.DNSDomain = strings.TrimSuffix(match[1], ".")
 		return nil
 	}
-	l.note("The DNS domain is not known: kubernetes.dnsDomain is the default.")
+	l.notef("The DNS domain is not known: kubernetes.dnsDomain is the default.")
 	return nil
 }
 
@@ -371,6 +371,6 @@ func (l *live) podsFromNodes() bool {
 		texts[i] = n.String()
 	}
 	l.Pods = strings.Join(texts, ",")
-	l.note("The pods' network has the parts of all nodes, but may be larger: check network.kubePodsCIDR.")
+	l.notef("The pods' network has the parts of all nodes, but may be larger: check network.kubePodsCIDR.")
 	return true
 }

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/config"
@@ -119,7 +118,7 @@ func TestFromCluster(t *testing.T) {
 		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](port)}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(port))}},
 	}
 	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -67,5 +67,6 @@ func unset(v reflect.Value, missing map[string]bool) {
 			}
 			unset(v.Field(i), missing)
 		}
+	default:
 	}
 }

@@ -129,7 +129,7 @@ func altered(t *testing.T, preparation, agent string, argv ...string) plan.Facts
 	t.Helper()
 	setup := filepath.Join(t.TempDir(), "setup")
 	content := `set -eu
-for dir in /var/lib /run /etc; do mount -t tmpfs tmpfs $dir; done
+for dir in /var/lib /run /etc; do mount -t tmpfs empty $dir; done
 ` + preparation + `
 exec "$@"
 `
@@ -205,7 +205,7 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 			wantFields: []string{"Leftovers"},
 		},
 		"Ours": {
-			prepare: `mkdir -p /etc/kubernetes/pki /var/lib/orrery/node/blobs/sha256; touch /var/lib/orrery/node/blobs/sha256/` + blob + ` /var/lib/orrery/node/blobs/sha256/incoming`,
+			prepare: `mkdir -p /etc/kubernetes/pki /var/lib/orrery/node/blobs/sha256; touch /var/lib/orrery/node/blobs/sha256/` + blob + ` /var/lib/orrery/node/blobs/sha256/incoming /var/lib/orrery/node/blobs/sha256/` + blob + `.part`,
 			agent: write(`[ "$*" = "node observe" ] && echo a warning >&2 && printf '{"cluster": "alpha",\n"clusterID": "c1",
 "steps": [{"id": "kubelet/unit", "hash": "abc", "complete": true}]}'`),
 			want: plan.Facts{

@@ -62,7 +62,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		f.SysctlsReadOnly = append(f.SysctlsReadOnly, strings.ReplaceAll(key, "/", "."))
 	}
 	for _, blob := range a["blob"] {
-		if d := digest(blob); d != "" {
+		if d := digest(blob); d == "sha256:"+blob { // and not one that is arriving
 			f.Blobs = append(f.Blobs, d)
 		}
 	}

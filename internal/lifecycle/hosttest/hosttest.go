@@ -48,8 +48,8 @@ type Fleet struct {
 	sent     map[string]int // digest → how often it came from the engine
 }
 
-// Address of the n-th host: one of loopback, so that hosts can fetch from each other.
-func Address(n int) string { return fmt.Sprintf("127.%d.%d.1", 77+n/250, n%250+1) }
+// Address of the n-th host. Nothing listens there: what hosts serve to each other goes over loopback.
+func Address(n int) string { return fmt.Sprintf("10.77.%d.%d", n/250, n%250+1) }
 
 // Hosts are n hosts for a spec, named h-1, h-2 and so on.
 func Hosts(n int) []clusterv1alpha1.Host {
@@ -116,7 +116,7 @@ func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(f.Root(t.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(f.Root(t.Name), "opt"), 0o755); err != nil { // as every host has
 		return nil, fmt.Errorf("host %s: %w", t.Name, err)
 	}
 	return &conn{fleet: f, name: t.Name, address: t.Address}, nil
@@ -181,7 +181,7 @@ func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, 
 		return "agent", func(ctx context.Context, stdin io.Reader, _ io.Writer) error { return c.fetch(ctx, argv[4:], stdin) }
 	case argv[0] == node.AgentPath && argv[2] == "serve":
 		return "serve", func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-			return c.node().Serve(ctx, stdin, net.JoinHostPort(c.address, "0"), stdout)
+			return c.node().Serve(ctx, stdin, loopback("0"), stdout)
 		}
 	case argv[0] == node.AgentPath && argv[2] == "apply":
 		return "apply", c.apply
@@ -207,7 +207,7 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 		"os-release": "ID=debian", "arch": "x86_64", "kernel": "6.1.0", "cpus": "2", "cgroup": "2",
 		"controllers": "cpuset cpu io memory hugetlb pids", "memory": "MemTotal:        8388608 kB",
 		"df": "/dev/vda1 104857600 1048576 103809024 1% /", "oom-score-adj": "yes",
-		"mtu\teth0": "1500", "address": fmt.Sprintf("2: eth0    inet %s/8 scope global eth0", c.address),
+		"mtu\teth0": "1500", "address": fmt.Sprintf("2: eth0    inet %s/16 scope global eth0", c.address),
 	}
 	for key, value := range c.fleet.Facts[c.name] {
 		values[key] = value
@@ -264,7 +264,7 @@ func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error 
 		return fmt.Errorf("host %s: %w", c.name, err)
 	}
 	var dialer net.Dialer
-	peer, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(args[2], args[3]))
+	peer, err := dialer.DialContext(ctx, "tcp", loopback(args[3]))
 	if err != nil {
 		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
 	}
@@ -293,6 +293,8 @@ func (c *conn) place(path, digest string, content io.Reader) error {
 	return nil
 }
 
+func loopback(port string) string { return net.JoinHostPort("127.0.0.1", port) }
+
 // apply has the agent do a request.
 func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
@@ -307,6 +309,19 @@ func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) err
 	for _, s := range req.Streams {
 		c.fleet.copied(s.Digest)
 	}
+	for i := range req.Fetches {
+		for j, source := range req.Fetches[i].Sources {
+			_, port, err := net.SplitHostPort(source)
+			if err != nil {
+				return fmt.Errorf("host %s: %w", c.name, err)
+			}
+			req.Fetches[i].Sources[j] = loopback(port)
+		}
+	}
+	if line, err = json.Marshal(req); err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	line = append(line, '\n')
 	var said bytes.Buffer
 	if err := c.node().Apply(ctx, io.MultiReader(bytes.NewReader(line), in), io.MultiWriter(stdout, &said)); err != nil {
 		return err

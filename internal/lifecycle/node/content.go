@@ -144,7 +144,7 @@ func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
 	}
 	errs := []error{errors.New("no host has it")}
 	for _, source := range f.Sources {
-		err := a.node.store(f.Digest, func(w io.Writer) error { return Fetch(ctx, source, f.Token, f.Digest, w) })
+		err := a.node.store(f.Digest, func(w io.Writer) error { return fetchBlob(ctx, source, f.Token, f.Digest, w) })
 		if err == nil {
 			return nil
 		}

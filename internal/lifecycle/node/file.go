@@ -18,7 +18,9 @@ func (f file) observe(_ context.Context, s *session, _ *record) (string, error) 
 	return s.differs(f.Path, f.Mode, f.Content)
 }
 
-func (f file) capture(_ context.Context, s *session, r *record) error { return s.capturePath(r, f.Path) }
+func (f file) capture(_ context.Context, s *session, r *record) error {
+	return s.capturePath(r, f.Path)
+}
 
 func (f file) apply(ctx context.Context, s *session, r *record) error {
 	if err := s.keepPaths(r, f.Path); err != nil {

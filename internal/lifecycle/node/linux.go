@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"orrery.dev/orrery/internal/process"
 )
 
 // Linux is the System of the host that this process runs on.
@@ -32,12 +30,11 @@ const (
 
 // Run implements System. The program is killed, with all that it started, when ctx ends.
 func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, error) {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd := exec.CommandContext(ctx, program(argv[0]), argv[1:]...)
 	var stdout, both bytes.Buffer
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = &stdout, &both
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive",
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "PATH="+strings.Join(programDirs, ":"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = killWait
@@ -54,6 +51,22 @@ func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, e
 	}
 	return stdout.String(), fmt.Errorf("%s: %w: %s", argv[0], err, said)
 }
+
+// programDirs are where programs are found: sessions of users other than root often lack half of them.
+var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// program is the path of a program, or its name where it is not found.
+func program(name string) string {
+	for _, dir := range programDirs {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && !strings.Contains(name, "/") {
+			return path
+		}
+	}
+	return name
+}
+
+// has says whether the host has a program.
+func has(name string) bool { return program(name) != name }
 
 // sysctlPath turns dots into slashes; a key whose first separator is a slash is a path already.
 func (l *Linux) sysctlPath(key string) string {

@@ -8,6 +8,7 @@
 package node
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"time"
@@ -39,10 +40,11 @@ type Node struct {
 }
 
 // New returns the host that this process runs on. Root is empty but for tests.
-func New(root string, run unit.Runner) *Node {
-	n := &Node{Root: root, System: &Linux{Root: root}, Now: time.Now}
+func New(root string) *Node {
+	system := &Linux{Root: root}
+	n := &Node{Root: root, System: system, Now: time.Now}
 	if _, err := os.Stat(n.path("/run/systemd/system")); err == nil {
-		n.Units = unit.NewSystemd(root, run)
+		n.Units = unit.NewSystemd(root, func(ctx context.Context, argv []string) (string, error) { return system.Run(ctx, argv, "") })
 	} else {
 		n.Units = unit.NewSupervisor(root)
 	}

@@ -115,8 +115,8 @@ func (n *Node) answer(conn net.Conn, token string, agent func() string) {
 	}
 }
 
-// Fetch gets content from a host that serves it, and checks it.
-func Fetch(ctx context.Context, source, token, digest string, w io.Writer) error {
+// fetchBlob gets content from a host that serves it, and checks it.
+func fetchBlob(ctx context.Context, source, token, digest string, w io.Writer) error {
 	dialer := net.Dialer{Timeout: stall / 3}
 	conn, err := dialer.DialContext(ctx, "tcp", source)
 	if err != nil {

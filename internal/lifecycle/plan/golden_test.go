@@ -88,7 +88,8 @@ system:
 		"rpm": {spec: with("system: {debs: [nfs-common], rpms: [nfs-utils]}"), facts: func(f *plan.Facts) {
 			f.OS, f.OSLike, f.Tools = "rocky", []string{"rhel", "centos", "fedora"}, []string{"dnf", "yum"}
 		}},
-		"ipvs": {spec: strings.Replace(oneHost, "version: v1.36.3", "version: v1.36.3, proxyMode: ipvs, masqueradeAll: true", 1)},
+		"ipvs":     {spec: strings.Replace(oneHost, "version: v1.36.3", "version: v1.36.3, proxyMode: ipvs, masqueradeAll: true", 1)},
+		"iptables": {spec: strings.Replace(oneHost, "version: v1.36.3", "version: v1.36.3, proxyMode: iptables", 1)},
 		"no-kube-proxy": {spec: strings.Replace(with("network: {plugin: cilium}\nsystem: {configureOS: Skip}"),
 			"version: v1.36.3", "version: v1.36.3, disableKubeProxy: true", 1)},
 		"settings": {spec: `

@@ -87,7 +87,7 @@ func (m member) node() Node {
 	return Node{Labels: labels, Dedicated: m.dedicated()}
 }
 
-func (m *maker) lack(format string, args ...any) {
+func (m *maker) lackf(format string, args ...any) {
 	m.missing = append(m.missing, fmt.Errorf(format, args...))
 }
 
@@ -95,7 +95,7 @@ func (m *maker) lack(format string, args ...any) {
 func (m *maker) pair(name string) pki.KeyPair {
 	pair, ok := m.in.Keys[name]
 	if !ok {
-		m.lack("the keys of cluster %s have no %s", m.name, name)
+		m.lackf("the keys of cluster %s have no %s", m.name, name)
 	}
 	return pair
 }
@@ -107,12 +107,12 @@ func (h *hostMaker) leaf(name string) pki.KeyPair { return h.pair(leafName(h.mem
 func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
 	file, ok := h.file(name)
 	if !ok {
-		h.lack("the files for %s have no %s, which host %s needs", h.facts.Arch, name, h.Name)
+		h.lackf("the files for %s have no %s, which host %s needs", h.facts.Arch, name, h.Name)
 		return Step{}
 	}
 	digest := h.in.Digests[file.Key()]
 	if digest == "" {
-		h.lack("the digest of %s is not known", file.Key())
+		h.lackf("the digest of %s is not known", file.Key())
 	}
 	blob := h.blobs[digest]
 	if blob == nil {
@@ -127,12 +127,12 @@ func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
 	return Step{ID: "artifact/" + name, Disruption: d, Artifact: &Artifact{Blob: digest, Archive: file.Archive, Files: files, Mode: "0755"}}
 }
 
-func (m *hostMaker) file(name string) (catalog.File, bool) {
-	i := slices.IndexFunc(m.in.Files[m.facts.Arch], func(f catalog.File) bool { return f.Name == name })
+func (h *hostMaker) file(name string) (catalog.File, bool) {
+	i := slices.IndexFunc(h.in.Files[h.facts.Arch], func(f catalog.File) bool { return f.Name == name })
 	if i < 0 {
 		return catalog.File{}, false
 	}
-	return m.in.Files[m.facts.Arch][i], true
+	return h.in.Files[h.facts.Arch][i], true
 }
 
 // kubeconfig is a file with the credentials of a leaf of the host.

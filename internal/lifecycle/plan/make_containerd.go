@@ -32,7 +32,7 @@ func (h *hostMaker) containerd() []Step {
 func (h *hostMaker) containerdConfig() string {
 	image, ok := h.in.Images[imagePause]
 	if !ok {
-		h.lack("the reference of image %s is not known", imagePause)
+		h.lackf("the reference of image %s is not known", imagePause)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "version = 3\n")

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,15 +147,13 @@ func (h *hostMaker) controllerManager() []Step {
 func (h *hostMaker) controllerManagerCommand() []string {
 	k := h.spec.Kubernetes
 	f := h.delegated("controller-manager")
-	for name, value := range (flags{
+	maps.Copy(f, flags{
 		"allocate-node-cidrs": "true", "cluster-cidr": join(h.pods), "service-cluster-ip-range": join(h.services),
 		"cluster-name": k.ClusterName, "controllers": "*", "use-service-account-credentials": "true",
 		"root-ca-file": caFile, "service-account-private-key-file": pkiDir + "/sa.key",
 		"cluster-signing-cert-file": caFile, "cluster-signing-key-file": pkiDir + "/ca.key",
 		"client-ca-file": caFile, "requestheader-client-ca-file": pkiDir + "/front-proxy-ca.crt",
-	}) {
-		f[name] = value
-	}
+	})
 	four, six := strconv.Itoa(int(k.NodeCidrMaskSize)), strconv.Itoa(int(k.NodeCidrMaskSizeIPv6))
 	switch {
 	case len(h.pods) > 1:

@@ -86,6 +86,9 @@ func (h *hostMaker) sysctls() Step {
 	if slices.ContainsFunc(h.ips, func(a netip.Addr) bool { return !a.Is4() }) {
 		values["net.ipv6.conf.all.forwarding"] = "1"
 	}
+	if !h.spec.Kubernetes.DisableKubeProxy && h.spec.Kubernetes.ProxyMode == modeIPTables {
+		values["net.ipv4.conf.all.route_localnet"] = "1"
+	}
 	for _, name := range h.facts.SysctlsReadOnly {
 		delete(values, name)
 	}
@@ -156,7 +159,7 @@ func (h *hostMaker) sweep() Step {
 		}, plugin.tables),
 		IPTablesPrefixes:  slices.Concat([]string{"KUBE-", "CNI-"}, plugin.chains),
 		Cgroups:           []string{"kubepods", "kubepods.slice", "k8s.io"},
-		Paths:             slices.Concat([]string{"/run/containerd", "/var/lib/cni", "/run/xtables.lock"}, plugin.paths),
+		Paths:             slices.Concat([]string{"/run/containerd", "/run/nri", "/opt/containerd", "/var/lib/cni", "/run/xtables.lock"}, plugin.paths),
 		NetworkNamespaces: "cni-",
 	}}
 }

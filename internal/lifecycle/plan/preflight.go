@@ -94,7 +94,7 @@ func Preflight(in Input) []Finding {
 			}
 			continue
 		}
-		s.error(CheckCluster, fmt.Sprintf("the host belongs to another cluster, %s", s.Applied.Cluster),
+		s.error(CheckCluster, "the host belongs to another cluster, "+s.Applied.Cluster,
 			fmt.Sprintf("remove it there: orrery cluster delete-node %s, or orrery cluster delete, of cluster %s", h.Name, s.Applied.Cluster))
 	}
 	return s.findings
@@ -157,10 +157,10 @@ func (s *survey) agent() {
 
 func (s *survey) architecture() {
 	switch {
-	case s.Facts.Arch != "amd64" && s.Facts.Arch != "arm64":
-		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s", s.Facts.Arch), "use a host with amd64 or arm64")
-	case s.Host.Arch != "" && s.Host.Arch != s.Facts.Arch:
-		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s, and hosts[].arch says %s", s.Facts.Arch, s.Host.Arch),
+	case s.Arch != "amd64" && s.Arch != "arm64":
+		s.error(CheckArchitecture, "the architecture is "+s.Arch, "use a host with amd64 or arm64")
+	case s.Host.Arch != "" && s.Host.Arch != s.Arch:
+		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s, and hosts[].arch says %s", s.Arch, s.Host.Arch),
 			"correct hosts[].arch or leave it out")
 	}
 }
@@ -315,43 +315,7 @@ func (s *survey) leftovers() {
 	}
 }
 
-// port is one that a component listens on.
-type port struct {
-	number  int32
-	process string
-	// field of the spec that changes it, if one does.
-	field string
-}
-
-func (s *survey) listens() []port {
-	var ports []port
-	if s.has(clusterv1alpha1.RoleEtcd) && s.managed() {
-		ports = append(
-			ports,
-			port{s.spec.Etcd.Port, "etcd", "etcd.port"},
-			port{s.spec.Etcd.PeerPort, "etcd", "etcd.peerPort"},
-			port{portEtcdMetrics, "etcd", ""},
-		)
-	}
-	if s.has(clusterv1alpha1.RoleControlPlane) {
-		ports = append(
-			ports,
-			port{s.spec.ControlPlaneEndpoint.Port, "kube-apiserver", "controlPlaneEndpoint.port"},
-			port{portControllerManager, "kube-controller-manager", ""},
-			port{portScheduler, "kube-scheduler", ""},
-		)
-	}
-	if s.isNode() {
-		ports = append(ports, port{portKubelet, "kubelet", ""}, port{portKubeletHealth, "kubelet", ""})
-		if s.spec.ControlPlaneEndpoint.Address == "" {
-			ports = append(ports, port{portLoadBalancer, "orrery", ""})
-		}
-	}
-	if s.runsProxy() {
-		ports = append(ports, port{portProxyMetrics, "kube-proxy", ""}, port{portProxyHealth, "kube-proxy", ""})
-	}
-	return ports
-}
+func (s *survey) listens() []port { return portsOf(s.spec, s.member.roles) }
 
 func (s *survey) ports() {
 	for _, p := range s.listens() {

@@ -220,3 +220,28 @@ func TestPreflightMessages(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+func TestPackageManager(t *testing.T) {
+	cases := map[string]struct {
+		facts plan.Facts
+		want  string
+	}{
+		"Ubuntu":         {plan.Facts{OS: "ubuntu", OSLike: []string{"debian"}, Tools: []string{"apt-get", "dnf"}}, "apt"},
+		"Rocky":          {plan.Facts{OS: "rocky", Tools: []string{"dnf", "yum"}}, "dnf"},
+		"OldCentOS":      {plan.Facts{OS: "centos", Tools: []string{"yum"}}, "yum"},
+		"OpenEuler":      {plan.Facts{OS: "openEuler", Tools: []string{"dnf"}}, "dnf"},
+		"KylinServer":    {plan.Facts{OS: "kylin", Tools: []string{"dnf", "yum"}}, "dnf"},
+		"KylinDesktop":   {plan.Facts{OS: "kylin", Tools: []string{"apt-get"}}, "apt"},
+		"SUSE":           {plan.Facts{OS: "sles", Tools: []string{"zypper"}}, "zypper"},
+		"LikeSUSE":       {plan.Facts{OS: "geeko", OSLike: []string{"suse"}, Tools: []string{"apt-get", "zypper"}}, "zypper"},
+		"UnknownWithDNF": {plan.Facts{OS: "mariner", Tools: []string{"dnf"}}, "dnf"},
+		"None":           {plan.Facts{OS: "debian"}, ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := plan.PackageManager(tc.facts); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

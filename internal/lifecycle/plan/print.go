@@ -66,11 +66,11 @@ func (c *Changes) Summary() string {
 	}
 	hosts := map[string]bool{}
 	ops := map[Op]int{}
-	disruptions := map[Disruption]int{}
+	disturbing := map[Disruption]int{}
 	for _, item := range c.Items {
 		hosts[item.Host] = true
 		ops[item.Op]++
-		disruptions[item.Disruption]++
+		disturbing[item.Disruption]++
 	}
 	var done, disturbs []string
 	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
@@ -78,8 +78,8 @@ func (c *Changes) Summary() string {
 			done = append(done, fmt.Sprintf("%d to %s", n, op))
 		}
 	}
-	for _, d := range slices.Backward([]Disruption{DisruptionReload, DisruptionRestart, DisruptionDrain, DisruptionData}) {
-		if n := disruptions[d]; n > 0 {
+	for _, d := range slices.Backward(disruptions[1:]) {
+		if n := disturbing[d]; n > 0 {
 			disturbs = append(disturbs, fmt.Sprintf("%d %s", n, d))
 		}
 	}

@@ -72,14 +72,14 @@ type validator struct {
 
 func (v *validator) add(problem *field.Error) { v.problems = append(v.problems, problem) }
 
-func (v *validator) invalid(p *field.Path, value any, format string, args ...any) {
+func (v *validator) invalidf(p *field.Path, value any, format string, args ...any) {
 	v.add(field.Invalid(p, value, fmt.Sprintf(format, args...)))
 }
 
 // invalidName reports what Kubernetes' own checks of a name say.
 func (v *validator) invalidName(p *field.Path, value string, check func(string) []string) {
 	for _, problem := range check(value) {
-		v.invalid(p, value, "%s", problem)
+		v.invalidf(p, value, "%s", problem)
 	}
 }
 
@@ -91,7 +91,7 @@ func (v *validator) oneOf(p *field.Path, value string, allowed ...string) {
 
 func (v *validator) bounded(p *field.Path, value, least, most int64) {
 	if value < least || value > most {
-		v.invalid(p, value, "must be from %d to %d", least, most)
+		v.invalidf(p, value, "must be from %d to %d", least, most)
 	}
 }
 
@@ -101,9 +101,9 @@ func (v *validator) validateURL(p *field.Path, value string, schemes ...string) 
 	u, err := url.Parse(value)
 	if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) || !printable(value) {
 		// The value may hold a password: it is not repeated.
-		v.invalid(p, field.OmitValueType{}, "must be a URL that begins with %s://", strings.Join(schemes, ":// or "))
+		v.invalidf(p, field.OmitValueType{}, "must be a URL that begins with %s://", strings.Join(schemes, ":// or "))
 	} else if u.User != nil {
-		v.invalid(p, field.OmitValueType{}, "must not hold a user or password: it is written to logs and to hosts")
+		v.invalidf(p, field.OmitValueType{}, "must not hold a user or password: it is written to logs and to hosts")
 	}
 }
 
@@ -125,7 +125,7 @@ func (v *validator) validateHosts(p *field.Path) {
 			by += fmt.Sprintf(" by %s:%d", h.Bastion.Address, h.Bastion.Port)
 		}
 		if other, ok := reached[by]; ok {
-			v.invalid(at.Child("address"), h.Address, "is the address of host %s too, on the same port", other)
+			v.invalidf(at.Child("address"), h.Address, "is the address of host %s too, on the same port", other)
 		}
 		reached[by] = h.Name
 		addresses, err := parseAddresses(h.InternalAddress)
@@ -134,7 +134,7 @@ func (v *validator) validateHosts(p *field.Path) {
 		}
 		for _, a := range addresses {
 			if other, ok := internal[a]; ok && other != h.Name {
-				v.invalid(at.Child("internalAddress"), h.InternalAddress, "%s is the internal address of host %s too", a, other)
+				v.invalidf(at.Child("internalAddress"), h.InternalAddress, "%s is the internal address of host %s too", a, other)
 			}
 			internal[a] = h.Name
 		}
@@ -168,16 +168,16 @@ func (v *validator) validateInternalAddress(p *field.Path, text string) {
 	}
 	addresses, err := parseAddresses(text)
 	if err != nil {
-		v.invalid(p, text, "must be an IP address, or an IPv4 and an IPv6 address with a comma between")
+		v.invalidf(p, text, "must be an IP address, or an IPv4 and an IPv6 address with a comma between")
 		return
 	}
 	for _, a := range addresses {
 		if a.Zone() != "" || a.Is4In6() || !a.IsGlobalUnicast() {
-			v.invalid(p, text, "%s cannot be reached by other hosts", a)
+			v.invalidf(p, text, "%s cannot be reached by other hosts", a)
 		}
 	}
 	if len(addresses) == 2 && addresses[0].Is4() == addresses[1].Is4() {
-		v.invalid(p, text, "of two addresses one must be IPv4 and the other IPv6")
+		v.invalidf(p, text, "of two addresses one must be IPv4 and the other IPv6")
 	}
 }
 
@@ -187,14 +187,14 @@ func (v *validator) validateDialled(p *field.Path, address string, port int32, u
 		v.add(field.Required(p.Child("address"), "say which IP address or DNS name SSH dials"))
 	} else if a, err := netip.ParseAddr(address); err == nil {
 		if a.IsUnspecified() || a.IsMulticast() {
-			v.invalid(p.Child("address"), address, "is not the address of one host")
+			v.invalidf(p.Child("address"), address, "is not the address of one host")
 		}
 	} else if problems := validation.IsDNS1123Subdomain(strings.ToLower(address)); len(problems) > 0 {
-		v.invalid(p.Child("address"), address, "must be an IP address or a DNS name; the port has its own field")
+		v.invalidf(p.Child("address"), address, "must be an IP address or a DNS name; the port has its own field")
 	}
 	v.port(p.Child("port"), port)
 	if !userPattern.MatchString(user) {
-		v.invalid(p.Child("user"), user, "is not the name of a user")
+		v.invalidf(p.Child("user"), user, "is not the name of a user")
 	}
 }
 
@@ -214,7 +214,7 @@ func (v *validator) validateRoles(p *field.Path) {
 	}
 	for i := range v.spec.Hosts {
 		if name := v.spec.Hosts[i].Name; !used[name] {
-			v.invalid(field.NewPath("spec", "provision", "hosts").Index(i).Child("name"), name,
+			v.invalidf(field.NewPath("spec", "provision", "hosts").Index(i).Child("name"), name,
 				"has no role: name it in roleGroups, or leave the host out")
 		}
 	}
@@ -230,7 +230,7 @@ func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used
 	for i, item := range items {
 		names, err := expand(item)
 		if err != nil {
-			v.invalid(p.Index(i), item, "%v", err)
+			v.invalidf(p.Index(i), item, "%v", err)
 			continue
 		}
 		var unknown []string
@@ -246,7 +246,7 @@ func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used
 			}
 		}
 		if len(unknown) > 0 {
-			v.invalid(p.Index(i), item, "is not in hosts: %s; add it there or take it out here", abridged(unknown))
+			v.invalidf(p.Index(i), item, "is not in hosts: %s; add it there or take it out here", abridged(unknown))
 		}
 	}
 }
@@ -271,18 +271,18 @@ func (v *validator) validateEndpoint(p *field.Path) {
 	}
 	a, err := netip.ParseAddr(e.Address)
 	if err != nil {
-		v.invalid(p.Child("address"), e.Address, "must be an IP address; a name goes into domain")
+		v.invalidf(p.Child("address"), e.Address, "must be an IP address; a name goes into domain")
 		return
 	}
 	if !a.IsGlobalUnicast() || a.Zone() != "" {
-		v.invalid(p.Child("address"), e.Address, "cannot be reached by other hosts")
+		v.invalidf(p.Child("address"), e.Address, "cannot be reached by other hosts")
 	}
 	if len(v.roles[clusterv1alpha1.RoleControlPlane]) < 2 {
 		return
 	}
 	for name, h := range v.hosts {
 		if addresses, err := parseAddresses(h.InternalAddress); err == nil && slices.Contains(addresses, a) {
-			v.invalid(p.Child("address"), e.Address,
+			v.invalidf(p.Child("address"), e.Address,
 				"is host %s: with it the cluster would fail. Leave address unset, and each host balances over all API servers", name)
 		}
 	}
@@ -300,7 +300,7 @@ func (v *validator) validateSystem(p *field.Path) {
 func (v *validator) validatePackages(p *field.Path, names []string) {
 	for i, name := range names {
 		if !packagePattern.MatchString(name) {
-			v.invalid(p.Index(i), name, "is not the name of a package")
+			v.invalidf(p.Index(i), name, "is not the name of a package")
 		}
 	}
 }
@@ -318,7 +318,7 @@ func (v *validator) validateScripts(p *field.Path, scripts []clusterv1alpha1.Scr
 			v.add(field.Required(at.Child("bash"), "say what the script does"))
 		}
 		if strings.ContainsRune(s.Bash+s.Undo, 0) {
-			v.invalid(at, s.Name, "holds a NUL byte")
+			v.invalidf(at, s.Name, "holds a NUL byte")
 		}
 		if s.Role != "" {
 			v.oneOf(at.Child("role"), string(s.Role), string(clusterv1alpha1.RoleEtcd), string(clusterv1alpha1.RoleControlPlane), string(clusterv1alpha1.RoleWorker))
@@ -333,17 +333,17 @@ func (v *validator) validateRegistry(p *field.Path) {
 	}
 	for i, host := range r.InsecureRegistries {
 		if !registryPattern.MatchString(host) {
-			v.invalid(p.Child("insecureRegistries").Index(i), host, "must be a host, or host:port, without scheme and path")
+			v.invalidf(p.Child("insecureRegistries").Index(i), host, "must be a host, or host:port, without scheme and path")
 		}
 		if host == dockerHub {
-			v.invalid(p.Child("insecureRegistries").Index(i), host, "has a certificate that everybody can verify: name its mirrors in registryMirrors")
+			v.invalidf(p.Child("insecureRegistries").Index(i), host, "has a certificate that everybody can verify: name its mirrors in registryMirrors")
 		}
 	}
 	if r.PrivateRegistry != "" && !registryPattern.MatchString(r.PrivateRegistry) {
-		v.invalid(p.Child("privateRegistry"), r.PrivateRegistry, "must be a host, or host:port, without scheme and path; the path goes into namespaceOverride")
+		v.invalidf(p.Child("privateRegistry"), r.PrivateRegistry, "must be a host, or host:port, without scheme and path; the path goes into namespaceOverride")
 	}
 	if r.NamespaceOverride != "" && !namespacePattern.MatchString(r.NamespaceOverride) {
-		v.invalid(p.Child("namespaceOverride"), r.NamespaceOverride, "is not part of the name of an image")
+		v.invalidf(p.Child("namespaceOverride"), r.NamespaceOverride, "is not part of the name of an image")
 	}
 }
 
@@ -358,14 +358,14 @@ func (v *validator) validateAddons(root *field.Path) {
 		}
 		seen[a.Name] = true
 		if (a.Chart != nil) == (len(a.YAML) > 0) {
-			v.invalid(p, a.Name, "exactly one of chart and yaml is needed")
+			v.invalidf(p, a.Name, "exactly one of chart and yaml is needed")
 		}
 		v.validateChart(p.Child("chart"), a.Chart)
 	}
 	n := root.Child("network")
 	v.validateChart(n.Child("chart"), v.spec.Network.Chart)
 	if v.spec.Network.Chart != nil && v.spec.Network.Manifest != "" {
-		v.invalid(n.Child("chart"), v.spec.Network.Chart.Name, "the network has a manifest already: one of both is needed")
+		v.invalidf(n.Child("chart"), v.spec.Network.Chart.Name, "the network has a manifest already: one of both is needed")
 	}
 }
 
@@ -375,7 +375,7 @@ func (v *validator) validateChart(p *field.Path, c *clusterv1alpha1.Chart) {
 	}
 	switch {
 	case (c.Path != "") == (c.Repo != ""):
-		v.invalid(p, c.Name, "exactly one of path and repo is needed")
+		v.invalidf(p, c.Name, "exactly one of path and repo is needed")
 	case c.Repo != "" && c.Name == "":
 		v.add(field.Required(p.Child("name"), "say which chart of the repository"))
 	case c.Repo != "":

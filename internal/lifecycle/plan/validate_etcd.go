@@ -49,7 +49,7 @@ func (v *validator) validateEtcd(root *field.Path) {
 		"maxRequestBytes": e.MaxRequestBytes, "maxSnapshots": int64(e.MaxSnapshots), "maxWals": int64(e.MaxWALs),
 	} {
 		if value < 0 {
-			v.invalid(p.Child(name), value, "must not be negative")
+			v.invalidf(p.Child(name), value, "must not be negative")
 		}
 	}
 	if e.Metrics != "" {
@@ -77,13 +77,13 @@ func (v *validator) validateMembers(p *field.Path) {
 func (v *validator) validateDataDir(p *field.Path, dir string) {
 	switch {
 	case !cleanAbsolute(dir):
-		v.invalid(p, dir, "must be an absolute path without spaces, . and ..")
+		v.invalidf(p, dir, "must be an absolute path without spaces, . and ..")
 	case strings.Count(dir, "/") < 2:
-		v.invalid(p, dir, "must be a directory of etcd's own, such as %s/etcd", strings.TrimSuffix(dir, "/"))
+		v.invalidf(p, dir, "must be a directory of etcd's own, such as %s/etcd", strings.TrimSuffix(dir, "/"))
 	case slices.Contains([]string{"/var/lib", "/var/log"}, dir), slices.ContainsFunc(taken, func(t string) bool { return below(t, dir) || below(dir, t) }):
-		v.invalid(p, dir, "holds, or is in, what is not etcd's: use a directory of its own, such as /var/lib/etcd")
+		v.invalidf(p, dir, "holds, or is in, what is not etcd's: use a directory of its own, such as /var/lib/etcd")
 	case slices.ContainsFunc(volatile, func(t string) bool { return below(dir, t) }):
-		v.invalid(p, dir, "is no place for data: use a directory such as /var/lib/etcd")
+		v.invalidf(p, dir, "is no place for data: use a directory such as /var/lib/etcd")
 	}
 }
 
@@ -103,7 +103,7 @@ func (v *validator) validateExternalEtcd(root *field.Path) {
 	for i, endpoint := range e.Endpoints {
 		v.validateURL(p.Child("endpoints").Index(i), endpoint, "http", "https")
 		if strings.Contains(endpoint, ",") {
-			v.invalid(p.Child("endpoints").Index(i), endpoint, "must be one URL")
+			v.invalidf(p.Child("endpoints").Index(i), endpoint, "must be one URL")
 		}
 		secure = secure || strings.HasPrefix(endpoint, "https://")
 	}

@@ -81,28 +81,28 @@ var (
 func (v *validator) validateKubernetes(p *field.Path) {
 	k := v.spec.Kubernetes
 	if !versionPattern.MatchString(k.Version) {
-		v.invalid(p.Child("version"), k.Version, "must be a version such as v1.36.3")
+		v.invalidf(p.Child("version"), k.Version, "must be a version such as v1.36.3")
 	} else if n := minor(k.Version); n < minMinor {
-		v.invalid(p.Child("version"), k.Version, "must be v1.%d or newer", minMinor)
+		v.invalidf(p.Child("version"), k.Version, "must be v1.%d or newer", minMinor)
 	}
 	v.invalidName(p.Child("clusterName"), k.ClusterName, validation.IsDNS1123Label)
 	v.invalidName(p.Child("dnsDomain"), k.DNSDomain, validation.IsDNS1123Subdomain)
 	v.oneOf(p.Child("proxyMode"), k.ProxyMode, modeNFTables, modeIPTables, modeIPVS)
 	v.bounded(p.Child("maxPods"), int64(k.MaxPods), 1, 1000)
 	if k.PodPidsLimit < 0 {
-		v.invalid(p.Child("podPidsLimit"), k.PodPidsLimit, "must be at least 1, or unset for no bound")
+		v.invalidf(p.Child("podPidsLimit"), k.PodPidsLimit, "must be at least 1, or unset for no bound")
 	}
 	for i, san := range k.APIServerCertExtraSANs {
 		if _, err := netip.ParseAddr(san); err == nil {
 			continue
 		}
 		if len(validation.IsDNS1123Subdomain(san)) > 0 && len(validation.IsWildcardDNS1123Subdomain(san)) > 0 {
-			v.invalid(p.Child("apiserverCertExtraSans").Index(i), san, "must be a DNS name or an IP address")
+			v.invalidf(p.Child("apiserverCertExtraSans").Index(i), san, "must be a DNS name or an IP address")
 		}
 	}
 	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
 		if !gatePattern.MatchString(gate) {
-			v.invalid(p.Child("featureGates").Key(gate), gate, "is not the name of a feature gate, such as NodeSwap")
+			v.invalidf(p.Child("featureGates").Key(gate), gate, "is not the name of a feature gate, such as NodeSwap")
 		}
 	}
 	v.validateArgs(p.Child("apiserverArgs"), fileAPIServer, k.APIServerArgs)
@@ -130,13 +130,13 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 		name, value, ok := strings.Cut(arg, "=")
 		switch {
 		case strings.HasPrefix(name, "-"):
-			v.invalid(p.Index(i), field.OmitValueType{}, "must be name=value without leading dashes")
+			v.invalidf(p.Index(i), field.OmitValueType{}, "must be name=value without leading dashes")
 		case !ok:
-			v.invalid(p.Index(i), field.OmitValueType{}, "must be name=value; a flag without a value is name=true")
+			v.invalidf(p.Index(i), field.OmitValueType{}, "must be name=value; a flag without a value is name=true")
 		case !flagPattern.MatchString(name):
-			v.invalid(p.Index(i), field.OmitValueType{}, "does not begin with the name of a flag")
+			v.invalidf(p.Index(i), field.OmitValueType{}, "does not begin with the name of a flag")
 		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			v.invalid(p.Index(i), field.OmitValueType{}, "the value of %s must be one line", name)
+			v.invalidf(p.Index(i), field.OmitValueType{}, "the value of %s must be one line", name)
 		default:
 			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read it
 		}
@@ -164,7 +164,7 @@ func (v *validator) validateConfiguration(p *field.Path, raw []byte, owned []str
 func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 	var o map[string]any
 	if err := json.Unmarshal(raw, &o); err != nil {
-		v.invalid(p, field.OmitValueType{}, "must be an object")
+		v.invalidf(p, field.OmitValueType{}, "must be an object")
 	}
 	return o
 }

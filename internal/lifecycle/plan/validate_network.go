@@ -35,21 +35,21 @@ func (v *validator) validateNetwork(root *field.Path) {
 	services := v.networks(p.Child("kubeServiceCIDR"), n.KubeServiceCIDR)
 	for _, s := range services {
 		if free := s.prefix.Addr().BitLen() - s.prefix.Bits(); free < minServiceBits {
-			v.invalid(s.path, s.text, "%s is too small for Services: use /%d or larger", s.prefix, s.prefix.Addr().BitLen()-minServiceBits)
+			v.invalidf(s.path, s.text, "%s is too small for Services: use /%d or larger", s.prefix, s.prefix.Addr().BitLen()-minServiceBits)
 		} else if free > maxServiceBits {
-			v.invalid(s.path, s.text, "%s is too large for Services: use /%d or smaller", s.prefix, s.prefix.Addr().BitLen()-maxServiceBits)
+			v.invalidf(s.path, s.text, "%s is too large for Services: use /%d or smaller", s.prefix, s.prefix.Addr().BitLen()-maxServiceBits)
 		}
 	}
 	for _, pod := range pods {
 		v.validateNodeNetworks(root.Child("kubernetes"), pod)
 		for _, s := range services {
 			if pod.prefix.Overlaps(s.prefix) {
-				v.invalid(s.path, s.text, "%s overlaps %s of kubePodsCIDR", s.prefix, pod.prefix)
+				v.invalidf(s.path, s.text, "%s overlaps %s of kubePodsCIDR", s.prefix, pod.prefix)
 			}
 		}
 	}
 	if len(pods) > 0 && len(services) > 0 && !slices.Equal(families(pods), families(services)) {
-		v.invalid(p.Child("kubeServiceCIDR"), n.KubeServiceCIDR, "must have the same IP families, in the same order, as kubePodsCIDR %s", n.KubePodsCIDR)
+		v.invalidf(p.Child("kubeServiceCIDR"), n.KubeServiceCIDR, "must have the same IP families, in the same order, as kubePodsCIDR %s", n.KubePodsCIDR)
 	}
 	v.validateAddresses(root, slices.Concat(pods, services), services)
 }
@@ -67,11 +67,11 @@ func families(networks []network) []bool {
 func (v *validator) networks(p *field.Path, text string) []network {
 	prefixes, err := parsePrefixes(text)
 	if err != nil {
-		v.invalid(p, text, "must be a network such as 10.233.0.0/18, or an IPv4 and an IPv6 network with a comma between")
+		v.invalidf(p, text, "must be a network such as 10.233.0.0/18, or an IPv4 and an IPv6 network with a comma between")
 		return nil
 	}
 	if len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4() {
-		v.invalid(p, text, "of two networks one must be IPv4 and the other IPv6")
+		v.invalidf(p, text, "of two networks one must be IPv4 and the other IPv6")
 		return nil
 	}
 	networks := make([]network, 0, len(prefixes))
@@ -79,9 +79,9 @@ func (v *validator) networks(p *field.Path, text string) []network {
 		a := prefix.Addr()
 		switch {
 		case prefix != prefix.Masked():
-			v.invalid(p, text, "%s has bits set beyond its mask: use %s", prefix, prefix.Masked())
+			v.invalidf(p, text, "%s has bits set beyond its mask: use %s", prefix, prefix.Masked())
 		case a.Is4In6() || !a.IsGlobalUnicast() || prefix.Bits() == 0:
-			v.invalid(p, text, "%s is not a network of ordinary addresses", prefix)
+			v.invalidf(p, text, "%s is not a network of ordinary addresses", prefix)
 		default:
 			networks = append(networks, network{path: p, text: text, prefix: prefix})
 		}
@@ -101,15 +101,15 @@ func (v *validator) validateNodeNetworks(p *field.Path, pods network) {
 	parts := size - pods.prefix.Bits()
 	switch {
 	case size < 1 || free < 1:
-		v.invalid(at, size, "must be from 1 to %d", bits-1)
+		v.invalidf(at, size, "must be from 1 to %d", bits-1)
 	case parts < 0:
-		v.invalid(at, size, "is larger than the pods' network %s: use a number above %d", pods.prefix, pods.prefix.Bits())
+		v.invalidf(at, size, "is larger than the pods' network %s: use a number above %d", pods.prefix, pods.prefix.Bits())
 	case parts > maxNodeNetworks:
-		v.invalid(at, size, "must be at most %d for the pods' network %s", pods.prefix.Bits()+maxNodeNetworks, pods.prefix)
+		v.invalidf(at, size, "must be at most %d for the pods' network %s", pods.prefix.Bits()+maxNodeNetworks, pods.prefix)
 	case 1<<parts < len(v.nodes()):
-		v.invalid(at, size, "the pods' network %s has room for %d nodes and there are %d: use a larger network or a larger number", pods.prefix, 1<<parts, len(v.nodes()))
+		v.invalidf(at, size, "the pods' network %s has room for %d nodes and there are %d: use a larger network or a larger number", pods.prefix, 1<<parts, len(v.nodes()))
 	case free < 31 && int64(1)<<free-reservedAddresses < int64(k.MaxPods):
-		v.invalid(at, size, "leaves a node %d addresses for pods, and maxPods is %d: use a smaller number or fewer pods",
+		v.invalidf(at, size, "leaves a node %d addresses for pods, and maxPods is %d: use a smaller number or fewer pods",
 			max(0, int64(1)<<free-reservedAddresses), k.MaxPods)
 	}
 }
@@ -125,7 +125,7 @@ func (v *validator) validateAddresses(root *field.Path, all, services []network)
 	inNetwork := func(p *field.Path, text string, a netip.Addr) {
 		for _, n := range all {
 			if n.prefix.Contains(a) {
-				v.invalid(p, text, "%s is in %s of %s: use another network there", a, n.prefix, n.path)
+				v.invalidf(p, text, "%s is in %s of %s: use another network there", a, n.prefix, n.path)
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func (v *validator) validateAddresses(root *field.Path, all, services []network)
 		for _, s := range services {
 			four := s.prefix.Addr().Is4()
 			if !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() == four }) {
-				v.invalid(p, h.InternalAddress, "has no %s address, and kubeServiceCIDR has %s", familyName(four), s.prefix)
+				v.invalidf(p, h.InternalAddress, "has no %s address, and kubeServiceCIDR has %s", familyName(four), s.prefix)
 			}
 		}
 	}

@@ -130,7 +130,7 @@ func TestValidate(t *testing.T) {
 		"EndpointName":       {spec: hosts + groups + k8s + "controlPlaneEndpoint: {address: lb.example.com}", want: []string{root + "controlPlaneEndpoint.address"}, says: "domain"},
 		"EndpointIsAPlane":   {spec: hosts + planes + k8s + "controlPlaneEndpoint: {address: 10.0.0.2}", want: []string{root + "controlPlaneEndpoint.address"}, says: "host node2"},
 		"EndpointOfOnePlane": {spec: hosts + groups + k8s + "controlPlaneEndpoint: {address: 10.0.0.1}"},
-		"PortOfBalancer":     {spec: hosts + groups + k8s + "controlPlaneEndpoint: {port: 7443}", want: []string{root + "controlPlaneEndpoint.port"}, says: "load balancer"},
+		"PortOfBalancer":     {spec: hosts + groups + k8s + "controlPlaneEndpoint: {port: 7443}", want: []string{root + "controlPlaneEndpoint.port"}, says: "of orrery"},
 		"PortOfKubelet":      {spec: hosts + groups + k8s + "controlPlaneEndpoint: {port: 10250}", want: []string{root + "controlPlaneEndpoint.port"}},
 		"PortOfSSH":          {spec: hosts + groups + k8s + "controlPlaneEndpoint: {port: 22}", want: []string{root + "controlPlaneEndpoint.port"}, says: "sshd"},
 		"EtcdPortsEqual":     {spec: hosts + groups + k8s + "etcd: {port: 2380}", want: []string{root + "etcd.peerPort"}},

@@ -32,7 +32,7 @@ func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 		{root.Child("etcd", "peerPort"), old.Etcd.PeerPort, updated.Etcd.PeerPort},
 	} {
 		if f.old != f.new {
-			u.forbid(f.path, "cannot change from %v while the cluster is there: set it back, or build another cluster", f.old)
+			u.forbidf(f.path, "cannot change from %v while the cluster is there: set it back, or build another cluster", f.old)
 		}
 	}
 	u.hosts(root)
@@ -44,7 +44,7 @@ type updates struct {
 	problems     field.ErrorList
 }
 
-func (u *updates) forbid(p *field.Path, format string, args ...any) {
+func (u *updates) forbidf(p *field.Path, format string, args ...any) {
 	u.problems = append(u.problems, field.Forbidden(p, fmt.Sprintf(format, args...)))
 }
 
@@ -52,9 +52,9 @@ func (u *updates) version(p *field.Path) {
 	from, to := u.old.Kubernetes.Version, u.updated.Kubernetes.Version
 	switch skipped := minor(to) - minor(from); {
 	case skipped < 0, skipped == 0 && patch(to) < patch(from):
-		u.forbid(p, "%s is older than %s, which the cluster runs: Kubernetes cannot go back. Use %s or newer", to, from, from)
+		u.forbidf(p, "%s is older than %s, which the cluster runs: Kubernetes cannot go back. Use %s or newer", to, from, from)
 	case skipped > 1:
-		u.forbid(p, "from %s to %s skips minor versions: go by v1.%d first", from, to, minor(from)+1)
+		u.forbidf(p, "from %s to %s skips minor versions: go by v1.%d first", from, to, minor(from)+1)
 	}
 }
 
@@ -72,11 +72,11 @@ func (u *updates) hosts(root *field.Path) {
 		}
 		now, p := is.members[h.Name], root.Child("hosts").Index(i)
 		if !slices.Equal(before.ips, now.ips) {
-			u.forbid(p.Child("internalAddress"), "cannot change from %s: delete the node and add it again", before.ipList())
+			u.forbidf(p.Child("internalAddress"), "cannot change from %s: delete the node and add it again", before.ipList())
 		}
 		for _, role := range []clusterv1alpha1.Role{clusterv1alpha1.RoleEtcd, clusterv1alpha1.RoleControlPlane} {
 			if before.has(role) != now.has(role) {
-				u.forbid(root.Child("roleGroups").Key(string(role)), "host %s cannot change this role: delete the node and add it again", h.Name)
+				u.forbidf(root.Child("roleGroups").Key(string(role)), "host %s cannot change this role: delete the node and add it again", h.Name)
 			}
 		}
 	}
@@ -96,9 +96,9 @@ func (u *updates) quorum(p *field.Path, was, is *topology) {
 		}
 	}
 	if need := len(before)/2 + 1; kept < need {
-		u.forbid(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
+		u.forbidf(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
 	}
 	if n := kept + added; added > 0 && n%2 == 0 {
-		u.forbid(p, "%d members survive no more failures than %d: add one more, or one less", n, n-1)
+		u.forbidf(p, "%d members survive no more failures than %d: add one more, or one less", n, n-1)
 	}
 }

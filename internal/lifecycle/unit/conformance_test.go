@@ -271,25 +271,9 @@ func testKillMode(t *testing.T, h *host, mode string) {
 	u := h.unit(name, roleParent)
 	u.KillMode = mode
 	h.run(t, u)
-	child := func(n int) int {
-		var pid int
-		eventually(t, "it has a child", func() bool {
-			log, err := h.Log(t.Context(), name, 100)
-			if err != nil {
-				t.Fatal(err)
-			}
-			parts := strings.Split(log, "child ")
-			if len(parts) != n+1 {
-				return false
-			}
-			_, err = fmt.Sscan(parts[n], &pid)
-			return err == nil
-		})
-		return pid
-	}
-	first := child(1)
+	first := h.child(t, name, 1)
 	h.restart(t, name)
-	second := child(2)
+	second := h.child(t, name, 2)
 	if err := h.Remove(t.Context(), name); err != nil {
 		t.Fatal(err)
 	}
@@ -303,6 +287,25 @@ func testKillMode(t *testing.T, h *host, mode string) {
 		}
 		eventually(t, "its child has ended after the "+when, func() bool { return !h.runs(pid) })
 	}
+}
+
+// child returns the PID of the child that a unit in the role of a parent has after its nth start.
+func (h *host) child(t *testing.T, name string, n int) int {
+	t.Helper()
+	var pid int
+	eventually(t, name+" has a child", func() bool {
+		log, err := h.Log(t.Context(), name, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := strings.Split(log, "child ")
+		if len(parts) != n+1 {
+			return false
+		}
+		_, err = fmt.Sscan(parts[n], &pid)
+		return err == nil
+	})
+	return pid
 }
 
 func testDamaged(t *testing.T, h *host) {

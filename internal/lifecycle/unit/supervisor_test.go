@@ -135,11 +135,7 @@ func TestSupervisorIsKilled(t *testing.T) {
 	parent := h.unit("c", roleParent)
 	parent.KillMode = "process"
 	before["c"] = h.run(t, parent)
-	var child int
-	_, log, _ := strings.Cut(h.waitLog(t, "c", "child "), "child ")
-	if _, err := fmt.Sscan(log, &child); err != nil {
-		t.Fatal(err)
-	}
+	child := h.child(t, "c", 1)
 	t.Cleanup(func() { h.kill(t, child, syscall.SIGKILL) })
 
 	killSupervisor(t, root)
@@ -163,6 +159,7 @@ func TestSupervisorIsKilled(t *testing.T) {
 			return now.Running && now.PID != s.PID
 		})
 	}
+	h.kill(t, h.child(t, "c", 2), syscall.SIGKILL)
 }
 
 func killSupervisor(t *testing.T, root string) {

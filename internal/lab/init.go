@@ -1,0 +1,66 @@
+package lab
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemd is where Debian has it.
+const systemd = "/usr/lib/systemd/systemd"
+
+// initCommand is what PID 1 of a host becomes. systemd takes less for granted where it is told that it is in a container.
+func (l *Lab) initCommand() string {
+	if l.systemd {
+		return "container=lab " + systemd + " --log-target=console --show-status=no"
+	}
+	return "busybox init"
+}
+
+// systemdUnits are those of the machine's that a host starts. The others would set up devices, kernel settings and
+// logins, which are not the host's.
+var systemdUnits = []string{
+	"dbus.service", "dbus.socket", "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
+}
+
+// prepareSystemd leaves of the machine's units those that a host needs.
+func (h *Host) prepareSystemd() error {
+	dir := h.upper("etc/systemd/system")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Setxattr(dir, "trusted.overlay.opaque", []byte("y"), 0); err != nil {
+		return err
+	}
+	wanted, err := filepath.Glob("/usr/lib/systemd/system/*.wants/*")
+	if err != nil {
+		return err
+	}
+	for _, path := range wanted {
+		name := filepath.Base(path)
+		if slices.Contains(systemdUnits, name) {
+			continue
+		}
+		err := os.Symlink("/dev/null", filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	// What is enabled wants multi-user.target, as on any host.
+	for link, target := range map[string]string{
+		"default.target": "multi-user.target", "multi-user.target.wants/ssh.service": "ssh.service",
+	} {
+		link = filepath.Join(dir, link)
+		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink("/usr/lib/systemd/system/"+target, link); err != nil {
+			return err
+		}
+	}
+	return nil
+}

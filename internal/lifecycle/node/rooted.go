@@ -1,0 +1,242 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/lifecycle/unit"
+)
+
+// Rooted returns a host that is a directory, for tests: files are real, and nothing happens outside of it. Units, sysctls
+// and packages are noted in a file there, probes succeed, and programs are recorded, not run. It is not synced to disk.
+func Rooted(root string) *Node {
+	n := &Node{Root: root, Now: time.Now, NoSync: true}
+	fake := &Recorder{node: n}
+	n.System, n.Units = fake, recordedUnits{fake}
+	return n
+}
+
+// Recorder is the System of a host that is a directory.
+type Recorder struct {
+	node *Node
+	mu   sync.Mutex
+	runs [][]string
+}
+
+// recorded is what a Recorder notes. There is no file when there is nothing to note.
+type recorded struct {
+	Units    map[string]recordedUnit `json:"units,omitempty"`
+	Sysctls  map[string]string       `json:"sysctls,omitempty"`
+	Packages []string                `json:"packages,omitempty"`
+}
+
+type recordedUnit struct {
+	Unit     plan.Unit `json:"unit"`
+	Running  bool      `json:"running"`
+	Restarts int       `json:"restarts"`
+}
+
+// recordPath is where a Recorder notes.
+const recordPath = "/.recorded.json"
+
+func (r *Recorder) read() (recorded, error) {
+	now := recorded{Units: make(map[string]recordedUnit), Sysctls: make(map[string]string)}
+	content, err := os.ReadFile(r.node.path(recordPath))
+	if errors.Is(err, fs.ErrNotExist) {
+		return now, nil
+	}
+	if err != nil {
+		return now, err
+	}
+	return now, json.Unmarshal(content, &now)
+}
+
+func (r *Recorder) change(change func(*recorded) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, err := r.read()
+	if err != nil {
+		return err
+	}
+	if err := change(&now); err != nil {
+		return err
+	}
+	if len(now.Units)+len(now.Sysctls)+len(now.Packages) == 0 {
+		return remove(r.node.path(recordPath))
+	}
+	content, err := json.Marshal(now)
+	if err != nil {
+		return err
+	}
+	quiet := &Node{NoSync: true} // the points of a fault are those of the agent
+	return quiet.writeFile(r.node.path(recordPath), 0o600, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}
+
+// Runs are the programs that were to be run.
+func (r *Recorder) Runs() [][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.runs)
+}
+
+// Run implements System.
+func (r *Recorder) Run(_ context.Context, argv []string, stdin string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runs = append(r.runs, append(slices.Clone(argv), stdin))
+	return "", nil
+}
+
+// Probe implements System.
+func (*Recorder) Probe(ctx context.Context, _ plan.Probe) error { return context.Cause(ctx) }
+
+// Sysctl implements System. Each one exists.
+func (r *Recorder) Sysctl(key string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, err := r.read()
+	return now.Sysctls[key], err
+}
+
+// SetSysctl implements System.
+func (r *Recorder) SetSysctl(key, value string) error {
+	return r.change(func(now *recorded) error {
+		now.Sysctls[key] = value
+		if value == "" {
+			delete(now.Sysctls, key)
+		}
+		return nil
+	})
+}
+
+// HasModule implements System.
+func (*Recorder) HasModule(string) bool { return true }
+
+// LoadModule implements System.
+func (*Recorder) LoadModule(context.Context, string) error { return nil }
+
+// Packages implements System.
+func (r *Recorder) Packages(context.Context, string) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, err := r.read()
+	return append([]string{"base"}, now.Packages...), err
+}
+
+// Install implements System.
+func (r *Recorder) Install(_ context.Context, _ string, names []string) error {
+	return r.change(func(now *recorded) error {
+		now.Packages = union(now.Packages, names)
+		return nil
+	})
+}
+
+// Uninstall implements System.
+func (r *Recorder) Uninstall(_ context.Context, _ string, names []string) error {
+	return r.change(func(now *recorded) error {
+		now.Packages = without(now.Packages, names)
+		return nil
+	})
+}
+
+// Label implements System.
+func (*Recorder) Label(context.Context, ...string) error { return nil }
+
+// Traces implements System.
+func (*Recorder) Traces(context.Context, plan.Sweep) (Traces, error) { return Traces{}, nil }
+
+// Clear implements System.
+func (*Recorder) Clear(context.Context, plan.Sweep, Traces) error { return nil }
+
+// UnmountBelow implements System.
+func (*Recorder) UnmountBelow(string) error { return nil }
+
+// recordedUnits is the unit.Manager of a host that is a directory.
+type recordedUnits struct{ *Recorder }
+
+// Observe implements unit.Manager.
+func (u recordedUnits) Observe(_ context.Context, names []string) (map[string]unit.Status, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now, err := u.read()
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]unit.Status, len(names))
+	for _, name := range names {
+		status := unit.Status{Detail: "not started"}
+		if one, ok := now.Units[name]; ok {
+			status = unit.Status{Installed: true, DefinitionHash: unit.Hash(one.Unit), Running: one.Running, Restarts: one.Restarts}
+		}
+		all[name] = status
+	}
+	return all, nil
+}
+
+// Install implements unit.Manager.
+func (u recordedUnits) Install(_ context.Context, def plan.Unit) error {
+	return u.change(func(now *recorded) error {
+		one := now.Units[def.Name]
+		one.Unit = def
+		now.Units[def.Name] = one
+		return nil
+	})
+}
+
+// Restart implements unit.Manager.
+func (u recordedUnits) Restart(_ context.Context, name string) error {
+	return u.change(func(now *recorded) error {
+		one, ok := now.Units[name]
+		if !ok {
+			return fmt.Errorf("restart %s: it is not installed", name)
+		}
+		one.Running = true
+		now.Units[name] = one
+		return nil
+	})
+}
+
+// Reload implements unit.Manager.
+func (recordedUnits) Reload(context.Context, string) error { return nil }
+
+// Remove implements unit.Manager.
+func (u recordedUnits) Remove(_ context.Context, name string) error {
+	return u.change(func(now *recorded) error {
+		delete(now.Units, name)
+		return nil
+	})
+}
+
+// Log implements unit.Manager.
+func (recordedUnits) Log(context.Context, string, int) (string, error) { return "", nil }
+
+// Units lists the names of the units that are installed, and whether each runs.
+func (r *Recorder) Units() (map[string]bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, err := r.read()
+	running := make(map[string]bool, len(now.Units))
+	for name, one := range maps.All(now.Units) {
+		running[name] = one.Running
+	}
+	return running, err
+}
+
+var (
+	_ System       = (*Recorder)(nil)
+	_ System       = (*Linux)(nil)
+	_ unit.Manager = recordedUnits{}
+)

@@ -1,0 +1,267 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// clearRounds is how often is looked for what is left: what goes can leave something behind, as a process its mounts.
+const clearRounds = 3
+
+// Traces implements System.
+func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (Traces, error) {
+	var found Traces
+	var err error
+	if found.Mounts, err = l.mountsBelow(sweep.MountsUnder); err != nil {
+		return found, err
+	}
+	if found.Links, err = linksLike(sweep.Links); err != nil {
+		return found, err
+	}
+	if found.Namespaces, err = l.namespaces(sweep.NetworkNamespaces); err != nil {
+		return found, err
+	}
+	if found.Cgroups, err = l.cgroups(sweep.Cgroups); err != nil {
+		return found, err
+	}
+	if found.Chains, err = l.chains(ctx, sweep.IPTablesPrefixes); err != nil {
+		return found, err
+	}
+	found.Tables, err = l.tables(ctx, sweep)
+	return found, err
+}
+
+// Clear implements System. Processes go first, since they hold the rest; what they are in goes last.
+func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error {
+	for range clearRounds {
+		if err := l.killContainers(ctx, sweep, keep); err != nil {
+			return err
+		}
+		now, err := l.Traces(ctx, sweep)
+		if err != nil {
+			return err
+		}
+		left := now.without(keep)
+		left.Tables = slices.DeleteFunc(left.Tables, func(t string) bool { return implied(sweep, t) && !l.tableIsEmpty(ctx, t) })
+		if left.empty() {
+			return nil
+		}
+		if err := l.clear(ctx, left); err != nil {
+			return err
+		}
+	}
+	now, err := l.Traces(ctx, sweep)
+	if err != nil {
+		return err
+	}
+	left := now.without(keep)
+	left.Tables = slices.DeleteFunc(left.Tables, func(t string) bool { return implied(sweep, t) })
+	if left.empty() {
+		return nil
+	}
+	return fmt.Errorf("left behind, and comes back: %s; stop what makes it and run this again", left)
+}
+
+func (l *Linux) clear(ctx context.Context, left Traces) error {
+	for _, mount := range slices.Backward(left.Mounts) {
+		if err := unmount(mount); err != nil {
+			return err
+		}
+	}
+	for _, namespace := range left.Namespaces {
+		if err := errors.Join(unmount(namespace), remove(namespace)); err != nil {
+			return err
+		}
+	}
+	for _, link := range left.Links {
+		if err := l.deleteLink(ctx, link); err != nil {
+			return err
+		}
+	}
+	if err := l.deleteChains(ctx, left.Chains); err != nil {
+		return err
+	}
+	for _, table := range left.Tables {
+		if err := l.deleteTable(ctx, table); err != nil {
+			return err
+		}
+	}
+	for _, group := range slices.Backward(left.Cgroups) {
+		// One that is busy, because the last process of it is still ending, is there in the next round.
+		if _, err := removeEmpty(filepath.Join(l.Root, cgroupRoot, group)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t Traces) empty() bool {
+	return !slices.ContainsFunc(t.lists(), func(list *[]string) bool { return len(*list) > 0 })
+}
+
+func (t Traces) String() string {
+	var all []string
+	for _, list := range t.lists() {
+		all = append(all, *list...)
+	}
+	return strings.Join(all, ", ")
+}
+
+// mountsBelow lists what is mounted below directories, in the order it was mounted.
+func (l *Linux) mountsBelow(dirs []string) ([]string, error) {
+	if len(dirs) == 0 {
+		return nil, nil
+	}
+	info, err := os.ReadFile(filepath.Join("/", l.Root, "/proc/self/mountinfo"))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(info)) {
+		fields := strings.Fields(line)
+		const pointField = 4
+		if len(fields) <= pointField {
+			continue
+		}
+		point := unescapeMount(fields[pointField])
+		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(point, path.Clean(dir)+"/") }) {
+			found = append(found, point)
+		}
+	}
+	return found, nil
+}
+
+// unescapeMount undoes how the kernel writes blanks, tabs, line breaks and backslashes.
+func unescapeMount(point string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(point)
+}
+
+// UnmountBelow implements System.
+func (l *Linux) UnmountBelow(dir string) error {
+	mounts, err := l.mountsBelow([]string{dir})
+	if err != nil {
+		return err
+	}
+	for _, mount := range slices.Backward(mounts) {
+		if err := unmount(mount); err != nil {
+			return err
+		}
+	}
+	if mounts, err = l.mountsBelow([]string{dir}); err == nil && len(mounts) > 0 {
+		err = fmt.Errorf("still mounted below %s: %s", dir, strings.Join(mounts, ", "))
+	}
+	return err
+}
+
+// unmount unmounts. What is in use, or on a server that does not answer, is taken out of the tree at least.
+func unmount(point string) error {
+	var stat unix.Statfs_t
+	flags := unix.UMOUNT_NOFOLLOW
+	if err := unix.Statfs(point, &stat); err == nil && slices.Contains(remoteFilesystems, int64(stat.Type)) {
+		flags |= unix.MNT_DETACH
+	}
+	err := unix.Unmount(point, flags)
+	if errors.Is(err, unix.EBUSY) {
+		err = unix.Unmount(point, flags|unix.MNT_DETACH)
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // it went with another
+		return nil
+	}
+	return &fs.PathError{Op: "unmount", Path: point, Err: err}
+}
+
+// remoteFilesystems can wait for a server for ever.
+var remoteFilesystems = []int64{unix.NFS_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC}
+
+// linksLike lists links by name; a trailing * matches a prefix.
+func linksLike(patterns []string) ([]string, error) {
+	if len(patterns) == 0 {
+		return nil, nil
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var found []string
+	for _, link := range links {
+		if slices.ContainsFunc(patterns, func(pattern string) bool {
+			prefix, ok := strings.CutSuffix(pattern, "*")
+			return link.Name == pattern || ok && strings.HasPrefix(link.Name, prefix)
+		}) {
+			found = append(found, link.Name)
+		}
+	}
+	return found, nil
+}
+
+// deleteLink deletes a link, which may have gone with another: a pair goes together.
+func (l *Linux) deleteLink(ctx context.Context, name string) error {
+	_, err := l.Run(ctx, []string{"ip", "link", "delete", name}, "")
+	if _, lookup := net.InterfaceByName(name); lookup != nil {
+		return nil //nolint:nilerr // that it is not there is what we want
+	}
+	return err
+}
+
+// namespaces lists network namespaces that have a name with a prefix.
+func (l *Linux) namespaces(prefix string) ([]string, error) {
+	if prefix == "" {
+		return nil, nil
+	}
+	return filepath.Glob(filepath.Join("/", l.Root, "/run/netns", prefix+"*"))
+}
+
+// cgroupRoot is where control groups are.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroups lists groups and all below them, relative to the root of all, outermost first. With version 1, each hierarchy has
+// its own.
+func (l *Linux) cgroups(names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	root := filepath.Join("/", l.Root, cgroupRoot)
+	tops := []string{""}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		entries, err := os.ReadDir(root)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		tops = nil
+		for _, e := range entries {
+			if e.IsDir() { // the others are links to them
+				tops = append(tops, e.Name())
+			}
+		}
+	}
+	var found []string
+	for _, top := range tops {
+		for _, name := range names {
+			err := filepath.WalkDir(filepath.Join(root, top, name), func(path string, d fs.DirEntry, err error) error {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				if err == nil && d.IsDir() {
+					found = append(found, strings.TrimPrefix(path, root+"/"))
+				}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,91 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// Keys of a Secret with a host's credentials. A key is that of Kubernetes' own type kubernetes.io/ssh-auth.
+const (
+	keyPassword     = corev1.BasicAuthPasswordKey
+	keySudoPassword = "sudoPassword"
+	keyPrivateKey   = corev1.SSHAuthPrivateKey
+	keyCA           = "ca.crt"
+)
+
+// credentials reads Secrets. Its errors name them and their keys, never a value.
+type credentials struct{ reader client.Reader }
+
+// target says how a host is reached. Without a Secret there is none: the keys of the account that the server runs as are
+// not for everyone who may create a Cluster.
+func (c credentials) target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+	if h.SecretRef == nil {
+		return host.Target{}, fmt.Errorf("secretRef is not set: make a Secret with %s or %s and name it there", keyPassword, keyPrivateKey)
+	}
+	secret, err := c.read(ctx, "secretRef", *h.SecretRef)
+	if err != nil {
+		return host.Target{}, err
+	}
+	t := host.Target{Name: h.Name, Address: h.Address, Port: int(h.Port), User: h.User, Timeout: time.Duration(h.Timeout) * time.Second}
+	if err := fillIn(&t, secret); err != nil {
+		return host.Target{}, err
+	}
+	if b := h.Bastion; b != nil {
+		through := host.Target{Name: b.Address, Address: b.Address, Port: int(b.Port), User: cmp.Or(b.User, h.User), Timeout: t.Timeout}
+		if b.SecretRef != nil {
+			if secret, err = c.read(ctx, "bastion.secretRef", *b.SecretRef); err != nil {
+				return host.Target{}, err
+			}
+		}
+		if err := fillIn(&through, secret); err != nil {
+			return host.Target{}, err
+		}
+		t.Bastion = &through
+	}
+	return t, nil
+}
+
+// fillIn takes the credentials of a Secret. A line break at the end of a password is that of the file it came from.
+func fillIn(t *host.Target, secret *corev1.Secret) error {
+	text := func(key string) host.Secret { return host.Secret(strings.TrimRight(string(secret.Data[key]), "\r\n")) }
+	t.Password, t.SudoPassword, t.PrivateKey = text(keyPassword), text(keySudoPassword), host.Secret(secret.Data[keyPrivateKey])
+	if t.Password == "" && t.PrivateKey == "" {
+		return fmt.Errorf("secret %s has neither %s nor %s: set one of them", client.ObjectKeyFromObject(secret), keyPassword, keyPrivateKey)
+	}
+	return nil
+}
+
+// externalEtcd reads the keys of an etcd that is not ours.
+func (c credentials) externalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
+	if e.SecretRef == nil {
+		return &plan.ExternalEtcd{}, nil
+	}
+	secret, err := c.read(ctx, "etcd.external.secretRef", *e.SecretRef)
+	if err != nil {
+		return nil, err
+	}
+	return &plan.ExternalEtcd{CA: secret.Data[keyCA], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}, nil
+}
+
+func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1.SecretReference) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := c.reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%s: secret %s/%s does not exist: create it, or name another", field, ref.Namespace, ref.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: read secret %s/%s: %w", field, ref.Namespace, ref.Name, err)
+	}
+	return secret, nil
+}
