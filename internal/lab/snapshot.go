@@ -88,6 +88,9 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 				return nil
 			}
 			about, err := describe(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went while we looked
+			}
 			if err != nil {
 				return err
 			}
@@ -130,6 +133,9 @@ func describe(path string) (string, error) {
 		return about + " " + target, err
 	case info.Mode().IsRegular():
 		sum, err := fileDigest(path)
+		if errors.Is(err, syscall.EINVAL) {
+			return about + " namespace", nil // a network namespace is mounted there
+		}
 		return about + " " + sum, err
 	default:
 		return about, nil

@@ -111,25 +111,76 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 		return err
 	}
 	// What is applied waits for an API server that is away, so there has to be an end.
-	actx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("not applied after %s", gateTimeout))
+	ctx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("the cluster is not ready after %s", gateTimeout))
 	defer stop()
-	for _, g := range groups {
+	apply := func(g addon.Group) error {
 		if err := r.rec.checkpoint(); err != nil {
 			return err
 		}
 		if err := r.rec.do("objects/"+g.Name, "", func() (bool, error) {
-			n, err := addon.Apply(actx, cfg, g)
+			n, err := addon.Apply(ctx, cfg, g)
 			return n > 0, err
 		}); err != nil {
 			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
 		}
+		return nil
+	}
+	ready := func(g addon.Group) error {
+		if len(g.Gates) == 0 {
+			return nil
+		}
+		if err := r.rec.do("ready/"+g.Name, "", func() (bool, error) { return false, addon.Ready(ctx, cfg, g) }); err != nil {
+			return fmt.Errorf("wait for %s: %w", g.Name, err)
+		}
+		return nil
+	}
+	// The network comes first: a pod that is started before it is there is tried again only after a while.
+	early := func(g addon.Group) bool { return g.Name == addon.GroupBootstrap || g.Name == addon.GroupNetwork }
+	for _, g := range groups {
+		if early(g) {
+			if err := apply(g); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.settle(ctx, cs); err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if early(g) {
+			if err := ready(g); err != nil {
+				return err
+			}
+		}
+	}
+	for _, g := range groups {
+		if !early(g) {
+			if err := apply(g); err != nil {
+				return err
+			}
+		}
 	}
 	if err := r.rec.do("objects/prune", "", func() (bool, error) {
-		removed, err := addon.Prune(actx, cfg, groups)
+		removed, err := addon.Prune(ctx, cfg, groups)
 		return len(removed) > 0, err
 	}); err != nil {
 		return fmt.Errorf("remove objects that do not belong in the cluster any more: %w", err)
 	}
+	if r.spec.Network.Plugin == plan.NetworkNone {
+		return nil // nothing gets ready before the user's network is there
+	}
+	for _, g := range groups {
+		if !early(g) {
+			if err := ready(g); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settle hands out the kubeconfig and waits for the nodes.
+func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	if r.Built != nil {
 		kubeconfig, err := r.kubeconfig()
 		if err != nil {
@@ -145,20 +196,7 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 	if r.spec.Network.Plugin == plan.NetworkNone {
 		return nil
 	}
-	if err := r.rec.do("nodes/ready", "", func() (bool, error) { return false, r.nodesReady(ctx, cs) }); err != nil {
-		return err
-	}
-	gctx, cancel := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("not ready after %s", gateTimeout))
-	defer cancel()
-	for _, g := range groups {
-		if len(g.Gates) == 0 {
-			continue
-		}
-		if err := r.rec.do("ready/"+g.Name, "", func() (bool, error) { return false, addon.Ready(gctx, cfg, g) }); err != nil {
-			return fmt.Errorf("wait for %s: %w", g.Name, err)
-		}
-	}
-	return nil
+	return r.rec.do("nodes/ready", "", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
 }
 
 // groups are the objects that belong in the cluster.

@@ -40,6 +40,9 @@ func (r *run) converge(ctx context.Context) error {
 		if err := r.distribute(ctx, names); err != nil {
 			return r.release(ctx, err)
 		}
+		if err := r.checkPaths(ctx, work); err != nil {
+			return r.release(ctx, err)
+		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	apiReady := newGate()

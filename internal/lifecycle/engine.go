@@ -215,7 +215,8 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		if err != nil {
 			return err
 		}
-		if state != nil && state.Wanted != nil {
+		// Until a run has kept what it is to do, what is kept is another's.
+		if state != nil && state.Wanted != nil && (spec == nil || state.WantedBy == op.Name) {
 			spec = state.Wanted
 		}
 	}
@@ -268,21 +269,11 @@ func (e *Engine) begin(ctx context.Context, spec *clusterv1alpha1.Provision, rec
 	if state == nil {
 		state = &State{Cluster: e.Cluster, Keys: pki.Bundle{}, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{}}
 	}
-	var problems []string
-	for _, p := range plan.Validate(e.Cluster, spec) {
-		// A cluster that lost a member has to be changed while its count is even.
-		if state.Applied != nil && p.Type == plan.EvenEtcd {
-			continue
+	// What is to go need not be what could be built.
+	if rec == nil || rec.op.Spec.Action != lifecyclev1alpha1.ActionDelete {
+		if err := Check(e.Cluster, spec, state.Applied); err != nil {
+			return nil, err
 		}
-		problems = append(problems, p.Error())
-	}
-	if state.Applied != nil {
-		for _, p := range plan.ValidateUpdate(state.Applied, spec) {
-			problems = append(problems, p.Error())
-		}
-	}
-	if len(problems) > 0 {
-		return nil, &InvalidError{Problems: problems}
 	}
 	roles, err := plan.Expand(spec.RoleGroups)
 	if err != nil {
@@ -420,6 +411,10 @@ func (r *run) has(name string, role clusterv1alpha1.Role) bool {
 
 // bring makes the hosts what the spec says.
 func (r *run) bring(ctx context.Context) error {
+	// Kept before anything is asked of the hosts, so that a run that is killed is resumed with what it was to do.
+	if err := r.want(ctx); err != nil {
+		return err
+	}
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}
@@ -446,7 +441,6 @@ func (r *run) bring(ctx context.Context) error {
 			r.changes.Hash, want, "orrery cluster plan")
 	}
 	r.op.Status.PlanHash = r.changes.Hash
-	r.state.Wanted = r.spec
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
 	}
@@ -459,6 +453,12 @@ func (r *run) bring(ctx context.Context) error {
 			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
 	}
 	r.state.Applied = r.spec
+	return r.Store.Save(ctx, r.state)
+}
+
+// want keeps what the run is to bring about.
+func (r *run) want(ctx context.Context) error {
+	r.state.Wanted, r.state.WantedBy = r.spec, r.op.Name
 	return r.Store.Save(ctx, r.state)
 }
 

@@ -2,15 +2,16 @@ package lifecycle_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,7 +81,11 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 		},
 		Source:  func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
 		Agent:   func(string) (string, error) { return agent, nil },
-		Connect: func(host.Conn, int32, pki.Bundle) *rest.Config { return rest.CopyConfig(cfg) },
+		Connect: func(host.Conn, int32, pki.Bundle) *rest.Config {
+			through := rest.CopyConfig(cfg)
+			through.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next: next, up: l.isUp} })
+			return through
+		},
 	}
 	l.spec = &clusterv1alpha1.Provision{
 		Hosts: hosttest.Hosts(n), Source: mirror.URL,
@@ -102,6 +107,35 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 		l.cleanCluster()
 	})
 	return l
+}
+
+// isUp reports whether a host runs an API server. As long as none does, that of the cluster does not answer.
+func (l *lab) isUp(ctx context.Context) bool {
+	for _, h := range l.spec.Hosts {
+		const name = "orrery-kube-apiserver"
+		units, err := node.Rooted(l.fleet.Root(h.Name)).Units.Observe(ctx, []string{name})
+		if err != nil {
+			l.t.Error(err)
+		}
+		if units[name].Running {
+			return true
+		}
+	}
+	return false
+}
+
+// answering lets requests through while something is up.
+type answering struct {
+	next http.RoundTripper
+	up   func(context.Context) bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !a.up(r.Context()) {
+		return nil, syscall.ECONNREFUSED
+	}
+	return a.next.RoundTrip(r)
 }
 
 // register does what a kubelet would: it makes the node and says that it is ready.
@@ -315,70 +349,6 @@ func TestCreateApplyDelete(t *testing.T) {
 	if s, err := l.store.Load(t.Context(), "oak"); err != nil || s != nil {
 		t.Errorf("the state is left: %v %v", s != nil, err)
 	}
-}
-
-// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes.
-func TestFailAtEveryCommand(t *testing.T) {
-	undisturbed := newLab(t, 2, 1)
-	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {
-		t.Fatal(err)
-	}
-	var total int
-	for _, h := range undisturbed.spec.Hosts {
-		total += len(undisturbed.fleet.Commands(h.Name)) + 1 // and the dial
-	}
-	for _, after := range []bool{false, true} {
-		for n := 1; n <= total; n++ {
-			t.Run(fmt.Sprintf("After=%t/Command=%d", after, n), func(t *testing.T) {
-				l := newLab(t, 2, 1)
-				var mu sync.Mutex
-				count := 0
-				hit := false
-				fail := func(name, command string) error {
-					mu.Lock()
-					defer mu.Unlock()
-					if count++; count != n {
-						return nil
-					}
-					hit = true
-					return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errors.New("cut at " + command)}
-				}
-				if after {
-					l.fleet.Broken = fail
-				} else {
-					l.fleet.Fault = fail
-				}
-				op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
-				if err == nil && hit && !after {
-					t.Fatal("no one noticed")
-				}
-				l.fleet.Fault, l.fleet.Broken = nil, nil
-				if err != nil {
-					if kept := l.kept(op.Name); kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-") {
-						t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
-					}
-					if err := l.engine.Run(t.Context(), l.kept(op.Name), l.spec); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for _, h := range l.spec.Hosts {
-					if d := cmp.Diff(paths(undisturbed.tree(h.Name)), paths(l.tree(h.Name))); d != "" {
-						t.Errorf("host %s: %s", h.Name, d)
-					}
-				}
-			})
-		}
-	}
-}
-
-// paths of a tree; contents have keys, which differ from lab to lab.
-func paths(tree map[string]string) []string {
-	list := make([]string, 0, len(tree))
-	for path := range tree {
-		list = append(list, path)
-	}
-	slices.Sort(list)
-	return list
 }
 
 func TestPlanHash(t *testing.T) {

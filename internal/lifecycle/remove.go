@@ -48,7 +48,10 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.checkIdentity(); err != nil {
 		return err
 	}
-	r.state.Wanted = r.spec
+	r.state.Leaving = leaving
+	if err := r.want(ctx); err != nil {
+		return err
+	}
 	oldRoles, err := plan.Expand(r.state.Applied.RoleGroups)
 	if err != nil {
 		return err
@@ -107,7 +110,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 			}
 		}
 	}
-	r.state.Applied = r.spec
+	r.state.Applied, r.state.Leaving = r.spec, nil
 	return r.Store.Save(ctx, r.state)
 }
 
@@ -118,18 +121,22 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// leaving are the hosts that the Operation names, as they were applied.
+// leaving are the hosts that the Operation names, as they were applied, or were to be by a run that failed.
 func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
+	known := slices.Concat(r.state.Leaving, r.state.Applied.Hosts)
+	if r.state.Wanted != nil {
+		known = slices.Concat(known, r.state.Wanted.Hosts)
+	}
 	var leaving []clusterv1alpha1.Host
 	for _, name := range r.op.Spec.Hosts {
-		i := slices.IndexFunc(r.state.Applied.Hosts, func(h clusterv1alpha1.Host) bool { return h.Name == name })
+		i := slices.IndexFunc(known, func(h clusterv1alpha1.Host) bool { return h.Name == name })
 		if i < 0 {
 			if r.op.Status.Attempt > 1 {
 				continue // a resumed run that had come that far
 			}
 			return nil, fmt.Errorf("host %s is not part of cluster %s", name, r.Cluster)
 		}
-		leaving = append(leaving, r.state.Applied.Hosts[i])
+		leaving = append(leaving, known[i])
 	}
 	return leaving, nil
 }

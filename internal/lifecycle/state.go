@@ -18,12 +18,16 @@ type State struct {
 	// Keys of the cluster.
 	Keys pki.Bundle `json:"keys"`
 	// Digests of release files, by catalog.File.Key: a file that changes under its name is refused.
-	Digests map[string]string `json:"digests,omitempty"`
+	Digests map[string]string `json:"digests"`
 	// EtcdBootstrap says, by host, how its etcd first started.
-	EtcdBootstrap map[string]plan.EtcdBootstrap `json:"etcdBootstrap,omitempty"`
+	EtcdBootstrap map[string]plan.EtcdBootstrap `json:"etcdBootstrap"`
 	// Wanted is the spec that the last run was to bring about, and Applied the last one that was.
 	Wanted  *clusterv1alpha1.Provision `json:"wanted,omitempty"`
 	Applied *clusterv1alpha1.Provision `json:"applied,omitempty"`
+	// Leaving are the hosts that a run takes out, until it has.
+	Leaving []clusterv1alpha1.Host `json:"leaving,omitempty"`
+	// WantedBy is the name of the Operation that Wanted is of.
+	WantedBy string `json:"wantedBy,omitempty"`
 }
 
 // Store keeps the state of clusters and the records of the runs.

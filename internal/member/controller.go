@@ -61,6 +61,7 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 		Finalize:   c.leave,
 		Conditions: func(o *clusterv1alpha1.Cluster) *[]metav1.Condition { return &o.Status.Conditions },
 		Steps: []reconciler.Step[*clusterv1alpha1.Cluster]{
+			{Condition: clusterv1alpha1.ConditionProvisioned, Run: r.options.Provision, Applies: provisioned, NonBlocking: true},
 			{Condition: clusterv1alpha1.ConditionReachable, Run: c.reach},
 			{Condition: clusterv1alpha1.ConditionJoined, Run: c.join},
 			{Condition: clusterv1alpha1.ConditionAPIsComplete, Run: c.discover, NonBlocking: true},
@@ -95,6 +96,10 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get cluster %s: %w", req.Name, err)
 	}
+	if absent(cluster) {
+		c.registry.remove(req.Name)
+		return c.loop.Reconcile(ctx, req)
+	}
 	m := c.registry.ensure(cluster)
 	if err := c.registry.connect(ctx, m, cluster); err != nil {
 		return ctrl.Result{}, err
@@ -105,6 +110,15 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, nil
 	}
 	return c.loop.Reconcile(ctx, req)
+}
+
+// provisioned is true of a Cluster that says what it is to be built of.
+func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != nil }
+
+// absent is true of a Cluster behind which there is no API server to be asked: it is not built yet, or nothing of ours is in
+// it any more and its hosts are being undone.
+func absent(o *clusterv1alpha1.Cluster) bool {
+	return provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && o.Status.ID == "")
 }
 
 // settled is true once there is something to say about the cluster.
@@ -133,6 +147,9 @@ func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) 
 }
 
 func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
+	if absent(o) {
+		return reconciler.Unknown(clusterv1alpha1.ReasonProvisioning, 0, "the cluster is not built yet")
+	}
 	m, found, err := c.member(o)
 	if err != nil {
 		return err
@@ -286,6 +303,16 @@ func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 		if err := c.cleanUp(ctx, o); err != nil {
 			return err
 		}
+		if provisioned(o) {
+			// Written before its hosts are undone: then there is no cluster that could be cleaned up once more.
+			o.Status.ID = ""
+			return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "what was placed in the cluster is left or gone; its hosts are next")
+		}
+	}
+	if provisioned(o) {
+		if err := c.registry.options.Dismantle(ctx, o); err != nil {
+			return err
+		}
 	}
 	if err := c.registry.options.Left(o.Name); err != nil {
 		return fmt.Errorf("forget cluster %s: %w", o.Name, err)
@@ -323,6 +350,9 @@ func (c *clusters) cleanUp(ctx context.Context, o *clusterv1alpha1.Cluster) erro
 // abandon gives a cluster up in which nothing can be cleaned up, unless the user wants what
 // was placed in it deleted.
 func (c *clusters) abandon(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
+	if provisioned(o) && o.Spec.Provision.DeletionPolicy == clusterv1alpha1.DeletionDelete {
+		return nil // it goes with all that is in it
+	}
 	if o.Spec.DeletionPolicy == clusterv1alpha1.DeletionDelete {
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, 0,
 			"waits until what was placed in the cluster can be deleted; to leave at once and keep it, set spec.deletionPolicy to Orphan (%v)", why)

@@ -232,6 +232,9 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 	spec := &updated.Spec
 	spec.APIEndpoint, spec.TLSVerification = joining.Spec.APIEndpoint, joining.Spec.TLSVerification
 	spec.TLSServerName, spec.ProxyURL = joining.Spec.TLSServerName, joining.Spec.ProxyURL
+	if spec.SecretRef.Name == "" { // it was not built until now
+		spec.SecretRef = joining.Spec.SecretRef
+	}
 	if joining.Spec.Provider != "" {
 		spec.Provider = joining.Spec.Provider
 	}

@@ -89,7 +89,7 @@ type Provisioner struct {
 	recorder events.EventRecorder
 	runs     *runs
 
-	queue    workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
 
 	mu sync.Mutex
 	// settled has, by cluster, the hash of the spec that is known to be on its hosts.

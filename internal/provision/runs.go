@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // maxRuns bounds how many clusters are worked on at a time.
@@ -35,21 +36,23 @@ func (r *runs) begin(ctx context.Context) {
 	r.ctx = ctx
 }
 
-// start runs an Operation in the background as soon as there is a slot, and calls done when nothing of it runs any more.
-func (r *runs) start(cluster, operation string, run func(ctx context.Context), done func()) {
+// start runs an Operation in the background as soon as there is a slot. When nothing of it runs any more, done is told after
+// what time the cluster is to be looked at again.
+func (r *runs) start(cluster, operation string, run func(ctx context.Context) (again time.Duration), done func(again time.Duration)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.active[cluster] = active{operation: operation, cancel: cancel}
 	r.group.Go(func() {
-		defer done()
-		defer r.end(cluster)
+		var again time.Duration
 		select {
 		case r.slots <- struct{}{}:
-			defer func() { <-r.slots }()
-			run(ctx)
+			again = run(ctx)
+			<-r.slots
 		case <-ctx.Done():
 		}
+		r.end(cluster)
+		done(again)
 	})
 }
 

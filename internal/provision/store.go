@@ -2,11 +2,13 @@ package provision
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,17 +201,27 @@ func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1al
 	if err := s.Cached.List(ctx, list, opts...); err != nil {
 		return nil, fmt.Errorf("list the operations of cluster %s: %w", cluster, err)
 	}
-	slices.SortFunc(list.Items, func(a, b lifecyclev1alpha1.Operation) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		// Of one second: oak-9 comes before oak-10.
-		if len(a.Name) != len(b.Name) {
-			return len(a.Name) - len(b.Name)
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortFunc(list.Items, inOrder)
 	return list.Items, nil
+}
+
+// inOrder compares Operations by when they were made. Of one second, those come first that have ended, and oak-9 comes before
+// oak-10.
+func inOrder(a, b lifecyclev1alpha1.Operation) int {
+	return cmp.Or(
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		ended(a).Compare(ended(b)),
+		cmp.Compare(len(a.Name), len(b.Name)),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// ended is when an Operation ended; for one that has not, a time that no other has.
+func ended(op lifecyclev1alpha1.Operation) time.Time {
+	if op.Status.Finished == nil {
+		return time.Unix(math.MaxInt32, 0)
+	}
+	return op.Status.Finished.Time
 }
 
 // Record implements lifecycle.Store. While a run goes on, not every change is written.

@@ -49,6 +49,8 @@ type Step[T Object] struct {
 	Run func(ctx context.Context, o T) error
 	// NonBlocking lets the following steps run while this condition is not True.
 	NonBlocking bool
+	// Applies says whether the step concerns an object; one that it does not has no such condition. Unset: it does.
+	Applies func(o T) bool
 }
 
 // New returns a new object of a kind.
@@ -103,6 +105,10 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 		at     string   // and its condition
 	)
 	for _, s := range l.Steps {
+		if s.Applies != nil && !s.Applies(o) {
+			meta.RemoveStatusCondition(l.Conditions(o), s.Condition)
+			continue
+		}
 		if stop != nil {
 			l.block(ctx, o, s.Condition, at, stop.keep)
 			continue

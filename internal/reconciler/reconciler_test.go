@@ -256,6 +256,36 @@ func TestStatusAndFinalizer(t *testing.T) {
 	reconcile() // gone is fine
 }
 
+// A step that does not concern an object leaves it no condition, not even one that it had.
+func TestStepThatDoesNotApply(t *testing.T) {
+	c := newCounter(t)
+	o := newCluster(t, c)
+	applies := true
+	loop := &Loop[*clusterv1alpha1.Cluster]{
+		Client: c, Conditions: conditions,
+		Steps: []Step[*clusterv1alpha1.Cluster]{
+			{
+				Condition: "First", Applies: func(*clusterv1alpha1.Cluster) bool { return applies },
+				Run: func(context.Context, *clusterv1alpha1.Cluster) error { return Stalled("Wrong", "spec.x is wrong") },
+			},
+			{Condition: "Second", Run: func(context.Context, *clusterv1alpha1.Cluster) error { return nil }},
+		},
+	}
+	for _, applies = range []bool{true, false} {
+		if _, err := loop.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		t.Fatal(err)
+	}
+	want := []metav1.Condition{said("Second", "True", "Second"), said("Ready", "True", "Ready")}
+	ignore := cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime", "Message")
+	if diff := cmp.Diff(want, o.Status.Conditions, ignore); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+}
+
 func TestConflictIsNotReported(t *testing.T) {
 	c := newCounter(t)
 	o := newCluster(t, c)

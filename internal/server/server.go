@@ -21,12 +21,14 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/provision"
 	"orrery.dev/orrery/internal/status"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
@@ -36,6 +38,8 @@ import (
 // Options of the server; the zero value of each nested option set is its default.
 type Options struct {
 	Hub hub.Options
+	// Lifecycle says how clusters are built.
+	Lifecycle provision.Settings
 	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
 	// nowhere.
 	ProfilingAddress string
@@ -44,6 +48,7 @@ type Options struct {
 // AddFlags adds the server's flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
+	o.Lifecycle.AddFlags(fs)
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
@@ -90,6 +95,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		Metrics: metricsserver.Options{BindAddress: "0"}, // the fleet server serves the metrics
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim}},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		// Between two replicas of the server there is no lease yet: the data directory's
@@ -102,7 +108,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		return fmt.Errorf("create manager: %w", err)
 	}
 
-	rooms, err := wire(mgr, h, db, log) //nolint:contextcheck // what has left is dropped to the end
+	rooms, err := wire(mgr, o, h, db, log) //nolint:contextcheck // what has left is dropped to the end
 	if err != nil {
 		return err
 	}
@@ -139,19 +145,28 @@ type rooms struct {
 // wire builds the two flows: intent out (template, placement, apply) and observation
 // in (mirror, status). The order is that of the flows; cycles between them are closed
 // by callbacks here and nowhere else.
-func wire(mgr manager.Manager, h *hub.Hub, db *store.Store, log logr.Logger) (*rooms, error) {
+func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, log logr.Logger) (*rooms, error) {
 	var (
 		m       *mirror.Mirror
 		applier *apply.Applier
+		builder *provision.Provisioner
 	)
 	registry, err := member.Add(mgr, member.Options{
-		HubID:   h.ID(),
-		Observe: func(cluster string) member.Observation { return m.Observation(cluster) },
-		Leave:   func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
-		Left:    func(cluster string) error { return m.Drop(cluster) },
+		HubID:     h.ID(),
+		Observe:   func(cluster string) member.Observation { return m.Observation(cluster) },
+		Leave:     func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
+		Left:      func(cluster string) error { return m.Drop(cluster) },
+		Provision: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Provision(ctx, c) },
+		Dismantle: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Dismantle(ctx, c) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add member: %w", err)
+	}
+	builder, err = provision.Add(mgr, provision.Options{
+		Settings: o.Lifecycle, DataDir: h.DataDir(), HubID: h.ID(), Refresh: registry.Refresh,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add provision: %w", err)
 	}
 	m = mirror.New(db, registry, log.WithName("mirror"))
 	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
@@ -206,7 +221,7 @@ func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, ca
 		}
 		names := make([]string, 0, len(clusters.Items))
 		for i := range clusters.Items {
-			if clusters.Items[i].DeletionTimestamp.IsZero() {
+			if clusters.Items[i].DeletionTimestamp.IsZero() && clusters.Items[i].Spec.APIEndpoint != "" {
 				names = append(names, clusters.Items[i].Name)
 			}
 		}

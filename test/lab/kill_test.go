@@ -114,7 +114,7 @@ func ours(snap lab.Snapshot) []string {
 	var list []string
 	for name := range snap {
 		for _, dir := range []string{"/etc/", "/opt/", "/usr/", "/var/lib/orrery/node/units"} {
-			if strings.HasPrefix(name, dir) || strings.Contains(name, " "+dir) {
+			if strings.HasPrefix(name, "file "+dir) {
 				list = append(list, name)
 				break
 			}

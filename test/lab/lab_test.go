@@ -28,7 +28,7 @@ import (
 )
 
 // patience is how long a test waits for something that must come.
-const patience = 3 * time.Minute
+const patience = 90 * time.Second
 
 // site is a lab with the state that the command line keeps, and a file that says what the cluster is to be.
 type site struct {
@@ -143,6 +143,10 @@ func (s *site) try(args ...string) (string, error) {
 	start := time.Now()
 	err := cmd.Run()
 	s.t.Logf("orrery %s: %v in %s", strings.Join(args, " "), err, time.Since(start).Round(time.Millisecond))
+	if os.Getenv("LAB_DEBUG") != "" && args[1] == "create" {
+		o, _ := s.command(s.t.Context(), "operation", "show", "oak-1", "-o", "yaml").CombinedOutput()
+		os.WriteFile("/tmp/op.yaml", o, 0o600)
+	}
 	return out.String(), err
 }
 
@@ -204,7 +208,7 @@ func (s *site) eventually(what string, check func(ctx context.Context) error) {
 
 // diagnosis is what helps to understand why something does not come.
 func (s *site) diagnosis() string {
-	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods,events", "-A", "-o", "wide") //nolint:noctx // after the test's end
+	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods", "-A", "-o", "wide") //nolint:noctx // after the test's end
 	out, err := cmd.CombinedOutput()
 	return fmt.Sprintf("%s (%v)", out, err)
 }
@@ -311,7 +315,7 @@ func (s *site) serves(replicas int) {
 			if h.PID() == 0 {
 				continue
 			}
-			if _, err := h.Run(ctx, "busybox", "wget", "-q", "-T", "2", "-O", "-", "http://"+svc.Spec.ClusterIP+"/"); err != nil {
+			if _, err := h.Run(ctx, "timeout", "3", "bash", "-c", `exec 3<>/dev/tcp/`+svc.Spec.ClusterIP+`/80 && printf "GET / HTTP/1.0\r\n\r\n" >&3 && grep -q "200 OK" <&3`); err != nil {
 				return err
 			}
 		}

@@ -71,7 +71,7 @@ func TestOneHost(t *testing.T) {
 func filesOnly(diff string) string {
 	var kept []string
 	for line := range strings.Lines(diff) {
-		path := strings.Fields(line)[1]
+		path := strings.Fields(line)[2]
 		for _, ours := range []string{"/etc/", "/opt/", "/usr/"} {
 			if strings.HasPrefix(path, ours) {
 				kept = append(kept, line)

@@ -314,6 +314,12 @@ const (
 	ReasonMirrored            = "Mirrored"            //
 	ReasonUnjoining           = "Unjoining"           // the cluster is leaving
 	ReasonWaitingForReachable = "WaitingForReachable" // an earlier condition must be True first
+	ReasonProvisioning        = "Provisioning"        // an Operation is to bring the hosts to the spec
+	ReasonProvisioned         = "Provisioned"         //
+	ReasonOperationFailed     = "OperationFailed"     // an Operation failed; it is tried again
+	ReasonPaused              = "Paused"              // an Operation is paused
+	ReasonCanceled            = "Canceled"            // an Operation was canceled
+	ReasonInvalid             = "Invalid"             // spec.provision cannot be brought about
 )
 
 // Finalizer keeps a Cluster until its workloads are orphaned or deleted.

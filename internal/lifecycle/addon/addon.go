@@ -79,9 +79,9 @@ type Gate struct {
 
 // Names of the groups; those of add-ons follow addonPrefix.
 const (
-	groupBootstrap = "bootstrap"
+	GroupBootstrap = "bootstrap"
 	groupDNS       = "dns"
-	groupNetwork   = "network"
+	GroupNetwork   = "network"
 	addonPrefix    = "addon-"
 )
 

@@ -16,7 +16,7 @@ const kubeletClient = "kube-apiserver-kubelet-client"
 // bootstrapGroup is what the control plane needs beside the roles that every API server makes: that its API servers may
 // read logs from kubelets. What kube-proxy may do is among those roles.
 func bootstrapGroup(in Input) (Group, error) {
-	g := Group{Name: groupBootstrap, Namespace: metav1.NamespaceSystem, Objects: objects(
+	g := Group{Name: GroupBootstrap, Namespace: metav1.NamespaceSystem, Objects: objects(
 		clusterRoleBinding("orrery:"+kubeletClient, "system:kubelet-api-admin", nil,
 			rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubeletClient}),
 	)}

@@ -122,6 +122,8 @@ func dnsDeployment(image string, replicas int32, labels map[string]string) *apps
 		return &corev1.Probe{
 			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}},
 			TimeoutSeconds: 5,
+			// A server is looked for as soon as a cluster is there: it should not have to wait for the next look.
+			PeriodSeconds: 2, FailureThreshold: 10,
 		}
 	}
 	return &appsv1.Deployment{

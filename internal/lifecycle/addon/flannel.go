@@ -49,7 +49,7 @@ func flannelGroup(in Input) (Group, error) {
 	}
 	labels := map[string]string{"k8s-app": "flannel"}
 	return Group{
-		Name: groupNetwork, Namespace: flannelName,
+		Name: GroupNetwork, Namespace: flannelName,
 		Gates: []Gate{{Kind: "DaemonSet", Name: daemonset.Name, Namespace: flannelName, Nodes: min(in.Nodes, 1)}},
 		Objects: objects(
 			namespace(flannelName, map[string]string{"k8s-app": "flannel", "pod-security.kubernetes.io/enforce": "privileged"}),
@@ -168,6 +168,13 @@ func flannelDaemonSet(image, plugin, apiServer string, config map[string]string)
 						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 							corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("50Mi"),
 						}},
+						// Until this file is there, the sandbox of every pod fails and is tried again only after seconds.
+						ReadinessProbe: &corev1.Probe{
+							ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
+								Command: []string{"sh", "-c", "test -f /run/flannel/subnet.env"},
+							}},
+							PeriodSeconds: 1, TimeoutSeconds: 5,
+						},
 						SecurityContext: &corev1.SecurityContext{
 							Privileged:   new(false),
 							Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}},

@@ -45,7 +45,7 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 				"set spec.provision.network.manifest or chart")
 		}
 	}
-	g := Group{Name: groupNetwork, Namespace: metav1.NamespaceSystem}
+	g := Group{Name: GroupNetwork, Namespace: metav1.NamespaceSystem}
 	if chart != nil {
 		values, err := pluginValues(in)
 		if err != nil {
@@ -53,7 +53,7 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 		}
 		name := network.Plugin
 		if name == pluginNone {
-			name = groupNetwork
+			name = GroupNetwork
 		}
 		g.Objects, err = chartObjects(ctx, in, release{name: name, namespace: g.Namespace, chart: *chart, values: values})
 		if err != nil {

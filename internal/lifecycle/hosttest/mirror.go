@@ -65,7 +65,7 @@ func archive(f catalog.File) []byte {
 	for member, name := range f.Members {
 		content := program(name)
 		t.WriteHeader(&tar.Header{Name: member, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}) //nolint:errcheck // into memory
-		t.Write(content)                                                                                       //nolint:errcheck // into memory
+		t.Write(content)                                                                                        //nolint:errcheck // into memory
 	}
 	t.Close() //nolint:errcheck // into memory
 	z.Close() //nolint:errcheck // into memory

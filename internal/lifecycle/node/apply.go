@@ -123,7 +123,7 @@ func (s *session) run(ctx context.Context, in io.Reader) error {
 
 // makeDir makes the directory of the agent, and returns what was made on the way to it.
 func (n *Node) makeDir() (made []string, err error) {
-	for dir := filepath.Dir(Dir); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(Dir); dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(n.path(dir)); err == nil {
 			break
 		}

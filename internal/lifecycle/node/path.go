@@ -95,7 +95,7 @@ func (s *session) capturePath(r *record, path string) error {
 
 // captureParents notes the directories that are missing on the way to a path.
 func (s *session) captureParents(path string) error {
-	for dir := filepath.Dir(filepath.Clean("/" + path)); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(filepath.Clean("/" + path)); dir != "/"; dir = filepath.Dir(dir) {
 		_, err := os.Stat(s.path(dir))
 		if err == nil {
 			return nil
@@ -107,12 +107,13 @@ func (s *session) captureParents(path string) error {
 			s.state.Made = append(s.state.Made, dir)
 		}
 	}
+	return nil
 }
 
 // makeParents makes them.
 func (s *session) makeParents(path string) error {
 	dir := filepath.Dir(filepath.Clean("/" + path))
-	if _, err := os.Stat(s.path(dir)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(s.path(dir)); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := s.makeParents(dir); err != nil {

@@ -1,0 +1,102 @@
+package lifecycle_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// like returns a lab of the same size whose cluster has the same keys, so that what is on its hosts can be compared.
+func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
+	t.Helper()
+	other := newLab(t, n, controlPlanes)
+	other.spec.Source = l.spec.Source
+	state, err := l.store.Load(t.Context(), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.store.Save(t.Context(), &lifecycle.State{
+		Cluster: "oak", Keys: state.Keys, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
+
+// nth fails the n-th of the calls that it is told of.
+type nth struct {
+	n int
+
+	mu    sync.Mutex
+	calls int
+}
+
+func (f *nth) hits() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	return f.calls == f.n
+}
+
+// count is how many calls there were.
+func (f *nth) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
+}
+
+// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes.
+func TestFailAtEveryCommand(t *testing.T) {
+	undisturbed := newLab(t, 2, 1)
+	all := &nth{}
+	undisturbed.fleet.Fault = func(string, string) error { all.hits(); return nil }
+	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {
+		t.Fatal(err)
+	}
+	want := undisturbed.trees()
+	for _, after := range []bool{false, true} {
+		for n := range all.count() {
+			t.Run(fmt.Sprintf("After=%t/Command=%d", after, n+1), func(t *testing.T) {
+				l := undisturbed.like(t, 2, 1)
+				at := &nth{n: n + 1}
+				fail := func(name, command string) error {
+					if !at.hits() {
+						return nil
+					}
+					return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errors.New("cut at " + command)}
+				}
+				if after {
+					l.fleet.Broken = fail
+				} else {
+					l.fleet.Fault = fail
+				}
+				op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+				l.fleet.Fault, l.fleet.Broken = nil, nil
+				if err != nil {
+					kept := l.kept(op.Name)
+					if kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-") {
+						t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
+					}
+					if err := l.resume(op.Name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if phase := l.kept(op.Name).Status.Phase; phase != lifecyclev1alpha1.PhaseSucceeded {
+					t.Errorf("phase %s", phase)
+				}
+				if d := cmp.Diff(want, l.trees()); d != "" {
+					t.Errorf("after the resumed run hosts differ from those of an undisturbed run: %s", d)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func start(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd
+}
+
+// TestDamagedState is what a loss of power can leave.
+func TestDamagedState(t *testing.T) {
+	damages := map[string]func(string) error{
+		"Empty":     func(path string) error { return os.Truncate(path, 0) },
+		"HalfOfIt":  func(path string) error { return os.Truncate(path, 100) },
+		"Gone":      os.Remove,
+		"Zeros":     func(path string) error { return os.WriteFile(path, make([]byte, 4096), 0o600) },
+		"OneLetter": func(path string) error { return replaceIn(path, "of-alpha", "of-alphb") },
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			n := host(t, map[string]string{"/etc/a": "of the user", AgentPath: "agent"})
+			req := request(fileStep("a", "/etc/a", "a"), fileStep("b", "/etc/b-of-alpha", "b"))
+			done(t, n, req)
+			if err := damage(n.dir(stateFile)); err != nil {
+				t.Fatal(err)
+			}
+			done(t, n, req)
+			done(t, n, removal())
+			if got := tree(t, n, false)["/etc/a"]; got != "-rw-r----- of the user" {
+				t.Errorf("/etc/a is %q", got)
+			}
+		})
+		t.Run(name+"AndTheOneBefore", func(t *testing.T) {
+			if name == "Gone" { // then nothing was ever applied
+				return
+			}
+			n := host(t, nil)
+			done(t, n, request(fileStep("b", "/etc/b-of-alpha", "b"), fileStep("c", "/etc/c", "c")))
+			if err := errors.Join(damage(n.dir(stateFile)), damage(n.dir(stateBackup))); err != nil {
+				t.Fatal(err)
+			}
+			e := failed(t, n, request(fileStep("b", "/etc/b-of-alpha", "b")))
+			for _, want := range []string{"state.json: damaged", "state.json.bak: damaged", "by hand"} {
+				if !strings.Contains(e.Message, want) {
+					t.Errorf("message %q, want %q in it", e.Message, want)
+				}
+			}
+			if _, err := n.Observe(t.Context()); err == nil {
+				t.Error("a damaged state can be observed")
+			}
+		})
+	}
+}
+
+func replaceIn(path, old, with string) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(strings.Replace(string(content), old, with, 1)), 0o600)
+}
+
+// TestDiskFull fills a file system: the error names the path and the file system, what was applied stays known, and all of
+// it can be undone while the disk is full.
+func TestDiskFull(t *testing.T) {
+	n := host(t, nil)
+	mount := n.Root
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatalf("mount tmpfs (the tests of hosts need root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	furnish(t, n, map[string]string{"/etc/a": "of the user", AgentPath: "agent"})
+	before := tree(t, n, true)
+	small, large := fileStep("a", "/etc/a", "a"), fileStep("large", "/srv/large", strings.Repeat("x", 8<<20))
+	e := failed(t, n, request(small, large))
+	for _, want := range []string{"/srv/large", unix.ENOSPC.Error(), "the file system at " + mount + " is full"} {
+		if !strings.Contains(e.Message, want) {
+			t.Errorf("message %q, want %q in it", e.Message, want)
+		}
+	}
+	// Now it is full to the last byte.
+	if err := os.WriteFile(n.path("/ballast"), make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	done(t, n, removal())
+	if err := os.Remove(n.path("/ballast")); err != nil {
+		t.Fatal(err)
+	}
+	delete(before, AgentPath)
+	delete(before, "/opt/orrery/bin")
+	delete(before, "/opt/orrery")
+	sameTree(t, "after the removal", tree(t, n, true), before)
+}

@@ -1,0 +1,242 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/reconciler"
+)
+
+const (
+	// hashAnnotation is on the Operations that are made here: the hash of the spec that they bring nearer.
+	hashAnnotation = "lifecycle.orrery.dev/spec-hash"
+	// firstRetry is the time from the first failure of an Operation until it is tried again, which doubles up to lastRetry.
+	firstRetry = time.Minute
+	lastRetry  = 15 * time.Minute
+	// soon is the time until something is looked at again that another controller is about to change.
+	soon = time.Second
+)
+
+// Provision is the step of the condition Provisioned: it has what is missing done, and says how that goes.
+func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	ops, err := p.operations(ctx, o)
+	if err != nil {
+		return err
+	}
+	if o.Status.Provision == nil {
+		o.Status.Provision = &clusterv1alpha1.ProvisionStatus{}
+	}
+	var last *lifecyclev1alpha1.Operation
+	if len(ops) > 0 {
+		last = &ops[len(ops)-1]
+		o.Status.Provision.Operation = last.Name
+	}
+	if i := slices.IndexFunc(ops, isUnfinished); i >= 0 {
+		return underWay(&ops[i], clusterv1alpha1.ReasonProvisioning)
+	}
+	want := desired(o)
+	hash, err := hashOf(want)
+	if err != nil {
+		return err
+	}
+	if p.isSettled(o, hash) && (last == nil || last.Status.Phase == lifecyclev1alpha1.PhaseSucceeded) {
+		return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
+	}
+	state, err := p.store.Load(ctx, o.Name)
+	if err != nil {
+		return err
+	}
+	if err := describe(o.Status.Provision, state); err != nil {
+		return err
+	}
+	next, err := decide(o, want, state)
+	if invalid, ok := errors.AsType[*lifecycle.InvalidError](err); ok {
+		return reconciler.Stalled(clusterv1alpha1.ReasonInvalid, "%s", invalid.Error())
+	}
+	if err != nil {
+		return err
+	}
+	if next == nil {
+		return p.arrived(o, hash, last)
+	}
+	return p.next(ctx, o, next, hash, last)
+}
+
+// operations are those of a Cluster, oldest first. What an earlier Cluster of the same name did is not its.
+func (p *Provisioner) operations(ctx context.Context, o *clusterv1alpha1.Cluster) ([]lifecyclev1alpha1.Operation, error) {
+	ops, err := p.store.Operations(ctx, o.Name)
+	return slices.DeleteFunc(ops, func(op lifecyclev1alpha1.Operation) bool {
+		return op.CreationTimestamp.Before(&o.CreationTimestamp)
+	}), err
+}
+
+func isUnfinished(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) }
+
+// underWay says that an Operation has not ended.
+func underWay(op *lifecyclev1alpha1.Operation, reason string) error {
+	if op.Spec.Paused {
+		return reconciler.Waiting(clusterv1alpha1.ReasonPaused, 0, "operation %s (%s) is paused: set its spec.paused to false to go on, or spec.canceled to true to end it",
+			op.Name, op.Spec.Action)
+	}
+	return reconciler.Waiting(reason, 0, "operation %s (%s) is under way", op.Name, op.Spec.Action)
+}
+
+// arrived says that the hosts are as the spec says. An Operation that a user made may have failed nevertheless.
+func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lifecyclev1alpha1.Operation) error {
+	if last != nil && last.Status.Phase == lifecyclev1alpha1.PhaseFailed && last.Annotations[hashAnnotation] == "" {
+		return reconciler.Stalled(clusterv1alpha1.ReasonOperationFailed, "operation %s (%s) failed: %s; correct what is wrong and create another, or delete it",
+			last.Name, last.Spec.Action, last.Status.Message)
+	}
+	p.settle(o.Name, hash)
+	return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
+}
+
+// next has something done, unless that failed a moment ago.
+func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next *lifecyclev1alpha1.OperationSpec, hash string, last *lifecyclev1alpha1.Operation) error {
+	if last == nil || last.Annotations[hashAnnotation] != hash || last.Spec.Action != next.Action || !slices.Equal(last.Spec.Hosts, next.Hosts) {
+		return p.create(ctx, o, next, hash, clusterv1alpha1.ReasonProvisioning)
+	}
+	switch last.Status.Phase {
+	case lifecyclev1alpha1.PhaseCanceled:
+		return reconciler.Stalled(clusterv1alpha1.ReasonCanceled, "operation %s (%s) was canceled: delete it, or change spec.provision, to go on", last.Name, last.Spec.Action)
+	case lifecyclev1alpha1.PhaseFailed:
+		return p.retry(ctx, last, clusterv1alpha1.ReasonProvisioning, "delete it to start anew at once")
+	case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
+	}
+	// It succeeded, and yet the same is to be done: our cache is behind, or somebody has changed the Cluster back.
+	if wait := due(last); wait > 0 {
+		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, wait, "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
+	}
+	return p.create(ctx, o, next, hash, clusterv1alpha1.ReasonProvisioning)
+}
+
+// create makes an Operation.
+func (p *Provisioner) create(ctx context.Context, o *clusterv1alpha1.Cluster, spec *lifecyclev1alpha1.OperationSpec, hash, reason string) error {
+	op := &lifecyclev1alpha1.Operation{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{hashAnnotation: hash}},
+		Spec:       *spec,
+	}
+	err := p.store.Create(ctx, op)
+	if apierrors.IsAlreadyExists(err) {
+		return reconciler.Waiting(reason, soon, "an operation was just made")
+	}
+	if err != nil {
+		return err
+	}
+	o.Status.Provision.Operation = op.Name
+	return underWay(op, reason)
+}
+
+// retry has a failed Operation run again when it is time; reason is that of the condition when it does.
+func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operation, reason, wayOut string) error {
+	if wait := due(last); wait > 0 {
+		return reconciler.Waiting(clusterv1alpha1.ReasonOperationFailed, wait, "operation %s (%s) failed: %s; it is tried again at %s, with what it can keep; %s",
+			last.Name, last.Spec.Action, last.Status.Message, time.Now().Add(wait).UTC().Format(time.TimeOnly+" MST"), wayOut)
+	}
+	// Written only if it still is as we know it.
+	op, err := p.store.Operation(ctx, last.Name)
+	if err != nil {
+		return err
+	}
+	if op.Status.Phase == lifecyclev1alpha1.PhaseFailed {
+		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhasePending, "it failed and is tried again"
+		if err := p.store.Client.Status().Update(ctx, op); err != nil {
+			return fmt.Errorf("resume operation %s: %w", op.Name, err)
+		}
+	}
+	return underWay(op, reason)
+}
+
+// due is how long to wait until what an Operation was to do is tried again.
+func due(last *lifecyclev1alpha1.Operation) time.Duration {
+	if last.Status.Finished == nil {
+		return 0
+	}
+	wait := firstRetry
+	for i := int32(1); i < last.Status.Attempt && wait < lastRetry; i++ {
+		wait *= 2
+	}
+	return time.Until(last.Status.Finished.Add(min(wait, lastRetry)))
+}
+
+// settle remembers the hash of the spec that is on a cluster's hosts; an empty one forgets it.
+func (p *Provisioner) settle(cluster, hash string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if hash == "" {
+		delete(p.settled, cluster)
+	} else {
+		p.settled[cluster] = hash
+	}
+}
+
+func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return o.Spec.APIEndpoint != "" && p.settled[o.Name] == hash
+}
+
+// Dismantle is what a Cluster that is being deleted, and in which nothing is left to clean up, waits for: that no run works on
+// its hosts and, if spec.provision.deletionPolicy says so, that what was done on them is undone.
+func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	ops, err := p.operations(ctx, o)
+	if err != nil {
+		return err
+	}
+	undo := o.Spec.Provision.DeletionPolicy == clusterv1alpha1.DeletionDelete
+	if i := slices.IndexFunc(ops, isUnfinished); i >= 0 {
+		return p.await(ctx, &ops[i], undo)
+	}
+	if p.runs.operation(o.Name) != "" {
+		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, soon, "a run is ending")
+	}
+	p.settle(o.Name, "")
+	state, err := p.store.Load(ctx, o.Name)
+	if err != nil || state == nil {
+		return err
+	}
+	if !undo {
+		p.recorder.Eventf(o, nil, corev1.EventTypeNormal, "HostsLeft", "Unjoin", "the hosts stay as they are; the cluster's keys stay in Secret %s/%s",
+			clusterv1alpha1.SecretNamespace, objectName(o.Name))
+		return nil
+	}
+	if spec, err := everything(state); err != nil || spec == nil {
+		return errors.Join(err, p.store.Remove(ctx, o.Name)) // keys that were never used
+	}
+	if n := len(ops); n > 0 && ops[n-1].Spec.Action == lifecyclev1alpha1.ActionDelete {
+		switch last := &ops[n-1]; last.Status.Phase {
+		case lifecyclev1alpha1.PhaseFailed:
+			return p.retry(ctx, last, clusterv1alpha1.ReasonUnjoining,
+				"to leave the hosts as they are set spec.provision.deletionPolicy to Orphan; for hosts that are gone for good create an Operation with action Delete and unreachable Forget")
+		case lifecyclev1alpha1.PhaseCanceled:
+			return reconciler.Waiting(clusterv1alpha1.ReasonCanceled, 0,
+				"operation %s (Delete) was canceled: delete it to go on, or set spec.provision.deletionPolicy to Orphan", last.Name)
+		case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
+		}
+	}
+	if o.Status.Provision == nil {
+		o.Status.Provision = &clusterv1alpha1.ProvisionStatus{}
+	}
+	return p.create(ctx, o, &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionDelete}, "", clusterv1alpha1.ReasonUnjoining)
+}
+
+// await waits until an Operation has ended. All but one that undoes the hosts are ended for that.
+func (p *Provisioner) await(ctx context.Context, op *lifecyclev1alpha1.Operation, undo bool) error {
+	if (op.Spec.Action != lifecyclev1alpha1.ActionDelete || !undo) && !op.Spec.Canceled {
+		err := p.store.Control(ctx, op.Name, func(s *lifecyclev1alpha1.OperationSpec) { s.Canceled = true })
+		if err != nil {
+			return err
+		}
+	}
+	return underWay(op, clusterv1alpha1.ReasonUnjoining)
+}

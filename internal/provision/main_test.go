@@ -1,0 +1,331 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// Server 0 is the hub, 1 is the cluster that is built.
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Println(prefix, args) }, funcr.Options{LogTimestamp: true}))
+	testenv.Main(m, 2)
+}
+
+// patience is how long a test waits for what must happen. Nothing is asserted about how long it takes.
+const patience = 60 * time.Second
+
+// hub is a hub with the controllers of Clusters and Operations, and an engine that only says what it would do.
+type hub struct {
+	client.Client
+
+	dataDir string
+	stop    func()
+
+	mu   sync.Mutex
+	runs []string // what was run: action, cluster and hosts
+	act  func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error
+}
+
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1alpha1.AddToScheme(scheme), lifecyclev1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	if err := testenv.InstallCRDs(testenv.Config(0)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
+	if err := c.Create(t.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newHub makes a hub that does not run yet, and empties it when the test ends.
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{Client: newClient(t), dataDir: t.TempDir(), stop: func() {}}
+	t.Cleanup(func() {
+		h.stop()
+		ctx := context.WithoutCancel(t.Context())
+		clusters := &clusterv1alpha1.ClusterList{}
+		errs := []error{h.List(ctx, clusters)}
+		for i := range clusters.Items {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+			errs = append(errs, client.IgnoreNotFound(h.Patch(ctx, &clusters.Items[i], patch)))
+		}
+		for _, o := range []client.Object{&clusterv1alpha1.Cluster{}, &lifecyclev1alpha1.Operation{}} {
+			errs = append(errs, h.DeleteAllOf(ctx, o))
+		}
+		errs = append(errs, h.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(clusterv1alpha1.SecretNamespace)))
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// startHub runs a hub until the test ends.
+func startHub(t *testing.T) *hub {
+	t.Helper()
+	h := newHub(t)
+	h.start(t)
+	return h
+}
+
+func (h *hub) start(t *testing.T) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(testenv.Config(0), ctrl.Options{
+		Scheme: h.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:      cache.Options{ByObject: map[client.Object]cache.ByObject{&lifecyclev1alpha1.Operation{}: {Transform: Trim}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p *Provisioner
+	registry, err := member.Add(mgr, member.Options{
+		ProbeInterval: 100 * time.Millisecond, DiscoveryInterval: time.Second,
+		Provision: func(ctx context.Context, o *clusterv1alpha1.Cluster) error { return p.Provision(ctx, o) },
+		Dismantle: func(ctx context.Context, o *clusterv1alpha1.Cluster) error { return p.Dismantle(ctx, o) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err = Add(mgr, Options{
+		DataDir: h.dataDir, Refresh: registry.Refresh,
+		Engine: func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	stopped := make(chan error, 1)
+	go func() { stopped <- mgr.Start(ctx) }()
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// onRun says what the engine does between the first and the last record.
+func (h *hub) onRun(act func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.act = act
+}
+
+// ran is what was run so far.
+func (h *hub) ran() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.runs...)
+}
+
+// fakeEngine keeps the promises of lifecycle.Engine about the Store, and touches no host.
+type fakeEngine struct {
+	Job
+
+	hub *hub
+}
+
+func (e *fakeEngine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (err error) {
+	unlock, err := e.Store.Lock(ctx, e.Cluster)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	op.Status.Attempt++
+	op.Status.Phase, op.Status.Finished = lifecyclev1alpha1.PhaseRunning, nil
+	if err := e.Store.Record(ctx, op); err != nil {
+		return err
+	}
+	e.hub.mu.Lock()
+	e.hub.runs = append(e.hub.runs, fmt.Sprintf("%s %s %v attempt %d on %d hosts", op.Name, op.Spec.Action, op.Spec.Hosts, op.Status.Attempt, len(spec.Hosts)))
+	act := e.hub.act
+	e.hub.mu.Unlock()
+	if act == nil {
+		act = func(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+			return e.apply(ctx, op, spec)
+		}
+	}
+	err = act(ctx, e, op, spec)
+	now := metav1.NowMicro()
+	op.Status.Finished = &now
+	switch {
+	case err == nil:
+		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhaseSucceeded, ""
+	case errors.Is(err, lifecycle.ErrCanceled):
+		op.Status.Phase = lifecyclev1alpha1.PhaseCanceled
+	case errors.Is(err, lifecycle.ErrPaused), errors.Is(err, context.Canceled):
+		op.Status.Phase, op.Status.Finished = lifecyclev1alpha1.PhasePaused, nil
+		err = lifecycle.ErrPaused
+	default:
+		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhaseFailed, err.Error()
+	}
+	return errors.Join(err, e.Store.Record(context.WithoutCancel(ctx), op))
+}
+
+// apply is what a run does that succeeds.
+func (e *fakeEngine) apply(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+	for _, state := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepRunning, lifecyclev1alpha1.StepChanged} {
+		op.Status.Hosts = []lifecyclev1alpha1.HostRun{{Name: spec.Hosts[0].Name, Stage: "prepare", State: state}}
+		e.Progress(*op, lifecyclev1alpha1.StepRecord{Host: spec.Hosts[0].Name, ID: "system/sysctl", State: state})
+		if err := e.Store.Record(ctx, op); err != nil {
+			return err
+		}
+	}
+	if op.Spec.Action == lifecyclev1alpha1.ActionDelete {
+		return e.Store.Remove(ctx, e.Cluster)
+	}
+	plan.Default(e.Cluster, spec)
+	if err := e.Built(ctx, testenv.Kubeconfig(1)); err != nil {
+		return err
+	}
+	return e.Store.Save(ctx, &lifecycle.State{Cluster: e.Cluster, Keys: pki.Bundle{}, Wanted: spec, WantedBy: op.Name, Applied: spec})
+}
+
+// waitAsked waits until a run is to be paused or canceled, or is interrupted.
+func (e *fakeEngine) waitAsked(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		return op.Spec.Paused || op.Spec.Canceled, e.Store.Record(ctx, op)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return context.Canceled
+	case err != nil:
+		return err
+	case op.Spec.Canceled:
+		return lifecycle.ErrCanceled
+	}
+	return lifecycle.ErrPaused
+}
+
+// eventually waits until a condition holds; what says what is waited for.
+func eventually(t *testing.T, what string, condition func() (bool, string)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
+		ok, last = condition()
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("waited in vain until %s; last seen: %s", what, last)
+	}
+}
+
+// until waits until a condition of a Cluster has a status and a reason.
+func (h *hub) until(t *testing.T, name, condition string, status metav1.ConditionStatus, reason string) *clusterv1alpha1.Cluster {
+	t.Helper()
+	o := &clusterv1alpha1.Cluster{}
+	eventually(t, fmt.Sprintf("%s of %s is %s/%s", condition, name, status, reason), func() (bool, string) {
+		if err := h.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+			return false, err.Error()
+		}
+		got := meta.FindStatusCondition(o.Status.Conditions, condition)
+		return got != nil && got.Status == status && got.Reason == reason, fmt.Sprintf("%v; ran %q", o.Status.Conditions, h.ran())
+	})
+	return o
+}
+
+// untilPhase waits until an Operation is in a phase.
+func (h *hub) untilPhase(t *testing.T, name string, phase lifecyclev1alpha1.Phase) *lifecyclev1alpha1.Operation {
+	t.Helper()
+	op := &lifecyclev1alpha1.Operation{}
+	eventually(t, fmt.Sprintf("operation %s is %s", name, phase), func() (bool, string) {
+		if err := h.Get(t.Context(), client.ObjectKey{Name: name}, op); err != nil {
+			return false, err.Error()
+		}
+		return op.Status.Phase == phase, fmt.Sprintf("%s: %s", op.Status.Phase, op.Status.Message)
+	})
+	return op
+}
+
+// untilGone waits until an object does not exist.
+func (h *hub) untilGone(t *testing.T, o client.Object) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%T %s is gone", o, o.GetName()), func() (bool, string) {
+		err := h.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+		return apierrors.IsNotFound(err), fmt.Sprintf("%v; ran %q", o, h.ran())
+	})
+}
+
+// cluster is a Cluster to be built on hosts named by their addresses' last number: 1 is the control plane.
+func cluster(name string, hosts ...int) *clusterv1alpha1.Cluster {
+	return &clusterv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       clusterv1alpha1.ClusterSpec{Provision: provision(hosts...)},
+	}
+}
+
+func provision(hosts ...int) *clusterv1alpha1.Provision {
+	spec := &clusterv1alpha1.Provision{
+		RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{clusterv1alpha1.RoleControlPlane: {"host-1"}},
+		Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.36.3"},
+	}
+	for _, n := range hosts {
+		h := clusterv1alpha1.Host{
+			Name: fmt.Sprintf("host-%d", n), Address: fmt.Sprintf("10.0.0.%d", n),
+			SecretRef: &clusterv1alpha1.SecretReference{Namespace: "default", Name: "ssh"},
+		}
+		spec.Hosts = append(spec.Hosts, h)
+		spec.RoleGroups[clusterv1alpha1.RoleWorker] = append(spec.RoleGroups[clusterv1alpha1.RoleWorker], h.Name)
+	}
+	return spec
+}
+
+// change changes the spec of a Cluster.
+func (h *hub) change(t *testing.T, name string, change func(*clusterv1alpha1.ClusterSpec)) {
+	t.Helper()
+	eventually(t, "cluster "+name+" is changed", func() (bool, string) {
+		o := &clusterv1alpha1.Cluster{}
+		if err := h.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+			return false, err.Error()
+		}
+		change(&o.Spec)
+		err := h.Update(t.Context(), o)
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+func (h *hub) create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := h.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package provision
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+)
+
+// instruments measure the Operations of this server.
+type instruments struct {
+	operations *prometheus.CounterVec
+	steps      *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	running    prometheus.Gauge
+}
+
+var metrics = instruments{
+	operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_lifecycle_operations_total",
+		Help: "Operations that ended or were paused, by action and phase.",
+	}, []string{"action", "phase"}),
+	steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_lifecycle_steps_total",
+		Help: "Steps of Operations, by what became of them.",
+	}, []string{"state"}),
+	seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "orrery_lifecycle_operation_seconds",
+		Help:    "How long Operations ran, by action.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 12),
+	}, []string{"action"}),
+	running: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "orrery_lifecycle_operations_running",
+		Help: "Operations that run now.",
+	}),
+}
+
+func init() { //nolint:gochecknoinits // where controller-runtime's own metrics register
+	ctrlmetrics.Registry.MustRegister(metrics.operations, metrics.steps, metrics.seconds, metrics.running)
+}
+
+// begin counts a run until done is called.
+func (m instruments) begin() (done func()) {
+	m.running.Inc()
+	return m.running.Dec
+}
+
+// step counts a step that has ended.
+func (m instruments) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
+	if r.ID == "" || r.State == lifecyclev1alpha1.StepPending || r.State == lifecyclev1alpha1.StepRunning {
+		return
+	}
+	m.steps.WithLabelValues(string(r.State)).Inc()
+}
+
+// end counts an Operation that ended, and how long it ran if it did.
+func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
+	m.operations.WithLabelValues(string(op.Spec.Action), string(op.Status.Phase)).Inc()
+	if ran > 0 {
+		m.seconds.WithLabelValues(string(op.Spec.Action)).Observe(ran.Seconds())
+	}
+}

@@ -1,0 +1,248 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/member"
+)
+
+const (
+	// maxKept is how many Operations of a cluster are kept once they have ended.
+	maxKept = 10
+	// runRetry is the time until a run is tried again whose beginning could not even be recorded.
+	runRetry = 5 * time.Second
+	// joinPatience is how long an API server that has just started may take until everything is there that a join asks for,
+	// and joinRetry the time between two tries.
+	joinPatience = time.Minute
+	joinRetry    = 2 * time.Second
+)
+
+// Reconcile implements reconcile.Reconciler for the Operations of one cluster: the oldest that has not ended is run.
+func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	cluster := req.Name
+	ops, err := p.store.Operations(ctx, cluster)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	p.options.Refresh(cluster)
+	if name := p.runs.operation(cluster); name != "" {
+		if !slices.ContainsFunc(ops, func(op lifecyclev1alpha1.Operation) bool { return op.Name == name }) {
+			p.runs.cancel(cluster) // it was deleted
+		}
+		return ctrl.Result{}, nil
+	}
+	if err := p.prune(ctx, ops); err != nil {
+		return ctrl.Result{}, err
+	}
+	i := slices.IndexFunc(ops, func(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) })
+	if i < 0 {
+		return ctrl.Result{}, nil
+	}
+	// As it is, not as a cache remembers it: it may have ended a moment ago.
+	op, err := p.store.Operation(ctx, ops[i].Name)
+	if err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	return ctrl.Result{}, p.advance(ctx, op)
+}
+
+// advance runs an Operation, unless its spec says otherwise.
+func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	switch {
+	case !lifecycle.Unfinished(op):
+		return nil
+	case op.Spec.Canceled:
+		return p.end(ctx, op, lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays")
+	case op.Spec.Paused && op.Status.Phase == lifecyclev1alpha1.PhasePaused:
+		return nil
+	case op.Spec.Paused:
+		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhasePaused, "it can be resumed"
+		return p.store.Record(ctx, op)
+	}
+	cluster := &clusterv1alpha1.Cluster{}
+	err := p.client.Get(ctx, client.ObjectKey{Name: op.Spec.Cluster}, cluster)
+	switch {
+	case apierrors.IsNotFound(err):
+		return p.end(ctx, op, lifecyclev1alpha1.PhaseFailed, fmt.Sprintf("spec.cluster: there is no Cluster %s; create it first, with spec.provision", op.Spec.Cluster))
+	case err != nil:
+		return fmt.Errorf("get cluster %s: %w", op.Spec.Cluster, err)
+	}
+	spec, err := p.target(ctx, cluster, op)
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return p.end(ctx, op, lifecyclev1alpha1.PhaseFailed, refused.Error())
+	case err != nil:
+		return err
+	}
+	p.settle(cluster.Name, "")
+	p.runs.start(cluster.Name, op.Name,
+		func(ctx context.Context) time.Duration { return p.run(ctx, cluster, op, spec) },
+		func(again time.Duration) { p.queue.AddAfter(request(cluster.Name), again) })
+	return nil
+}
+
+// refusal is why an Operation is not run.
+type refusal struct{ error }
+
+func refuse(format string, args ...any) error { return &refusal{fmt.Errorf(format, args...)} }
+
+// target is the spec that an Operation is to bring about, or to undo.
+func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Provision, error) {
+	if o.Spec.Provision == nil {
+		return nil, refuse("Cluster %s has no spec.provision: it was not built from here", o.Name)
+	}
+	state, err := p.store.Load(ctx, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	leaving := !o.DeletionTimestamp.IsZero()
+	var applied *clusterv1alpha1.Provision
+	if state != nil {
+		applied = state.Applied
+	}
+	switch op.Spec.Action {
+	case lifecyclev1alpha1.ActionDelete:
+		if !leaving || o.Spec.Provision.DeletionPolicy != clusterv1alpha1.DeletionDelete {
+			return nil, refuse("spec.action Delete: delete the Cluster instead, with spec.provision.deletionPolicy Delete")
+		}
+		spec, err := everything(state)
+		if err == nil && spec == nil {
+			err = refuse("nothing was done on the hosts of cluster %s, so there is nothing to undo", o.Name)
+		}
+		return spec, err
+	case lifecyclev1alpha1.ActionDeleteNode:
+		if applied == nil {
+			return nil, refuse("cluster %s is not built yet: there is no host to take out", o.Name)
+		}
+		for _, name := range op.Spec.Hosts {
+			if !hasHost(applied, name) && op.Status.Attempt == 0 {
+				return nil, refuse("spec.hosts: host %s is not part of cluster %s", name, o.Name)
+			}
+		}
+		return without(applied, op.Spec.Hosts)
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
+	}
+	if leaving {
+		return nil, refuse("Cluster %s is being deleted", o.Name)
+	}
+	want := desired(o)
+	if applied != nil {
+		if gone := missing(applied, want); len(gone) > 0 {
+			return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
+				o.Name, strings.Join(gone, ", "))
+		}
+	}
+	return want, nil
+}
+
+// run runs an Operation to its end, and says after what time its cluster is to be looked at again.
+func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (again time.Duration) {
+	log := ctrl.LoggerFrom(ctx).WithValues("cluster", o.Name, "operation", op.Name)
+	ctx = ctrl.LoggerInto(ctx, log)
+	began, done := time.Now(), metrics.begin()
+	defer done()
+	teller := newTeller(p.recorder, o, op)
+	teller.began()
+	engine, err := p.options.Engine(Job{
+		Cluster: o.Name, Store: told{Store: p.store, tell: teller.record}, Progress: metrics.step,
+		Built: func(ctx context.Context, kubeconfig []byte) error { return p.built(ctx, o.Name, kubeconfig) },
+	})
+	if err == nil {
+		err = engine.Run(ctx, op, spec)
+	}
+	if ctx.Err() != nil {
+		return 0 // interrupted: who comes next goes on
+	}
+	now, e := p.store.Operation(ctx, op.Name)
+	if e != nil {
+		log.Error(errors.Join(err, e), "the end of an operation is not known")
+		return runRetry
+	}
+	if lifecycle.Unfinished(now) && !errors.Is(err, lifecycle.ErrPaused) {
+		log.Error(err, "the operation could not be run or recorded; it is tried again")
+		return runRetry
+	}
+	teller.ended(now)
+	metrics.end(now, time.Since(began))
+	return 0
+}
+
+// built joins a cluster whose API server answers, or renews its credentials.
+func (p *Provisioner) built(ctx context.Context, cluster string, kubeconfig []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, joinPatience, fmt.Errorf("it did not join within %s", joinPatience))
+	defer cancel()
+	for {
+		_, err := member.Join(ctx, p.store.Client, member.JoinOptions{Name: cluster, Kubeconfig: kubeconfig, HubID: p.options.HubID})
+		refused, ok := errors.AsType[*member.JoinError](err)
+		passing := apierrors.IsConflict(err) || ok && refused.Reason == clusterv1alpha1.ReasonUnreachable
+		if err == nil || !passing {
+			return joinError(err)
+		}
+		select {
+		case <-ctx.Done():
+			return joinError(errors.Join(err, context.Cause(ctx)))
+		case <-time.After(joinRetry):
+		}
+	}
+}
+
+func joinError(err error) error {
+	if err != nil {
+		return fmt.Errorf("the cluster is built but does not join the hub: %w", err)
+	}
+	return nil
+}
+
+// end records that an Operation is over that is not run.
+func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, phase lifecyclev1alpha1.Phase, message string) error {
+	op.Status.Phase, op.Status.Message = phase, message
+	now := metav1.NowMicro()
+	op.Status.Finished = &now
+	meta.SetStatusCondition(&op.Status.Conditions, metav1.Condition{
+		Type: lifecyclev1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse, Reason: string(phase), Message: message,
+		ObservedGeneration: op.Generation,
+	})
+	if err := p.store.Record(ctx, op); err != nil {
+		return err
+	}
+	metrics.end(op, 0)
+	p.recorder.Eventf(op, nil, eventType(phase), "Operation"+string(phase), string(op.Spec.Action), "%s", message)
+	return nil
+}
+
+// prune deletes all but the last Operations that have ended, with their logs.
+func (p *Provisioner) prune(ctx context.Context, ops []lifecyclev1alpha1.Operation) error {
+	ended := slices.DeleteFunc(slices.Clone(ops), func(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) })
+	for i := range max(len(ended)-maxKept, 0) {
+		if err := p.store.Client.Delete(ctx, &ended[i]); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete operation %s, which is an old one: %w", ended[i].Name, err)
+		}
+		if err := p.store.removeLogs(ended[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eventType(phase lifecyclev1alpha1.Phase) string {
+	if phase == lifecyclev1alpha1.PhaseFailed {
+		return corev1.EventTypeWarning
+	}
+	return corev1.EventTypeNormal
+}

@@ -1,0 +1,292 @@
+package provision
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/pki"
+)
+
+func newStore(t *testing.T, holder string) *Store {
+	t.Helper()
+	h := newHub(t)
+	return &Store{Client: h, Cached: h, Logs: t.TempDir(), Holder: holder, Lost: func(string) {}}
+}
+
+func TestState(t *testing.T) {
+	s, ctx := newStore(t, "one"), t.Context()
+	state, err := s.Load(ctx, "oak")
+	if err != nil || state != nil {
+		t.Errorf("of an unknown cluster: state %v, error %v", state, err)
+	}
+	want := &lifecycle.State{
+		Cluster: "oak", Keys: pki.Bundle{"ca": {Cert: []byte("certificate"), Key: []byte("key")}}, Digests: map[string]string{"kubelet": "sha256:1"},
+		Applied: provision(1, 2),
+	}
+	for range 2 {
+		if err := s.Save(ctx, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want.Wanted = provision(1)
+	if err := s.Save(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	if state, err = s.Load(ctx, "oak"); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, state); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		if err := s.Remove(ctx, "oak"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if state, err = s.Load(ctx, "oak"); err != nil || state != nil {
+		t.Errorf("after Remove: state %v, error %v", state, err)
+	}
+}
+
+func TestStateThatCannotBeKept(t *testing.T) {
+	s := newStore(t, "one")
+	state := &lifecycle.State{Cluster: "oak", Digests: map[string]string{}}
+	for range 60_000 {
+		state.Digests[rand.Text()] = rand.Text()
+	}
+	if err := s.Save(t.Context(), state); err == nil || !strings.Contains(err.Error(), "make spec.provision smaller") {
+		t.Errorf("error %v, want one that says the way out", err)
+	}
+}
+
+func TestDamagedState(t *testing.T) {
+	s := newStore(t, "one")
+	secret := stateSecret("oak")
+	secret.Data = map[string][]byte{stateKey: []byte("nonsense")}
+	if err := s.Client.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Load(t.Context(), "oak"); err == nil || !strings.Contains(err.Error(), "orrery-cluster/oak.lifecycle is damaged") {
+		t.Errorf("error %v, want one that names the Secret", err)
+	}
+}
+
+// A record brings back what a user says in the spec meanwhile, and leaves alone what another server runs.
+func TestRecord(t *testing.T) {
+	h := newHub(t)
+	s := &Store{Client: h}
+	op := operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate})
+	h.create(t, op)
+	op.Status.Phase, op.Status.Attempt, op.Status.Message = lifecyclev1alpha1.PhaseRunning, 1, "begins"
+	if err := s.Record(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	h.control(t, "oak-1", func(s *lifecyclev1alpha1.OperationSpec) { s.Paused = true })
+	op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhasePaused, ""
+	if err := s.Record(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	if !op.Spec.Paused {
+		t.Error("the spec is not brought back")
+	}
+	kept, err := s.Operation(t.Context(), "oak-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept.Status.Phase != lifecyclev1alpha1.PhasePaused || kept.Status.Message != "" {
+		t.Errorf("the record is %v: want what was recorded last, and nothing of what was before", kept.Status)
+	}
+	kept.Status.Attempt = 2
+	if err := h.Status().Update(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Record(t.Context(), op); err == nil || !strings.Contains(err.Error(), "another server") {
+		t.Errorf("error %v, want one that says that another server has it", err)
+	}
+}
+
+func TestFit(t *testing.T) {
+	status := &lifecyclev1alpha1.OperationStatus{}
+	for i := range 4000 {
+		r := lifecyclev1alpha1.StepRecord{Host: "host", ID: fmt.Sprint(i), State: lifecyclev1alpha1.StepChanged}
+		if i%2 == 0 {
+			r.State, r.Message = lifecyclev1alpha1.StepFailed, strings.Repeat("x", 1000)
+		}
+		status.Steps = append(status.Steps, r)
+	}
+	fit(status)
+	size, failed := 0, 0
+	for _, r := range status.Steps {
+		size += recordSize(r)
+		if r.State == lifecyclev1alpha1.StepFailed {
+			failed++
+		}
+	}
+	if size > maxRecord || failed != 2000 {
+		t.Errorf("%d bytes with %d failures are left, want at most %d with all 2000", size, failed, maxRecord)
+	}
+}
+
+// Of two servers only one works on a cluster; one that was killed does not keep it for long.
+func TestLock(t *testing.T) {
+	one := newStore(t, "one")
+	two := &Store{Client: one.Client, Holder: "two", Lost: func(string) {}}
+	unlock, err := one.Lock(t.Context(), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Lock(t.Context(), "oak"); err == nil {
+		t.Error("the same server locks it twice")
+	}
+	if holder, err := two.acquire(t.Context(), "oak"); err != nil || holder != "one" {
+		t.Errorf("holder %q, error %v: want one to have it", holder, err)
+	}
+	unlock()
+	unlock, err = two.Lock(t.Context(), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+
+	// A server that was killed left this.
+	past := metav1.NewMicroTime(metav1.Now().Add(-2 * leaseTime))
+	l := lease("oak")
+	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("dead"), RenewTime: &past}
+	if err := one.Client.Create(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if unlock, err = one.Lock(t.Context(), "oak"); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if err := one.Client.Get(t.Context(), client.ObjectKeyFromObject(l), l); err == nil {
+		t.Error("the Lease is left behind")
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	dir := t.TempDir()
+	first, err := identity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := identity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := identity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first != again || first == other {
+		t.Errorf("identities %q, %q and %q: want the first two the same", first, again, other)
+	}
+}
+
+func TestLog(t *testing.T) {
+	s := &Store{Logs: t.TempDir()}
+	path := filepath.Join(s.Logs, "oak-1", "host-1.log")
+	for _, line := range []string{"one\n", strings.Repeat("x", maxLog), "three\n"} {
+		w, err := s.Log("oak-1", "host-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || string(content) != "three\n" {
+		t.Errorf("the log has %d bytes, error %v: want what was written since it was full", len(content), err)
+	}
+	if err := s.removeLogs("oak-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("stat %v, want the log gone", err)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	h := newHub(t)
+	h.create(t,
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "ssh"},
+			Data:       map[string][]byte{"password": []byte("open sesame\n"), "sudoPassword": []byte("please"), "ssh-privatekey": []byte("KEY\n")},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "jump"},
+			Data:       map[string][]byte{"password": []byte("over")},
+		},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "empty"}},
+	)
+	ref := func(name string) *clusterv1alpha1.SecretReference {
+		return &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
+	}
+	c := credentials{reader: h}
+	cases := map[string]struct {
+		host clusterv1alpha1.Host
+		want string // name, password, sudo password and key of the host and of its bastion
+		err  string
+	}{
+		"Direct": {
+			host: clusterv1alpha1.Host{Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh")},
+			want: "root@10.0.0.1:22 open sesame please KEY\n",
+		},
+		"BastionWithItsOwn": {
+			host: clusterv1alpha1.Host{
+				Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh"),
+				Bastion: &clusterv1alpha1.Bastion{Address: "192.0.2.1", Port: 2222, User: "jumper", SecretRef: ref("jump")},
+			},
+			want: "root@10.0.0.1:22 open sesame please KEY\n by jumper@192.0.2.1:2222 over  ",
+		},
+		"BastionWithTheHosts": {
+			host: clusterv1alpha1.Host{
+				Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh"),
+				Bastion: &clusterv1alpha1.Bastion{Address: "192.0.2.1", Port: 22},
+			},
+			want: "root@10.0.0.1:22 open sesame please KEY\n by root@192.0.2.1:22 open sesame please KEY\n",
+		},
+		"NoneIsRefused":  {host: clusterv1alpha1.Host{Name: "host-1"}, err: "secretRef is not set"},
+		"MissingSecret":  {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("none")}, err: "secretRef: secret orrery-cluster/none does not exist"},
+		"EmptySecret":    {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("empty")}, err: "secret orrery-cluster/empty has neither password nor ssh-privatekey"},
+		"MissingBastion": {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("ssh"), Bastion: &clusterv1alpha1.Bastion{Address: "b", SecretRef: ref("none")}}, err: "bastion.secretRef: secret"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			target, err := c.target(t.Context(), tc.host)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("error %v, want one with %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprintf("%s@%s:%d %s %s %s", target.User, target.Address, target.Port, string(target.Password), string(target.SudoPassword), string(target.PrivateKey))
+			if b := target.Bastion; b != nil {
+				got += fmt.Sprintf(" by %s@%s:%d %s %s %s", b.User, b.Address, b.Port, string(b.Password), string(b.SudoPassword), string(b.PrivateKey))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("target (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
