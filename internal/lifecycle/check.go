@@ -11,7 +11,7 @@ func Check(cluster string, spec, applied *clusterv1alpha1.Provision) error {
 	var problems []string
 	for _, p := range plan.Validate(cluster, spec) {
 		// A cluster that lost a member has to be changed while its count is even.
-		if applied != nil && p.Type == plan.EvenEtcd {
+		if applied != nil && p.Origin == plan.EvenEtcd {
 			continue
 		}
 		problems = append(problems, p.Error())

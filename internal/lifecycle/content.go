@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -33,12 +34,22 @@ const (
 // serving is a host that serves its content to others, for as long as the session is open.
 type serving struct {
 	address string
-	stop    func()
-	ended   chan struct{}
+	// stop asks it to end, and abort does not wait for an answer.
+	stop  func()
+	abort context.CancelFunc
+	ended chan struct{}
 }
+
+// endTimeout is how long a host may take to stop serving.
+const endTimeout = 2 * time.Second
 
 func (s *serving) end() {
 	s.stop()
+	select {
+	case <-s.ended:
+	case <-time.After(endTimeout): // a host that does not answer any more
+	}
+	s.abort()
 	<-s.ended
 }
 
@@ -272,26 +283,34 @@ func (c *content) runRound(ctx context.Context, round []delivery) error {
 func (c *content) serve(ctx context.Context, conn *connection) error {
 	open, stop := io.Pipe()
 	out, said := io.Pipe()
-	s := &serving{stop: func() { stop.Close() }, ended: make(chan struct{})} //nolint:errcheck // always nil
+	// It outlives the round.
+	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &serving{
+		ended: make(chan struct{}), abort: cancel,
+		stop: func() { stop.Close() }, //nolint:errcheck // always nil
+	}
 	request, err := json.Marshal(node.ServeRequest{Token: c.token})
 	if err != nil {
 		return fmt.Errorf("host %s: marshal: %w", conn.name, err)
 	}
 	go func() {
 		defer close(s.ended)
-		err := conn.run(context.WithoutCancel(ctx), []string{node.AgentPath, "node", "serve"},
+		err := conn.run(sctx, []string{node.AgentPath, "node", "serve"},
 			io.MultiReader(strings.NewReader(string(request)+"\n"), open), said)
 		said.CloseWithError(errors.Join(err, io.EOF)) //nolint:errcheck // always nil
 	}()
+	defer context.AfterFunc(ctx, s.abort)()
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
 		s.stop()
+		s.abort()
 		return fmt.Errorf("host %s: serve content to other hosts: %w", conn.name, err)
 	}
 	go io.Copy(io.Discard, out) //nolint:errcheck // it says nothing more
 	var serving node.Serving
 	if err := json.Unmarshal(line, &serving); err != nil {
 		s.stop()
+		s.abort()
 		return fmt.Errorf("host %s: serve content to other hosts: %w", conn.name, err)
 	}
 	s.address = net.JoinHostPort(c.address(conn.name), strconv.Itoa(serving.Port))

@@ -46,7 +46,7 @@ func (r *run) converge(ctx context.Context) error {
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	apiReady := newGate()
-	if !slices.ContainsFunc(work, func(w hostWork) bool { return w.fresh && r.has(w.host.Name, clusterv1alpha1.RoleControlPlane) }) {
+	if r.keepsAPIServer(work) {
 		apiReady.pass() // it is there already
 	}
 	group.Go(func() error {
@@ -111,6 +111,17 @@ func (r *run) work() []hostWork {
 		}
 	}
 	return work
+}
+
+// keepsAPIServer reports whether a control plane was reached on which nothing is done to the API server or the etcd below it.
+func (r *run) keepsAPIServer(work []hostWork) bool {
+	return slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool {
+		return r.conns[name] != nil && !slices.ContainsFunc(work, func(w hostWork) bool {
+			return w.host.Name == name && slices.ContainsFunc(w.stages, func(s plan.Stage) bool {
+				return s.ID == plan.StageEtcd || s.ID == plan.StageControlPlane
+			})
+		})
+	})
 }
 
 // nextEpoch takes an epoch that is higher than any that a host has seen.
@@ -269,8 +280,8 @@ func (t *turns) done(name string, ok bool) {
 
 // release gives up the leases after a failure, as well as it can, so that another run need not wait for their end.
 func (r *run) release(ctx context.Context, failed error) error {
-	if errors.Is(failed, ErrPaused) {
-		return failed
+	if errors.Is(failed, ErrPaused) || errors.Is(failed, context.Canceled) {
+		return failed // the run is to go on, and nothing else before it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTime/8)
 	defer cancel()

@@ -209,6 +209,9 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		return err
 	}
 	defer func() { err = rec.finish(context.WithoutCancel(ctx), err) }()
+	if err := rec.checkpoint(); err != nil {
+		return err
+	}
 
 	if spec == nil || op.Status.Attempt > 1 {
 		state, err := e.Store.Load(ctx, e.Cluster)

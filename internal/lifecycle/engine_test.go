@@ -224,6 +224,45 @@ func (l *lab) run(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provisi
 	return op, l.engine.Run(l.t.Context(), op, spec)
 }
 
+// built is a lab with a cluster.
+func built(t testing.TB, n, controlPlanes int) *lab {
+	t.Helper()
+	l := newLab(t, n, controlPlanes)
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
+	l.fleet.Forget()
+	return l
+}
+
+// must is a run that succeeds.
+func (l *lab) must(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provision, set ...func(*lifecyclev1alpha1.OperationSpec)) *lifecyclev1alpha1.Operation {
+	l.t.Helper()
+	op, err := l.run(action, spec, set...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return l.kept(op.Name)
+}
+
+// unreachable takes hosts off the network.
+func (l *lab) unreachable(names ...string) {
+	l.fleet.Fault = func(name, _ string) error {
+		if slices.Contains(names, name) {
+			return &host.Unreachable{Host: name, Address: "10.77.0.0:22", Err: syscall.EHOSTUNREACH}
+		}
+		return nil
+	}
+}
+
+// untouched checks that hosts are as they were before.
+func (l *lab) untouched(before map[string]map[string]string, names ...string) {
+	l.t.Helper()
+	for _, name := range names {
+		if d := cmp.Diff(before[name], l.tree(name)); d != "" {
+			l.t.Errorf("host %s was changed: %s", name, d)
+		}
+	}
+}
+
 // kept is the record that the store has.
 func (l *lab) kept(name string) *lifecyclev1alpha1.Operation {
 	l.t.Helper()

@@ -12,6 +12,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -19,7 +20,7 @@ import (
 func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
 	t.Helper()
 	other := newLab(t, n, controlPlanes)
-	other.spec.Source = l.spec.Source
+	other.spec.Source, other.spec.Network.Plugin = l.spec.Source, l.spec.Network.Plugin
 	state, err := l.store.Load(t.Context(), "oak")
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +58,7 @@ func (f *nth) count() int {
 // TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes.
 func TestFailAtEveryCommand(t *testing.T) {
 	undisturbed := newLab(t, 2, 1)
+	undisturbed.spec.Network.Plugin = plan.NetworkNone // what is waited for in the cluster is not what fails here
 	all := &nth{}
 	undisturbed.fleet.Fault = func(string, string) error { all.hits(); return nil }
 	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {
@@ -99,4 +101,76 @@ func TestFailAtEveryCommand(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAgentFailsAtEveryPoint breaks the agent off at each point of each step, of a create and of a delete. After each the
+// run is resumed, until it is through.
+func TestAgentFailsAtEveryPoint(t *testing.T) {
+	undisturbed := newLab(t, 1, 1)
+	undisturbed.spec.Network.Plugin = plan.NetworkNone
+	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {
+		t.Fatal(err)
+	}
+	l := undisturbed.like(t, 1, 1)
+	reached := map[string]bool{}
+	for _, action := range []lifecyclev1alpha1.Action{lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionDelete} {
+		const most = 5000
+		failures := 0
+		// An attempt ends at its first point. If that left the host's memory as it was, the next goes one further.
+		at, memory := &nth{n: 1}, ""
+		l.fleet.NodeFault = func(_, point string) error {
+			if !at.hits() {
+				return nil
+			}
+			reached[point] = true
+			return errors.New("broken off at " + point)
+		}
+		op, err := l.run(action, l.spec)
+		for ; err != nil; err = l.resume(op.Name) {
+			if !strings.Contains(err.Error(), "host h-1") || !strings.Contains(err.Error(), "broken off at") {
+				t.Fatal(err)
+			}
+			if failures++; failures == most {
+				t.Fatalf("%s is not through after %d attempts", action, most)
+			}
+			next := 1
+			if m := l.memory("h-1"); m == memory {
+				next = at.n + 1
+			} else {
+				memory = m
+			}
+			at = &nth{n: next}
+		}
+		kept := l.kept(op.Name)
+		if kept.Status.Phase != lifecyclev1alpha1.PhaseSucceeded || int(kept.Status.Attempt) != failures+1 {
+			t.Errorf("%s: phase %s, attempt %d after %d failures", action, kept.Status.Phase, kept.Status.Attempt, failures)
+		}
+		want := undisturbed.trees()
+		if action == lifecyclev1alpha1.ActionDelete {
+			want = map[string]map[string]string{"h-1": {"": want["h-1"][""], "/opt": want["h-1"]["/opt"]}}
+		}
+		if d := cmp.Diff(want, l.trees()); d != "" {
+			t.Errorf("after %s the host differs from an undisturbed one: %s", action, d)
+		}
+		t.Logf("%s: %d failures", action, failures)
+	}
+	for _, point := range []string{"step/begun", "step/done", "step/reverted", "step/forgotten", "leave/removed", "file/before-rename", "unit/installed"} {
+		if !reached[point] {
+			t.Errorf("no attempt ended at %s", point)
+		}
+	}
+}
+
+// memory is what the agent of a host remembers of its steps.
+func (l *lab) memory(name string) string {
+	l.t.Helper()
+	applied, err := node.Rooted(l.fleet.Root(name)).Observe(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, s := range applied.Steps {
+		fmt.Fprintln(&b, s.ID, s.Complete)
+	}
+	return b.String()
 }

@@ -66,7 +66,7 @@ func (rec *recorder) start(ctx context.Context) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	rec.stop = stop
 	go rec.write(background)
-	return rec.checkpoint()
+	return nil
 }
 
 // write writes the record when it has changed, and looks for what its spec says now.

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -235,7 +236,7 @@ func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 			return c
 		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name)) // of one second: the names end in numbers
 	})
 	return ops, nil
 }

@@ -114,8 +114,8 @@ func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next
 	case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
 	}
 	// It succeeded, and yet the same is to be done: our cache is behind, or somebody has changed the Cluster back.
-	if wait := due(last); wait > 0 {
-		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, wait, "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
+	if at := due(last); time.Now().Before(at) {
+		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, time.Until(at), "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
 	}
 	return p.create(ctx, o, next, hash, clusterv1alpha1.ReasonProvisioning)
 }
@@ -139,9 +139,9 @@ func (p *Provisioner) create(ctx context.Context, o *clusterv1alpha1.Cluster, sp
 
 // retry has a failed Operation run again when it is time; reason is that of the condition when it does.
 func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operation, reason, wayOut string) error {
-	if wait := due(last); wait > 0 {
-		return reconciler.Waiting(clusterv1alpha1.ReasonOperationFailed, wait, "operation %s (%s) failed: %s; it is tried again at %s, with what it can keep; %s",
-			last.Name, last.Spec.Action, last.Status.Message, time.Now().Add(wait).UTC().Format(time.TimeOnly+" MST"), wayOut)
+	if at := due(last); time.Now().Before(at) {
+		return reconciler.Waiting(clusterv1alpha1.ReasonOperationFailed, time.Until(at), "operation %s (%s) failed: %s; it goes on where it was at %s; %s",
+			last.Name, last.Spec.Action, last.Status.Message, at.UTC().Format(time.TimeOnly+" MST"), wayOut)
 	}
 	// Written only if it still is as we know it.
 	op, err := p.store.Operation(ctx, last.Name)
@@ -157,16 +157,16 @@ func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operati
 	return underWay(op, reason)
 }
 
-// due is how long to wait until what an Operation was to do is tried again.
-func due(last *lifecyclev1alpha1.Operation) time.Duration {
+// due is when that which an Operation was to do is tried again.
+func due(last *lifecyclev1alpha1.Operation) time.Time {
 	if last.Status.Finished == nil {
-		return 0
+		return time.Time{}
 	}
 	wait := firstRetry
 	for i := int32(1); i < last.Status.Attempt && wait < lastRetry; i++ {
 		wait *= 2
 	}
-	return time.Until(last.Status.Finished.Add(min(wait, lastRetry)))
+	return last.Status.Finished.Add(min(wait, lastRetry))
 }
 
 // settle remembers the hash of the spec that is on a cluster's hosts; an empty one forgets it.

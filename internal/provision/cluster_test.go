@@ -96,7 +96,7 @@ func TestFailure(t *testing.T) {
 	h.create(t, cluster("oak", 1))
 	o := h.until(t, "oak", provisioned, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 	message := meta.FindStatusCondition(o.Status.Conditions, provisioned).Message
-	for _, want := range []string{"oak-1", "no space left", "tried again at"} {
+	for _, want := range []string{"oak-1", "no space left", "goes on where it was at"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("the message %q does not have %q", message, want)
 		}

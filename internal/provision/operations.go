@@ -91,7 +91,7 @@ func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operati
 		return err
 	}
 	p.settle(cluster.Name, "")
-	p.runs.start(cluster.Name, op.Name,
+	p.runs.start(cluster.Name, op.Name, //nolint:contextcheck // a run outlives this look at its Operation
 		func(ctx context.Context) time.Duration { return p.run(ctx, cluster, op, spec) },
 		func(again time.Duration) { p.queue.AddAfter(request(cluster.Name), again) })
 	return nil
@@ -131,7 +131,9 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 			return nil, refuse("cluster %s is not built yet: there is no host to take out", o.Name)
 		}
 		for _, name := range op.Spec.Hosts {
-			if !hasHost(applied, name) && op.Status.Attempt == 0 {
+			// A host that was to be added counts, for something may have been done there.
+			known := hasHost(applied, name) || state.Wanted != nil && hasHost(state.Wanted, name)
+			if !known && op.Status.Attempt == 0 {
 				return nil, refuse("spec.hosts: host %s is not part of cluster %s", name, o.Name)
 			}
 		}

@@ -238,3 +238,27 @@ func (h *hub) control(t *testing.T, name string, change func(*lifecyclev1alpha1.
 		t.Fatal(err)
 	}
 }
+
+// A failed Operation goes on where it was when it is time.
+func TestRetry(t *testing.T) {
+	h := newHub(t)
+	o := cluster("oak", 1)
+	h.create(t, o)
+	hash, err := hashOf(desired(o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate})
+	op.Annotations = map[string]string{hashAnnotation: hash}
+	h.create(t, op)
+	past := metav1.NewMicroTime(metav1.Now().Add(-lastRetry))
+	op.Status = lifecyclev1alpha1.OperationStatus{Phase: lifecyclev1alpha1.PhaseFailed, Attempt: 3, Finished: &past}
+	if err := h.Status().Update(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	h.start(t)
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	if diff := cmp.Diff([]string{"oak-1 Create [] attempt 4 on 1 hosts"}, h.ran()); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
@@ -96,5 +98,18 @@ func TestEverything(t *testing.T) {
 	}
 	if len(all.Hosts) != len(want) || len(applied.Hosts) != 2 {
 		t.Errorf("%d hosts of %d, want %d; and the state as it was", len(all.Hosts), len(applied.Hosts), len(want))
+	}
+}
+
+// Failures are tried again less and less often.
+func TestDue(t *testing.T) {
+	finished := metav1.NewMicroTime(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+	for attempt, want := range map[int32]time.Duration{
+		0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 3: 4 * time.Minute, 4: 8 * time.Minute, 5: 15 * time.Minute, 100: 15 * time.Minute,
+	} {
+		op := &lifecyclev1alpha1.Operation{Status: lifecyclev1alpha1.OperationStatus{Attempt: attempt, Finished: &finished}}
+		if got := due(op).Sub(finished.Time); got != want {
+			t.Errorf("after attempt %d it is tried again after %s, want %s", attempt, got, want)
+		}
 	}
 }

@@ -310,12 +310,13 @@ func (s *site) serves(replicas int) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	nodes, err := readyNodes(s.t.Context(), cs)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.eventually("the Service answers on each host", func(ctx context.Context) error {
-		for _, h := range s.Hosts() {
-			if h.PID() == 0 {
-				continue
-			}
-			if _, err := h.Run(ctx, "timeout", "3", "bash", "-c", `exec 3<>/dev/tcp/`+svc.Spec.ClusterIP+`/80 && printf "GET / HTTP/1.0\r\n\r\n" >&3 && grep -q "200 OK" <&3`); err != nil {
+		for _, name := range nodes {
+			if _, err := s.Host(name).Run(ctx, "timeout", "3", "bash", "-c", `exec 3<>/dev/tcp/`+svc.Spec.ClusterIP+`/80 && printf "GET / HTTP/1.0\r\n\r\n" >&3 && grep -q "200 OK" <&3`); err != nil {
 				return err
 			}
 		}

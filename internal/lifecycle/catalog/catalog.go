@@ -199,7 +199,7 @@ func (c *Catalog) release(kubernetes string) (release, error) {
 	}
 	r := c.data.release(kubernetes)
 	if len(r.Versions) == 0 {
-		return release{}, fmt.Errorf("version %s of Kubernetes is not in the catalogue; the nearest are %s: choose one of them, or say under kubernetes[%q] in a file given with --catalog what fits it",
+		return release{}, fmt.Errorf("version %s of Kubernetes is not in the catalogue; the nearest are %s: set spec.provision.kubernetes.version to one of them, or say under kubernetes[%q] in a file given with --catalog what fits it",
 			kubernetes, strings.Join(c.nearest(kubernetes), ", "), minorOf(kubernetes))
 	}
 	return r, nil

@@ -42,6 +42,8 @@ type Fleet struct {
 	Applied func(host string, req node.Request)
 	// Facts replace those that a host says, by key, as the script writes them.
 	Facts map[string]map[string]string
+	// Clock is how far the clock of a host is ahead.
+	Clock map[string]time.Duration
 
 	mu       sync.Mutex
 	commands map[string][]string
@@ -220,7 +222,11 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	var b bytes.Buffer
 	fact := func(key, value string) { fmt.Fprintf(&b, "%s\t%s\n", key, value) }
 	fact("orrery-facts", "begin")
-	fact("clock", fmt.Sprintf("%.9f", float64(time.Now().UnixNano())/1e9))
+	clock := func() {
+		now := time.Now().Add(c.fleet.Clock[c.name])
+		fact("clock", fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond()))
+	}
+	clock()
 	for key, value := range values {
 		fact(key, value)
 	}
@@ -246,6 +252,7 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 		}
 		fact("applied", string(line))
 	}
+	clock()
 	fact("orrery-facts", "end")
 	_, err := stdout.Write(b.Bytes())
 	return err

@@ -45,8 +45,7 @@ func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 		return fmt.Errorf("read request: %w", err)
 	}
 	if err := s.run(ctx, in); err != nil {
-		var failed *eventError
-		if errors.As(err, &failed) {
+		if failed, ok := errors.AsType[*eventError](err); ok {
 			return failed
 		}
 		return s.emit(failure("", err))
@@ -71,12 +70,10 @@ func (s *session) emit(e Event) error {
 // failure is the event of an error.
 func failure(step string, err error) Event {
 	e := Event{Step: step, State: lifecyclev1alpha1.StepFailed, Message: err.Error()}
-	var held *leaseError
-	if errors.As(err, &held) {
+	if held, ok := errors.AsType[*leaseError](err); ok {
 		e.LeaseHeld = &held.held
 	}
-	var missing *missingError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[*missingError](err); ok {
 		e.Missing = missing.digests
 	}
 	return e

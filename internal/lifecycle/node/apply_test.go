@@ -237,7 +237,8 @@ func TestRefusals(t *testing.T) {
 		"DirectoryInTheWay": {map[string]string{"/etc/a/": ""}, ok, "/etc/a is a directory; move it away"},
 		"FileInTheWay": {
 			map[string]string{"/etc/d": "x"},
-			plan.Step{ID: "d", Directory: &plan.Directory{Path: "/etc/d", Mode: "0755"}}, "/etc/d is a file; move it away",
+			plan.Step{ID: "d", Directory: &plan.Directory{Path: "/etc/d", Mode: "0755"}},
+			"/etc/d is a file; move it away",
 		},
 		"Mode":        {nil, plan.Step{ID: "a", File: &plan.File{Path: "/etc/a", Mode: "rw"}}, `mode "rw": want permissions as octal digits`},
 		"SpecialBits": {nil, plan.Step{ID: "a", File: &plan.File{Path: "/etc/a", Mode: "04755"}}, `mode "04755": want permissions`},
@@ -245,7 +246,8 @@ func TestRefusals(t *testing.T) {
 		"TwoKinds":    {nil, plan.Step{ID: "a", File: ok.File, Script: &plan.Script{Run: "x"}}, "step a is of 2 kinds"},
 		"NoID":        {nil, plan.Step{File: ok.File}, "step has no ID"},
 		"Digest": {
-			nil, plan.Step{ID: "a", Artifact: &plan.Artifact{Blob: "sha256:../../etc", Mode: "0755", Files: map[string]string{"": "/x"}}},
+			nil,
+			plan.Step{ID: "a", Artifact: &plan.Artifact{Blob: "sha256:../../etc", Mode: "0755", Files: map[string]string{"": "/x"}}},
 			`digest "sha256:../../etc": want sha256: and 64 hexadecimal digits`,
 		},
 	}

@@ -148,7 +148,7 @@ func readPIDs(path string) []int {
 		return nil
 	}
 	var pids []int
-	for _, field := range strings.Fields(string(content)) {
+	for field := range strings.FieldsSeq(string(content)) {
 		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}

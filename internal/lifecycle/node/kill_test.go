@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -137,7 +138,7 @@ func TestKilledAnywhere(t *testing.T) {
 
 				done(t, removed, removal())
 				got := tree(t, removed, true)
-				want := withUser(mapsClone(before), phase > 0, got)
+				want := withUser(maps.Clone(before), phase > 0, got)
 				sameTree(t, what+"and a removal", got, want)
 
 				done(t, resumed, req, l.streams...)
@@ -156,19 +157,11 @@ func TestKilledAnywhere(t *testing.T) {
 				}
 				done(t, resumed, removal())
 				got = tree(t, resumed, true)
-				sameTree(t, what+"the same request and a removal", got, withUser(mapsClone(before), phase > 0, got))
+				sameTree(t, what+"the same request and a removal", got, withUser(maps.Clone(before), phase > 0, got))
 			}
 			if least := len(req.Steps); points <= least {
 				t.Errorf("killed at %d points, want more than %d", points, least)
 			}
 		})
 	}
-}
-
-func mapsClone(m map[string]string) map[string]string {
-	c := make(map[string]string, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
 }

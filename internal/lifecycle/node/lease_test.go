@@ -35,7 +35,7 @@ func TestLease(t *testing.T) {
 			n := host(t, nil)
 			n.Now = func() time.Time { return now }
 			if c.held.Operation != "" {
-				req := request()
+				req := request(fileStep("earlier", "/etc/earlier", "x"))
 				req.Lease, req.Release = c.held, c.release
 				done(t, n, req)
 			}

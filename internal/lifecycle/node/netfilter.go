@@ -72,10 +72,10 @@ func (l *Linux) deleteTable(ctx context.Context, table string) error {
 var iptablesCommands = []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"}
 
 // chains lists the chains with a prefix, as command, table and name.
-func (l *Linux) chains(ctx context.Context, prefixes []string) ([]string, error) {
+func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 	var found []string
 	if len(prefixes) == 0 {
-		return nil, nil
+		return nil
 	}
 	for _, command := range iptablesCommands {
 		if !has(command + "-save") {
@@ -98,7 +98,7 @@ func (l *Linux) chains(ctx context.Context, prefixes []string) ([]string, error)
 			}
 		}
 	}
-	return found, nil
+	return found
 }
 
 // deleteChains deletes chains, as chains lists them, and the rules of other chains that lead to them.

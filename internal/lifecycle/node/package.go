@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -25,7 +24,7 @@ func (p packages) observe(ctx context.Context, s *session, _ *record) (string, e
 	if err != nil || len(missing) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("not installed: %s", strings.Join(missing, ", ")), nil
+	return "not installed: " + strings.Join(missing, ", "), nil
 }
 
 // capture keeps the list of what is installed, because what else a package brings is known only afterwards.

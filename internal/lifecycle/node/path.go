@@ -224,7 +224,7 @@ func (s *session) restorePath(r *record, b pathBefore) error {
 func (s *session) restoreFile(r *record, at string, b pathBefore) error {
 	backup := s.dir("backup", b.Backup)
 	if _, err := os.Lstat(backup); errors.Is(err, fs.ErrNotExist) {
-		r.notes = append(r.notes, fmt.Sprintf("%s cannot be brought back: its copy is gone", b.Path))
+		r.notes = append(r.notes, b.Path+" cannot be brought back: its copy is gone")
 		return remove(at)
 	}
 	if err := s.makeParents(b.Path); err != nil {

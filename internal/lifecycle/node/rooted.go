@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -78,11 +77,12 @@ func (r *Recorder) change(change func(*recorded) error) error {
 	if err != nil {
 		return err
 	}
-	quiet := &Node{NoSync: true} // the points of a fault are those of the agent
-	return quiet.writeFile(r.node.path(recordPath), 0o600, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+	// Within a request, what is half written is where everything goes in the end.
+	temp := r.node.dir("recorded.json")
+	if err := os.WriteFile(temp, content, 0o600); err != nil {
+		return os.WriteFile(r.node.path(recordPath), content, 0o600)
+	}
+	return os.Rename(temp, r.node.path(recordPath))
 }
 
 // Runs are the programs that were to be run.

@@ -72,7 +72,7 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 		conn, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was told to end
+				return nil
 			}
 			return fmt.Errorf("serve content: %w", err)
 		}

@@ -74,16 +74,16 @@ func (s *session) traces(ctx context.Context, w plan.Sweep) (Traces, error) {
 	return found, nil
 }
 
-// lists of the traces, to go through them alike.
-func (t *Traces) lists() []*[]string {
+// listsOf traces, to go through them alike.
+func listsOf(t *Traces) []*[]string {
 	return []*[]string{&t.Mounts, &t.Links, &t.Namespaces, &t.Tables, &t.Chains, &t.Cgroups, &t.Paths}
 }
 
 // without returns what is not in other.
 func (t Traces) without(other Traces) Traces {
 	var left Traces
-	into, theirs := left.lists(), other.lists()
-	for i, list := range t.lists() {
+	into, theirs := listsOf(&left), listsOf(&other)
+	for i, list := range listsOf(&t) {
 		*into[i] = without(*list, *theirs[i])
 	}
 	return left
@@ -91,8 +91,8 @@ func (t Traces) without(other Traces) Traces {
 
 func merge(a, b Traces) Traces {
 	var all Traces
-	into, second := all.lists(), b.lists()
-	for i, first := range a.lists() {
+	into, second := listsOf(&all), listsOf(&b)
+	for i, first := range listsOf(&a) {
 		*into[i] = union(*first, *second[i])
 	}
 	return all

@@ -11,14 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
-
-// clearRounds is how often is looked for what is left: what goes can leave something behind, as a process its mounts.
-const clearRounds = 3
 
 // Traces implements System.
 func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (Traces, error) {
@@ -36,16 +34,18 @@ func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (Traces, error) {
 	if found.Cgroups, err = l.cgroups(sweep.Cgroups); err != nil {
 		return found, err
 	}
-	if found.Chains, err = l.chains(ctx, sweep.IPTablesPrefixes); err != nil {
-		return found, err
-	}
+	found.Chains = l.chains(ctx, sweep.IPTablesPrefixes)
 	found.Tables, err = l.tables(ctx, sweep)
 	return found, err
 }
 
-// Clear implements System. Processes go first, since they hold the rest; what they are in goes last.
+// Clear implements System. Processes go first, since they hold the rest; what they are in goes last. What goes can leave
+// something behind, as a process its control group, so it is looked for until nothing is left.
 func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error {
-	for range clearRounds {
+	deadline := time.Now().Add(killPatience)
+	tick := time.NewTicker(killInterval)
+	defer tick.Stop()
+	for {
 		if err := l.killContainers(ctx, sweep, keep); err != nil {
 			return err
 		}
@@ -55,23 +55,21 @@ func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error 
 		}
 		left := now.without(keep)
 		left.Tables = slices.DeleteFunc(left.Tables, func(t string) bool { return implied(sweep, t) && !l.tableIsEmpty(ctx, t) })
-		if left.empty() {
+		switch {
+		case left.empty():
 			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("left behind, or comes back: %s; stop what uses or makes it and run this again", left)
 		}
 		if err := l.clear(ctx, left); err != nil {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
 	}
-	now, err := l.Traces(ctx, sweep)
-	if err != nil {
-		return err
-	}
-	left := now.without(keep)
-	left.Tables = slices.DeleteFunc(left.Tables, func(t string) bool { return implied(sweep, t) })
-	if left.empty() {
-		return nil
-	}
-	return fmt.Errorf("left behind, and comes back: %s; stop what makes it and run this again", left)
 }
 
 func (l *Linux) clear(ctx context.Context, left Traces) error {
@@ -108,12 +106,12 @@ func (l *Linux) clear(ctx context.Context, left Traces) error {
 }
 
 func (t Traces) empty() bool {
-	return !slices.ContainsFunc(t.lists(), func(list *[]string) bool { return len(*list) > 0 })
+	return !slices.ContainsFunc(listsOf(&t), func(list *[]string) bool { return len(*list) > 0 })
 }
 
 func (t Traces) String() string {
 	var all []string
-	for _, list := range t.lists() {
+	for _, list := range listsOf(&t) {
 		all = append(all, *list...)
 	}
 	return strings.Join(all, ", ")
@@ -169,7 +167,7 @@ func (l *Linux) UnmountBelow(dir string) error {
 func unmount(point string) error {
 	var stat unix.Statfs_t
 	flags := unix.UMOUNT_NOFOLLOW
-	if err := unix.Statfs(point, &stat); err == nil && slices.Contains(remoteFilesystems, int64(stat.Type)) {
+	if err := unix.Statfs(point, &stat); err == nil && slices.Contains(remoteFilesystems, stat.Type) {
 		flags |= unix.MNT_DETACH
 	}
 	err := unix.Unmount(point, flags)

@@ -106,6 +106,8 @@ func nodeDirectories() []Step {
 		directory(stepKubeletData, kubeletDir, "0750"),
 		directory("directory/cni-config", cniConfDir, "0755"),
 		directory("directory/cni", cniBinDir, "0755"),
+		// containerd makes it when it is missing, and nobody would remove it.
+		directory("directory/network-namespaces", "/run/netns", "0755"),
 		directory("directory/pod-logs", "/var/log/pods", "0755"),
 		directory("directory/container-logs", "/var/log/containers", "0755"),
 	}

@@ -16,9 +16,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// EvenEtcd is the type of the error that there is an even number of etcd members. It forbids to make such a cluster; one
+// EvenEtcd is the origin of the error that there is an even number of etcd members. It forbids to make such a cluster; one
 // that lost a member has an even number until it gets another.
-const EvenEtcd field.ErrorType = "FieldValueEvenEtcd"
+const EvenEtcd = "evenEtcd"
 
 // maxClusterName is what the name of a Cluster has room for.
 const maxClusterName = 48
@@ -125,7 +125,7 @@ func (v *validator) validateHosts(p *field.Path) {
 			by += fmt.Sprintf(" by %s:%d", h.Bastion.Address, h.Bastion.Port)
 		}
 		if other, ok := reached[by]; ok {
-			v.invalidf(at.Child("address"), h.Address, "is the address of host %s too, on the same port", other)
+			v.invalidf(at.Child("address"), h.Address, "is the address of host %s too, on the same port: give each host its own, and name each host once", other)
 		}
 		reached[by] = h.Name
 		addresses, err := parseAddresses(h.InternalAddress)
@@ -134,7 +134,7 @@ func (v *validator) validateHosts(p *field.Path) {
 		}
 		for _, a := range addresses {
 			if other, ok := internal[a]; ok && other != h.Name {
-				v.invalidf(at.Child("internalAddress"), h.InternalAddress, "%s is the internal address of host %s too", a, other)
+				v.invalidf(at.Child("internalAddress"), h.InternalAddress, "%s is the internal address of host %s too: say at which address the other hosts reach this one", a, other)
 			}
 			internal[a] = h.Name
 		}

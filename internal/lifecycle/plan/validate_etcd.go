@@ -68,8 +68,8 @@ func (v *validator) validateMembers(p *field.Path) {
 	case n == 0 && len(v.roles[clusterv1alpha1.RoleControlPlane]) > 0:
 		v.add(field.Required(p, "name at least one host, or use etcd.external"))
 	case n > 0 && n%2 == 0:
-		v.add(&field.Error{Type: EvenEtcd, Field: p.String(), BadValue: n, Detail: fmt.Sprintf(
-			"%d members survive no more failures than %d: add one or leave one out. Without roleGroups[etcd] the control planes run etcd", n, n-1)})
+		v.add(field.Invalid(p, n, fmt.Sprintf(
+			"%d members survive no more failures than %d: add one or leave one out. Without roleGroups[etcd] the control planes run etcd", n, n-1)).WithOrigin(EvenEtcd))
 	}
 }
 

@@ -44,7 +44,7 @@ func (v *validator) validateNetwork(root *field.Path) {
 		v.validateNodeNetworks(root.Child("kubernetes"), pod)
 		for _, s := range services {
 			if pod.prefix.Overlaps(s.prefix) {
-				v.invalidf(s.path, s.text, "%s overlaps %s of kubePodsCIDR", s.prefix, pod.prefix)
+				v.invalidf(s.path, s.text, "%s overlaps %s of kubePodsCIDR: set one of them to a network of its own", s.prefix, pod.prefix)
 			}
 		}
 	}

@@ -202,13 +202,13 @@ source: 'https://user:HUSH@mirror.example.com'
 	}
 }
 
-func TestValidateEvenEtcdIsToldByItsType(t *testing.T) {
+func TestValidateEvenEtcdIsToldByItsOrigin(t *testing.T) {
 	spec := looseSpecOf(t, "hosts: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\nroleGroups: {control-plane: [a, b]}\nkubernetes: {version: v1.36.3}")
 	problems := plan.Validate("alpha", spec)
-	if len(problems) != 1 || problems[0].Type != plan.EvenEtcd {
-		t.Errorf("got %v, want one error of type %s", problems, plan.EvenEtcd)
+	if len(problems) != 1 || problems[0].Origin != plan.EvenEtcd {
+		t.Errorf("got %v, want one error of origin %s", problems, plan.EvenEtcd)
 	}
-	if text := problems.ToAggregate().Error(); !strings.Contains(text, "2 members") {
+	if text := problems.ToAggregate().Error(); !strings.Contains(text, "Invalid value: 2: 2 members") {
 		t.Errorf("got %q", text)
 	}
 }

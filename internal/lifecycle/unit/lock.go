@@ -11,6 +11,15 @@ import (
 // errLocked: somebody else holds the lock.
 var errLocked = errors.New("another supervisor runs there")
 
+// sign writes who holds the lock, for the service's script.
+func sign(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(f, os.Getpid())
+	return err
+}
+
 // lock takes the lock file, which is removed when it is given back, with its directory if that is empty.
 func lock(path string) (unlock func(), err error) {
 	for {
@@ -34,6 +43,9 @@ func lock(path string) (unlock func(), err error) {
 		if err == nil {
 			var now os.FileInfo
 			if now, err = os.Stat(path); err == nil && os.SameFile(ours, now) {
+				if err := sign(f); err != nil {
+					return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+				}
 				return func() {
 					_ = os.Remove(path) // a lock file that stays does no harm
 					_ = os.Remove(filepath.Dir(path))

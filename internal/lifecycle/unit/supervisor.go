@@ -92,6 +92,7 @@ func (s *supervisor) Observe(ctx context.Context, names []string) (map[string]St
 	if err != nil && !alone {
 		return nil, fmt.Errorf("observe units: %w", err)
 	}
+	boots := s.boot().installed()
 	all := make(map[string]Status, len(names))
 	for _, name := range names {
 		if err := checkName(name); err != nil {
@@ -103,7 +104,7 @@ func (s *supervisor) Observe(ctx context.Context, names []string) (map[string]St
 		}
 		u, err := s.read(name)
 		status.Installed = !errors.Is(err, os.ErrNotExist)
-		if err == nil {
+		if err == nil && boots { // one that would not come back after a boot is not what was installed
 			status.DefinitionHash = Hash(u)
 		}
 		all[name] = status
@@ -120,7 +121,15 @@ func (s *supervisor) Install(_ context.Context, u plan.Unit) error {
 	if err != nil {
 		return fmt.Errorf("install unit %s: %w", u.Name, err)
 	}
+	command, err := s.supervise()
+	if err != nil {
+		return fmt.Errorf("install unit %s: %w", u.Name, err)
+	}
+	// Whoever is killed between the two has a definition, the removal of which takes both away.
 	if err := write(s.definition(u.Name), 0o600, append(content, '\n')); err != nil {
+		return fmt.Errorf("install unit %s: %w", u.Name, err)
+	}
+	if err := s.boot().install(s.layout, command); err != nil {
 		return fmt.Errorf("install unit %s: %w", u.Name, err)
 	}
 	return nil
@@ -200,7 +209,7 @@ func (s *supervisor) removeAlone(name string) error {
 	if left, err := filepath.Glob(s.definition("*")); err != nil || len(left) > 0 {
 		return err
 	}
-	return errors.Join(remove(filepath.Join(s.run, "supervisor.sock")), remove(s.log()), remove(s.log()+".1"))
+	return errors.Join(s.boot().remove(), remove(filepath.Join(s.run, "supervisor.sock")), remove(s.log()), remove(s.log()+".1"))
 }
 
 // Log implements Manager.
@@ -319,15 +328,28 @@ func lastLines(path string) string {
 	return end
 }
 
+// supervise is the command that is the supervisor.
+func (s *supervisor) supervise() ([]string, error) {
+	if len(s.command) > 0 {
+		return s.command, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find program of the supervisor: %w", err)
+	}
+	return []string{self, "node", "supervise", "--root", s.root}, nil
+}
+
+// environment of the supervisor. Units get it, as they would from systemd, whatever that of the session is.
+func environment() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+}
+
 // start starts a supervisor that outlives this process and the session that this process belongs to.
 func (s *supervisor) start() (pid int, ended chan error, err error) {
-	command := s.command
-	if len(command) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return 0, nil, fmt.Errorf("start supervisor: %w", err)
-		}
-		command = []string{self, "node", "supervise", "--root", s.root}
+	command, err := s.supervise()
+	if err != nil {
+		return 0, nil, err
 	}
 	if err := os.MkdirAll(s.state, 0o700); err != nil {
 		return 0, nil, fmt.Errorf("start supervisor: %w", err)
@@ -339,8 +361,7 @@ func (s *supervisor) start() (pid int, ended chan error, err error) {
 	defer log.Close()                               //nolint:errcheck // the supervisor has its own
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it outlives whoever starts it
 	cmd.Dir = "/"
-	// Units get this environment, as they would from systemd, whatever that of the session is.
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
+	cmd.Env = environment()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// Go opens its own files so that they are not inherited. Those that this process inherited itself, a pipe of its

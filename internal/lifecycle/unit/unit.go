@@ -1,5 +1,9 @@
 // Package unit keeps the processes of a host running: as systemd units where there is systemd, else under a supervisor of
 // our own. Both are a Manager, and the same tests hold for both.
+//
+// Units come back after a boot. For those of our own supervisor that takes an init system that starts what is in /etc/rc2.d,
+// as sysvinit does: the first unit that is installed brings the service /etc/init.d/orrery, and the last one takes it away.
+// A host without /etc/rc2.d starts nothing by itself: something else must run /opt/orrery/bin/orrery node supervise there.
 package unit
 
 import (
@@ -118,7 +122,7 @@ func write(path string, mode os.FileMode, content []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as such directories are on any host
 		return fmt.Errorf("write file: %w", err)
 	}
-	f, err := os.CreateTemp(dir, ".tmp-*")
+	f, err := os.CreateTemp(dir, filepath.Base(beside(path)))
 	if err != nil {
 		return fmt.Errorf("write file: %w", err)
 	}
@@ -129,6 +133,23 @@ func write(path string, mode os.FileMode, content []byte) (err error) {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return syncDir(dir)
+}
+
+// beside matches the files that are renamed to path when they are written.
+func beside(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+}
+
+// syncDir makes what was renamed or linked in a directory last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory: %w", err)
 	}
 	return nil
 }

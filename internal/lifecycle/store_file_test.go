@@ -1,0 +1,219 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// ended creates an operation that has ended.
+func ended(t *testing.T, f lifecycle.Files, cluster string) *lifecyclev1alpha1.Operation {
+	t.Helper()
+	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: cluster, Action: lifecyclev1alpha1.ActionApply}}
+	if err := f.Create(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	op.Status.Phase = lifecyclev1alpha1.PhaseSucceeded
+	if err := f.Record(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+func TestFilesListsOldestFirst(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	var want []string
+	for range 12 { // more than fit in one digit, all within about a second
+		want = append(want, ended(t, f, "oak").Name)
+	}
+	other := ended(t, f, "elm").Name
+	for cluster, want := range map[string][]string{"oak": want, "elm": {other}, "fir": nil} {
+		ops, err := f.Operations(t.Context(), cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, op := range ops {
+			got = append(got, op.Name)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("operations of %s: %s", cluster, d)
+		}
+	}
+	if all, err := f.Operations(t.Context(), ""); err != nil || len(all) != len(want)+1 {
+		t.Errorf("operations of all clusters: %d, %v", len(all), err)
+	}
+}
+
+// TestFilesHalfWritten: a process that was killed while it wrote leaves a file beside. What was there before is what counts.
+func TestFilesHalfWritten(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	op := ended(t, f, "oak")
+	if err := f.Save(t.Context(), &lifecycle.State{Cluster: "oak", Keys: pki.Bundle{"ca": {Cert: []byte("cert")}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, half := range []string{f.Path("oak", ".state.json-1"), f.Path("oak", "operations", "."+op.Name+".yaml-1")} {
+		if err := os.WriteFile(half, []byte(`{"clus`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := f.Load(t.Context(), "oak")
+	if err != nil || string(s.Keys["ca"].Cert) != "cert" {
+		t.Errorf("state: %+v, %v", s, err)
+	}
+	ops, err := f.Operations(t.Context(), "oak")
+	if err != nil || len(ops) != 1 || ops[0].Status.Phase != lifecyclev1alpha1.PhaseSucceeded {
+		t.Errorf("operations: %+v, %v", ops, err)
+	}
+	if next := ended(t, f, "oak"); next.Name != "oak-2" {
+		t.Errorf("the next operation is %s", next.Name)
+	}
+}
+
+// TestFilesWriteFails: a write that fails leaves nothing beside, and what was there before.
+func TestFilesWriteFails(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	if err := os.MkdirAll(f.Path("oak", "state.json", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Save(t.Context(), &lifecycle.State{Cluster: "oak"}); err == nil || !strings.Contains(err.Error(), "cluster oak") {
+		t.Errorf("save: %v", err)
+	}
+	entries, err := os.ReadDir(f.Path("oak"))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// TestFilesArePrivate: the state has the keys of the cluster.
+func TestFilesArePrivate(t *testing.T) {
+	f := lifecycle.Files(filepath.Join(t.TempDir(), "clusters"))
+	op := ended(t, f, "oak")
+	if err := f.Save(t.Context(), &lifecycle.State{Cluster: "oak"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.SaveKubeconfig("oak", []byte("kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	log, err := f.Log(op.Name, "h-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.Walk(string(f), func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %s", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFilesTogether: those who record and those who pause, in as many processes as there are, lose nothing of each other.
+func TestFilesTogether(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	op := ended(t, f, "oak")
+	const writers, times = 4, 25
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			for range times {
+				if err := f.Control(t.Context(), op.Name, func(s *lifecyclev1alpha1.OperationSpec) { s.MaxUnavailable++ }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Go(func() {
+			mine := op.DeepCopy()
+			for n := range times {
+				mine.Status.Message = fmt.Sprintf("%d of %d", n, i)
+				if err := f.Record(t.Context(), mine); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	kept, err := f.Operation(t.Context(), op.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept.Spec.MaxUnavailable != writers*times {
+		t.Errorf("%d of %d changes are kept", kept.Spec.MaxUnavailable, writers*times)
+	}
+	if want := fmt.Sprintf("%d of ", times-1); !strings.HasPrefix(kept.Status.Message, want) {
+		t.Errorf("message %q", kept.Status.Message)
+	}
+}
+
+func TestFilesErrors(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	op := ended(t, f, "oak")
+	write := func(path, content string) string {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	state := write(f.Path("oak", "state.json"), `{"cluster": "oak", "keys`)
+	record := write(f.Path("oak", "operations", op.Name+".yaml"), "status: [")
+	unlock, err := f.Lock(t.Context(), "fir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	for name, tc := range map[string]struct {
+		do   func() error
+		want []string
+	}{
+		"DamagedState": {
+			func() error { _, err := f.Load(t.Context(), "oak"); return err },
+			[]string{"cluster oak", state, "restore it from a backup"},
+		},
+		"DamagedRecord": {
+			func() error { _, err := f.Operation(t.Context(), op.Name); return err },
+			[]string{record, "remove the file"},
+		},
+		"DamagedRecordInList": {
+			func() error { _, err := f.Operations(t.Context(), "oak"); return err },
+			[]string{record, "remove the file"},
+		},
+		"UnknownOperation": {
+			func() error { _, err := f.Operation(t.Context(), "oak-7"); return err },
+			[]string{`"oak-7"`, "orrery operation list"},
+		},
+		"UnknownOperationControlled": {
+			func() error { return f.Control(t.Context(), "oak-7", func(*lifecyclev1alpha1.OperationSpec) {}) },
+			[]string{`"oak-7"`, "orrery operation list"},
+		},
+		"Locked": {
+			func() error { _, err := f.Lock(t.Context(), "fir"); return err },
+			[]string{"cluster fir", "orrery operation list"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.do()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q has no %q", err, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Written by Orrery, and removed with the last of its units, which this starts when the host boots.
+### BEGIN INIT INFO
+# Provides:          orrery
+# Required-Start:    $local_fs $network
+# Required-Stop:
+# Default-Start:     2 3 4 5
+# Default-Stop:
+# Short-Description: Units of Orrery
+### END INIT INFO
+
+# running finds the supervisor. The lock of one that was killed names a process that may be another's now.
+running() {
+  read -r pid 2>/dev/null <@LOCK@ && [ "$(tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline")" = @CMDLINE@ ]
+}
+
+case ${1-} in
+  start)
+    [ -x @PROGRAM@ ] || exit 5
+    cd / || exit
+    (umask 077 && mkdir -p @STATE@ && : >>@LOG@) || exit
+    umask 022
+    # One that runs already makes this one end at once.
+    env -i @ENVIRONMENT@ setsid @COMMAND@ </dev/null >>@LOG@ 2>&1 &
+    ;;
+  stop)
+    ! running || kill "$pid"
+    while running; do sleep 1; done
+    ;;
+  restart | force-reload)
+    "$0" stop && exec "$0" start
+    ;;
+  status)
+    if running; then
+      echo "orrery runs as process $pid"
+    else
+      echo "orrery does not run"
+      exit 3
+    fi
+    ;;
+  *)
+    echo "usage: $0 start|stop|restart|status" >&2
+    exit 2
+    ;;
+esac
