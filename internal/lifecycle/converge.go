@@ -66,9 +66,10 @@ func (r *run) converge(ctx context.Context) error {
 
 // hostWork is what is to be done on a host.
 type hostWork struct {
-	host  plan.Host
-	conn  *connection
-	fresh bool
+	host plan.Host
+	conn *connection
+	// fresh hosts have nothing of ours, and unbuilt ones have never been through all their stages.
+	fresh, unbuilt bool
 	// stages that have something to do, and what is to be undone before.
 	stages []plan.Stage
 	remove []string
@@ -84,6 +85,7 @@ func (r *run) work() []hostWork {
 			continue
 		}
 		w := hostWork{host: h, conn: c, fresh: r.facts[h.Name].Applied.Cluster == "", worst: plan.DisruptionNone}
+		w.unbuilt = unbuilt(h, r.facts[h.Name].Applied)
 		changed := map[plan.StageID]bool{}
 		for _, i := range r.changes.Items {
 			if i.Host != h.Name {
@@ -124,6 +126,27 @@ func (r *run) keepsAPIServer(work []hostWork) bool {
 	})
 }
 
+// unbuilt reports whether a host has a stage of which no probe ever succeeded. Nothing that runs on it is disturbed, and
+// others may wait for it: members of etcd for their quorum.
+func unbuilt(h plan.Host, applied plan.Applied) bool {
+	passed := map[string]bool{}
+	for _, s := range applied.Steps {
+		passed[s.ID] = s.Complete
+	}
+	return slices.ContainsFunc(h.Stages, func(stage plan.Stage) bool {
+		probes, ok := 0, 0
+		for _, s := range stage.Steps {
+			if s.Probe != nil {
+				probes++
+				if passed[s.ID] {
+					ok++
+				}
+			}
+		}
+		return probes > 0 && ok == 0
+	})
+}
+
 // nextEpoch takes an epoch that is higher than any that a host has seen.
 func (r *run) nextEpoch() {
 	var last int64
@@ -139,7 +162,7 @@ func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *gate) error 
 	joining := newTurns()
 	for _, w := range work {
 		switch {
-		case w.fresh || !plan.Worse(w.worst, plan.DisruptionReload):
+		case w.unbuilt || !plan.Worse(w.worst, plan.DisruptionReload):
 			if r.joins(w.host.Name) && slices.ContainsFunc(w.stages, func(s plan.Stage) bool { return s.ID == plan.StageEtcd }) {
 				joining.add(w.host.Name)
 			}

@@ -128,6 +128,7 @@ func TestAgentFailsAtEveryPoint(t *testing.T) {
 		op, err := l.run(action, l.spec)
 		for ; err != nil; err = l.resume(op.Name) {
 			if !strings.Contains(err.Error(), "host h-1") || !strings.Contains(err.Error(), "broken off at") {
+				t.Log(failures, at.n, l.memory("h-1"))
 				t.Fatal(err)
 			}
 			if failures++; failures == most {

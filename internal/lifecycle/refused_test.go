@@ -49,7 +49,7 @@ func TestRefusedByFacts(t *testing.T) {
 	}{
 		"ClockBehind":  {clock: -time.Minute, says: []string{"host h-2: the clock is", "behind of ours", "timedatectl set-ntp true"}},
 		"ClockAhead":   {clock: time.Hour, says: []string{"host h-2: the clock is", "ahead of ours", "timedatectl set-ntp true"}},
-		"ClocksOfEtcd": {clock: 1500 * time.Millisecond, says: []string{"host h-2: the clock is", "ahead of that of host h-1", "both run etcd", "timedatectl set-ntp true"}},
+		"ClocksOfEtcd": {clock: 1900 * time.Millisecond, says: []string{"host h-2: the clock is", "ahead of that of host h-1", "both run etcd", "timedatectl set-ntp true"}},
 		"SameAddress": {
 			facts: map[string]string{"address": "2: eth0    inet 10.77.0.2/16 scope global eth0\naddress\t2: eth0    inet 10.77.0.1/16 scope global secondary eth0"},
 			says:  []string{"host h-1: host h-2 has the internal address 10.77.0.1 too", "an address of its own"},

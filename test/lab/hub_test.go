@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// startHub starts orrery server and returns the path of its kubeconfig.
-func (s *site) startHub() string {
+// startHub starts orrery server and returns the path of its kubeconfig, and what kills it with SIGKILL.
+func (s *site) startHub() (kubeconfig string, kill func()) {
 	s.t.Helper()
 	dir := filepath.Join(s.dir, "hub")
 	ready := filepath.Join(s.dir, "ready")
@@ -26,6 +26,9 @@ func (s *site) startHub() string {
 		"--lifecycle-catalog", filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml"), "--lifecycle-cache", s.cache)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := os.RemoveAll(ready); err != nil {
+		s.t.Fatal(err)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -36,7 +39,7 @@ func (s *site) startHub() string {
 		cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
 		<-ended
 		if s.t.Failed() {
-			s.t.Logf("log of the hub:\n%s", log.String())
+			s.t.Logf("the end of the hub's log:\n%s", log.String()[max(0, log.Len()-8192):])
 		}
 	})
 	s.eventually("the hub is ready", func(context.Context) error {
@@ -49,7 +52,11 @@ func (s *site) startHub() string {
 		_, err := os.Stat(ready)
 		return err
 	})
-	return filepath.Join(dir, "kubeconfig")
+	kill = func() {
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		ended <- <-ended
+	}
+	return filepath.Join(dir, "kubeconfig"), kill
 }
 
 // hubctl runs kubectl on the hub.
@@ -99,7 +106,7 @@ spec:
 // TestJoinsTheHub builds a cluster with the command line that joins the hub by itself, and places something on it.
 func TestJoinsTheHub(t *testing.T) {
 	s := newSite(t, 1)
-	hub := s.startHub()
+	hub, _ := s.startHub()
 	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	s.orrery("cluster", "create", "-f", file, "--yes", "--join", "--kubeconfig", hub)
 	s.placedOn(hub)
@@ -129,7 +136,7 @@ func TestClusterObject(t *testing.T) {
 	s := newSite(t, 1)
 	h := s.Host("host-1")
 	before := s.snapshot(h)
-	hub := s.startHub()
+	hub, kill := s.startHub()
 	key, err := os.ReadFile(h.SSH().KeyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +161,9 @@ func TestClusterObject(t *testing.T) {
 	}
 	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path)
 	s.mustHubctl(hub, s.onHub(file, h), "apply", "-f", "-")
+	s.mustHubctl(hub, "", "wait", "--for=jsonpath={.status.steps[?(@.id=='etcd/unit')].state}=Changed", "operation/oak-1", "--timeout=120s")
+	kill()
+	hub, _ = s.startHub()
 	s.mustHubctl(hub, "", "wait", "--for=condition=Provisioned", "cluster/oak", "--timeout=180s")
 	s.placedOn(hub)
 	status := s.mustHubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.status.provision}")

@@ -56,14 +56,16 @@ func TestRefusedOnHosts(t *testing.T) {
 		want  []string
 	}{
 		"Unreachable": {
-			file:  func() string { return replace(pair(), "address: "+two.Address, "address: "+two.Address+"\n      timeout: 2") },
+			file: func() string {
+				return replace(pair(), "address: "+two.Address, "address: "+two.Address+"\n      timeout: 2")
+			},
 			given: two.Kill,
 			undo: func() {
 				if err := two.Start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			},
-			want: []string{"host host-2: unreachable at " + two.Address + ":22", "check "},
+			want: []string{"host host-2: unreachable at " + two.Address + ":22: no answer within 2s", "check that the host is up"},
 		},
 		"WrongPassword": {
 			file: func() string { return replace(single(), key, "user: operator\n      password: "+wrong) },
@@ -117,7 +119,7 @@ func TestRefusedOnHosts(t *testing.T) {
 		},
 		"VersionNotReleased": {
 			file: func() string { return replace(single(), "v1.36.3", "v1.36.999") },
-			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "404"},
+			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "404", "choose a version that is there"},
 		},
 		"EvenEtcd": {
 			file: func() string { return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },

@@ -89,7 +89,7 @@ func (s *Source) check(response *http.Response, upstream string) error {
 	case code == http.StatusRequestedRangeNotSatisfiable:
 		return nil
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return fmt.Errorf("%s: %s", get, s.advice("has no such file"))
+		return fmt.Errorf("%s: %s; or choose a version that is there", get, s.advice("has no such file"))
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		return fmt.Errorf("%s: allow it there, or put user and password into the URL of the mirror or proxy", get)
 	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= http.StatusInternalServerError:

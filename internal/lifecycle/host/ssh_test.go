@@ -303,6 +303,21 @@ func peer(t *testing.T, handle func(net.Conn)) Target {
 	return Target{Name: "cp-1", Address: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Password: password, Timeout: time.Second}
 }
 
+// TestDialTimesOut has the socket notice the deadline before the context does.
+func TestDialTimesOut(t *testing.T) {
+	target, err := Target{Name: "cp-1", Address: "10.0.0.1", Password: password}.defaulted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = server.trusting(t).connect(t.Context(), target, func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	})
+	var gone *Unreachable
+	if !errors.As(err, &gone) || !strings.Contains(err.Error(), "no answer within 30s") || !strings.Contains(err.Error(), "firewall") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestUnreachable(t *testing.T) {
 	closed, err := freePort()
 	if err != nil {

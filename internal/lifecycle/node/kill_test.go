@@ -3,6 +3,8 @@ package node
 import (
 	"fmt"
 	"maps"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,14 @@ func mess(t *testing.T, n *Node) {
 	})
 }
 
+// copyHost copies a host with its times and hard links.
+func copyHost(t *testing.T, from, to *Node) {
+	t.Helper()
+	if out, err := exec.Command("cp", "-a", from.Root, to.Root).CombinedOutput(); err != nil {
+		t.Fatalf("copy host: %v\n%s", err, out)
+	}
+}
+
 // TestKilledAnywhere kills the agent at every point of a host's life. The same request again must bring what an
 // undisturbed run brings, and a removal what was there before.
 func TestKilledAnywhere(t *testing.T) {
@@ -118,22 +128,22 @@ func TestKilledAnywhere(t *testing.T) {
 
 	for phase, req := range l.requests {
 		t.Run(fmt.Sprintf("Request%d", phase), func(t *testing.T) {
+			start := host(t, l.before)
+			for i, earlier := range l.requests[:phase] {
+				done(t, start, earlier, l.streams...)
+				if i == 0 {
+					mess(t, start)
+				}
+			}
 			points := 0
 			for kill := 1; ; kill++ {
-				resumed, removed := host(t, l.before), host(t, l.before)
-				for _, n := range []*Node{resumed, removed} {
-					for i, earlier := range l.requests[:phase] {
-						done(t, n, earlier, l.streams...)
-						if i == 0 {
-							mess(t, n)
-						}
-					}
-				}
+				resumed, removed := Rooted(filepath.Join(memoryDir(t), "host")), Rooted(filepath.Join(memoryDir(t), "host"))
+				copyHost(t, start, resumed)
 				if !agent(t, resumed.Root, req, kill, l.streams...) {
 					break
 				}
 				points++
-				agent(t, removed.Root, req, kill, l.streams...)
+				copyHost(t, resumed, removed)
 				what := fmt.Sprintf("after a kill at point %d ", kill)
 
 				done(t, removed, removal())

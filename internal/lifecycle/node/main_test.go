@@ -155,9 +155,20 @@ func removal() Request {
 // host returns a host with these files: a name that ends with / is a directory, a content that begins with -> a link.
 func host(t *testing.T, files map[string]string) *Node {
 	t.Helper()
-	n := Rooted(t.TempDir())
+	n := Rooted(memoryDir(t))
 	furnish(t, n, files)
 	return n
+}
+
+// memoryDir is a directory in memory: hundreds of hosts that live for a moment keep a disk busy.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "orrery-node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func furnish(t *testing.T, n *Node, files map[string]string) {

@@ -153,6 +153,8 @@ func (h *hostMaker) controllerManagerCommand() []string {
 		"root-ca-file": caFile, "service-account-private-key-file": pkiDir + "/sa.key",
 		"cluster-signing-cert-file": caFile, "cluster-signing-key-file": pkiDir + "/ca.key",
 		"client-ca-file": caFile, "requestheader-client-ca-file": pkiDir + "/front-proxy-ca.crt",
+		// It makes this directory; its default is in /usr.
+		"flex-volume-plugin-dir": kubeletDir + "/volumeplugins",
 	})
 	four, six := strconv.Itoa(int(k.NodeCidrMaskSize)), strconv.Itoa(int(k.NodeCidrMaskSizeIPv6))
 	switch {

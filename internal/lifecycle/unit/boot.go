@@ -21,62 +21,62 @@ const bootMark = "# Written by Orrery,"
 // bootLevels are the directories of what is started at boot, by run level; only the first one must be there.
 func bootLevels() []string { return []string{"etc/rc2.d", "etc/rc3.d", "etc/rc4.d", "etc/rc5.d"} }
 
-// boot is the service that starts the supervisor when the host boots.
-type boot struct {
-	root   string
+// bootService is what starts the supervisor when the host boots.
+type bootService struct {
+	layout
 	script string
 }
 
-func (l layout) boot() boot { return boot{l.root, filepath.Join(l.root, "etc/init.d/orrery")} }
+func (l layout) boot() bootService { return bootService{l, filepath.Join(l.root, "etc/init.d/orrery")} }
 
 // possible is true where the init system starts what is in the directories of run levels.
-func (b boot) possible() bool {
-	info, err := os.Stat(filepath.Join(b.root, bootLevels()[0]))
+func (s bootService) possible() bool {
+	info, err := os.Stat(filepath.Join(s.root, bootLevels()[0]))
 	return err == nil && info.IsDir()
 }
 
 // links are those that are there in a directory. insserv gives them other numbers, by what they require.
-func (b boot) links(level string) ([]string, error) {
-	return filepath.Glob(filepath.Join(b.root, level, "[SK][0-9][0-9]orrery"))
+func (s bootService) links(level string) ([]string, error) {
+	return filepath.Glob(filepath.Join(s.root, level, "[SK][0-9][0-9]orrery"))
 }
 
 // installed is true where the init system starts the supervisor, or could not anyway.
-func (b boot) installed() bool {
-	if !b.possible() {
+func (s bootService) installed() bool {
+	if !s.possible() {
 		return true
 	}
-	links, err := b.links(bootLevels()[0])
+	links, err := s.links(bootLevels()[0])
 	if err != nil || len(links) == 0 || !strings.HasPrefix(filepath.Base(links[0]), "S") {
 		return false
 	}
-	info, err := os.Stat(b.script)
+	info, err := os.Stat(s.script)
 	return err == nil && info.Mode()&0o100 != 0
 }
 
 // install installs the service, which runs the command.
-func (b boot) install(l layout, command []string) error {
-	if !b.possible() {
+func (s bootService) install(command []string) error {
+	if !s.possible() {
 		return nil
 	}
-	there, err := os.ReadFile(b.script)
+	there, err := os.ReadFile(s.script)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read service: %w", err)
 	}
 	if err == nil && !strings.Contains(string(there), bootMark) {
-		return fmt.Errorf("install service: %s is another's; remove it, or the program that it belongs to", b.script)
+		return fmt.Errorf("install service: %s is another's; remove it, or the program that it belongs to", s.script)
 	}
 	content := strings.NewReplacer(
-		"@LOCK@", shellWords(l.lock()), "@STATE@", shellWords(l.state), "@LOG@", shellWords(l.log()),
+		"@LOCK@", shellWords(s.lock()), "@STATE@", shellWords(s.state), "@LOG@", shellWords(s.log()),
 		"@PROGRAM@", shellWords(command[0]), "@COMMAND@", shellWords(command...),
 		"@CMDLINE@", shellWords(strings.Join(command, " ")+" "), "@ENVIRONMENT@", shellWords(environment()...),
 	).Replace(bootScript)
-	if info, err := os.Stat(b.script); err != nil || content != string(there) || info.Mode().Perm() != 0o755 {
-		if err := write(b.script, 0o755, []byte(content)); err != nil {
+	if info, err := os.Stat(s.script); err != nil || content != string(there) || info.Mode().Perm() != 0o755 {
+		if err := write(s.script, 0o755, []byte(content)); err != nil {
 			return fmt.Errorf("install service: %w", err)
 		}
 	}
 	for _, level := range bootLevels() {
-		if err := b.enable(level); err != nil {
+		if err := s.enable(level); err != nil {
 			return fmt.Errorf("install service: %w", err)
 		}
 	}
@@ -84,14 +84,14 @@ func (b boot) install(l layout, command []string) error {
 }
 
 // enable makes the link of a run level, where the host has that.
-func (b boot) enable(level string) error {
-	dir := filepath.Join(b.root, level)
+func (s bootService) enable(level string) error {
+	dir := filepath.Join(s.root, level)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	links, err := b.links(level)
+	links, err := s.links(level)
 	if err != nil {
 		return err
 	}
@@ -111,22 +111,25 @@ func (b boot) enable(level string) error {
 }
 
 // remove removes the service, if it is ours, and what a write of it left that was killed.
-func (b boot) remove() error {
-	there, err := os.ReadFile(b.script)
+func (s bootService) remove() error {
+	there, err := os.ReadFile(s.script)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read service: %w", err)
+	}
 	if err == nil && !strings.Contains(string(there), bootMark) {
 		return nil
 	}
-	paths, err := filepath.Glob(beside(b.script))
+	paths, err := filepath.Glob(beside(s.script))
 	if err != nil {
 		return err
 	}
 	// Those of all run levels: insserv may have made others.
-	links, err := b.links("etc/rc?.d")
+	links, err := s.links("etc/rc?.d")
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, path := range append(append(paths, links...), b.script) {
+	for _, path := range append(append(paths, links...), s.script) {
 		errs = append(errs, remove(path))
 	}
 	return errors.Join(errs...)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // The test binary plays the units and the supervisor too; its arguments say which, since a supervisor passes no
@@ -28,6 +30,9 @@ const (
 	roleParent    = "parent"    // has a polite child, whose PID it prints
 	roleSupervise = "supervise" // is the supervisor below a root
 	roleBoot      = "boot"      // is PID 1 of a machine with systemd
+	roleInstall   = "install"   // installs a polite unit on this host and starts it
+	roleObserve   = "observe"   // prints how that unit is
+	roleRemove    = "remove"    // removes it
 )
 
 func TestMain(m *testing.M) {
@@ -60,6 +65,12 @@ func perform(role string, args []string) int {
 			return 5
 		}
 		fmt.Println("child", cmd.Process.Pid)
+	case roleInstall, roleObserve, roleRemove:
+		if err := manage(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
 	case roleBoot:
 		fmt.Fprintln(os.Stderr, bootInside(args[0], args[1], args[2]))
 		return 1
@@ -80,6 +91,26 @@ func perform(role string, args []string) int {
 		fmt.Println("hangup")
 	}
 	return 0
+}
+
+// manage does what its role says with the unit of TestBoot.
+func manage(role string) error {
+	ctx := context.Background()
+	u := plan.Unit{Name: "orrery-polite", Command: []string{os.Args[0], play, rolePolite}}
+	m := NewSupervisor("/", os.Args[0], play, roleSupervise, "/")
+	switch role {
+	case roleInstall:
+		if err := m.Install(ctx, u); err != nil {
+			return err
+		}
+		return m.Restart(ctx, u.Name)
+	case roleRemove:
+		return m.Remove(ctx, u.Name)
+	default:
+		all, err := m.Observe(ctx, []string{u.Name})
+		fmt.Printf("%+v\n", all[u.Name])
+		return err
+	}
 }
 
 type dump struct {

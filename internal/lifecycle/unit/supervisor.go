@@ -129,7 +129,7 @@ func (s *supervisor) Install(_ context.Context, u plan.Unit) error {
 	if err := write(s.definition(u.Name), 0o600, append(content, '\n')); err != nil {
 		return fmt.Errorf("install unit %s: %w", u.Name, err)
 	}
-	if err := s.boot().install(s.layout, command); err != nil {
+	if err := s.boot().install(command); err != nil {
 		return fmt.Errorf("install unit %s: %w", u.Name, err)
 	}
 	return nil
