@@ -313,8 +313,8 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 	version := r.spec.Kubernetes.Version
 	var missing []catalog.File
 	for _, f := range r.facts {
-		if _, ok := in.Files[f.Arch]; ok {
-			continue
+		if _, ok := in.Files[f.Arch]; ok || !slices.Contains(plan.Architectures, f.Arch) {
+			continue // what cannot be served is a finding of the preflight, which names the host
 		}
 		files, err := r.Catalog.Files(version, f.Arch, plan.FileNames...)
 		if err != nil {

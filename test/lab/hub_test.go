@@ -161,6 +161,10 @@ func TestClusterObject(t *testing.T) {
 	}
 	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path)
 	s.mustHubctl(hub, s.onHub(file, h), "apply", "-f", "-")
+	s.eventually("the operation is there", func(context.Context) error {
+		_, err := s.hubctl(hub, "", "get", "operation", "oak-1")
+		return err
+	})
 	s.mustHubctl(hub, "", "wait", "--for=jsonpath={.status.steps[?(@.id=='etcd/unit')].state}=Changed", "operation/oak-1", "--timeout=120s")
 	kill()
 	hub, _ = s.startHub()

@@ -465,3 +465,91 @@ COMMIT
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }
+
+// TestOtherFileSystem has what is replaced on another file system than what the agent keeps, so that nothing can be linked.
+// It syncs, and has a umask that would hide everything.
+func TestOtherFileSystem(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	unix.Umask(0o077)
+	n := Rooted(t.TempDir())
+	n.NoSync = false
+	for _, dir := range []string{"/etc", "/opt"} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", n.path(dir), "tmpfs", 0, "mode=0755"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(n.path(dir), unix.MNT_DETACH) })
+	}
+	furnish(t, n, map[string]string{"/etc/a": "of the user", "/etc/b": "->a", "/opt/bin/tool": "of the user"})
+	if err := errors.Join(os.Chown(n.path("/etc/a"), 1234, 4321), os.Chmod(n.path("/etc/a"), 0o604)); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, n, true)
+	done(t, n, request(fileStep("a", "/etc/a", "ours"), fileStep("b", "/etc/b", "ours"), fileStep("c", "/etc/made/c", "ours"), binary("tool")), "tool")
+	after := tree(t, n, false)
+	for path, want := range map[string]string{
+		"/etc/a": "-rw-r--r-- ours", "/etc/b": "-rw-r--r-- ours", "/etc/made": "drwxr-xr-x", "/opt/bin/tool": "-rwxr-xr-x tool",
+	} {
+		if after[path] != want {
+			t.Errorf("%s is %q, want %q", path, after[path], want)
+		}
+	}
+	done(t, n, removal())
+	sameTree(t, "after the removal", tree(t, n, true), before)
+	var stat unix.Stat_t
+	if err := unix.Stat(n.path("/etc/a"), &stat); err != nil || stat.Uid != 1234 || stat.Gid != 4321 {
+		t.Errorf("/etc/a belongs to %d:%d, %v", stat.Uid, stat.Gid, err)
+	}
+}
+
+// TestPrograms says which programs are called.
+func TestPrograms(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	bin := programDirs[0]
+	if err := unix.Mount("tmpfs", bin, "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	for _, name := range []string{"apt-get", "dpkg", "dnf", "zypper", "modprobe", "restorecon"} {
+		// The first installation by apt fails, as one does whose lists are old.
+		script := fmt.Sprintf("#!/bin/sh\necho \"$(basename $0) $*\" >>%s\ncase \"$1\" in install) [ -e %s.tried ] || { touch %[2]s.tried; exit 100; } ;; esac\n", log, log)
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := t.TempDir()
+	furnish(t, &Node{Root: root}, map[string]string{"/sys/fs/selinux/enforce": "1"})
+	l := &Linux{Root: root}
+	ctx, names := t.Context(), []string{"conntrack", "socat"}
+	for _, err := range []error{
+		l.Install(ctx, "apt", names), l.Uninstall(ctx, "apt", names), l.Install(ctx, "dnf", names), l.Uninstall(ctx, "zypper", names),
+		l.LoadModule(ctx, "overlay"), l.Label(ctx, "/opt/bin/tool"), l.Label(ctx),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	got, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=120 conntrack socat
+dpkg --configure -a
+apt-get update -q
+apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=120 conntrack socat
+apt-get purge -y -q -o DPkg::Lock::Timeout=120 conntrack socat
+dnf -y -q install conntrack socat
+zypper --non-interactive --quiet remove conntrack socat
+modprobe overlay
+restorecon /opt/bin/tool
+`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("programs (-want +got):\n%s", diff)
+	}
+}

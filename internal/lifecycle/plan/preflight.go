@@ -157,7 +157,7 @@ func (s *survey) agent() {
 
 func (s *survey) architecture() {
 	switch {
-	case s.Arch != "amd64" && s.Arch != "arm64":
+	case !slices.Contains(Architectures, s.Arch):
 		s.error(CheckArchitecture, "the architecture is "+s.Arch, "use a host with amd64 or arm64")
 	case s.Host.Arch != "" && s.Host.Arch != s.Arch:
 		s.error(CheckArchitecture, fmt.Sprintf("the architecture is %s, and hosts[].arch says %s", s.Arch, s.Host.Arch),

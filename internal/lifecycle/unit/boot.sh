@@ -9,9 +9,12 @@
 # Short-Description: Units of Orrery
 ### END INIT INFO
 
-# running finds the supervisor. The lock of one that was killed names a process that may be another's now.
+# supervises tells the supervisor from what may have its PID when it was killed and its lock stayed.
+supervises() {
+  [ "$(tr '\000' ' ' 2>/dev/null <"/proc/$1/cmdline")" = @CMDLINE@ ]
+}
 running() {
-  read -r pid 2>/dev/null <@LOCK@ && [ "$(tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline")" = @CMDLINE@ ]
+  [ -r @LOCK@ ] && read -r pid <@LOCK@ && supervises "$pid"
 }
 
 case ${1-} in
@@ -24,8 +27,9 @@ case ${1-} in
     env -i @ENVIRONMENT@ setsid @COMMAND@ </dev/null >>@LOG@ 2>&1 &
     ;;
   stop)
-    ! running || kill "$pid"
-    while running; do sleep 1; done
+    running || exit 0
+    kill "$pid"
+    while supervises "$pid"; do sleep 1; done
     ;;
   restart | force-reload)
     "$0" stop && exec "$0" start

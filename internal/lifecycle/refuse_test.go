@@ -1,0 +1,276 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/hosttest"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// says checks that an error has all that the user needs.
+func says(t *testing.T, err error, want ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q has no %q", err, w)
+		}
+	}
+}
+
+// grown is a spec with one more worker.
+func (l *lab) grown() *clusterv1alpha1.Provision {
+	spec := l.spec.DeepCopy()
+	spec.Hosts = hosttest.Hosts(len(spec.Hosts) + 1)
+	name := spec.Hosts[len(spec.Hosts)-1].Name
+	spec.RoleGroups[clusterv1alpha1.RoleWorker] = append(spec.RoleGroups[clusterv1alpha1.RoleWorker], name)
+	return spec
+}
+
+// maxPods is a spec with another setting of the kubelet.
+func (l *lab) maxPods(n int32) *clusterv1alpha1.Provision {
+	spec := l.spec.DeepCopy()
+	spec.Kubernetes.MaxPods = n
+	return spec
+}
+
+// TestUnreachable: a host that is part of the cluster and does not answer is unknown. It stays in the cluster and as it is.
+func TestUnreachable(t *testing.T) {
+	l := built(t, 3, 1)
+	before := l.trees()
+	l.unreachable("h-3")
+
+	op, err := l.run(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	says(t, err, "h-3", "all other hosts are done", "orrery operation resume "+op.Name)
+	if kept := l.kept(op.Name); kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-3") {
+		t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
+	}
+	const config = "/etc/kubernetes/kubelet.yaml"
+	for _, name := range []string{"h-1", "h-2"} {
+		if l.tree(name)[config] == before[name][config] {
+			t.Errorf("host %s was not changed", name)
+		}
+	}
+	l.untouched(before, "h-3")
+
+	l.spec = l.grown()
+	add := l.must(lifecyclev1alpha1.ActionAddNode, l.spec, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-4"} })
+	if add.Status.Phase != lifecyclev1alpha1.PhaseSucceeded {
+		t.Errorf("AddNode: phase %s", add.Status.Phase)
+	}
+	l.untouched(before, "h-3")
+	for _, name := range []string{"h-3", "h-4"} {
+		if _, err := l.cs.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Errorf("node %s: %v", name, err)
+		}
+	}
+
+	l.unreachable()
+	l.must(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	if l.tree("h-3")[config] == before["h-3"][config] {
+		t.Error("host h-3 is back and was not changed")
+	}
+}
+
+// TestUnreachableNew: hosts that are to become part of a cluster have to be there before anything is done.
+func TestUnreachableNew(t *testing.T) {
+	l := newLab(t, 3, 1)
+	l.unreachable("h-2")
+	_, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+	says(t, err, "h-2", "unreachable")
+	for _, h := range l.spec.Hosts {
+		if slices.ContainsFunc(l.fleet.Commands(h.Name), func(c string) bool { return c != "facts" }) {
+			t.Errorf("host %s: %v", h.Name, l.fleet.Commands(h.Name))
+		}
+	}
+}
+
+// TestPreflight: what stands in the way is said with the host and the way out, and nothing is done on any host.
+func TestPreflight(t *testing.T) {
+	for name, tc := range map[string]struct {
+		set  func(*hosttest.Fleet)
+		want []string
+	}{
+		"ClockAhead": {
+			func(f *hosttest.Fleet) { f.Clock = map[string]time.Duration{"h-2": 10 * time.Second} },
+			[]string{"host h-2", "clock is 10", "ahead", "chrony"},
+		},
+		"ClockBehind": {
+			func(f *hosttest.Fleet) { f.Clock = map[string]time.Duration{"h-2": -10 * time.Second} },
+			[]string{"host h-2", "behind", "chrony"},
+		},
+		"NotRoot": {
+			func(f *hosttest.Fleet) { f.Facts = map[string]map[string]string{"h-2": {"uid": "1000"}} },
+			[]string{"host h-2", "1000", "sudo"},
+		},
+		"WrongArchitecture": {
+			func(f *hosttest.Fleet) { f.Facts = map[string]map[string]string{"h-1": {"arch": "riscv64"}} },
+			[]string{"h-1", "riscv64", "amd64"},
+		},
+		"NoSpace": {
+			func(f *hosttest.Fleet) {
+				f.Facts = map[string]map[string]string{"h-2": {"df": "/dev/vda1 104857600 104756224 102400 99% /"}}
+			},
+			[]string{"host h-2", "/var/lib has 100 MiB free"},
+		},
+		"WrongAddress": {
+			func(f *hosttest.Fleet) {
+				f.Facts = map[string]map[string]string{"h-2": {"address": "2: eth0    inet 10.77.0.99/16 scope global eth0"}}
+			},
+			[]string{"host h-2", "internalAddress"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, 2, 1)
+			tc.set(l.fleet)
+			_, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+			says(t, err, tc.want...)
+			var refused *lifecycle.PreflightError
+			if name != "WrongArchitecture" && !errors.As(err, &refused) {
+				t.Errorf("%T", err)
+			}
+			for _, h := range l.spec.Hosts {
+				if slices.ContainsFunc(l.fleet.Commands(h.Name), func(c string) bool { return c != "facts" }) {
+					t.Errorf("host %s: %v", h.Name, l.fleet.Commands(h.Name))
+				}
+			}
+		})
+	}
+}
+
+// TestDeleteUnreachable: what cannot be undone is not forgotten unless that is asked for.
+func TestDeleteUnreachable(t *testing.T) {
+	l := built(t, 3, 1)
+	before := l.trees()
+	l.unreachable("h-3")
+
+	_, err := l.run(lifecyclev1alpha1.ActionDelete, l.spec)
+	says(t, err, "h-3", "--forget-unreachable")
+	l.untouched(before, "h-1", "h-2", "h-3")
+
+	rest := l.spec.DeepCopy()
+	rest.Hosts = rest.Hosts[:2]
+	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
+	leave := func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} }
+	forget := func(s *lifecyclev1alpha1.OperationSpec) { s.Unreachable = lifecyclev1alpha1.UnreachableForget }
+	_, err = l.run(lifecyclev1alpha1.ActionDeleteNode, rest, leave)
+	says(t, err, "h-3", "--forget-unreachable")
+	if _, err := l.cs.CoreV1().Nodes().Get(t.Context(), "h-3", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	l.must(lifecyclev1alpha1.ActionDeleteNode, rest, leave, forget)
+	if _, err := l.cs.CoreV1().Nodes().Get(t.Context(), "h-3", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("node h-3 after it was forgotten: %v", err)
+	}
+	l.untouched(before, "h-1", "h-2", "h-3")
+
+	l.unreachable("h-2")
+	l.must(lifecyclev1alpha1.ActionDelete, rest, forget)
+	l.untouched(before, "h-2", "h-3")
+	if tree := l.tree("h-1"); len(tree) != 2 {
+		t.Errorf("host h-1 after the delete: %v", paths(tree))
+	}
+}
+
+// TestDeleteNode: a worker leaves without a trace, and the others do not notice.
+func TestDeleteNode(t *testing.T) {
+	l := built(t, 3, 1)
+	before := l.trees()
+	rest := l.spec.DeepCopy()
+	rest.Hosts = rest.Hosts[:2]
+	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
+	l.must(lifecyclev1alpha1.ActionDeleteNode, rest, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} })
+	if tree := l.tree("h-3"); len(tree) != 2 {
+		t.Errorf("host h-3 has %v", paths(tree))
+	}
+	if _, err := l.cs.CoreV1().Nodes().Get(t.Context(), "h-3", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("node h-3: %v", err)
+	}
+	l.untouched(before, "h-1", "h-2")
+	if _, changes, err := l.engine.Plan(t.Context(), rest); err != nil || len(changes.Items) != 0 {
+		t.Errorf("there is still something to do: %v %v", changes, err)
+	}
+}
+
+// TestOtherCluster: a host of another cluster is left alone, whatever is asked for.
+func TestOtherCluster(t *testing.T) {
+	l := built(t, 1, 1)
+	before := l.trees()
+	other := *l.engine
+	other.Cluster, other.Store = "elm", lifecycle.Files(t.TempDir())
+	for _, action := range []lifecyclev1alpha1.Action{lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionDelete} {
+		op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "elm", Action: action, Attempts: 1}}
+		if err := other.Store.Create(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+		says(t, other.Run(t.Context(), op, l.spec), "host h-1", "belongs to another cluster", "oak")
+		l.untouched(before, "h-1")
+	}
+}
+
+// TestSecrets: what logs in to hosts is in the state, which is kept as a secret, and nowhere else.
+func TestSecrets(t *testing.T) {
+	l := newLab(t, 2, 1)
+	const secret = "correct-horse-battery"
+	for i := range l.spec.Hosts {
+		l.spec.Hosts[i].Password, l.spec.Hosts[i].SudoPassword = secret, secret+"-sudo"
+	}
+	var said []string
+	l.engine.Progress = func(op lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
+		said = append(said, jsonOf(t, op), jsonOf(t, r))
+	}
+	p, changes, err := l.engine.Plan(t.Context(), l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	changes.Print(&printed)
+	said = append(said, jsonOf(t, p), jsonOf(t, changes), printed.String())
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
+	l.fleet.NodeFault = func(string, string) error { return errors.New("broken") }
+	_, err = l.run(lifecyclev1alpha1.ActionApply, l.maxPods(60))
+	says(t, err, "broken")
+	said = append(said, err.Error())
+	for path, content := range filesIn(t, string(l.store)) {
+		if !strings.HasSuffix(path, "/state.json") {
+			said = append(said, content)
+		}
+	}
+	for _, tree := range l.trees() {
+		for _, content := range tree {
+			said = append(said, content)
+		}
+	}
+	state, err := l.store.Load(context.WithoutCancel(t.Context()), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := strings.Split(string(state.Keys[plan.AuthorityCluster].Key), "\n")[1]
+	records := filesIn(t, l.store.Path("oak", "operations"))
+	for path, content := range records {
+		if strings.Contains(content, key) {
+			t.Errorf("%s has the authority's key", path)
+		}
+	}
+	for _, s := range said {
+		if strings.Contains(s, secret) {
+			t.Errorf("the password is in %.200q", s)
+		}
+	}
+	if text := jsonOf(t, changes) + printed.String(); strings.Contains(text, key) {
+		t.Error("the authority's key is in the changes")
+	}
+}
