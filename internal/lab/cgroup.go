@@ -38,7 +38,7 @@ func joinedHierarchies() ([]hierarchy, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer mounts.Close() //nolint:errcheck // only read from
+	defer mounts.Close()
 	var all []hierarchy
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {
 		// 36 35 98:0 /root /mount/point options optional… - type source superoptions

@@ -182,15 +182,15 @@ func (h *Host) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer console.Close() //nolint:errcheck // the host has it open
+	defer console.Close()
 	wait, goOn, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer wait.Close() //nolint:errcheck // a pipe
-	defer goOn.Close() //nolint:errcheck // a pipe
+	defer wait.Close()
+	defer goOn.Close()
 
-	cmd := exec.Command("/bin/sh", h.lab.script()) //nolint:noctx // it outlives the call
+	cmd := exec.Command("/bin/sh", h.lab.script())
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir, "LAB_NAME="+h.Name, "LAB_GATEWAY="+h.lab.network.gateway.String(),
 		"LAB_ADDRESS="+netip.PrefixFrom(h.address, h.lab.network.subnet.Bits()).String(),
@@ -220,7 +220,7 @@ func (h *Host) answers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written
+	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer all.Close() //nolint:errcheck // it was locked only
+	defer all.Close()
 	// One at a time: a record that is new and not locked yet looks like a dead lab's.
 	if err := lock(all, 0); err != nil {
 		return nil, nil, err
@@ -172,7 +172,7 @@ func removeLeftover(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	defer record.Close() //nolint:errcheck // it was only read
+	defer record.Close()
 	if err := lock(record, unix.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil // the lab is alive
 	} else if err != nil {

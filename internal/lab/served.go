@@ -38,7 +38,7 @@ func serve(gateway netip.Addr, artifacts string) (_ *served, err error) {
 }
 
 func (s *served) listen(gateway netip.Addr, handler http.Handler) (string, error) {
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(gateway, 0).String()) //nolint:noctx // it outlives the call
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(gateway, 0).String())
 	if err != nil {
 		return "", err
 	}

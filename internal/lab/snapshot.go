@@ -147,7 +147,7 @@ func fileDigest(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close()
 	hash := sha256.New()
 	if _, err := io.Copy(hash, f); err != nil {
 		return "", err
@@ -160,7 +160,7 @@ func (h *Host) mounts(_ context.Context, s Snapshot) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		before, after, _ := strings.Cut(lines.Text(), " - ")

@@ -113,67 +113,69 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 	// What is applied waits for an API server that is away, so there has to be an end.
 	ctx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("the cluster is not ready after %s", gateTimeout))
 	defer stop()
-	apply := func(g addon.Group) error {
-		if err := r.rec.checkpoint(); err != nil {
-			return err
-		}
-		if err := r.rec.do("objects/"+g.Name, "", func() (bool, error) {
-			n, err := addon.Apply(ctx, cfg, g)
-			return n > 0, err
-		}); err != nil {
-			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
-		}
-		return nil
-	}
-	ready := func(g addon.Group) error {
-		if len(g.Gates) == 0 {
-			return nil
-		}
-		if err := r.rec.do("ready/"+g.Name, "", func() (bool, error) { return false, addon.Ready(ctx, cfg, g) }); err != nil {
-			return fmt.Errorf("wait for %s: %w", g.Name, err)
-		}
-		return nil
-	}
-	// The network comes first: a pod that is started before it is there is tried again only after a while.
-	early := func(g addon.Group) bool { return g.Name == addon.GroupBootstrap || g.Name == addon.GroupNetwork }
-	for _, g := range groups {
-		if early(g) {
-			if err := apply(g); err != nil {
-				return err
-			}
-		}
+	ctx, end := r.rec.wait(ctx)
+	defer end(nil)
+	early, late := split(groups)
+	if err := r.apply(ctx, cfg, early); err != nil {
+		return err
 	}
 	if err := r.settle(ctx, cs); err != nil {
 		return err
 	}
-	for _, g := range groups {
-		if early(g) {
-			if err := ready(g); err != nil {
-				return err
-			}
-		}
+	if err := r.ready(ctx, cfg, early); err != nil {
+		return err
 	}
-	for _, g := range groups {
-		if !early(g) {
-			if err := apply(g); err != nil {
-				return err
-			}
-		}
+	if err := r.apply(ctx, cfg, late); err != nil {
+		return err
 	}
-	if err := r.rec.do("objects/prune", "", func() (bool, error) {
+	if err := r.rec.do("objects/prune", func() (bool, error) {
 		removed, err := addon.Prune(ctx, cfg, groups)
 		return len(removed) > 0, err
 	}); err != nil {
 		return fmt.Errorf("remove objects that do not belong in the cluster any more: %w", err)
 	}
+	return r.ready(ctx, cfg, late)
+}
+
+// split puts the network first: a pod that is started before it is there is tried again only after a while.
+func split(groups []addon.Group) (early, late []addon.Group) {
+	for _, g := range groups {
+		if g.Name == addon.GroupBootstrap || g.Name == addon.GroupNetwork {
+			early = append(early, g)
+		} else {
+			late = append(late, g)
+		}
+	}
+	return early, late
+}
+
+// apply applies groups, one after the other.
+func (r *run) apply(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
+	for _, g := range groups {
+		if err := r.rec.checkpoint(); err != nil {
+			return err
+		}
+		if err := r.rec.do("objects/"+g.Name, func() (bool, error) {
+			n, err := addon.Apply(ctx, cfg, g)
+			return n > 0, err
+		}); err != nil {
+			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
+		}
+	}
+	return nil
+}
+
+// ready waits for groups. Nothing gets ready before there is a network: where that is the user's, it is not waited for.
+func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
 	if r.spec.Network.Plugin == plan.NetworkNone {
-		return nil // nothing gets ready before the user's network is there
+		return nil
 	}
 	for _, g := range groups {
-		if !early(g) {
-			if err := ready(g); err != nil {
-				return err
-			}
+		if len(g.Gates) == 0 {
+			continue
+		}
+		if err := r.rec.do("ready/"+g.Name, func() (bool, error) { return false, addon.Ready(ctx, cfg, g) }); err != nil {
+			return fmt.Errorf("wait for %s: %w", g.Name, err)
 		}
 	}
 	return nil
@@ -186,17 +188,17 @@ func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 		if err != nil {
 			return err
 		}
-		if err := r.rec.do("kubeconfig", "", func() (bool, error) { return false, r.Built(ctx, kubeconfig) }); err != nil {
+		if err := r.rec.do("kubeconfig", func() (bool, error) { return false, r.Built(ctx, kubeconfig) }); err != nil {
 			return err
 		}
 	}
-	if err := r.rec.do("nodes/registered", "", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
+	if err := r.rec.do("nodes/registered", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
 		return err
 	}
 	if r.spec.Network.Plugin == plan.NetworkNone {
 		return nil
 	}
-	return r.rec.do("nodes/ready", "", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
+	return r.rec.do("nodes/ready", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
 }
 
 // groups are the objects that belong in the cluster.

@@ -32,6 +32,8 @@ type connection struct {
 	target host.Target
 	dialer host.Dialer
 	trips  atomic.Int32
+	// leased is true while the host may hold our lease.
+	leased atomic.Bool
 	log    io.WriteCloser // nil when nothing is recorded
 
 	mu   sync.Mutex
@@ -62,7 +64,7 @@ func (c *connection) again(ctx context.Context) error {
 	old := c.conn
 	c.conn = conn
 	c.mu.Unlock()
-	old.Close() //nolint:errcheck // it is lost
+	_ = old.Close() // it is lost
 	return nil
 }
 
@@ -70,14 +72,14 @@ func (c *connection) close() {
 	if c.serving != nil {
 		c.serving.end()
 	}
-	c.current().Close() //nolint:errcheck // nothing is lost with it
+	_ = c.current().Close() // nothing is lost with it
 	if c.log != nil {
-		c.log.Close() //nolint:errcheck // a log
+		_ = c.log.Close()
 	}
 }
 
 // note writes a line to the host's log.
-func (c *connection) note(format string, args ...any) {
+func (c *connection) notef(format string, args ...any) {
 	if c.log != nil {
 		fmt.Fprintf(c.log, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), fmt.Sprintf(format, args...)) //nolint:errcheck // a log
 	}
@@ -133,7 +135,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 		if c.log, err = r.Store.Log(r.op.Name, h.Name); err != nil {
 			return c, plan.Facts{}, err
 		}
-		c.note("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
+		c.notef("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
 	}
 	var out bytes.Buffer
 	asked := time.Now()
@@ -190,13 +192,19 @@ func (r *run) lease() plan.Lease {
 }
 
 // request has the agent of a host do something, and records what it says.
-func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) error {
+func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
 	req.Cluster, req.ClusterID, req.Version = r.Cluster, r.state.Keys.ID(), r.spec.Kubernetes.Version
 	req.Lease = r.lease()
 	line, err := json.Marshal(req)
 	if err != nil {
 		return fmt.Errorf("host %s: marshal the request: %w", c.name, err)
 	}
+	c.leased.Store(true)
+	defer func() {
+		if err == nil && req.Release {
+			c.leased.Store(false)
+		}
+	}()
 	read, write := io.Pipe()
 	said := make(chan error, 1)
 	go func() {
@@ -208,8 +216,7 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	ran := c.run(ctx, []string{node.AgentPath, "node", "apply"}, stdin, write)
 	write.Close() //nolint:errcheck // always nil
 	heard := <-said
-	var step *StepError
-	if errors.As(heard, &step) {
+	if _, ok := errors.AsType[*StepError](heard); ok {
 		return heard
 	}
 	if ran != nil {
@@ -235,12 +242,17 @@ func (r *run) listen(c *connection, events io.Reader) error {
 			return errors.Join(failed, fmt.Errorf("host %s: read what the agent says: %w", c.name, err))
 		}
 		held = true
-		c.note("%s %s %s", e.State, e.Step, e.Message)
+		c.notef("%s %s %s", e.State, e.Step, e.Message)
 		if e.LeaseHeld != nil {
 			l := e.LeaseHeld
-			failed = &StepError{Host: c.name, final: true, Message: fmt.Sprintf(
+			message := fmt.Sprintf(
 				"operation %s, run by %s, works on this host until %s at least: wait for it, or cancel it there; if it was killed, resume it",
-				l.Operation, l.Holder, l.Expires.UTC().Format(time.RFC3339))}
+				l.Operation, l.Holder, l.Expires.UTC().Format(time.RFC3339))
+			if l.Operation == "" || l.Operation == r.op.Name {
+				message = fmt.Sprintf("a later run, of epoch %d, has changed this host, and this one, of epoch %d, changes nothing any more; see %q where that one is run",
+					l.Epoch, r.op.Status.Epoch, "orrery operation list")
+			}
+			failed = &StepError{Host: c.name, final: true, Message: message}
 			continue
 		}
 		if e.State == lifecyclev1alpha1.StepFailed {
@@ -274,14 +286,13 @@ func (r *run) retry(ctx context.Context, c *connection, do func(context.Context)
 			}
 			return err
 		}
-		c.note("attempt %d failed: %v", attempt, err)
+		c.notef("attempt %d failed: %v", attempt, err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(time.Duration(attempt) * time.Second): // what failed is given time to come back
 		}
-		var gone *host.Unreachable
-		if errors.As(err, &gone) {
+		if _, ok := errors.AsType[*host.Unreachable](err); ok {
 			if e := c.again(ctx); e != nil {
 				return e
 			}

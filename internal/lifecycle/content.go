@@ -376,7 +376,7 @@ func (c *content) deliver(ctx context.Context, conn *connection, d delivery) err
 	var step *StepError
 	if errors.As(err, &step) && len(step.missing) > 0 {
 		// A firewall between the hosts, or a source that went away: what is missing comes from us.
-		conn.note("could not be fetched from other hosts: %s", strings.Join(step.missing, ", "))
+		conn.notef("could not be fetched from other hosts: %s", strings.Join(step.missing, ", "))
 		for _, digest := range step.missing {
 			d.sources[digest] = ""
 		}
@@ -457,7 +457,7 @@ func (c *content) deliverAgent(ctx context.Context, conn *connection, a agent, f
 		if err == nil {
 			return nil
 		}
-		conn.note("the agent could not be fetched from host %s: %v", from, err)
+		conn.notef("the agent could not be fetched from host %s: %v", from, err)
 	}
 	file, err := os.Open(a.path)
 	if err != nil {

@@ -202,13 +202,13 @@ func (r *run) disturb(ctx context.Context, w hostWork, apiReady *gate, joining *
 	if err != nil {
 		return err
 	}
-	if err := r.rec.do("drain/"+w.host.Name, "", func() (bool, error) { return true, r.drain(ctx, cs, w.host.Name) }); err != nil {
+	if err := r.rec.do("drain/"+w.host.Name, func() (bool, error) { return true, r.drain(ctx, cs, w.host.Name) }); err != nil {
 		return err
 	}
 	if err := r.bringHost(ctx, w, apiReady, joining); err != nil {
 		return err
 	}
-	return r.rec.do("uncordon/"+w.host.Name, "", func() (bool, error) { return true, cordon(ctx, cs, w.host.Name, false) })
+	return r.rec.do("uncordon/"+w.host.Name, func() (bool, error) { return true, cordon(ctx, cs, w.host.Name, false) })
 }
 
 // bringHost goes through the stages of a host.
@@ -220,7 +220,7 @@ func (r *run) bringHost(ctx context.Context, w hostWork, apiReady *gate, joining
 			return err
 		}
 		r.rec.stage(w.host.Name, string(stage.ID))
-		w.conn.note("stage %s", stage.ID)
+		w.conn.notef("stage %s", stage.ID)
 		req := node.Request{Steps: stage.Steps, Release: i == len(w.stages)-1}
 		if i == 0 {
 			req.Remove = w.remove
@@ -311,12 +311,12 @@ func (r *run) release(ctx context.Context, failed error) error {
 	group, gctx := errgroup.WithContext(ctx)
 	for _, name := range sortedKeys(r.conns) {
 		c := r.conns[name]
-		if r.facts[name].Agent == "" || r.facts[name].Applied.Lease.Epoch >= r.op.Status.Epoch {
+		if !c.leased.Load() {
 			continue
 		}
 		group.Go(func() error {
 			if err := r.request(gctx, c, node.Request{Release: true}); err != nil {
-				c.note("give up the lease: %v", err)
+				c.notef("give up the lease: %v", err)
 			}
 			return nil
 		})

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -332,9 +333,7 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 		if err != nil {
 			return in, err
 		}
-		for key, digest := range digests {
-			r.state.Digests[key] = digest
-		}
+		maps.Copy(r.state.Digests, digests)
 	}
 	for _, files := range in.Files {
 		for _, file := range files {

@@ -144,9 +144,14 @@ func (l *lab) register(name string, req node.Request) {
 		return
 	}
 	ctx := context.Background()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := l.cs.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	fresh := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := l.cs.CoreV1().Nodes().Create(ctx, fresh, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		l.t.Error(err)
+	}
+	n, err := l.cs.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		l.t.Error(err)
+		return
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test"}}
 	if _, err := l.cs.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {

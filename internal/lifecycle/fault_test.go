@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -116,6 +117,7 @@ func TestAgentFailsAllTheWay(t *testing.T) {
 	for _, action := range []lifecyclev1alpha1.Action{lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionDelete} {
 		const most = 5000
 		failures := 0
+		start := time.Now()
 		// Attempts end after few points, a different number each time. If one left the host's memory as it was, the next
 		// goes further.
 		const stride = 11
@@ -135,6 +137,7 @@ func TestAgentFailsAllTheWay(t *testing.T) {
 			if failures++; failures == most {
 				t.Fatalf("%s is not through after %d attempts", action, most)
 			}
+			fmt.Println(action, failures, at.n, time.Since(start).Round(time.Millisecond), strings.Count(l.memory("h-1"), "\n"), err)
 			next := 1 + failures%stride
 			if m := l.memory("h-1"); m == memory {
 				next = at.n + 1

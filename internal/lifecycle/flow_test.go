@@ -265,7 +265,7 @@ func TestFenced(t *testing.T) {
 		l.fleet.Forget()
 	})
 	_, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
-	says(t, err, "host h-1", "another")
+	says(t, err, "host h-1", "a later run", "epoch 2")
 	l.untouched(before, "h-1")
 }
 

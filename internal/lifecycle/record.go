@@ -36,10 +36,7 @@ type recorder struct {
 	dirty  bool
 	stop   context.CancelFunc
 	done   chan struct{}
-	// asked ends when the Operation is to be paused or canceled.
-	asked  context.Context
-	ask    context.CancelCauseFunc
-	failed error // of a write of the record
+	waits  []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
 }
 
 func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
@@ -62,7 +59,6 @@ func (rec *recorder) start(ctx context.Context) error {
 	if err := rec.engine.Store.Record(ctx, rec.op); err != nil {
 		return err
 	}
-	rec.asked, rec.ask = context.WithCancelCause(context.WithoutCancel(ctx))
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	rec.stop = stop
 	go rec.write(background)
@@ -111,7 +107,11 @@ func (rec *recorder) flush(ctx context.Context) error {
 	rec.op.ResourceVersion = copied.ResourceVersion
 	rec.mu.Unlock()
 	if err := rec.checkpoint(); err != nil {
-		rec.ask(err)
+		rec.mu.Lock()
+		defer rec.mu.Unlock()
+		for _, end := range rec.waits {
+			end(err)
+		}
 	}
 	return nil
 }
@@ -133,6 +133,9 @@ func (rec *recorder) checkpoint() error {
 func (rec *recorder) finish(ctx context.Context, err error) error {
 	rec.stop()
 	<-rec.done
+	if asked := rec.checkpoint(); asked != nil && errors.Is(err, context.Canceled) {
+		err = asked
+	}
 	rec.mu.Lock()
 	s := &rec.op.Status
 	s.Finished, s.Estimate = now(), nil
@@ -319,8 +322,8 @@ func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
 }
 
 // do does something through the API server, and records it.
-func (rec *recorder) do(id, inputHash string, f func() (changed bool, err error)) error {
-	r := lifecyclev1alpha1.StepRecord{Host: clusterHost, ID: id, State: lifecyclev1alpha1.StepRunning, Started: *now(), InputHash: inputHash}
+func (rec *recorder) do(id string, f func() (changed bool, err error)) error {
+	r := lifecyclev1alpha1.StepRecord{Host: clusterHost, ID: id, State: lifecyclev1alpha1.StepRunning, Started: *now()}
 	rec.stage(clusterHost, id)
 	rec.step(r)
 	changed, err := f()

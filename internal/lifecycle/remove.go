@@ -81,7 +81,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 		if r.unreachable[n] != nil {
 			continue // its pods are gone with it, and those that are not cannot be asked
 		}
-		if err := r.rec.do("drain/"+n, "", func() (bool, error) { return true, r.drain(ctx, cs, n) }); err != nil {
+		if err := r.rec.do("drain/"+n, func() (bool, error) { return true, r.drain(ctx, cs, n) }); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 		return err
 	}
 	for _, n := range names {
-		if err := r.rec.do("node/"+n, "", func() (bool, error) {
+		if err := r.rec.do("node/"+n, func() (bool, error) {
 			err := cs.CoreV1().Nodes().Delete(ctx, n, metav1.DeleteOptions{})
 			return err == nil, ignoreNotFound(err)
 		}); err != nil {
@@ -173,7 +173,7 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 		if !r.memberLeaves(m, leaving) {
 			continue
 		}
-		if err := r.rec.do("etcd/remove-"+r.memberHost(m), "", func() (bool, error) {
+		if err := r.rec.do("etcd/remove-"+r.memberHost(m), func() (bool, error) {
 			ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 			defer cancel()
 			_, err := cli.MemberRemove(ctx, m.ID)

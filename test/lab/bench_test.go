@@ -49,7 +49,7 @@ func BenchmarkFiveHosts(b *testing.B) {
 				if first.IsZero() || step.Finished.Time.Before(first) {
 					first = step.Finished.Time
 				}
-				if step.Finished.Time.After(all) {
+				if step.Finished.After(all) {
 					all = step.Finished.Time
 				}
 			}

@@ -36,7 +36,7 @@ func (s *site) startHub() (kubeconfig string, kill func()) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	s.t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
+		cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		if s.t.Failed() {
 			s.t.Logf("the end of the hub's log:\n%s", log.String()[max(0, log.Len()-8192):])
@@ -53,7 +53,7 @@ func (s *site) startHub() (kubeconfig string, kill func()) {
 		return err
 	})
 	kill = func() {
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Process.Kill()
 		ended <- <-ended
 	}
 	return filepath.Join(dir, "kubeconfig"), kill

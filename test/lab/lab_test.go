@@ -208,7 +208,7 @@ func (s *site) eventually(what string, check func(ctx context.Context) error) {
 
 // diagnosis is what helps to understand why something does not come.
 func (s *site) diagnosis() string {
-	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods", "-A", "-o", "wide") //nolint:noctx // after the test's end
+	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods", "-A", "-o", "wide")
 	out, err := cmd.CombinedOutput()
 	return fmt.Sprintf("%s (%v)", out, err)
 }
@@ -347,7 +347,7 @@ func (s *site) killWhenItSays(text string, args ...string) bool {
 			all.Write(buffer[:n])
 			if !did && strings.Contains(all.String(), text) {
 				did = true
-				cmd.Process.Kill() //nolint:errcheck // it may have ended
+				cmd.Process.Kill()
 			}
 			if err != nil {
 				killed <- did
@@ -356,7 +356,7 @@ func (s *site) killWhenItSays(text string, args ...string) bool {
 		}
 	}()
 	err := cmd.Wait()
-	write.Close() //nolint:errcheck // always nil
+	write.Close()
 	did := <-killed
 	if err != nil && !did {
 		s.t.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, all.String())

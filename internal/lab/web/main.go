@@ -50,7 +50,7 @@ func get(url string) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() //nolint:errcheck // only read from
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("get %s: %s", url, response.Status)
 	}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -84,9 +85,7 @@ func (f *Fleet) Sent() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent := map[string]int{}
-	for digest, n := range f.sent {
-		sent[digest] = n
-	}
+	maps.Copy(sent, f.sent)
 	return sent
 }
 
@@ -216,9 +215,7 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 		"df": "/dev/vda1 104857600 1048576 103809024 1% /", "oom-score-adj": "yes",
 		"mtu\teth0": "1500", "address": fmt.Sprintf("2: eth0    inet %s/16 scope global eth0", c.address),
 	}
-	for key, value := range c.fleet.Facts[c.name] {
-		values[key] = value
-	}
+	maps.Copy(values, c.fleet.Facts[c.name])
 	var b bytes.Buffer
 	fact := func(key, value string) { fmt.Fprintf(&b, "%s\t%s\n", key, value) }
 	fact("orrery-facts", "begin")
@@ -280,7 +277,7 @@ func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error 
 	if err != nil {
 		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
 	}
-	defer peer.Close() //nolint:errcheck // only read
+	defer peer.Close()
 	if _, err := fmt.Fprintf(peer, "%s sha256:%s\n", strings.TrimSpace(token), args[1]); err != nil {
 		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
 	}
@@ -299,7 +296,7 @@ func (c *conn) place(path, digest string, content io.Reader) error {
 	if hex.EncodeToString(sum(string(got))) != digest {
 		return &host.ExitError{Host: c.name, Command: "sh", Code: 1, Stderr: "the agent arrived damaged: its digest is wrong"}
 	}
-	if err := os.WriteFile(path, got, 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(path, got, 0o755); err != nil {
 		return fmt.Errorf("host %s: %w", c.name, err)
 	}
 	return nil

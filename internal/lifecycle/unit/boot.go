@@ -31,8 +31,12 @@ func (l layout) boot() bootService { return bootService{l, filepath.Join(l.root,
 
 // possible is true where the init system starts what is in the directories of run levels.
 func (s bootService) possible() bool {
-	info, err := os.Stat(filepath.Join(s.root, bootLevels()[0]))
-	return err == nil && info.IsDir()
+	for _, dir := range []string{filepath.Dir(s.script), filepath.Join(s.root, bootLevels()[0])} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
 }
 
 // links are those that are there in a directory. insserv gives them other numbers, by what they require.

@@ -19,12 +19,17 @@ running() {
 
 case ${1-} in
   start)
+    ! running || exit 0
     [ -x @PROGRAM@ ] || exit 5
     cd / || exit
     (umask 077 && mkdir -p @STATE@ && : >>@LOG@) || exit
     umask 022
-    # One that runs already makes this one end at once.
     env -i @ENVIRONMENT@ setsid @COMMAND@ </dev/null >>@LOG@ 2>&1 &
+    # It is there when others can tell that it is, or has ended and its log says why.
+    until running; do
+      kill -0 $! 2>/dev/null || exit
+      sleep 1
+    done
     ;;
   stop)
     running || exit 0

@@ -1,6 +1,7 @@
 package unit
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -32,14 +33,15 @@ func TestBootServiceFiles(t *testing.T) {
 	for name, test := range map[string]struct {
 		dirs, want []string
 	}{
-		"Sysvinit":   {[]string{"etc/rc2.d", "etc/rc3.d", "etc/rc5.d"}, []string{script, "rc2.d/S99orrery", "rc3.d/S99orrery", "rc5.d/S99orrery"}},
-		"OneLevel":   {[]string{"etc/rc2.d"}, []string{script, "rc2.d/S99orrery"}},
-		"OtherLevel": {[]string{"etc/rc3.d"}, nil},
+		"Sysvinit":   {[]string{"etc/init.d", "etc/rc2.d", "etc/rc3.d", "etc/rc5.d"}, []string{script, "rc2.d/S99orrery", "rc3.d/S99orrery", "rc5.d/S99orrery"}},
+		"OneLevel":   {[]string{"etc/init.d", "etc/rc2.d"}, []string{script, "rc2.d/S99orrery"}},
+		"OtherLevel": {[]string{"etc/init.d", "etc/rc3.d"}, nil},
+		"NoScripts":  {[]string{"etc/rc2.d"}, nil},
 		"None":       {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			root := bootable(t, append(test.dirs, "etc/init.d")...)
+			root := bootable(t, test.dirs...)
 			h := supervised(t, root)
 			for _, name := range []string{"a", "b"} {
 				if err := h.Install(t.Context(), h.unit(name, rolePolite)); err != nil {
@@ -138,7 +140,7 @@ func TestBootServiceActions(t *testing.T) {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "etc/rc2.d/S99orrery"), action).CombinedOutput()
 		code := 0
-		if exit, ok := err.(*exec.ExitError); ok {
+		if exit := new(exec.ExitError); errors.As(err, &exit) {
 			code = exit.ExitCode()
 		} else if err != nil {
 			t.Fatal(err)
@@ -183,7 +185,15 @@ func TestBootServiceActions(t *testing.T) {
 
 	// Of one that was killed the lock stays, which may name any process.
 	killSupervisor(t, root)
-	if err := os.WriteFile(newLayout(root).lock(), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+	l := newLayout(root)
+	eventually(t, "the kernel has given its lock back", func() bool {
+		unlock, err := lock(l.lock())
+		if err == nil {
+			unlock()
+		}
+		return err == nil
+	})
+	if err := os.WriteFile(l.lock(), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	do("status", 3)
