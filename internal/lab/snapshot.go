@@ -226,7 +226,9 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	counts := map[string]int{}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		if line != "" && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
+		// A process that is dead is not there any more, though init may not have looked yet.
+		dead := strings.Contains(line, "<defunct>")
+		if line != "" && !dead && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
 			counts[line]++
 		}
 	}

@@ -79,8 +79,8 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 		Target: func(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 			return host.Target{Name: h.Name, Address: h.Address}, nil
 		},
-		Source:  func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
-		Agent:   func(string) (string, error) { return agent, nil },
+		Source: func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
+		Agent:  func(string) (string, error) { return agent, nil },
 		Connect: func(host.Conn, int32, pki.Bundle) *rest.Config {
 			through := rest.CopyConfig(cfg)
 			through.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next: next, up: l.isUp} })

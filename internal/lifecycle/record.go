@@ -65,6 +65,15 @@ func (rec *recorder) start(ctx context.Context) error {
 	return nil
 }
 
+// wait returns a context for something that only waits: it ends when the Operation is paused or canceled.
+func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.waits = append(rec.waits, cancel)
+	return ctx, cancel
+}
+
 // write writes the record when it has changed, and looks for what its spec says now.
 func (rec *recorder) write(ctx context.Context) {
 	defer close(rec.done)

@@ -45,7 +45,12 @@ var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), 
 
 func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
-	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts})
+	return newSiteWith(t, lab.Options{Hosts: hosts})
+}
+
+func newSiteWith(t testing.TB, o lab.Options) *site {
+	t.Helper()
+	l, err := lab.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,10 +148,6 @@ func (s *site) try(args ...string) (string, error) {
 	start := time.Now()
 	err := cmd.Run()
 	s.t.Logf("orrery %s: %v in %s", strings.Join(args, " "), err, time.Since(start).Round(time.Millisecond))
-	if os.Getenv("LAB_DEBUG") != "" && args[1] == "create" {
-		o, _ := s.command(s.t.Context(), "operation", "show", "oak-1", "-o", "yaml").CombinedOutput()
-		os.WriteFile("/tmp/op.yaml", o, 0o600)
-	}
 	return out.String(), err
 }
 

@@ -12,7 +12,12 @@ import (
 // TestOneHost creates a cluster on one host, runs a workload on it, applies again with nothing to do, and deletes it: the
 // host is as it was.
 func TestOneHost(t *testing.T) {
-	s := newSite(t, 1)
+	t.Run("Supervisor", func(t *testing.T) { oneHost(t, lab.Options{Hosts: 1}) })
+	t.Run("Systemd", func(t *testing.T) { oneHost(t, lab.Options{Hosts: 1, Systemd: true}) })
+}
+
+func oneHost(t *testing.T, o lab.Options) {
+	s := newSiteWith(t, o)
 	h := s.Host("host-1")
 	file := s.file(layout{Hosts: []*lab.Host{h}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	before := s.snapshot(h)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -133,7 +134,7 @@ func (s bootService) remove() error {
 		return err
 	}
 	var errs []error
-	for _, path := range append(append(paths, links...), s.script) {
+	for _, path := range slices.Concat(links, paths, []string{s.script}) {
 		errs = append(errs, remove(path))
 	}
 	return errors.Join(errs...)

@@ -3,7 +3,8 @@
 //
 // Units come back after a boot. For those of our own supervisor that takes an init system that starts what is in /etc/rc2.d,
 // as sysvinit does: the first unit that is installed brings the service /etc/init.d/orrery, and the last one takes it away.
-// A host without these directories starts nothing of ours by itself: something else must run /opt/orrery/bin/orrery node supervise there.
+// A host without these directories starts nothing of ours by itself: there, something else must run
+// /opt/orrery/bin/orrery node supervise.
 package unit
 
 import (
