@@ -198,7 +198,7 @@ func TestUnreachableIsUnknown(t *testing.T) {
 func TestTwoRunsOnOneHost(t *testing.T) {
 	l := newLab(t, 1, 1)
 	applies := 0
-	l.fleet.Broken = func(name, command string) error {
+	l.fleet.Fault = func(name, command string) error {
 		if command != "apply" {
 			return nil
 		}
@@ -209,7 +209,7 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 	}
 	op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
 	l.wantRefused(op, err, "host h-1: unreachable")
-	l.fleet.Broken = nil
+	l.fleet.Fault = nil
 	before := l.tree("h-1")
 
 	other := *l
