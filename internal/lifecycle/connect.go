@@ -188,13 +188,13 @@ func (e *StepError) Error() string {
 
 // lease that each request carries.
 func (r *run) lease() plan.Lease {
-	return plan.Lease{Operation: r.op.Name, Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: time.Now().Add(leaseTime)}
+	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: time.Now().Add(leaseTime)}
 }
 
 // request has the agent of a host do something, and records what it says.
 func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
 	req.Cluster, req.ClusterID, req.Version = r.Cluster, r.state.Keys.ID(), r.spec.Kubernetes.Version
-	req.Lease = r.lease()
+	req.Lease, req.Ended = r.lease(), r.ended
 	line, err := json.Marshal(req)
 	if err != nil {
 		return fmt.Errorf("host %s: marshal the request: %w", c.name, err)

@@ -260,6 +260,7 @@ type run struct {
 	files   map[string]catalog.File // by digest
 	plan    *plan.Plan
 	changes *plan.Changes
+	ended   []string // the UIDs of the cluster's runs that have ended
 }
 
 // begin checks the spec and loads the state. Without a recorder the run only looks.
@@ -290,8 +291,25 @@ func (e *Engine) begin(ctx context.Context, spec *clusterv1alpha1.Provision, rec
 	}
 	if rec != nil {
 		r.op = rec.op
+		if err := r.learnEnded(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return r, nil
+}
+
+// learnEnded lists the runs that have ended: what they left on hosts is no one's.
+func (r *run) learnEnded(ctx context.Context) error {
+	ops, err := r.Store.Operations(ctx, r.Cluster)
+	if err != nil {
+		return err
+	}
+	for _, op := range ops {
+		if !Unfinished(&op) && op.UID != "" && op.UID != r.op.UID {
+			r.ended = append(r.ended, string(op.UID))
+		}
+	}
+	return nil
 }
 
 func (r *run) close() {

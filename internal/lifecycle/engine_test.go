@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -148,13 +149,8 @@ func (l *lab) register(name string, req node.Request) {
 	if _, err := l.cs.CoreV1().Nodes().Create(ctx, fresh, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		l.t.Error(err)
 	}
-	n, err := l.cs.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		l.t.Error(err)
-		return
-	}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test"}}
-	if _, err := l.cs.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
+	ready := `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test"}]}}`
+	if _, err := l.cs.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(ready), metav1.PatchOptions{}, "status"); err != nil {
 		l.t.Error(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
@@ -188,6 +189,7 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	}
 	op.TypeMeta = metav1.TypeMeta{APIVersion: lifecyclev1alpha1.GroupVersion.String(), Kind: "Operation"}
 	op.Name = fmt.Sprintf("%s-%d", op.Spec.Cluster, next)
+	op.UID = uuid.NewUUID()
 	op.CreationTimestamp = metav1.Now()
 	op.Status.Phase = lifecyclev1alpha1.PhasePending
 	content, err := yaml.Marshal(op)

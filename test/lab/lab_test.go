@@ -148,7 +148,29 @@ func (s *site) try(args ...string) (string, error) {
 	start := time.Now()
 	err := cmd.Run()
 	s.t.Logf("orrery %s: %v in %s", strings.Join(args, " "), err, time.Since(start).Round(time.Millisecond))
+	if time.Since(start) > slow {
+		s.t.Log(s.slowSteps())
+	}
 	return out.String(), err
+}
+
+// slow is how long a command and a step may take before a test says what took so long.
+const slow, slowStep = time.Minute, 8 * time.Second
+
+// slowSteps of the last operation.
+func (s *site) slowSteps() string {
+	paths, err := filepath.Glob(filepath.Join(s.state, "oak", "operations", "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		return "no operation is recorded"
+	}
+	op := s.operation(strings.TrimSuffix(filepath.Base(paths[len(paths)-1]), ".yaml"))
+	var b strings.Builder
+	for _, step := range op.Status.Steps {
+		if took := step.Finished.Sub(step.Started.Time); took > slowStep {
+			fmt.Fprintf(&b, "%s %s %s: from %s, %s\n", step.Host, step.ID, step.State, step.Started.Format(time.TimeOnly), took)
+		}
+	}
+	return b.String()
 }
 
 // kubeconfig is the path of the cluster's kubeconfig.

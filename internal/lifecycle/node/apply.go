@@ -88,7 +88,7 @@ func (s *session) run(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := s.takeLease(ctx, s.request.Lease); err != nil {
+	if err := s.takeLease(ctx, s.request.Lease, s.request.Ended); err != nil {
 		return err
 	}
 	unlock, err := lock(ctx, s.dir("lock"))

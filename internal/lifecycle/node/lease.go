@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -20,7 +21,7 @@ type leaseError struct {
 func (e *leaseError) Error() string { return e.reason }
 
 // takeLease takes or extends the lease, whoever is at work on the host: one who lost it notices before the next step.
-func (n *Node) takeLease(ctx context.Context, want plan.Lease) error {
+func (n *Node) takeLease(ctx context.Context, want plan.Lease, ended []string) error {
 	unlock, err := lock(ctx, n.dir("lease.lock"))
 	if err != nil {
 		return err
@@ -30,11 +31,11 @@ func (n *Node) takeLease(ctx context.Context, want plan.Lease) error {
 	if err != nil {
 		return err
 	}
-	now := n.Now()
+	free := held.Operation == "" || sameRun(want, held) || !n.Now().Before(held.Expires) || slices.Contains(ended, held.RunID)
 	switch {
 	case want.Operation == "":
 		return errors.New("request has a lease without an operation")
-	case want.Operation != held.Operation && held.Operation != "" && now.Before(held.Expires):
+	case !free:
 		return &leaseError{held, fmt.Sprintf("operation %s, run by %s, changes this host until %s; wait, or resume or cancel it",
 			held.Operation, held.Holder, held.Expires.Format("15:04:05"))}
 	case want.Epoch < held.Epoch:
@@ -62,11 +63,14 @@ func (n *Node) holds(ours plan.Lease) error {
 	if err != nil {
 		return err
 	}
-	if held.Operation != ours.Operation || held.Epoch != ours.Epoch {
+	if !sameRun(held, ours) || held.Epoch != ours.Epoch {
 		return &leaseError{held, fmt.Sprintf("operation %s, run by %s, took this host over", held.Operation, held.Holder)}
 	}
 	return nil
 }
+
+// sameRun says whether two leases are of one run.
+func sameRun(a, b plan.Lease) bool { return a.Operation == b.Operation && a.RunID == b.RunID }
 
 // lease that is held, even if it has expired.
 func (n *Node) lease() (plan.Lease, error) {

@@ -18,6 +18,8 @@ type Request struct {
 	// Lease that the run holds or takes. It is taken if it is free, expired or held by the same operation, and its epoch is
 	// not lower than the last seen one; it is extended to Expires.
 	Lease plan.Lease `json:"lease"`
+	// Ended are the RunIDs of runs that have ended, as whoever asks knows: a lease that one of them left is free.
+	Ended []string `json:"ended,omitempty"`
 	// Release gives the lease up once everything is done, and drops the content that no applied step uses.
 	Release bool `json:"release,omitempty"`
 	// Streams are blobs that follow the request.

@@ -94,8 +94,10 @@ type AppliedStep struct {
 // Lease says which run may change a host. A host refuses a run with an epoch that is lower than the last it saw.
 type Lease struct {
 	// Operation that holds it, and Holder who runs it: user@machine.
-	Operation string    `json:"operation,omitempty"`
-	Holder    string    `json:"holder,omitempty"`
-	Epoch     int64     `json:"epoch,omitempty"`
-	Expires   time.Time `json:"expires,omitzero"`
+	Operation string `json:"operation,omitempty"`
+	// RunID is the UID of the Operation: two that have the same name in different places are two.
+	RunID   string    `json:"runID,omitempty"`
+	Holder  string    `json:"holder,omitempty"`
+	Epoch   int64     `json:"epoch,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
 }
