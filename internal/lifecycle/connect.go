@@ -209,12 +209,12 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	said := make(chan error, 1)
 	go func() {
 		err := r.listen(c, read)
-		read.CloseWithError(err) //nolint:errcheck // always nil
+		_ = read.CloseWithError(err) // always nil
 		said <- err
 	}()
 	stdin := io.MultiReader(append([]io.Reader{bytes.NewReader(append(line, '\n'))}, streams...)...)
 	ran := c.run(ctx, []string{node.AgentPath, "node", "apply"}, stdin, write)
-	write.Close() //nolint:errcheck // always nil
+	_ = write.Close() // always nil
 	heard := <-said
 	if _, ok := errors.AsType[*StepError](heard); ok {
 		return heard

@@ -287,7 +287,7 @@ func (c *content) serve(ctx context.Context, conn *connection) error {
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &serving{
 		ended: make(chan struct{}), abort: cancel,
-		stop: func() { stop.Close() }, //nolint:errcheck // always nil
+		stop: func() { _ = stop.Close() }, // always nil
 	}
 	request, err := json.Marshal(node.ServeRequest{Token: c.token})
 	if err != nil {
@@ -297,7 +297,7 @@ func (c *content) serve(ctx context.Context, conn *connection) error {
 		defer close(s.ended)
 		err := conn.run(sctx, []string{node.AgentPath, "node", "serve"},
 			io.MultiReader(strings.NewReader(string(request)+"\n"), open), said)
-		said.CloseWithError(errors.Join(err, io.EOF)) //nolint:errcheck // always nil
+		_ = said.CloseWithError(errors.Join(err, io.EOF)) // always nil
 	}()
 	defer context.AfterFunc(ctx, s.abort)()
 	line, err := bufio.NewReader(out).ReadBytes('\n')

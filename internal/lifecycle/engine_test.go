@@ -72,7 +72,7 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 	t.Cleanup(mirror.Close)
 	cache := t.TempDir()
 	agent := filepath.Join(t.TempDir(), "orrery")
-	if err := os.WriteFile(agent, []byte("the agent"), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(agent, []byte("the agent"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	l.engine = &lifecycle.Engine{
@@ -168,7 +168,7 @@ func (l *lab) control(ctx context.Context) {
 				}
 				if d.Status.ObservedGeneration != d.Generation {
 					d.Status = want
-					l.cs.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}) //nolint:errcheck // again soon
+					l.cs.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{})
 				}
 			}
 		}
@@ -176,7 +176,7 @@ func (l *lab) control(ctx context.Context) {
 		nodes, e := l.cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err == nil && e == nil {
 			for _, d := range sets.Items {
-				n := int32(len(nodes.Items)) //nolint:gosec // few
+				n := int32(len(nodes.Items))
 				if d.Status.ObservedGeneration == d.Generation && d.Status.NumberAvailable == n {
 					continue
 				}
@@ -184,7 +184,7 @@ func (l *lab) control(ctx context.Context) {
 					ObservedGeneration: d.Generation, DesiredNumberScheduled: n, CurrentNumberScheduled: n,
 					UpdatedNumberScheduled: n, NumberAvailable: n, NumberReady: n,
 				}
-				l.cs.AppsV1().DaemonSets(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}) //nolint:errcheck // again soon
+				l.cs.AppsV1().DaemonSets(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{})
 			}
 		}
 		select {

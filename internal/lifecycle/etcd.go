@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -42,6 +43,7 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 		Endpoints:   []string{"https://" + address},
 		TLS:         &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12},
 		DialTimeout: etcdTimeout,
+		Logger:      zap.NewNop(), // what it would say comes back as an error
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return c.current().Dial(ctx, "tcp", address)
 		})},

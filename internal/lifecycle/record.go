@@ -29,18 +29,19 @@ const clusterHost = "cluster"
 
 // recorder keeps the record of a run.
 type recorder struct {
-	engine *Engine
-	mu     sync.Mutex
-	op     *lifecyclev1alpha1.Operation
-	byStep map[[2]string]int // host and step id → index in Status.Steps
-	dirty  bool
-	stop   context.CancelFunc
-	done   chan struct{}
-	waits  []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
+	engine  *Engine
+	mu      sync.Mutex
+	op      *lifecyclev1alpha1.Operation
+	byStep  map[[2]string]int  // host and step id → index in Status.Steps
+	counted map[[2]string]bool // steps that this run has done
+	dirty   bool
+	stop    context.CancelFunc
+	done    chan struct{}
+	waits   []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
 }
 
 func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
-	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, done: make(chan struct{})}
+	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, counted: map[[2]string]bool{}, done: make(chan struct{})}
 	for i, s := range op.Status.Steps {
 		rec.byStep[[2]string{s.Host, s.ID}] = i
 	}
@@ -271,7 +272,8 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 		if r.InputHash == "" {
 			r.InputHash = old.InputHash
 		}
-		if r.State != lifecyclev1alpha1.StepFailed && r.Host != clusterHost {
+		if r.State != lifecyclev1alpha1.StepFailed && r.Host != clusterHost && !rec.counted[key] {
+			rec.counted[key] = true // a stage that is tried again passes its steps again
 			rec.host(r.Host).Done++
 			s.StepsDone++
 		}

@@ -138,8 +138,7 @@ func TestPreflight(t *testing.T) {
 			tc.set(l.fleet)
 			_, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
 			says(t, err, tc.want...)
-			var refused *lifecycle.PreflightError
-			if !errors.As(err, &refused) {
+			if _, ok := errors.AsType[*lifecycle.PreflightError](err); !ok {
 				t.Errorf("%T", err)
 			}
 			for _, h := range l.spec.Hosts {

@@ -82,9 +82,10 @@ const (
 )
 
 // HostNames are names of hosts, or ranges of them such as node[1:10].
+//
 // +kubebuilder:validation:MaxItems=1000
 // +kubebuilder:validation:items:MaxLength=253
-// +listType=set
+// +listType=set.
 type HostNames []string
 
 // Host is a machine that runs Linux, and how it is reached over SSH.
@@ -350,9 +351,10 @@ type Kubernetes struct {
 }
 
 // Args are flags, each as name=value without leading dashes.
+//
 // +kubebuilder:validation:MaxItems=128
 // +kubebuilder:validation:items:MaxLength=4096
-// +listType=atomic
+// +listType=atomic.
 type Args []string
 
 // Audit says whether requests to the API servers are logged.
@@ -483,7 +485,7 @@ type Network struct {
 	Chart *Chart `json:"chart,omitempty"`
 }
 
-// Flannel's settings.
+// Flannel is flannel's settings.
 type Flannel struct {
 	// backendMode is how pods of different nodes reach each other. The default is vxlan.
 	// +kubebuilder:validation:Enum=vxlan;host-gw

@@ -9,7 +9,7 @@ import (
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: "lifecycle.orrery.dev", Version: "v1alpha1"}
 
-// AddToScheme adds the kinds of this package v1alpha1
+// AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Operation{}, &OperationList{},

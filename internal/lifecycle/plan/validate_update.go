@@ -53,8 +53,9 @@ func (u *updates) version(p *field.Path) {
 	switch skipped := minor(to) - minor(from); {
 	case skipped < 0, skipped == 0 && patch(to) < patch(from):
 		u.forbidf(p, "%s is older than %s, which the cluster runs: Kubernetes cannot go back. Use %s or newer", to, from, from)
-	case skipped > 1:
-		u.forbidf(p, "from %s to %s skips minor versions: go by v1.%d first", from, to, minor(from)+1)
+	case skipped > 0:
+		// Host by host, a kubelet would get ahead of the other API servers.
+		u.forbidf(p, "from %s to %s is an upgrade to another minor version, which cannot be done yet: use a patch of v1.%d", from, to, minor(from))
 	}
 }
 
@@ -95,7 +96,8 @@ func (u *updates) quorum(p *field.Path, was, is *topology) {
 			added++
 		}
 	}
-	if need := len(before)/2 + 1; kept < need {
+	// That one member can go is seen when the members are asked; it may be the one that is lost.
+	if need := len(before)/2 + 1; kept < need && len(before)-kept > 1 {
 		u.forbidf(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
 	}
 	if n := kept + added; added > 0 && n%2 == 0 {
