@@ -342,10 +342,11 @@ func (c *content) deliver(ctx context.Context, conn *connection, d delivery) err
 	}
 	var req node.Request
 	var streams []io.Reader
+	var files []io.Closer
 	var got []string
 	defer func() {
-		for _, s := range streams {
-			s.(io.Closer).Close() //nolint:errcheck,forcetypeassert // files, only read
+		for _, f := range files {
+			_ = f.Close() // only read
 		}
 	}()
 	for _, digest := range d.digests {
@@ -361,7 +362,7 @@ func (c *content) deliver(ctx context.Context, conn *connection, d delivery) err
 		if err != nil {
 			return err
 		}
-		streams = append(streams, file)
+		streams, files = append(streams, file), append(files, file)
 		info, err := file.Stat()
 		if err != nil {
 			return fmt.Errorf("host %s: read %s: %w", d.host, c.files[digest].Name, err)

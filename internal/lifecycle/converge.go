@@ -321,6 +321,6 @@ func (r *run) release(ctx context.Context, failed error) error {
 			return nil
 		})
 	}
-	group.Wait() //nolint:errcheck // it returns none
+	_ = group.Wait() // it returns none
 	return failed
 }

@@ -92,7 +92,7 @@ func (f Files) Lock(_ context.Context, cluster string) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock cluster %s: %w", cluster, err)
 	}
-	return func() { file.Close() }, nil //nolint:errcheck // only a lock
+	return func() { _ = file.Close() }, nil // only a lock
 }
 
 func (f Files) lock(path string, how int) (*os.File, error) {
