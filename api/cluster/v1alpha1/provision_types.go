@@ -83,9 +83,9 @@ const (
 
 // HostNames are names of hosts, or ranges of them such as node[1:10].
 //
+// +listType=set
 // +kubebuilder:validation:MaxItems=1000
 // +kubebuilder:validation:items:MaxLength=253
-// +listType=set.
 type HostNames []string
 
 // Host is a machine that runs Linux, and how it is reached over SSH.
@@ -352,9 +352,9 @@ type Kubernetes struct {
 
 // Args are flags, each as name=value without leading dashes.
 //
+// +listType=atomic
 // +kubebuilder:validation:MaxItems=128
 // +kubebuilder:validation:items:MaxLength=4096
-// +listType=atomic.
 type Args []string
 
 // Audit says whether requests to the API servers are logged.
