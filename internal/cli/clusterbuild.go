@@ -180,7 +180,11 @@ func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 			return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
 				hostNames(names), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(names, " "))
 		}
-	case state.Wanted != nil:
+		if names := lost(&clusterv1alpha1.Provision{Hosts: state.Begun}); len(names) > 0 {
+			return fmt.Errorf("the file lacks %s, which a run has begun to add to cluster %s: put them back in hosts, or take them out with %q",
+				hostNames(names), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(names, " "))
+		}
+	case state.Wanted != nil: // and nothing was applied
 		if names := lost(state.Wanted); len(names) > 0 {
 			return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo all of it with %q and begin anew",
 				hostNames(names), "orrery cluster delete "+c.Name)

@@ -51,7 +51,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if state.Applied == nil {
 				return fmt.Errorf("cluster %s is not built yet: finish that first, or take all of it back with %q", name, "orrery cluster delete "+name)
 			}
-			spec, err := withoutHosts(name, state.Applied, hosts)
+			spec, err := withoutHosts(name, state, hosts)
 			if err != nil {
 				return err
 			}
@@ -166,9 +166,10 @@ func namesOf(spec *clusterv1alpha1.Provision) []string {
 	return names
 }
 
-// withoutHosts returns the applied spec without hosts.
-func withoutHosts(cluster string, applied *clusterv1alpha1.Provision, names []string) (*clusterv1alpha1.Provision, error) {
-	there := namesOf(applied)
+// withoutHosts returns the applied spec without hosts. A host that a run has only begun to add can go, too.
+func withoutHosts(cluster string, state *lifecycle.State, names []string) (*clusterv1alpha1.Provision, error) {
+	applied := state.Applied
+	there := slices.Concat(namesOf(applied), namesOf(&clusterv1alpha1.Provision{Hosts: state.Begun}))
 	for _, name := range names {
 		if !slices.Contains(there, name) {
 			return nil, fmt.Errorf("host %s is not part of cluster %s, which has %s", name, cluster, strings.Join(there, ", "))

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
@@ -88,7 +89,7 @@ func TestWithoutHosts(t *testing.T) {
 		"NoControlPlanes": {names: []string{"n1", "n2"}, wantErr: "has no control plane"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := withoutHosts("oak", applied, tc.names)
+			got, err := withoutHosts("oak", &lifecycle.State{Applied: applied}, tc.names)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("error %v, want %q", err, tc.wantErr)

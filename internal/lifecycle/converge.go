@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -153,7 +154,7 @@ func (r *run) nextEpoch() {
 	for _, f := range r.facts {
 		last = max(last, f.Applied.Lease.Epoch)
 	}
-	r.op.Status.Epoch = max(last, r.op.Status.Epoch) + 1
+	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.Epoch = max(last, s.Epoch) + 1 })
 }
 
 // hosts brings on all hosts.

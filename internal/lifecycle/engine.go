@@ -133,10 +133,38 @@ func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*pl
 	if err := r.diffApplied(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := r.Store.Save(ctx, r.state); err != nil {
+	if err := e.keepKeys(ctx, r.state); err != nil {
 		return nil, nil, err
 	}
 	return r.plan, r.changes, nil
+}
+
+// keepKeys keeps the keys and digests that a plan was made with, if they are new, and nothing else of what it supposed. While
+// a run is under way it keeps its own.
+func (e *Engine) keepKeys(ctx context.Context, made *State) error {
+	unlock, err := e.Store.Lock(ctx, e.Cluster)
+	if err != nil {
+		return nil //nolint:nilerr // the run that has the lock keeps the keys
+	}
+	defer unlock()
+	kept, err := e.Store.Load(ctx, e.Cluster)
+	if err != nil {
+		return err
+	}
+	if kept == nil {
+		kept = newState(e.Cluster)
+	}
+	for name, pair := range made.Keys {
+		if _, ok := kept.Keys[name]; !ok {
+			kept.Keys[name] = pair
+		}
+	}
+	for key, digest := range made.Digests {
+		if kept.Digests[key] == "" {
+			kept.Digests[key] = digest
+		}
+	}
+	return e.Store.Save(ctx, kept)
 }
 
 // diffApplied adds to the changes how contents differ from what was applied before, and what would change in the cluster
@@ -272,7 +300,7 @@ func (e *Engine) begin(ctx context.Context, spec *clusterv1alpha1.Provision, rec
 		return nil, err
 	}
 	if state == nil {
-		state = &State{Cluster: e.Cluster, Keys: pki.Bundle{}, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{}}
+		state = newState(e.Cluster)
 	}
 	// What is to go need not be what could be built.
 	if rec == nil || rec.op.Spec.Action != lifecyclev1alpha1.ActionDelete {
@@ -405,6 +433,9 @@ func (r *run) fixEtcdBootstrap() {
 		return
 	}
 	hosts := r.roles[clusterv1alpha1.RoleEtcd]
+	if r.state.Applied == nil && !r.etcdStarted() {
+		clear(r.state.EtcdBootstrap) // what was fixed was of another spec, and no etcd has started with it
+	}
 	fresh := len(r.state.EtcdBootstrap) == 0
 	var members []string
 	for _, h := range hosts {
@@ -422,6 +453,16 @@ func (r *run) fixEtcdBootstrap() {
 			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: plan.EtcdPeers(r.spec, members), Join: true}
 		}
 	}
+}
+
+// etcdStarted reports whether etcd was started on a host.
+func (r *run) etcdStarted() bool {
+	for _, f := range r.facts {
+		if slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit }) {
+			return true
+		}
+	}
+	return false
 }
 
 // has reports whether a host has a role.
@@ -456,11 +497,17 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.makePlan(ctx); err != nil {
 		return err
 	}
-	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.Attempt <= 1 {
+	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.PlanHash == "" {
 		return fmt.Errorf("the plan is %s now, not %s: the hosts or the spec have changed since it was shown; look at it again with %q",
 			r.changes.Hash, want, "orrery cluster plan")
 	}
-	r.op.Status.PlanHash = r.changes.Hash
+	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	for _, h := range r.spec.Hosts {
+		begun := slices.ContainsFunc(r.state.Begun, func(b clusterv1alpha1.Host) bool { return b.Name == h.Name })
+		if !known[h.Name] && !begun {
+			r.state.Begun = append(r.state.Begun, h)
+		}
+	}
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
 	}
@@ -472,7 +519,7 @@ func (r *run) bring(ctx context.Context) error {
 		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
 			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
 	}
-	r.state.Applied = r.spec
+	r.state.Applied, r.state.Begun = r.spec, nil
 	return r.Store.Save(ctx, r.state)
 }
 

@@ -139,6 +139,14 @@ func (rec *recorder) checkpoint() error {
 	return nil
 }
 
+// set changes the status while nothing else reads it.
+func (rec *recorder) set(change func(*lifecyclev1alpha1.OperationStatus)) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	change(&rec.op.Status)
+	rec.dirty = true
+}
+
 // finish records how the run ended, and returns the error that the user is to see.
 func (rec *recorder) finish(ctx context.Context, err error) error {
 	rec.stop()

@@ -113,10 +113,10 @@ func TestRefusedChanges(t *testing.T) {
 			spec:   func(p *clusterv1alpha1.Provision) { p.Kubernetes.Version = "v1.35.4" },
 			says:   []string{"spec.provision.kubernetes.version", "v1.35.4 is older than v1.36.3", "or newer"},
 		},
-		"UnknownVersion": {
+		"MinorUpgrade": {
 			action: lifecyclev1alpha1.ActionApply,
 			spec:   func(p *clusterv1alpha1.Provision) { p.Kubernetes.Version = "v1.37.1" },
-			says:   []string{"spec.provision.kubernetes.version", "v1.37.1", "--catalog"},
+			says:   []string{"spec.provision.kubernetes.version", "v1.37.1", "a patch of v1.36"},
 		},
 		"Networks": {
 			action: lifecyclev1alpha1.ActionApply,

@@ -68,7 +68,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.leaveEtcd(ctx, oldRoles[clusterv1alpha1.RoleEtcd], names, true); err != nil {
 		return err
 	}
-	r.op.Status.PlanHash = r.changes.Hash
+	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
 	r.rec.plan(r.plan, r.changes)
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
@@ -111,6 +111,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 		}
 	}
 	r.state.Applied, r.state.Leaving = r.spec, nil
+	r.state.Begun = slices.DeleteFunc(r.state.Begun, func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) })
 	return r.Store.Save(ctx, r.state)
 }
 
@@ -123,10 +124,7 @@ func ignoreNotFound(err error) error {
 
 // leaving are the hosts that the Operation names, as they were applied, or were to be by a run that failed.
 func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
-	known := slices.Concat(r.state.Leaving, r.state.Applied.Hosts)
-	if r.state.Wanted != nil {
-		known = slices.Concat(known, r.state.Wanted.Hosts)
-	}
+	known := slices.Concat(r.state.Leaving, r.state.Applied.Hosts, r.state.Begun)
 	var leaving []clusterv1alpha1.Host
 	for _, name := range r.op.Spec.Hosts {
 		i := slices.IndexFunc(known, func(h clusterv1alpha1.Host) bool { return h.Name == name })
@@ -154,7 +152,9 @@ func (r *run) checkIdentity() error {
 
 // leaveEtcd takes hosts out of etcd, or only checks whether that can be done.
 func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool) error {
-	if r.spec.Etcd.Type == plan.EtcdExternal || !slices.ContainsFunc(leaving, func(n string) bool { return slices.Contains(hosts, n) }) {
+	// A host that was only half added may be a member already.
+	member := func(n string) bool { return slices.Contains(hosts, n) || r.state.EtcdBootstrap[n].Members != nil }
+	if r.spec.Etcd.Type == plan.EtcdExternal || !slices.ContainsFunc(leaving, member) {
 		return nil
 	}
 	staying := slices.DeleteFunc(slices.Clone(hosts), func(n string) bool { return slices.Contains(leaving, n) })
@@ -187,6 +187,9 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 
 // remove takes the whole cluster off its hosts.
 func (r *run) remove(ctx context.Context) error {
+	if err := r.want(ctx); err != nil {
+		return err
+	}
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}

@@ -26,8 +26,14 @@ type State struct {
 	Applied *clusterv1alpha1.Provision `json:"applied,omitempty"`
 	// Leaving are the hosts that a run takes out, until it has.
 	Leaving []clusterv1alpha1.Host `json:"leaving,omitempty"`
+	// Begun are the hosts that a run has begun to add and that are not part of Applied yet.
+	Begun []clusterv1alpha1.Host `json:"begun,omitempty"`
 	// WantedBy is the name of the Operation that Wanted is of.
 	WantedBy string `json:"wantedBy,omitempty"`
+}
+
+func newState(cluster string) *State {
+	return &State{Cluster: cluster, Keys: pki.Bundle{}, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{}}
 }
 
 // Store keeps the state of clusters and the records of the runs.

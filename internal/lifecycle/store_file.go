@@ -302,5 +302,13 @@ func writeFile(path string, content []byte) (err error) {
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	return os.Rename(file.Name(), path)
+	if err := os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	// The name is durable only once the directory is.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

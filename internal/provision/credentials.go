@@ -79,6 +79,11 @@ func (c credentials) externalEtcd(ctx context.Context, e clusterv1alpha1.Externa
 }
 
 func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1.SecretReference) (*corev1.Secret, error) {
+	// Who may write Clusters must not be able to have any Secret of the hub sent to a host of theirs.
+	if ref.Namespace != clusterv1alpha1.SecretNamespace {
+		return nil, fmt.Errorf("%s: secret %s/%s is not in namespace %s, where credentials of hosts are kept: put it there",
+			field, ref.Namespace, ref.Name, clusterv1alpha1.SecretNamespace)
+	}
 	secret := &corev1.Secret{}
 	err := c.reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
 	if apierrors.IsNotFound(err) {

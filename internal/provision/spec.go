@@ -53,6 +53,8 @@ func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, state *
 	if err := lifecycle.Check(o.Name, want, applied); err != nil {
 		return nil, err
 	}
+	// Hosts that a run has only begun to add go in the same way.
+	leaving = append(leaving, missing(&clusterv1alpha1.Provision{Hosts: state.Begun}, want)...)
 	if len(leaving) > 0 {
 		op.Action, op.Hosts = lifecyclev1alpha1.ActionDeleteNode, leaving
 		return op, nil

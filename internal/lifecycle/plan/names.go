@@ -86,5 +86,8 @@ const (
 	labelWorker       = "node-role.kubernetes.io/worker"
 )
 
+// StepEtcdUnit starts etcd: once it was begun, what the member knows of the others is fixed.
+const StepEtcdUnit = "etcd/unit"
+
 // ControlPlaneTaint keeps pods that do not tolerate it off dedicated control planes.
 const ControlPlaneTaint = labelControlPlane
