@@ -144,7 +144,7 @@ func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*pl
 func (e *Engine) keepKeys(ctx context.Context, made *State) error {
 	unlock, err := e.Store.Lock(ctx, e.Cluster)
 	if err != nil {
-		return nil //nolint:nilerr // the run that has the lock keeps the keys
+		return nil // the run that has the lock keeps the keys
 	}
 	defer unlock()
 	kept, err := e.Store.Load(ctx, e.Cluster)
