@@ -28,7 +28,7 @@ import (
 )
 
 // patience is how long a test waits for something that must come.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // site is a lab with the state that the command line keeps, and a file that says what the cluster is to be.
 type site struct {
