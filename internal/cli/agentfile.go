@@ -4,24 +4,18 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
+
+	"orrery.dev/orrery/internal/lifecycle"
 )
 
 // agentFiles are the executables that become the agent of hosts, by architecture.
 type agentFiles struct {
 	given map[string]string
-	self  string
 }
 
 // findAgents looks which architectures the given executables are for.
 func findAgents(paths []string) (*agentFiles, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the running executable, which is the agent of hosts: %w", err)
-	}
-	a := &agentFiles{given: map[string]string{}, self: self}
+	a := &agentFiles{given: map[string]string{}}
 	for _, path := range paths {
 		arch, err := archOf(path)
 		if err != nil {
@@ -58,13 +52,10 @@ func (a *agentFiles) file(arch string) (string, error) {
 	if path := a.given[arch]; path != "" {
 		return path, nil
 	}
-	if runtime.GOOS == "linux" && runtime.GOARCH == arch {
-		return a.self, nil
+	path, err := lifecycle.AgentFile(arch)
+	if err != nil {
+		return "", fmt.Errorf("%w, or make one with %q and name it with --agent",
+			err, "CGO_ENABLED=0 GOOS=linux GOARCH="+arch+" go build -o orrery-linux-"+arch+" ./cmd/orrery")
 	}
-	beside := filepath.Join(filepath.Dir(a.self), "orrery-linux-"+arch)
-	if _, err := os.Stat(beside); err != nil {
-		return "", fmt.Errorf("its architecture is %s, and there is no orrery for it at %s: put the release's file there, or make one with %q and name it with --agent",
-			arch, beside, "CGO_ENABLED=0 GOOS=linux GOARCH="+arch+" go build -o orrery-linux-"+arch+" ./cmd/orrery")
-	}
-	return beside, nil
+	return path, nil
 }

@@ -54,7 +54,8 @@ func (p Process) probe(ctx context.Context, th *thread) error {
 	defer cancel()
 	switch r := p.Ready; {
 	case r.HTTP != nil:
-		return r.HTTP.get(ctx)
+		_, err := r.HTTP.Get(ctx)
+		return err
 	case r.TCP != nil:
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", r.TCP.Address)
 		if err != nil {
@@ -69,10 +70,11 @@ func (p Process) probe(ctx context.Context, th *thread) error {
 	}
 }
 
-func (p *HTTPProbe) get(ctx context.Context) error {
+// Get asks once and returns the beginning of the answer, of at most 512 bytes.
+func (p *HTTPProbe) Get(ctx context.Context) (string, error) {
 	config, err := p.tlsConfig()
 	if err != nil {
-		return err
+		return "", err
 	}
 	// One connection for each attempt: a kept one would not notice rotated certificates, and a respawned
 	// server's port may still have a connection of its predecessor. No proxy: the process is on this machine.
@@ -82,20 +84,20 @@ func (p *HTTPProbe) get(ctx context.Context) error {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, http.NoBody)
 	if err != nil {
-		return fmt.Errorf("probe %s: %w", p.URL, err)
+		return "", fmt.Errorf("probe %s: %w", p.URL, err)
 	}
 	resp, err := c.Do(req)
 	if err != nil {
-		return fmt.Errorf("probe: %w", err)
+		return "", fmt.Errorf("probe: %w", err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 512))
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		return fmt.Errorf("read answer of %s: %w", p.URL, err)
+		return "", fmt.Errorf("read answer of %s: %w", p.URL, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return fmt.Errorf("probe %s: %s: %s", p.URL, resp.Status, body)
+		return "", fmt.Errorf("probe %s: %s: %s", p.URL, resp.Status, body)
 	}
-	return nil
+	return string(body), nil
 }
 
 func (p *HTTPProbe) tlsConfig() (*tls.Config, error) {
