@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/template"
@@ -29,6 +31,7 @@ import (
 
 // Options are what the applier works with.
 type Options struct {
+	Bindings  *binding.Cache
 	Registry  *member.Registry // the clusters
 	Mirror    *mirror.Mirror   // what they have
 	Templates *template.Cache  // what they should have
@@ -46,7 +49,7 @@ type registry interface {
 
 // observer is the part of mirror.Mirror that the applier needs.
 type observer interface {
-	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (mirror.Presence, mirror.Object)
+	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object)
 	Placed(binding types.UID) []mirror.Object
 	PlacedIn(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
@@ -59,7 +62,7 @@ type observer interface {
 
 // templates is the part of template.Cache that the applier needs.
 type templates interface {
-	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, template.State)
+	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence)
 	Subscribe(f func(template.Event))
 }
 
@@ -71,7 +74,7 @@ type Applier struct {
 	mirror    observer
 	templates templates
 
-	bindings   *Bindings
+	bindings   *binding.Cache
 	overrides  *overrides
 	ledger     *ledger
 	finalizing *finalizing
@@ -86,20 +89,17 @@ type Applier struct {
 
 // Add adds the applier to the manager.
 func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
-	return add(mgr, o.Registry, o.Mirror, o.Templates, o.HubID)
+	return add(mgr, o.Bindings, o.Registry, o.Mirror, o.Templates, o.HubID)
 }
 
-func add(mgr ctrl.Manager, r registry, m observer, t templates, hubID string) (*Applier, error) {
+func add(mgr ctrl.Manager, b *binding.Cache, r registry, m observer, t templates, hubID string) (*Applier, error) {
 	a := &Applier{
-		hub: mgr.GetClient(), hubID: hubID, registry: r, mirror: m, templates: t,
+		hub: mgr.GetClient(), hubID: hubID, bindings: b, registry: r, mirror: m, templates: t,
 		ledger: newLedger(), lanes: map[string]*lane{},
 	}
 	a.finalizing = newFinalizing(a)
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
-	if a.bindings, err = newBindings(ctx, mgr.GetCache()); err != nil {
-		return nil, err
-	}
 	if a.overrides, err = newOverrides(ctx, mgr.GetCache()); err != nil {
 		return nil, err
 	}
@@ -116,9 +116,6 @@ func add(mgr ctrl.Manager, r registry, m observer, t templates, hubID string) (*
 	}
 	return a, nil
 }
-
-// Bindings are the hub's bindings, of both kinds, as last seen.
-func (a *Applier) Bindings() *Bindings { return a.bindings }
 
 // Result is how the last attempt for a binding and a cluster ended; false while nothing
 // is known.
@@ -139,7 +136,7 @@ func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.ledger.sub
 // start opens a lane for every member once everything that a manifest depends on is
 // known, and returns when ctx has ended and the lanes are empty.
 func (a *Applier) start(ctx context.Context) error {
-	synced := append(slices.Concat(a.bindings.synced, a.overrides.synced), a.namespacesSynced)
+	synced := append(slices.Clone(a.overrides.synced), a.bindings.Synced, a.namespacesSynced)
 	if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil // ctx has ended
 	}

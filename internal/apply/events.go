@@ -6,16 +6,17 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/render"
@@ -29,7 +30,7 @@ const sweepDelay = time.Second
 func (a *Applier) enqueue(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters.Union(a.holding(b.UID)) {
 		if l, ok := a.lane(cluster); ok {
-			l.queue.Add(item{binding: Name(b)})
+			l.queue.Add(item{binding: binding.Name(b)})
 		}
 	}
 }
@@ -48,12 +49,12 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 		a.ledger.forget(before.UID)
 		return
 	}
-	clusters := Clusters(after)
+	clusters := binding.Clusters(after)
 	if before != nil {
 		if before.Generation == after.Generation && before.DeletionTimestamp.IsZero() == after.DeletionTimestamp.IsZero() {
 			return // only its status changed
 		}
-		clusters = clusters.Union(Clusters(before))
+		clusters = clusters.Union(binding.Clusters(before))
 	}
 	a.enqueue(after, clusters)
 	a.finalizing.look(after)
@@ -62,14 +63,14 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 func (a *Applier) templateChanged(e template.Event) {
 	if e.Name == "" { // the kind was listed
 		for _, b := range a.bindings.All() {
-			if kindOf(b) == e.GVK {
-				a.enqueue(b, Clusters(b))
+			if binding.Kind(b) == e.GVK {
+				a.enqueue(b, binding.Clusters(b))
 			}
 		}
 		return
 	}
-	if b, ok := a.bindings.Of(e.GVK, e.Namespace, e.Name); ok {
-		a.enqueue(b, Clusters(b))
+	if b, _ := a.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}); b != nil {
+		a.enqueue(b, binding.Clusters(b))
 	}
 }
 
@@ -81,8 +82,8 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 			continue
 		}
 		o, state := a.template(b)
-		if state == template.Found && len(render.Overrides(either, o)) > 0 {
-			a.enqueue(b, Clusters(b))
+		if state == presence.Present && len(render.Overrides(either, o)) > 0 {
+			a.enqueue(b, binding.Clusters(b))
 		}
 	}
 }
@@ -139,7 +140,7 @@ func (a *Applier) observed(e mirror.Event) {
 		return
 	}
 	if !a.asWanted(b, e) {
-		l.queue.Add(item{binding: Name(b)})
+		l.queue.Add(item{binding: binding.Name(b)})
 	}
 	a.lookAtHeld(b)
 }
@@ -148,7 +149,7 @@ func (a *Applier) observed(e mirror.Event) {
 func (a *Applier) lookAtHeld(b *workv1alpha2.ResourceBinding) {
 	for _, cluster := range a.ledger.clusters(b.UID, func(e entry) bool { return e.held }) {
 		if l, ok := a.lane(cluster); ok {
-			l.queue.Add(item{binding: Name(b)})
+			l.queue.Add(item{binding: binding.Name(b)})
 		}
 	}
 }
@@ -163,21 +164,25 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 	if e.Type != mirror.Changed || !b.DeletionTimestamp.IsZero() {
 		return false
 	}
-	if _, placed := target(b, e.Cluster); !placed {
+	if _, placed := binding.Target(b, e.Cluster); !placed {
 		return false
 	}
 	known, _ := a.ledger.get(b.UID, e.Cluster)
 	if known.busy {
 		return true
 	}
-	presence, o := a.mirror.Lookup(e.Cluster, e.Resource, e.Namespace, e.Name)
-	return presence == mirror.Placed && known.result.Applied && !o.Deleting &&
+	_, o := a.mirror.Lookup(e.Cluster, e.Resource, e.Namespace, e.Name)
+	return o.Placed() && known.result.Applied && !o.Deleting &&
 		known.digest == o.Digest && known.fields == o.Fields
 }
 
 func (a *Applier) watchHubNamespaces(ctx context.Context, informers cache.Informers) error {
-	synced, err := watch(ctx, informers, hubNamespace(), func(before, after client.Object) {
-		if after == nil {
+	named := func(o any) *metav1.PartialObjectMetadata {
+		n, _ := o.(*metav1.PartialObjectMetadata)
+		return n
+	}
+	synced, err := binding.Watch(ctx, informers, hubNamespace(), named, func(before, after *metav1.PartialObjectMetadata) {
+		if after == nil && before != nil {
 			a.everyLane(func(l *lane) { l.queue.Add(item{namespace: before.GetName()}) })
 		}
 	})
@@ -189,26 +194,12 @@ func (a *Applier) watchHubNamespaces(ctx context.Context, informers cache.Inform
 }
 
 // template returns the template of a binding.
-func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, template.State) {
-	o, state := a.templates.Get(kindOf(b), b.Namespace, b.Spec.Resource.Name)
-	if state == template.Found && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
-		return nil, template.Absent // another object of the same name
+func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
+	o, state := a.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
+	if state == presence.Present && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
+		return nil, presence.Absent // another object of the same name
 	}
 	return o, state
-}
-
-func kindOf(b *workv1alpha2.ResourceBinding) schema.GroupVersionKind {
-	return schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
-}
-
-// target is what a binding wants of a cluster.
-func target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.TargetCluster, bool) {
-	for _, c := range b.Spec.Clusters {
-		if c.Name == cluster {
-			return c, true
-		}
-	}
-	return workv1alpha2.TargetCluster{}, false
 }
 
 func traitsOf(m *member.Member) traits {

@@ -14,6 +14,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 )
 
 const (
@@ -37,7 +38,7 @@ func newFinalizing(a *Applier) *finalizing {
 // look has a binding looked at if it is being deleted.
 func (f *finalizing) look(b *workv1alpha2.ResourceBinding) {
 	if !b.DeletionTimestamp.IsZero() {
-		f.queue.Add(Name(b))
+		f.queue.Add(binding.Name(b))
 	}
 }
 
@@ -71,7 +72,7 @@ func (f *finalizing) release(ctx context.Context, name types.NamespacedName) err
 	if !ok || b.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(b, workv1alpha2.Finalizer) {
 		return nil
 	}
-	for cluster := range Clusters(b).Union(a.holding(b.UID)) {
+	for cluster := range binding.Clusters(b).Union(a.holding(b.UID)) {
 		if a.Gone(b.UID, cluster) {
 			continue
 		}
@@ -84,7 +85,7 @@ func (f *finalizing) release(ctx context.Context, name types.NamespacedName) err
 		}
 		return err // nil: its lane looks again when it is done
 	}
-	o := Object(b)
+	o := binding.Object(b.DeepCopy())
 	before, _ := o.DeepCopyObject().(client.Object)
 	controllerutil.RemoveFinalizer(o, workv1alpha2.Finalizer)
 	err := a.hub.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))

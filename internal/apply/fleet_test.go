@@ -32,6 +32,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
@@ -65,13 +66,13 @@ func sourceKey(gvk schema.GroupVersionKind, namespace, name string) string {
 	return fmt.Sprint(gvk, namespace, "/", name)
 }
 
-func (s *source) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, template.State) {
+func (s *source) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o, ok := s.all[sourceKey(gvk, namespace, name)]; ok {
-		return o, template.Found
+		return o, presence.Present
 	}
-	return nil, template.Absent
+	return nil, presence.Absent
 }
 
 func (s *source) Subscribe(f func(template.Event)) {
@@ -110,13 +111,13 @@ func (o *outdated) hides() bool {
 	return len(o.hidden) > 0
 }
 
-func (o *outdated) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (mirror.Presence, mirror.Object) {
+func (o *outdated) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object) {
 	presence, object := o.Mirror.Lookup(cluster, gr, namespace, name)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if key := cluster + "/" + namespace + "/" + name; presence == mirror.Foreign && o.hidden[key] {
 		delete(o.hidden, key)
-		return mirror.Absent, mirror.Object{}
+		return presence.Absent, mirror.Object{}
 	}
 	return presence, object
 }
@@ -371,7 +372,7 @@ func (f *fleet) placed(b *workv1alpha2.ResourceBinding, cluster string, n int) e
 }
 
 // presence returns an error unless the mirror says that of a config map.
-func (f *fleet) presence(cluster, namespace, name string, want mirror.Presence) error {
+func (f *fleet) presence(cluster, namespace, name string, want presence.Presence) error {
 	got, _ := f.mirror.Lookup(cluster, schema.GroupResource{Resource: "configmaps"}, namespace, name)
 	if got != want {
 		return fmt.Errorf("presence is %v, want %v", got, want)

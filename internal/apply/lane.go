@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -180,7 +181,7 @@ func (l *lane) lookAtEverything() {
 	}
 	for _, o := range l.applier.mirror.PlacedIn(l.name()) { // what no binding names here any more
 		if b, ok := l.applier.bindings.ByUID(o.Binding); ok {
-			l.queue.Add(item{binding: Name(b)})
+			l.queue.Add(item{binding: binding.Name(b)})
 		}
 	}
 	l.lookAtNamespaces()

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 )
 
 func namespaceObject(name string) object {
@@ -46,8 +46,8 @@ func (l *lane) ensureNamespace(ctx context.Context, name string) error {
 }
 
 func (l *lane) hasNamespace(name string) bool {
-	presence, _ := l.find(namespaceObject(name))
-	return presence == mirror.Placed || presence == mirror.Foreign
+	is, _ := l.find(namespaceObject(name))
+	return is == presence.Present
 }
 
 // ourNamespace is true for a namespace in the member that this hub created.

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/binding"
 )
 
 // overrides are the hub's override policies by namespace; cluster-wide ones have none.
@@ -20,15 +21,20 @@ type overrides struct {
 	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
 }
 
-// override is either kind of override policy.
-type override interface {
-	Override() *policyv1alpha1.OverridePolicy
+// asOverride is an object of the hub as an override policy; nil for any other object.
+func asOverride(o any) *policyv1alpha1.OverridePolicy {
+	if p, ok := o.(interface {
+		Override() *policyv1alpha1.OverridePolicy
+	}); ok {
+		return p.Override()
+	}
+	return nil
 }
 
 func newOverrides(ctx context.Context, informers cache.Informers) (*overrides, error) {
 	o := &overrides{all: map[string]map[string]*policyv1alpha1.OverridePolicy{}}
 	for _, kind := range []client.Object{&policyv1alpha1.OverridePolicy{}, &policyv1alpha1.ClusterOverridePolicy{}} {
-		synced, err := watch(ctx, informers, kind, o.changed)
+		synced, err := binding.Watch(ctx, informers, kind, asOverride, o.changed)
 		if err != nil {
 			return nil, err
 		}
@@ -43,14 +49,7 @@ func (o *overrides) subscribe(f func(before, after *policyv1alpha1.OverridePolic
 	o.subscribers = append(o.subscribers, f)
 }
 
-func (o *overrides) changed(before, after override) {
-	var was, is *policyv1alpha1.OverridePolicy
-	if before != nil {
-		was = before.Override()
-	}
-	if after != nil {
-		is = after.Override()
-	}
+func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 	if was != nil && is != nil && was.UID == is.UID && was.Generation == is.Generation {
 		return
 	}

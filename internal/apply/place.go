@@ -16,10 +16,10 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/render"
-	"orrery.dev/orrery/internal/template"
 )
 
 const (
@@ -42,7 +42,7 @@ func (l *lane) look(ctx context.Context, name types.NamespacedName) again {
 		}
 	}()
 	ctx = logr.NewContext(ctx, logr.FromContextOrDiscard(ctx).WithValues("binding", name.String()))
-	wanted, placed := target(b, l.name())
+	wanted, placed := binding.Target(b, l.name())
 	switch {
 	case !b.DeletionTimestamp.IsZero():
 		return l.remove(ctx, b, b.Spec.PreserveResourcesOnDeletion)
@@ -65,35 +65,35 @@ type task struct {
 func (l *lane) place(ctx context.Context, b *workv1alpha2.ResourceBinding, wanted workv1alpha2.TargetCluster) again {
 	a := l.applier
 	source, state := a.template(b)
-	if state != template.Found {
+	if state != presence.Present {
 		return settled // Unknown is not Absent, and an absent template ends its binding
 	}
-	gvk := kindOf(b)
+	gvk := binding.Kind(b)
 	api, served := l.member.APIs().Kind(gvk)
 	reachable := l.member.Reachable()
 	if reachable {
 		switch served {
-		case member.Disabled:
+		case presence.Absent:
 			return l.report(b, Result{
 				Reason:  workv1alpha2.ReasonAPINotServed,
 				Message: fmt.Sprintf("%s does not serve %s %s", l.name(), b.Spec.Resource.APIVersion, gvk.Kind),
 			}, settled)
-		case member.Unknown:
+		case presence.Unknown:
 			return l.report(b, Result{
 				Reason:  workv1alpha2.ReasonClusterUnreachable,
 				Message: fmt.Sprintf("%s cannot say whether it serves %s %s", l.name(), b.Spec.Resource.APIVersion, gvk.Kind),
 			}, settled)
-		case member.Enabled:
+		case presence.Present:
 		}
 		a.mirror.Require(gvk)
 		if gr := api.GroupVersionResource().GroupResource(); !a.mirror.Synced(l.name(), gr) {
-			l.await(gr, item{binding: Name(b)})
+			l.await(gr, item{binding: binding.Name(b)})
 			return settled
 		}
 	}
 
 	manifest, digest, err := render.Render(render.Input{
-		Template: source, Cluster: l.member.Cluster(), Target: wanted, Divided: divided(b), Binding: b.UID,
+		Template: source, Cluster: l.member.Cluster(), Target: wanted, Divided: binding.Divided(b), Binding: b.UID,
 		Overrides: render.Overrides(a.overrides.in(b.Namespace), source),
 	})
 	if err != nil {
@@ -112,19 +112,20 @@ func (l *lane) place(ctx context.Context, b *workv1alpha2.ResourceBinding, wante
 func (l *lane) compare(ctx context.Context, t task) again {
 	a := l.applier
 	known, _ := a.ledger.get(t.binding.UID, l.name())
-	presence, o := l.find(t.object)
-	switch presence {
-	case mirror.Unknown:
-		l.await(t.object.resource.GroupResource(), item{binding: Name(t.binding)})
+	is, o := l.find(t.object)
+	switch is {
+	case presence.Unknown:
+		l.await(t.object.resource.GroupResource(), item{binding: binding.Name(t.binding)})
 		return settled
-	case mirror.Absent:
+	case presence.Absent:
 		if known.unsure {
 			return l.ask(ctx, t)
 		}
 		return l.send(ctx, t, false)
-	case mirror.Foreign:
-		return l.foreign(ctx, t)
-	case mirror.Placed:
+	case presence.Present:
+		if !o.Placed() {
+			return l.foreign(ctx, t)
+		}
 		if o.Binding == t.binding.UID {
 			break
 		}
@@ -148,19 +149,6 @@ func (l *lane) compare(ctx context.Context, t task) again {
 	}
 	l.record(t, o.Fields)
 	return l.tidy(ctx, t, o.UID)
-}
-
-// divided is true when the clusters' replicas are shares of the template's.
-func divided(b *workv1alpha2.ResourceBinding) bool {
-	if b.Spec.Replicas == nil {
-		return false
-	}
-	for _, c := range b.Spec.Clusters {
-		if c.Replicas != nil && *c.Replicas != *b.Spec.Replicas {
-			return true
-		}
-	}
-	return false
 }
 
 // foreign deals with an object that is there and not ours.
@@ -203,7 +191,7 @@ func (l *lane) repair(ctx context.Context, t task, known entry) again {
 	if known.repairs > 0 {
 		pause := min(firstRepairPause<<min(known.repairs-1, 16), longestRepairWait)
 		if wait := known.drifted.Add(pause).Sub(now); wait > 0 {
-			l.queue.AddAfter(item{binding: Name(t.binding)}, wait)
+			l.queue.AddAfter(item{binding: binding.Name(t.binding)}, wait)
 			return queued
 		}
 	}
@@ -226,7 +214,7 @@ func (l *lane) send(ctx context.Context, t task, force bool) again {
 	// What others did meanwhile was taken for our own doing.
 	known, _ = l.applier.ledger.get(t.binding.UID, l.name())
 	if _, o := l.find(t.object); known.result.Applied && (o.Digest != known.digest || o.Fields != known.fields) {
-		l.queue.Add(item{binding: Name(t.binding)})
+		l.queue.Add(item{binding: binding.Name(t.binding)})
 	}
 	return next
 }
@@ -245,8 +233,8 @@ func (l *lane) transmit(ctx context.Context, t task, force bool) again {
 	}
 	logr.FromContextOrDiscard(ctx).V(1).Info("applied", "object", t.object.String(), "created", created)
 	l.applier.mirror.Observe(l.name(), t.object.resource, applied)
-	presence, o := l.find(t.object)
-	if presence != mirror.Placed || o.Digest != t.digest || o.Binding != t.binding.UID {
+	_, o := l.find(t.object)
+	if !o.Placed() || o.Digest != t.digest || o.Binding != t.binding.UID {
 		l.update(t.binding, func(e *entry) { e.unsure = false })
 		return soon // it was changed or deleted while we wrote
 	}
@@ -255,7 +243,7 @@ func (l *lane) transmit(ctx context.Context, t task, force bool) again {
 }
 
 // find asks the mirror for an object.
-func (l *lane) find(o object) (mirror.Presence, mirror.Object) {
+func (l *lane) find(o object) (presence.Presence, mirror.Object) {
 	return l.applier.mirror.Lookup(l.name(), o.resource.GroupResource(), o.namespace, o.name)
 }
 
@@ -290,7 +278,7 @@ func (l *lane) takeBack(ctx context.Context, t task) again {
 // failed reports what a call ended with.
 func (l *lane) failed(ctx context.Context, t task, err error) again {
 	logr.FromContextOrDiscard(ctx).V(1).Info("not applied", "object", t.object.String(), "error", err.Error())
-	i := item{binding: Name(t.binding)}
+	i := item{binding: binding.Name(t.binding)}
 	if unanswered(err) {
 		if l.soon.NumRequeues(i) == 0 {
 			return soon // it may pass before anybody looks
@@ -364,7 +352,7 @@ func (l *lane) tidy(ctx context.Context, t task, uid types.UID) again {
 }
 
 func (l *lane) update(b *workv1alpha2.ResourceBinding, change func(*entry)) {
-	l.applier.ledger.update(Name(b), b.UID, l.name(), change)
+	l.applier.ledger.update(binding.Name(b), b.UID, l.name(), change)
 }
 
 // report sets the result and returns when to look again.

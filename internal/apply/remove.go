@@ -12,6 +12,8 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 )
@@ -63,7 +65,7 @@ func (l *lane) prune(ctx context.Context, b *workv1alpha2.ResourceBinding) again
 	for _, o := range l.applier.mirror.Placed(b.UID) {
 		if o.Cluster == l.name() {
 			last = last || healthy(o)
-		} else if _, wanted := target(b, o.Cluster); wanted && l.applier.reachable(o.Cluster) {
+		} else if _, wanted := binding.Target(b, o.Cluster); wanted && l.applier.reachable(o.Cluster) {
 			replaced = replaced || healthy(o)
 		}
 	}
@@ -92,23 +94,23 @@ func (l *lane) complete(b *workv1alpha2.ResourceBinding) bool {
 		return false
 	}
 	apis := l.member.APIs()
-	api, served := apis.Kind(kindOf(b))
+	api, served := apis.Kind(binding.Kind(b))
 	switch served {
-	case member.Disabled:
+	case presence.Absent:
 		// Nothing of a type can outlive it, but it may be served in another version.
-		i := slices.IndexFunc(apis.All(), func(a member.API) bool { return a.GroupVersionKind.GroupKind() == kindOf(b).GroupKind() })
+		i := slices.IndexFunc(apis.All(), func(a member.API) bool { return a.GroupVersionKind.GroupKind() == binding.Kind(b).GroupKind() })
 		if i < 0 {
 			return true
 		}
 		api = apis.All()[i]
-	case member.Unknown:
+	case presence.Unknown:
 		return false
-	case member.Enabled:
+	case presence.Present:
 	}
 	l.applier.mirror.Require(api.GroupVersionKind)
 	gr := api.GroupVersionResource().GroupResource()
 	if !l.applier.mirror.Synced(l.name(), gr) {
-		l.await(gr, item{binding: Name(b)})
+		l.await(gr, item{binding: binding.Name(b)})
 		return false
 	}
 	return true
@@ -116,8 +118,8 @@ func (l *lane) complete(b *workv1alpha2.ResourceBinding) bool {
 
 // settle finds out what became of an apply that was never answered.
 func (l *lane) settle(ctx context.Context, b *workv1alpha2.ResourceBinding) again {
-	api, served := l.member.APIs().Kind(kindOf(b))
-	if served == member.Enabled {
+	api, served := l.member.APIs().Kind(binding.Kind(b))
+	if served == presence.Present {
 		o := object{resource: api.GroupVersionResource(), namespace: b.Namespace, name: b.Spec.Resource.Name}
 		found, err := l.client.get(ctx, o)
 		switch {

@@ -3,11 +3,14 @@ package interpreter
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/component-helpers/resource"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
 // Replicas returns how many replicas an object asks for and what each of them requests
@@ -22,6 +25,21 @@ func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.Res
 		n = 1 // what every such kind defaults to
 	}
 	return new(int32(n)), podRequest(o)
+}
+
+// Availability returns how many replicas an object asks for and how many of them serve. An
+// object of a kind without replicas is one of one, and serves while it is healthy.
+func Availability(o *unstructured.Unstructured) (asked, available int32) {
+	k := kindOf(o)
+	if !slices.Contains(k.counters, "availableReplicas") {
+		if Health(o) == workv1alpha2.ResourceHealthy {
+			available = 1
+		}
+		return 1, available
+	}
+	asked = int32(desired(o)) //nolint:gosec // the API server checks the range
+	// The status may be of a larger spec.
+	return asked, min(asked, int32(number(o.Object, "status", "availableReplicas"))) //nolint:gosec // the same
 }
 
 // SetReplicas sets how many replicas an object asks for.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/presence"
 )
 
 // API is one resource type that a cluster serves.
@@ -32,28 +34,6 @@ type API struct {
 // GroupVersionResource of the API.
 func (a API) GroupVersionResource() schema.GroupVersionResource {
 	return a.GroupVersionKind.GroupVersion().WithResource(a.Resource)
-}
-
-// Presence says whether a cluster serves a type.
-type Presence int
-
-// The values of Presence. Unknown is the zero value: not known is not absent.
-const (
-	Unknown Presence = iota
-	Enabled
-	Disabled
-)
-
-// String implements fmt.Stringer.
-func (p Presence) String() string {
-	switch p {
-	case Enabled:
-		return "Enabled"
-	case Disabled:
-		return "Disabled"
-	case Unknown:
-	}
-	return "Unknown"
 }
 
 // APIs is a snapshot of what a cluster serves. The zero value knows nothing.
@@ -105,27 +85,27 @@ func (a *APIs) incomplete(cause string) *APIs {
 }
 
 // Kind says whether the cluster serves a kind, and how.
-func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, Presence) {
+func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, presence.Presence) {
 	i, ok := a.kinds[gvk]
 	return a.at(i, ok)
 }
 
 // Resource says whether the cluster serves a resource, and how.
-func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, Presence) {
+func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, presence.Presence) {
 	i, ok := a.resources[gvr]
 	return a.at(i, ok)
 }
 
-func (a *APIs) at(i int, ok bool) (API, Presence) {
+func (a *APIs) at(i int, ok bool) (API, presence.Presence) {
 	switch {
 	case ok && a.all[i].Stale:
-		return a.all[i], Unknown
+		return a.all[i], presence.Unknown
 	case ok:
-		return a.all[i], Enabled
+		return a.all[i], presence.Present
 	case a.complete:
-		return API{}, Disabled
+		return API{}, presence.Absent
 	default:
-		return API{}, Unknown
+		return API{}, presence.Unknown
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -80,7 +81,7 @@ func TestJoinWorkLeave(t *testing.T) {
 	if diff := cmp.Diff(want, c.Status, cmpopts.IgnoreFields(clusterv1alpha1.ClusterStatus{}, "Conditions")); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	for kind, want := range map[string]Presence{"Deployment": Enabled, "Nonsense": Disabled} {
+	for kind, want := range map[string]presence.Presence{"Deployment": presence.Present, "Nonsense": presence.Absent} {
 		if _, got := m.APIs().Kind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: kind}); got != want {
 			t.Errorf("kind %s is %s, want %s", kind, got, want)
 		}
@@ -362,7 +363,7 @@ func TestRediscover(t *testing.T) {
 	m := f.member(t, "one")
 	gvk := schema.GroupVersionKind{Group: "fruit.example.com", Version: "v1", Kind: "Apple"}
 	gvr := gvk.GroupVersion().WithResource("apples")
-	if _, got := m.APIs().Kind(gvk); got != Disabled {
+	if _, got := m.APIs().Kind(gvk); got != presence.Absent {
 		t.Fatalf("the type is %s before it exists", got)
 	}
 
@@ -370,7 +371,7 @@ func TestRediscover(t *testing.T) {
 	eventually(t, "the new type is listed", func() (bool, string) {
 		f.registry.Rediscover("one")
 		api, got := m.APIs().Resource(gvr)
-		return got == Enabled && api.Namespaced && api.Preferred && slices.Contains(api.Subresources, "status"), got.String()
+		return got == presence.Present && api.Namespaced && api.Preferred && slices.Contains(api.Subresources, "status"), got.String()
 	})
 	hash := m.APIs().Hash()
 	eventually(t, "the status has the new list", func() (bool, string) {
@@ -381,7 +382,7 @@ func TestRediscover(t *testing.T) {
 	eventually(t, "the type is gone", func() (bool, string) {
 		f.registry.Rediscover("one")
 		_, got := m.APIs().Resource(gvr)
-		return got == Disabled, got.String()
+		return got == presence.Absent, got.String()
 	})
 }
 
@@ -404,14 +405,14 @@ func TestAggregatedAPIDown(t *testing.T) {
 		t.Errorf("status.apis is %v, want it partial", c.Status.APIs)
 	}
 	down := schema.GroupVersionKind{Group: "down.example.com", Version: "v1", Kind: "Anything"}
-	for gvk, want := range map[schema.GroupVersionKind]Presence{down: Unknown, corev1.SchemeGroupVersion.WithKind("Pod"): Enabled} {
+	for gvk, want := range map[schema.GroupVersionKind]presence.Presence{down: presence.Unknown, corev1.SchemeGroupVersion.WithKind("Pod"): presence.Present} {
 		if _, got := m.APIs().Kind(gvk); got != want {
 			t.Errorf("%s is %s, want %s", gvk, got, want)
 		}
 	}
 	remove()
 	f.until(t, "one", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
-	if _, got := m.APIs().Kind(down); got != Disabled {
+	if _, got := m.APIs().Kind(down); got != presence.Absent {
 		t.Errorf("%s is %s after its APIService is gone, want Disabled", down, got)
 	}
 }

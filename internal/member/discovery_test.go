@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -75,7 +76,7 @@ func TestConditionalDiscovery(t *testing.T) {
 		}
 		_, apple := third.Kind(gvk)
 		_, pod := third.Kind(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
-		return apple == Enabled && pod == Enabled, apple.String() + " " + pod.String()
+		return apple == presence.Present && pod == presence.Present, apple.String() + " " + pod.String()
 	})
 }
 
@@ -132,36 +133,36 @@ func TestSnapshot(t *testing.T) {
 	cases := map[string]struct {
 		now         []apidiscoveryv2.APIGroupDiscovery
 		unavailable []string
-		want        map[schema.GroupVersionKind]Presence
+		want        map[schema.GroupVersionKind]presence.Presence
 		complete    bool
 	}{
 		"Same": {
 			now: before, complete: true,
-			want: map[schema.GroupVersionKind]Presence{
-				kind("a", "v1", "Pear"): Enabled, kind("b", "v1", "Nut"): Enabled, kind("c", "v1", "Oak"): Disabled,
+			want: map[schema.GroupVersionKind]presence.Presence{
+				kind("a", "v1", "Pear"): presence.Present, kind("b", "v1", "Nut"): presence.Present, kind("c", "v1", "Oak"): presence.Absent,
 			},
 		},
 		"TypeRemoved": {
 			now:      []apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", fresh, "Pear"))},
 			complete: true,
-			want:     map[schema.GroupVersionKind]Presence{kind("a", "v1", "Pear"): Enabled, kind("a", "v1", "Plum"): Disabled},
+			want:     map[schema.GroupVersionKind]presence.Presence{kind("a", "v1", "Pear"): presence.Present, kind("a", "v1", "Plum"): presence.Absent},
 		},
 		"StaleAndEmptyKeepsWhatWasThere": {
 			now: []apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", stale)), before[1]},
-			want: map[schema.GroupVersionKind]Presence{
-				kind("a", "v1", "Pear"): Unknown, kind("a", "v1", "Plum"): Unknown,
-				kind("b", "v1", "Nut"): Enabled, kind("c", "v1", "Oak"): Unknown,
+			want: map[schema.GroupVersionKind]presence.Presence{
+				kind("a", "v1", "Pear"): presence.Unknown, kind("a", "v1", "Plum"): presence.Unknown,
+				kind("b", "v1", "Nut"): presence.Present, kind("c", "v1", "Oak"): presence.Unknown,
 			},
 		},
 		"UnavailableThoughCurrent": {
 			now: before, unavailable: []string{"b/v1"},
-			want: map[schema.GroupVersionKind]Presence{
-				kind("b", "v1", "Nut"): Unknown, kind("b", "v2", "Fig"): Enabled, kind("c", "v1", "Oak"): Unknown,
+			want: map[schema.GroupVersionKind]presence.Presence{
+				kind("b", "v1", "Nut"): presence.Unknown, kind("b", "v2", "Fig"): presence.Present, kind("c", "v1", "Oak"): presence.Unknown,
 			},
 		},
 		"UnavailableAndNotListed": {
 			now: before[:1], unavailable: []string{"b/v1", "b/v2"},
-			want: map[schema.GroupVersionKind]Presence{kind("b", "v2", "Fig"): Unknown, kind("a", "v1", "Pear"): Enabled},
+			want: map[schema.GroupVersionKind]presence.Presence{kind("b", "v2", "Fig"): presence.Unknown, kind("a", "v1", "Pear"): presence.Present},
 		},
 	}
 	for name, tc := range cases {

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+
+	"orrery.dev/orrery/internal/presence"
 )
 
 // Object is what is remembered of one placed object in one cluster: one that carries
@@ -25,12 +27,21 @@ type Object struct {
 
 	Binding types.UID // the value of work.orrery.dev/binding
 	Digest  string    // the value of work.orrery.dev/digest
+	Source  string    // the value of work.orrery.dev/source
+	Origin  string    // the value of work.orrery.dev/origin
 	Fields  uint64    // hash of the set of fields that our server-side apply owns; 0: none
 
 	Deleting bool
 	Health   workv1alpha2.ResourceHealth
 	Status   map[string]any // as the kind's interpreter reflects it; read-only
+
+	// Replicas is what the object asks for there, and Available how many of them are; an
+	// object of a kind without replicas is one of one.
+	Replicas, Available int32
 }
+
+// Placed is true of an object with a binding's mark. Others are told only by place and UID.
+func (o *Object) Placed() bool { return o.Binding != "" }
 
 func (o *Object) place() place {
 	return place{o.Cluster, o.Resource.GroupResource(), o.Namespace, o.Name}
@@ -42,21 +53,6 @@ type place struct {
 	resource        schema.GroupResource
 	namespace, name string
 }
-
-// Presence says what is known of an object.
-type Presence int
-
-// The values of Presence. Unknown is the zero value: not known is not absent.
-const (
-	// Unknown: the type is not listed, or the cluster is not reachable.
-	Unknown Presence = iota
-	// Absent: the cluster has no such object.
-	Absent
-	// Foreign: it has, and no binding's mark is on it.
-	Foreign
-	// Placed: it has, with a binding's mark.
-	Placed
-)
 
 // EventType says what happened.
 type EventType int
@@ -82,14 +78,14 @@ type Event struct {
 	Binding         types.UID
 }
 
-// Lookup says what is known of an object. The object is the last one that was observed
-// when its cluster is not reachable; it is zero when it is not placed.
-func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (Presence, Object) {
+// Lookup says what is known of an object: Unknown while the type is not listed or the cluster
+// is not reachable. The object is then the last one that was observed, if it was placed.
+func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, Object) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	t := m.table(cluster, gr)
 	if t == nil {
-		return Unknown, Object{}
+		return presence.Unknown, Object{}
 	}
 	r, known := t.records[key{namespace, name}]
 	var o Object
@@ -98,13 +94,15 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 	}
 	switch {
 	case !t.current():
-		return Unknown, o
+		return presence.Unknown, o
 	case !known || r.gone:
-		return Absent, Object{}
+		return presence.Absent, Object{}
 	case r.object == nil:
-		return Foreign, Object{}
+		return presence.Present, Object{
+			Cluster: cluster, Resource: t.api.GroupVersionResource(), Namespace: namespace, Name: name, UID: r.uid,
+		}
 	default:
-		return Placed, o
+		return presence.Present, o
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -86,7 +87,7 @@ func TestOrder(t *testing.T) {
 		return o
 	}
 	type verdict struct {
-		Presence Presence
+		Presence presence.Presence
 		Digest   string // the version that is known
 		Stored   string // the version that the store is given last; "-": a deletion
 	}
@@ -95,67 +96,67 @@ func TestOrder(t *testing.T) {
 		want   verdict
 		events []EventType
 	}{
-		"NotListed":               {steps: nil, want: verdict{Unknown, "", ""}},
-		"ObservedBeforeTheList":   {[]func(world) error{observe(at("a", "u", 5, "b"))}, verdict{Unknown, "5", ""}, []EventType{Changed}},
-		"ListedAfterObserved":     {[]func(world) error{observe(at("a", "u", 5, "b")), replace(4)}, verdict{Placed, "5", ""}, []EventType{Changed, Synced}},
-		"Listed":                  {[]func(world) error{replace(9, at("a", "u", 5, "b"))}, verdict{Placed, "5", "5"}, []EventType{Changed, Synced}},
-		"ListedForeign":           {[]func(world) error{replace(9, at("a", "u", 5, ""))}, verdict{Foreign, "", "5"}, []EventType{Synced}},
-		"EmptyList":               {[]func(world) error{replace(9)}, verdict{Absent, "", ""}, []EventType{Synced}},
-		"ObservedThenOlderEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 10, "b"))}, verdict{Placed, "12", "10"}, []EventType{Synced, Changed}},
-		"ObservedThenSameEvent":   {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 12, "b"))}, verdict{Placed, "12", "12"}, []EventType{Synced, Changed}},
-		"ObservedThenNewerEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 13, "b"))}, verdict{Placed, "13", "13"}, []EventType{Synced, Changed, Changed}},
-		"EventThenOlderObserved":  {[]func(world) error{replace(9), watched(at("a", "u", 13, "b")), observe(at("a", "u", 12, "b"))}, verdict{Placed, "13", "13"}, []EventType{Synced, Changed}},
-		"DeletedThenLateObserved": {[]func(world) error{replace(9, at("a", "u", 5, "b")), watchedDeleted(at("a", "u", 14, "b")), observe(at("a", "u", 12, "b"))}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted}},
+		"NotListed":               {steps: nil, want: verdict{presence.Unknown, "", ""}},
+		"ObservedBeforeTheList":   {[]func(world) error{observe(at("a", "u", 5, "b"))}, verdict{presence.Unknown, "5", ""}, []EventType{Changed}},
+		"ListedAfterObserved":     {[]func(world) error{observe(at("a", "u", 5, "b")), replace(4)}, verdict{presence.Present, "5", ""}, []EventType{Changed, Synced}},
+		"Listed":                  {[]func(world) error{replace(9, at("a", "u", 5, "b"))}, verdict{presence.Present, "5", "5"}, []EventType{Changed, Synced}},
+		"ListedForeign":           {[]func(world) error{replace(9, at("a", "u", 5, ""))}, verdict{presence.Present, "", "5"}, []EventType{Synced}},
+		"EmptyList":               {[]func(world) error{replace(9)}, verdict{presence.Absent, "", ""}, []EventType{Synced}},
+		"ObservedThenOlderEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 10, "b"))}, verdict{presence.Present, "12", "10"}, []EventType{Synced, Changed}},
+		"ObservedThenSameEvent":   {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 12, "b"))}, verdict{presence.Present, "12", "12"}, []EventType{Synced, Changed}},
+		"ObservedThenNewerEvent":  {[]func(world) error{replace(9), observe(at("a", "u", 12, "b")), watched(at("a", "u", 13, "b"))}, verdict{presence.Present, "13", "13"}, []EventType{Synced, Changed, Changed}},
+		"EventThenOlderObserved":  {[]func(world) error{replace(9), watched(at("a", "u", 13, "b")), observe(at("a", "u", 12, "b"))}, verdict{presence.Present, "13", "13"}, []EventType{Synced, Changed}},
+		"DeletedThenLateObserved": {[]func(world) error{replace(9, at("a", "u", 5, "b")), watchedDeleted(at("a", "u", 14, "b")), observe(at("a", "u", 12, "b"))}, verdict{presence.Absent, "", "-"}, []EventType{Changed, Synced, Deleted}},
 		"BookmarkThenLateObserved": {
-			[]func(world) error{replace(9), passed(20), observe(at("a", "u", 12, "b"))}, verdict{Absent, "", ""}, []EventType{Synced},
+			[]func(world) error{replace(9), passed(20), observe(at("a", "u", 12, "b"))}, verdict{presence.Absent, "", ""}, []EventType{Synced},
 		},
 		"ObservedDeleted": {
-			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u")}, verdict{Absent, "", "5"}, []EventType{Changed, Synced, Deleted},
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u")}, verdict{presence.Absent, "", "5"}, []EventType{Changed, Synced, Deleted},
 		},
 		"ObservedDeletedThenOlderEvent": {
 			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), watched(at("a", "u", 10, "b"))},
-			verdict{Absent, "", "10"},
+			verdict{presence.Absent, "", "10"},
 			[]EventType{Changed, Synced, Deleted},
 		},
 		"ObservedDeletedTwice": {
 			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), observeDeleted("u"), watchedDeleted(at("a", "u", 11, "b"))},
-			verdict{Absent, "", "-"},
+			verdict{presence.Absent, "", "-"},
 			[]EventType{Changed, Synced, Deleted},
 		},
 		"ObservedDeletedButWaiting": {
 			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("u"), watched(deleting(at("a", "u", 10, "b")))},
-			verdict{Placed, "10", "10"},
+			verdict{presence.Present, "10", "10"},
 			[]EventType{Changed, Synced, Deleted, Changed},
 		},
 		"ObservedDeletedOfAnother": {
-			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("other")}, verdict{Placed, "5", "5"}, []EventType{Changed, Synced},
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), observeDeleted("other")}, verdict{presence.Present, "5", "5"}, []EventType{Changed, Synced},
 		},
 		"RecreatedByUs": {
 			[]func(world) error{
 				replace(9, at("a", "u", 5, "b")), observeDeleted("u"), observe(at("a", "v", 12, "b")),
 				watchedDeleted(at("a", "u", 11, "b")), watched(at("a", "v", 12, "b")),
 			},
-			verdict{Placed, "12", "12"},
+			verdict{presence.Present, "12", "12"},
 			[]EventType{Changed, Synced, Deleted, Changed},
 		},
 		"RecreatedByOthers": {
 			[]func(world) error{replace(9, at("a", "u", 5, "b")), replace(20, at("a", "v", 15, "b"))},
-			verdict{Placed, "15", "15"},
+			verdict{presence.Present, "15", "15"},
 			[]EventType{Changed, Synced, Deleted, Changed},
 		},
 		"MissingInAList": {
-			[]func(world) error{replace(9, at("a", "u", 5, "b")), replace(20)}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
+			[]func(world) error{replace(9, at("a", "u", 5, "b")), replace(20)}, verdict{presence.Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
 		},
 		"MissingInAnOlderList": {
-			[]func(world) error{replace(9), observe(at("a", "u", 15, "b")), replace(12)}, verdict{Placed, "15", ""}, []EventType{Synced, Changed},
+			[]func(world) error{replace(9), observe(at("a", "u", 15, "b")), replace(12)}, verdict{presence.Present, "15", ""}, []EventType{Synced, Changed},
 		},
 		"RestoredFromBackup": {
 			[]func(world) error{replace(90, at("a", "u", 80, "b")), replace(50, at("a", "u", 40, "b"))},
-			verdict{Placed, "40", "40"},
+			verdict{presence.Present, "40", "40"},
 			[]EventType{Changed, Synced, Changed},
 		},
 		"RestoredFromBackupWithout": {
-			[]func(world) error{replace(90, at("a", "u", 80, "b")), replace(50)}, verdict{Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
+			[]func(world) error{replace(90, at("a", "u", 80, "b")), replace(50)}, verdict{presence.Absent, "", "-"}, []EventType{Changed, Synced, Deleted},
 		},
 	}
 	for name, tc := range cases {
@@ -245,21 +246,21 @@ func TestAMarkThatWasCopiedDoesNotCount(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		object *unstructured.Unstructured
-		want   Presence
+		placed bool
 	}{
-		"Copied":          {managed("kube-controller-manager"), Foreign},
-		"Ours":            {managed("kube-controller-manager", workv1alpha2.FieldManager), Placed},
-		"NobodyIsWitness": {managed(), Placed},
+		"Copied":          {managed("kube-controller-manager"), false},
+		"Ours":            {managed("kube-controller-manager", workv1alpha2.FieldManager), true},
+		"NobodyIsWitness": {managed(), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, f, _ := fakeTable(t)
 			if err := f.Replace([]any{tc.object}, "9"); err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := m.Lookup("east", configmaps.GroupResource(), "ns", "a"); got != tc.want {
-				t.Errorf("presence is %v, want %v", got, tc.want)
+			if got, o := m.Lookup("east", configmaps.GroupResource(), "ns", "a"); got != presence.Present || o.Placed() != tc.placed || o.UID != "u" {
+				t.Errorf("presence is %v, object %+v, want it present and placed %t", got, o, tc.placed)
 			}
-			if placed := len(m.Placed("b")) == 1; placed != (tc.want == Placed) {
+			if placed := len(m.Placed("b")) == 1; placed != tc.placed {
 				t.Errorf("placed by the binding: %t", placed)
 			}
 		})

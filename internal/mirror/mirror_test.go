@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
@@ -91,7 +92,7 @@ func TestMirror(t *testing.T) {
 
 	t.Run("PlacedObject", func(t *testing.T) {
 		o := applyMap(t, cfg, placedMap(namespace, "placed", "b1", "d1", map[string]any{"a": "1"}))
-		eventually(t, "placed", func() bool { p, _ := m.Lookup("east", cm, namespace, "placed"); return p == Placed })
+		eventually(t, "placed", func() bool { p, _ := m.Lookup("east", cm, namespace, "placed"); return p == presence.Present })
 		_, got := m.Lookup("east", cm, namespace, "placed")
 		want := Object{
 			Cluster: "east", Resource: configmaps, Namespace: namespace, Name: "placed", UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
@@ -130,7 +131,7 @@ func TestMirror(t *testing.T) {
 		eventually(t, "it is of another binding", func() bool { return len(m.Placed("b1")) == 0 && len(m.Placed("b2")) == 1 })
 		must[*corev1.ConfigMap](t)(k.CoreV1().ConfigMaps(namespace).Patch(t.Context(), "placed", types.MergePatchType,
 			[]byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{}))
-		eventually(t, "foreign", func() bool { p, _ := m.Lookup("east", cm, namespace, "placed"); return p == Foreign })
+		eventually(t, "foreign", func() bool { p, _ := m.Lookup("east", cm, namespace, "placed"); return p == presence.Present })
 		if len(m.Placed("b2")) != 0 || len(m.PlacedIn("east")) != 0 {
 			t.Error("it is still placed")
 		}
@@ -171,7 +172,7 @@ func TestMirror(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "deleted", func() bool { return len(rows(t, s, q)) == 0 })
-		if p, _ := m.Lookup("east", cm, namespace, "stored"); p != Absent {
+		if p, _ := m.Lookup("east", cm, namespace, "stored"); p != presence.Absent {
 			t.Errorf("presence %v, want Absent", p)
 		}
 	})
@@ -258,7 +259,7 @@ func customResources(t *testing.T, cfg *rest.Config, m *Mirror, s *store.Store) 
 	}
 	eventually(t, "gears are forgotten", func() bool {
 		p, _ := m.Lookup("east", gears.GroupResource(), "", "g")
-		return p == Unknown && len(rows(t, s, q)) == 0
+		return p == presence.Unknown && len(rows(t, s, q)) == 0
 	})
 }
 
@@ -393,7 +394,7 @@ func TestRestart(t *testing.T) {
 	if _, stale := m.Stale("east"); !stale || m.Synced("east", configmaps.GroupResource()) || len(rows(t, s, q)) != 3 {
 		t.Error("it is not stale, or not kept")
 	}
-	if p, _ := m.Lookup("east", configmaps.GroupResource(), namespace, "none"); p != Unknown {
+	if p, _ := m.Lookup("east", configmaps.GroupResource(), namespace, "none"); p != presence.Unknown {
 		t.Errorf("presence %v, want Unknown", p)
 	}
 }
@@ -459,8 +460,8 @@ func TestOutage(t *testing.T) {
 	unknown := func(t *testing.T) {
 		t.Helper()
 		p, o := m.Lookup("east", cm, namespace, "first")
-		if p != Unknown || o.Binding != "outage" {
-			t.Errorf("presence %v of %v, want Unknown of the last object", p, o)
+		if p != presence.Unknown || o.Binding != "outage" {
+			t.Errorf("presence %v of %v, want presence.Unknown of the last object", p, o)
 		}
 		if _, stale := m.Stale("east"); !stale || m.Synced("east", cm) || len(m.Placed("outage")) == 0 || len(rows(t, s, q)) == 0 {
 			t.Error("it is not kept as it was")
@@ -513,7 +514,7 @@ func TestOutage(t *testing.T) {
 		fleet.setReachable(east, true)
 		eventually(t, "first is gone", func() bool {
 			p, _ := m.Lookup("east", cm, namespace, "first")
-			return p == Absent && len(m.Placed("outage")) == 3 && len(rows(t, s, q)) == 3
+			return p == presence.Absent && len(m.Placed("outage")) == 3 && len(rows(t, s, q)) == 3
 		})
 	})
 }

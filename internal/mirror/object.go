@@ -118,12 +118,15 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 	if binding == "" || fields == 0 && len(o.GetManagedFields()) > 0 {
 		return nil
 	}
+	replicas, available := interpreter.Availability(o)
 	return &Object{
 		Cluster: cluster, Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName(),
 		UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
 		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: fields,
 		Deleting: o.GetDeletionTimestamp() != nil,
-		Health:   interpreter.Health(o), Status: interpreter.Reflect(o),
+		Source: o.GetAnnotations()[workv1alpha2.SourceAnnotation], Origin: o.GetAnnotations()[workv1alpha2.OriginAnnotation],
+		Health: interpreter.Health(o), Status: interpreter.Reflect(o),
+		Replicas: replicas, Available: available,
 	}
 }
 

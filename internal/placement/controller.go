@@ -7,7 +7,6 @@ package placement
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,13 +18,13 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/policy"
@@ -44,6 +43,7 @@ const (
 
 // Options are the rooms that placement asks.
 type Options struct {
+	Bindings  *binding.Cache
 	Templates *template.Cache
 	Registry  *member.Registry
 	Mirror    *mirror.Mirror
@@ -64,7 +64,7 @@ type Controller struct {
 	templates *template.Cache
 	fleet     fleet
 	policies  *policy.Index
-	bindings  *bindings
+	bindings  *binding.Cache
 	reporter  *reporter
 	synced    []toolscache.InformerSynced
 	// settling is how long new workloads wait, after a start, for clusters that answered
@@ -72,7 +72,7 @@ type Controller struct {
 	settling time.Duration
 
 	mu          sync.RWMutex
-	queue       workqueue.TypedRateLimitingInterface[key] // nil until every cache is listed
+	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
 	started     time.Time
 	verdicts    map[types.UID]Verdict
 	subscribers []func(types.NamespacedName)
@@ -82,24 +82,26 @@ type Controller struct {
 
 // Add starts the controller with the manager.
 func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
-	return add(mgr, o.Templates, members{registry: o.Registry, mirror: o.Mirror})
+	return add(mgr, o.Bindings, o.Templates, members{registry: o.Registry, mirror: o.Mirror})
 }
 
-func add(mgr ctrl.Manager, templates *template.Cache, f fleet) (*Controller, error) {
+func add(mgr ctrl.Manager, bindings *binding.Cache, templates *template.Cache, f fleet) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
-		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: newBindings(),
+		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: bindings,
 		reporter: newReporter(mgr.GetClient(), index, templates),
 		settling: 10 * time.Second, verdicts: map[types.UID]Verdict{}, fleetChanged: make(chan struct{}, 1),
 	}
-	if err := errors.Join(
-		watch(c, mgr.GetCache(), &policyv1alpha1.PropagationPolicy{}, asPolicy, c.policyChanged),
-		watch(c, mgr.GetCache(), &policyv1alpha1.ClusterPropagationPolicy{}, asPolicy, c.policyChanged),
-		watch(c, mgr.GetCache(), &workv1alpha2.ResourceBinding{}, asBinding, c.bindingChanged),
-		watch(c, mgr.GetCache(), &workv1alpha2.ClusterResourceBinding{}, asBinding, c.bindingChanged),
-	); err != nil {
-		return nil, err
+	ctx := context.Background() // the manager has not started: nothing is waited for
+	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
+		synced, err := binding.Watch(ctx, mgr.GetCache(), kind, asPolicy, c.policyChanged)
+		if err != nil {
+			return nil, err
+		}
+		c.synced = append(c.synced, synced)
 	}
+	c.synced = append(c.synced, bindings.Synced)
+	bindings.Subscribe(c.bindingChanged)
 	templates.Subscribe(c.templateChanged)
 	f.Subscribe(func() {
 		select {
@@ -108,47 +110,23 @@ func add(mgr ctrl.Manager, templates *template.Cache, f fleet) (*Controller, err
 		}
 	})
 
-	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[key]{
+	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[binding.Template]{
 		Reconciler:              c,
 		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[binding.Template](firstRetry, lastRetry),
 		// Several managers may live in one process: the tests'.
 		SkipNameValidation: new(true),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create placement controller: %w", err)
 	}
-	if err := placer.Watch(source.TypedFunc[key](c.start)); err != nil {
+	if err := placer.Watch(source.TypedFunc[binding.Template](c.start)); err != nil {
 		return nil, fmt.Errorf("watch for placements: %w", err)
 	}
 	if err := mgr.Add(c.reporter); err != nil {
 		return nil, fmt.Errorf("add the writer of policy status: %w", err)
 	}
 	return c, nil
-}
-
-// watch calls f with what an object of one kind was (nil: it is new) and is (nil: gone).
-// Both scopes of a kind are worked on as one type, which convert returns.
-func watch[T any](c *Controller, informers cache.Cache, kind client.Object, convert func(any) *T, f func(before, after *T)) error {
-	informer, err := informers.GetInformer(context.Background(), kind, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch %T: %w", kind, err)
-	}
-	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { f(nil, convert(o)) },
-		UpdateFunc: func(old, o any) { f(convert(old), convert(o)) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			f(convert(o), nil)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch %T: %w", kind, err)
-	}
-	c.synced = append(c.synced, handlers.HasSynced)
-	return nil
 }
 
 func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
@@ -160,18 +138,9 @@ func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
 	return nil
 }
 
-func asBinding(o any) *workv1alpha2.ResourceBinding {
-	if b, ok := o.(interface {
-		Binding() *workv1alpha2.ResourceBinding
-	}); ok {
-		return b.Binding()
-	}
-	return nil
-}
-
 // start lets the work begin once the policies and bindings that exist are known: nothing
 // is created that may exist already. The controller calls it before its workers run.
-func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[key]) error {
+func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[binding.Template]) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.synced...) {
 		return ctx.Err()
 	}
@@ -182,7 +151,7 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		c.reevaluate(p)
 		c.reporter.changed(policy.Name(p))
 	}
-	c.watchKinds(c.bindings.kinds()...)
+	c.watchKinds(c.bindings.Kinds()...)
 	c.everything()
 	go c.followFleet(ctx)
 	return nil
@@ -207,13 +176,13 @@ func (c *Controller) followFleet(ctx context.Context) {
 
 // everything has every placement looked at again.
 func (c *Controller) everything() {
-	for _, k := range c.bindings.keys() {
+	for _, k := range c.bindings.Templates() {
 		c.enqueue(k)
 	}
 }
 
 // enqueue has a template looked at, as soon as the work may begin.
-func (c *Controller) enqueue(keys ...key) {
+func (c *Controller) enqueue(keys ...binding.Template) {
 	c.mu.RLock()
 	queue := c.queue
 	c.mu.RUnlock()
@@ -267,13 +236,12 @@ func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
 }
 
 func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
-	c.bindings.replace(old, b)
 	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
 		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
 		return // only its status changed
 	}
 	if old != nil {
-		c.enqueue(templateOf(old))
+		c.enqueue(binding.TemplateOf(old))
 		if b == nil || b.UID != old.UID {
 			c.mu.Lock()
 			delete(c.verdicts, old.UID)
@@ -281,18 +249,18 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		}
 	}
 	if b != nil && c.working() {
-		c.watchKinds(kindOf(b))
-		c.enqueue(templateOf(b))
+		c.watchKinds(binding.Kind(b))
+		c.enqueue(binding.TemplateOf(b))
 	}
 }
 
 func (c *Controller) templateChanged(e template.Event) {
 	if e.Name != "" {
-		c.enqueue(key{GroupKind: e.GVK.GroupKind(), namespace: e.Namespace, name: e.Name})
+		c.enqueue(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name})
 		return
 	}
 	// The kind was listed: only now is it known which templates are gone.
-	for _, k := range c.bindings.keys() {
+	for _, k := range c.bindings.Templates() {
 		if k.GroupKind == e.GVK.GroupKind() {
 			c.enqueue(k)
 		}
@@ -332,6 +300,6 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, v Verdict) {
 		return
 	}
 	for _, f := range subscribers {
-		f(types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
+		f(binding.Name(b))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/scheduler"
@@ -20,7 +21,7 @@ import (
 type fleet interface {
 	// Serves says whether a cluster answers, and whether it serves a kind. Clusters that
 	// nobody has asked yet do not answer.
-	Serves(cluster string, gvk schema.GroupVersionKind) (reachable bool, presence scheduler.Presence)
+	Serves(cluster string, gvk schema.GroupVersionKind) (reachable bool, api presence.Presence)
 	// Fits says how many more replicas with a request fit; false when that is not known.
 	Fits(cluster string, request corev1.ResourceList) (int64, bool)
 	// Require has a kind mirrored from every cluster.
@@ -35,19 +36,13 @@ type members struct {
 	mirror   *mirror.Mirror
 }
 
-func (m members) Serves(cluster string, gvk schema.GroupVersionKind) (bool, scheduler.Presence) {
+func (m members) Serves(cluster string, gvk schema.GroupVersionKind) (bool, presence.Presence) {
 	c, ok := m.registry.Member(cluster)
 	if !ok {
-		return false, scheduler.Unknown
+		return false, presence.Unknown
 	}
-	switch _, presence := c.APIs().Kind(gvk); presence {
-	case member.Enabled:
-		return c.Reachable(), scheduler.Enabled
-	case member.Disabled:
-		return c.Reachable(), scheduler.Disabled
-	default:
-		return c.Reachable(), scheduler.Unknown
-	}
+	_, api := c.APIs().Kind(gvk)
+	return c.Reachable(), api
 }
 
 func (m members) Fits(cluster string, request corev1.ResourceList) (int64, bool) {
@@ -80,7 +75,7 @@ func (c *Controller) clusters(ctx context.Context, gvk schema.GroupVersionKind, 
 				known.Available = &n
 			}
 		}
-		unknown := !known.Reachable || known.API == scheduler.Unknown || capacity && known.Available == nil
+		unknown := !known.Reachable || known.API == presence.Unknown || capacity && known.Available == nil
 		settling = settling || unknown && meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionReady)
 		clusters = append(clusters, known)
 	}

@@ -21,6 +21,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/scheduler"
 )
 
@@ -96,7 +98,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	w.stop()
 	w.fleet.change(func() { // at first, nobody has been asked yet
 		for _, c := range w.clusters {
-			w.fleet.unreachable[c], w.fleet.presence[c] = true, scheduler.Unknown
+			w.fleet.unreachable[c], w.fleet.presence[c] = true, presence.Unknown
 		}
 	})
 	w.start()
@@ -316,7 +318,7 @@ func TestFleetChanges(t *testing.T) {
 
 	// A cluster that joins is used, one that does not serve the kind is not.
 	w.join("c")
-	w.fleet.change(func() { w.fleet.presence[w.clusters[1]] = scheduler.Disabled })
+	w.fleet.change(func() { w.fleet.presence[w.clusters[1]] = presence.Absent })
 	w.eventually("the new cluster", func() error {
 		w.fleet.change(func() {}) // the cache may have been behind
 		if got := w.placed(w.binding("web-deployment")); got != "a=1 c=1" {
@@ -531,20 +533,20 @@ func TestKindComesLater(t *testing.T) {
 func TestBindingName(t *testing.T) {
 	long := strings.Repeat("x", 250)
 	cases := map[string]struct {
-		key    key
+		key    binding.Template
 		want   string
 		hashed bool // want and a hash
 	}{
-		"Core":     {key: key{GroupKind: schema.GroupKind{Kind: "Service"}, name: "web"}, want: "web-service"},
-		"BuiltIn":  {key: key{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, name: "web"}, want: "web-deployment"},
-		"K8sIO":    {key: key{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "Ingress"}, name: "web"}, want: "web-ingress"},
-		"Other":    {key: key{GroupKind: schema.GroupKind{Group: "serving.knative.dev", Kind: "Service"}, name: "web"}, want: "web-service.serving.knative.dev"},
-		"TooLong":  {key: key{GroupKind: schema.GroupKind{Kind: "Service"}, name: long}, want: long[:242], hashed: true},
-		"NotAName": {key: key{GroupKind: schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"}, name: "system:A"}, want: "system-a-role", hashed: true},
+		"Core":     {key: binding.Template{GroupKind: schema.GroupKind{Kind: "Service"}, Name: "web"}, want: "web-service"},
+		"BuiltIn":  {key: binding.Template{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, Name: "web"}, want: "web-deployment"},
+		"K8sIO":    {key: binding.Template{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "Ingress"}, Name: "web"}, want: "web-ingress"},
+		"Other":    {key: binding.Template{GroupKind: schema.GroupKind{Group: "serving.knative.dev", Kind: "Service"}, Name: "web"}, want: "web-service.serving.knative.dev"},
+		"TooLong":  {key: binding.Template{GroupKind: schema.GroupKind{Kind: "Service"}, Name: long}, want: long[:242], hashed: true},
+		"NotAName": {key: binding.Template{GroupKind: schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"}, Name: "system:A"}, want: "system-a-role", hashed: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := bindingName(tc.key)
+			got := binding.NameFor(tc.key)
 			if errs := validation.IsDNS1123Subdomain(got); len(errs) > 0 {
 				t.Errorf("%q: %v", got, errs)
 			}
@@ -558,7 +560,7 @@ func TestBindingName(t *testing.T) {
 			}
 		})
 	}
-	if a, b := bindingName(key{GroupKind: schema.GroupKind{Kind: "Role"}, name: "a:b"}), bindingName(key{GroupKind: schema.GroupKind{Kind: "Role"}, name: "a.b:"}); a == b {
+	if a, b := binding.NameFor(binding.Template{GroupKind: schema.GroupKind{Kind: "Role"}, Name: "a:b"}), binding.NameFor(binding.Template{GroupKind: schema.GroupKind{Kind: "Role"}, Name: "a.b:"}); a == b {
 		t.Errorf("two templates have the name %s", a)
 	}
 }

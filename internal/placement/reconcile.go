@@ -2,6 +2,9 @@ package placement
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -17,10 +20,11 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/scheduler"
-	"orrery.dev/orrery/internal/template"
 )
 
 const (
@@ -33,18 +37,18 @@ const (
 )
 
 // Reconcile brings the binding of one template up to date.
-func (c *Controller) Reconcile(ctx context.Context, k key) (ctrl.Result, error) {
-	b, others := c.bindings.of(k)
+func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Result, error) {
+	b, others := c.bindings.Of(k)
 	for _, other := range others {
 		if err := c.delete(ctx, other); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
 	o, state := c.template(k, b)
-	if state == template.Unknown {
+	if state == presence.Unknown {
 		return ctrl.Result{}, nil // its event brings us back; until then all stays
 	}
-	if state == template.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
+	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
 		if b == nil {
 			return ctrl.Result{}, nil
@@ -80,19 +84,19 @@ func (c *Controller) Reconcile(ctx context.Context, k key) (ctrl.Result, error) 
 }
 
 // template looks for a template in every watched version, in that of its binding first.
-func (c *Controller) template(k key, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, template.State) {
+func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	versions := c.templates.Versions(k.GroupKind)
 	if b != nil {
-		versions = slices.Insert(versions, 0, kindOf(b))
+		versions = slices.Insert(versions, 0, binding.Kind(b))
 	}
-	known := template.Unknown
+	known := presence.Unknown
 	for _, gvk := range versions {
-		switch o, state := c.templates.Get(gvk, k.namespace, k.name); state {
-		case template.Found:
-			return o, template.Found
-		case template.Absent:
-			known = template.Absent
-		case template.Unknown:
+		switch o, state := c.templates.Get(gvk, k.Namespace, k.Name); state {
+		case presence.Present:
+			return o, presence.Present
+		case presence.Absent:
+			known = presence.Absent
+		case presence.Unknown:
 		}
 	}
 	return nil, known
@@ -107,20 +111,23 @@ func gone(o *unstructured.Unstructured) bool {
 // decide returns what the binding's spec shall be and the verdict on it; nil when it is too
 // early to say. again is when to look again without an event, 0 for never.
 func (c *Controller) decide(
-	ctx context.Context, k key, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
+	ctx context.Context, k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
 ) (want *workv1alpha2.BindingSpec, verdict Verdict, again time.Duration, err error) {
 	if len(claims) > 0 {
 		// The version that the policy names is the one that its author means.
-		if named, state := c.templates.Get(claims[0].GVK, k.namespace, k.name); state == template.Found && named.GetUID() == o.GetUID() {
+		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
 			o = named
 		}
 	}
 	replicas, request := interpreter.Replicas(o)
 	want = &workv1alpha2.BindingSpec{
 		Resource: workv1alpha2.ObjectReference{
-			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID(),
+			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
 		},
 		Replicas: replicas,
+	}
+	if replicas != nil {
+		want.ReplicaSchedulingType = policyv1alpha1.Duplicated
 	}
 
 	if len(claims) == 0 {
@@ -128,7 +135,10 @@ func (c *Controller) decide(
 		if err != nil {
 			return nil, Verdict{}, 0, fmt.Errorf("place %s: %w", k, err)
 		}
-		want.PolicyRef = b.Spec.PolicyRef
+		want.PolicyRef, want.PlacementHash = b.Spec.PolicyRef, b.Spec.PlacementHash
+		if replicas != nil && b.Spec.ReplicaSchedulingType != "" {
+			want.ReplicaSchedulingType = b.Spec.ReplicaSchedulingType
+		}
 		want.ConflictResolution = b.Spec.ConflictResolution
 		want.PreserveResourcesOnDeletion = b.Spec.PreserveResourcesOnDeletion
 		want.Clusters = scheduler.Keep(clusters, o.GetUID(), b.Spec.Clusters, b.Spec.Replicas, replicas)
@@ -139,13 +149,17 @@ func (c *Controller) decide(
 	}
 
 	p := claims[0].Policy
-	want.PolicyRef = workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name, Generation: p.Generation}
+	want.PolicyRef = workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name}
+	want.PlacementHash = hash(p.Spec.Placement)
 	want.PreserveResourcesOnDeletion = p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion
 	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
 		want.ConflictResolution = p.Spec.ConflictResolution
 	}
 	strategy := p.Spec.Placement.ReplicaScheduling
 	divided := replicas != nil && strategy != nil && strategy.ReplicaSchedulingType == policyv1alpha1.Divided
+	if divided {
+		want.ReplicaSchedulingType = policyv1alpha1.Divided
+	}
 	dynamic := divided && strategy.WeightPreference != nil && strategy.WeightPreference.DynamicWeight != ""
 	clusters, settling, err := c.clusters(ctx, o.GroupVersionKind(), request, dynamic)
 	if err != nil {
@@ -156,7 +170,7 @@ func (c *Controller) decide(
 	}
 	r := scheduler.Request{UID: o.GetUID(), Placement: p.Spec.Placement, Replicas: replicas}
 	if b != nil {
-		r.Previous, r.Asked, r.Fresh = b.Spec.Clusters, b.Spec.Replicas, b.Spec.PolicyRef != want.PolicyRef
+		r.Previous, r.Asked, r.Fresh = b.Spec.Clusters, b.Spec.Replicas, b.Spec.PlacementHash != want.PlacementHash
 	}
 	result := scheduler.Schedule(clusters, r)
 	want.Clusters = result.Clusters
@@ -170,6 +184,13 @@ func (c *Controller) decide(
 	return want, verdict, again, nil
 }
 
+// hash identifies a placement.
+func hash(p policyv1alpha1.Placement) string {
+	text, _ := json.Marshal(p) //nolint:errchkjson // plain data
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
+}
+
 // young says whether the work began only just.
 func (c *Controller) young() bool {
 	c.mu.RLock()
@@ -180,16 +201,16 @@ func (c *Controller) young() bool {
 // write makes the binding's spec what it shall be, in at most one write, and returns the
 // binding as it then is.
 func (c *Controller) write(
-	ctx context.Context, k key, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec,
+	ctx context.Context, k binding.Template, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec,
 ) (*workv1alpha2.ResourceBinding, error) {
 	if b == nil {
 		created := &workv1alpha2.ResourceBinding{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: k.namespace, Name: c.bindings.name(k), Finalizers: []string{workv1alpha2.Finalizer},
+				Namespace: k.Namespace, Name: c.bindings.FreeName(k), Finalizers: []string{workv1alpha2.Finalizer},
 			},
 			Spec: want,
 		}
-		if err := c.client.Create(ctx, object(created)); err != nil {
+		if err := c.client.Create(ctx, binding.Object(created)); err != nil {
 			return nil, fmt.Errorf("create binding of %s: %w", k, err)
 		}
 		return created, nil
@@ -200,7 +221,7 @@ func (c *Controller) write(
 	updated := b.DeepCopy()
 	updated.Spec = want
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
-	if err := c.client.Patch(ctx, object(updated), client.MergeFrom(object(b))); err != nil {
+	if err := c.client.Patch(ctx, binding.Object(updated), client.MergeFrom(binding.Object(b))); err != nil {
 		return nil, fmt.Errorf("update binding of %s: %w", k, err)
 	}
 	return updated, nil
@@ -211,9 +232,9 @@ func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if !b.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	err := c.client.Delete(ctx, object(b), client.Preconditions{UID: &b.UID})
+	err := c.client.Delete(ctx, binding.Object(b), client.Preconditions{UID: &b.UID})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete binding of %s: %w", templateOf(b), err)
+		return fmt.Errorf("delete binding of %s: %w", binding.TemplateOf(b), err)
 	}
 	return nil
 }

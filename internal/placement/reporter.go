@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/template"
 )
@@ -40,7 +42,7 @@ type reporter struct {
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu     sync.Mutex
-	claims map[key][]types.NamespacedName // the policies that select a template, in order
+	claims map[binding.Template][]types.NamespacedName // the policies that select a template, in order
 }
 
 func newReporter(c client.Client, policies *policy.Index, templates *template.Cache) *reporter {
@@ -48,12 +50,12 @@ func newReporter(c client.Client, policies *policy.Index, templates *template.Ca
 		client: c, policies: policies, templates: templates,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](reportDelay, lastRetry)),
-		claims: map[key][]types.NamespacedName{},
+		claims: map[binding.Template][]types.NamespacedName{},
 	}
 }
 
 // claimed notes which policies select a template; none when it is gone.
-func (r *reporter) claimed(k key, claims []policy.Claim) {
+func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	names := make([]types.NamespacedName, len(claims))
 	for i, c := range claims {
 		names[i] = policy.Name(c.Policy)
@@ -156,7 +158,7 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 			status.Claimed++
 		default:
 			first := claims[0].Policy
-			lost = append(lost, fmt.Sprintf("%s is claimed by %s %s", keyOf(o), policy.Kind(first.Namespace),
+			lost = append(lost, fmt.Sprintf("%s is claimed by %s %s", templateOf(o), policy.Kind(first.Namespace),
 				strings.TrimPrefix(policy.Name(first).String(), "/")))
 		}
 	}
@@ -214,12 +216,12 @@ func some(things []string) string {
 
 // selected returns the templates that a policy selects, as far as they are listed, whoever
 // else selects them. Where a selector names its object no other is looked at.
-func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) map[key]*unstructured.Unstructured {
+func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) map[binding.Template]*unstructured.Unstructured {
 	only := policy.NewIndex(p)
-	found := map[key]*unstructured.Unstructured{}
+	found := map[binding.Template]*unstructured.Unstructured{}
 	add := func(o *unstructured.Unstructured) {
 		if len(only.Claims(o)) > 0 {
-			found[keyOf(o)] = o
+			found[templateOf(o)] = o
 		}
 	}
 	for _, s := range p.Spec.ResourceSelectors {
@@ -230,7 +232,7 @@ func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) ma
 		}
 		if s.Name != "" {
 			// Without a namespace: cluster-scoped, or one of that name in every namespace.
-			if o, state := templates.Get(gvk, namespace, s.Name); state == template.Found {
+			if o, state := templates.Get(gvk, namespace, s.Name); state == presence.Present {
 				add(o)
 				continue
 			}
@@ -244,4 +246,8 @@ func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) ma
 		}
 	}
 	return found
+}
+
+func templateOf(o *unstructured.Unstructured) binding.Template {
+	return binding.Template{GroupKind: o.GroupVersionKind().GroupKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 }

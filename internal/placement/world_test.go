@@ -28,6 +28,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
@@ -70,19 +71,19 @@ type world struct {
 type fakeFleet struct {
 	mu          sync.Mutex
 	unreachable map[string]bool
-	presence    map[string]scheduler.Presence // by cluster; none: Enabled
+	presence    map[string]presence.Presence // by cluster; none: Enabled
 	room        map[string]int64
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func()
 }
 
-func (f *fakeFleet) Serves(cluster string, _ schema.GroupVersionKind) (bool, scheduler.Presence) {
+func (f *fakeFleet) Serves(cluster string, _ schema.GroupVersionKind) (bool, presence.Presence) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p, ok := f.presence[cluster]; ok {
 		return !f.unreachable[cluster], p
 	}
-	return !f.unreachable[cluster], scheduler.Enabled
+	return !f.unreachable[cluster], presence.Present
 }
 
 func (f *fakeFleet) Fits(cluster string, _ corev1.ResourceList) (int64, bool) {
@@ -130,7 +131,7 @@ func newWorld(t *testing.T, n int) *world {
 	w := &world{
 		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
-			unreachable: map[string]bool{}, presence: map[string]scheduler.Presence{}, room: map[string]int64{},
+			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{},
 		},
 	}
 	for i := range n {

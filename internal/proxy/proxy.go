@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 )
 
 // retryAfter is the number of seconds after which an unreachable cluster may be asked

@@ -28,7 +28,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/testenv"
 )
 

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/policy"
 )
 
@@ -150,9 +151,9 @@ func reachable(c Cluster, _ Request, placed bool) *Rejection {
 
 func api(c Cluster, _ Request, placed bool) *Rejection {
 	switch {
-	case c.API == Disabled && c.Reachable:
+	case c.API == presence.Absent && c.Reachable:
 		return reject(ReasonAPINotServed, "it does not serve the kind")
-	case c.API == Unknown && c.Reachable && !placed:
+	case c.API == presence.Unknown && c.Reachable && !placed:
 		return reject(ReasonAPIUnknown, "whether it serves the kind is not known")
 	}
 	return nil

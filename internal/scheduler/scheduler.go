@@ -24,16 +24,8 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-)
 
-// Presence says whether a cluster serves the object's kind.
-type Presence int
-
-// The values of Presence. Unknown is the zero value: not known is not absent.
-const (
-	Unknown Presence = iota
-	Enabled
-	Disabled
+	"orrery.dev/orrery/internal/presence"
 )
 
 // Cluster is what the scheduler knows of a cluster.
@@ -46,7 +38,7 @@ type Cluster struct {
 
 	Leaving   bool     // it is being removed from the fleet
 	Reachable bool     // it answers
-	API       Presence // of the object's kind
+	API       presence.Presence // of the object's kind
 	// Available is how many more replicas fit; nil when that is not known. Only dynamic
 	// weights look at it.
 	Available *int64

@@ -16,10 +16,12 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+
+	"orrery.dev/orrery/internal/presence"
 )
 
 func healthy(name string) Cluster {
-	return Cluster{Name: name, Reachable: true, API: Enabled, Labels: map[string]string{"name": name}}
+	return Cluster{Name: name, Reachable: true, API: presence.Present, Labels: map[string]string{"name": name}}
 }
 
 func with(name string, change func(*Cluster)) Cluster {
@@ -140,10 +142,10 @@ func TestFilters(t *testing.T) {
 			want: []string{ReasonTainted},
 		},
 		"Unreachable":            {cluster: with("oak", func(c *Cluster) { c.Reachable = false }), want: []string{ReasonUnreachable}},
-		"UnreachableKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Reachable, c.API = false, Unknown }), placed: true},
-		"NotServed":              {cluster: with("oak", func(c *Cluster) { c.API = Disabled }), placed: true, want: []string{ReasonAPINotServed}},
-		"APIUnknown":             {cluster: with("oak", func(c *Cluster) { c.API = Unknown }), want: []string{ReasonAPIUnknown}},
-		"APIUnknownKeepsPlaced":  {cluster: with("oak", func(c *Cluster) { c.API = Unknown }), placed: true},
+		"UnreachableKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Reachable, c.API = false, presence.Unknown }), placed: true},
+		"NotServed":              {cluster: with("oak", func(c *Cluster) { c.API = presence.Absent }), placed: true, want: []string{ReasonAPINotServed}},
+		"APIUnknown":             {cluster: with("oak", func(c *Cluster) { c.API = presence.Unknown }), want: []string{ReasonAPIUnknown}},
+		"APIUnknownKeepsPlaced":  {cluster: with("oak", func(c *Cluster) { c.API = presence.Unknown }), placed: true},
 		"NoWeight":               {cluster: healthy("oak"), placement: static("pine", 1), want: []string{ReasonNoWeight}},
 		"EveryReason": {
 			cluster: with("oak", func(c *Cluster) {
@@ -229,7 +231,7 @@ func TestSchedule(t *testing.T) {
 			want: targets("oak", 0, "pine", 0),
 		},
 		"StaticKeepsUnreachable": {
-			clusters: []Cluster{healthy("oak"), with("pine", func(c *Cluster) { c.Reachable, c.API = false, Unknown })},
+			clusters: []Cluster{healthy("oak"), with("pine", func(c *Cluster) { c.Reachable, c.API = false, presence.Unknown })},
 			request:  Request{Placement: equally(), Replicas: new(int32(4)), Previous: targets("oak", 2, "pine", 2)},
 			want:     targets("oak", 2, "pine", 2),
 		},

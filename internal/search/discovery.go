@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/store"
 )
 

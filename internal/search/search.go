@@ -36,7 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
 )

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"

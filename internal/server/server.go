@@ -22,8 +22,9 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/apply"
-	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
@@ -139,7 +140,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 // rooms are the parts that others must be able to reach after wiring.
 type rooms struct {
 	registry *member.Registry
-	fleet    *fleet.Server
+	fleet    *fleetapi.Server
 }
 
 // wire builds the two flows: intent out (template, placement, apply) and observation
@@ -176,16 +177,20 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, log logr.
 	if err != nil {
 		return nil, fmt.Errorf("add template: %w", err)
 	}
-	placer, err := placement.Add(mgr, placement.Options{Templates: templates, Registry: registry, Mirror: m})
+	bindings, err := binding.NewCache(context.Background(), mgr.GetCache())
+	if err != nil {
+		return nil, fmt.Errorf("add bindings: %w", err)
+	}
+	placer, err := placement.Add(mgr, placement.Options{Bindings: bindings, Templates: templates, Registry: registry, Mirror: m})
 	if err != nil {
 		return nil, fmt.Errorf("add placement: %w", err)
 	}
-	applier, err = apply.Add(mgr, apply.Options{Registry: registry, Mirror: m, Templates: templates, HubID: h.ID()})
+	applier, err = apply.Add(mgr, apply.Options{Bindings: bindings, Registry: registry, Mirror: m, Templates: templates, HubID: h.ID()})
 	if err != nil {
 		return nil, fmt.Errorf("add apply: %w", err)
 	}
 	if err := status.Add(mgr, status.Options{
-		Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
+		Bindings: bindings, Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
 	}); err != nil {
 		return nil, fmt.Errorf("add status: %w", err)
 	}
@@ -193,7 +198,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, log logr.
 		return nil, fmt.Errorf("add website: %w", err)
 	}
 	serving := h.FleetServing()
-	server, err := fleet.New(fleet.Options{
+	server, err := fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
 		Registry: registry, Mirror: m, Store: db,
 	})

@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
@@ -27,6 +29,7 @@ import (
 
 // Options are what the statuses are made from.
 type Options struct {
+	Bindings  *binding.Cache
 	Placement *placement.Controller // verdicts
 	Applier   *apply.Applier        // results
 	Mirror    *mirror.Mirror        // observations
@@ -62,7 +65,6 @@ type placer interface {
 
 // applier is the part of apply.Applier that is needed here.
 type applier interface {
-	Bindings() *apply.Bindings
 	Result(binding types.UID, cluster string) (apply.Result, bool)
 	Gone(binding types.UID, cluster string) bool
 	Subscribe(f func(binding types.NamespacedName))
@@ -83,7 +85,7 @@ type registry interface {
 
 // templates is the part of template.Cache that is needed here.
 type templates interface {
-	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, template.State)
+	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence)
 	Subscribe(f func(template.Event))
 }
 
@@ -95,7 +97,7 @@ type writer struct {
 	mirror    observer
 	registry  registry
 	templates templates
-	bindings  *apply.Bindings
+	bindings  *binding.Cache
 	queue     workqueue.TypedDelayingInterface[types.NamespacedName]
 	failures  workqueue.TypedRateLimiter[types.NamespacedName]
 
@@ -108,23 +110,23 @@ type times struct{ first, written, deleted time.Time }
 
 // Add adds the status writer to the manager.
 func Add(mgr ctrl.Manager, o Options) error {
-	w := newWriter(mgr.GetClient(), o.Placement, o.Applier, o.Mirror, o.Registry, o.Templates)
+	w := newWriter(mgr.GetClient(), o.Bindings, o.Placement, o.Applier, o.Mirror, o.Registry, o.Templates)
 	if err := mgr.Add(manager.RunnableFunc(w.start)); err != nil {
 		return fmt.Errorf("add status writer to the manager: %w", err)
 	}
 	return nil
 }
 
-func newWriter(hub client.Client, p placer, a applier, m observer, r registry, t templates) *writer {
+func newWriter(hub client.Client, b *binding.Cache, p placer, a applier, m observer, r registry, t templates) *writer {
 	w := &writer{
-		hub: hub, placement: p, applier: a, mirror: m, registry: r, templates: t, bindings: a.Bindings(),
+		hub: hub, placement: p, applier: a, mirror: m, registry: r, templates: t, bindings: b,
 		queue:    workqueue.NewTypedDelayingQueue[types.NamespacedName](),
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](soonest, atMost),
 		paces:    map[types.UID]times{},
 	}
 	w.bindings.Subscribe(func(before, after *workv1alpha2.ResourceBinding) {
 		if after != nil {
-			w.changed(apply.Name(after))
+			w.changed(binding.Name(after))
 			return
 		}
 		w.mu.Lock()
@@ -135,7 +137,7 @@ func newWriter(hub client.Client, p placer, a applier, m observer, r registry, t
 	a.Subscribe(w.changed)
 	m.Subscribe(func(e mirror.Event) {
 		if b, ok := w.bindings.ByUID(e.Binding); ok {
-			w.changed(apply.Name(b))
+			w.changed(binding.Name(b))
 		}
 	})
 	r.Subscribe(func(e member.Event) {
@@ -144,8 +146,8 @@ func newWriter(hub client.Client, p placer, a applier, m observer, r registry, t
 		}
 	})
 	t.Subscribe(func(e template.Event) {
-		if b, ok := w.bindings.Of(e.GVK, e.Namespace, e.Name); ok {
-			w.changed(apply.Name(b))
+		if b, _ := w.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}); b != nil {
+			w.changed(binding.Name(b))
 		}
 	})
 	return w

@@ -16,12 +16,12 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
-	"orrery.dev/orrery/internal/template"
 )
 
 // dropManagedFields empties an object's managedFields; the API server does not fill them
@@ -49,7 +49,7 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) {
 }
 
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
-	name, now := apply.Name(b), time.Now()
+	name, now := binding.Name(b), time.Now()
 	views := w.views(ctx, b)
 	for _, v := range views {
 		if v.contact == unsure {
@@ -89,7 +89,7 @@ func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBindi
 	}
 	w.mu.Unlock()
 	if wait := t.deleted.Add(removalPatience).Sub(now); wait > 0 {
-		w.queue.AddAfter(apply.Name(b), wait)
+		w.queue.AddAfter(binding.Name(b), wait)
 		return nil
 	}
 	c := removal(views)
@@ -125,7 +125,7 @@ func (w *writer) wait(b *workv1alpha2.ResourceBinding, views []view, now time.Ti
 }
 
 func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) error {
-	o := apply.Object(b)
+	o := binding.Object(b.DeepCopy())
 	if len(b.Status.Conditions) == 0 {
 		if err := w.hub.Patch(ctx, o, dropManagedFields); err != nil {
 			return fmt.Errorf("drop managedFields of the binding: %w", err)
@@ -155,7 +155,7 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 func (w *writer) writeTemplate(ctx context.Context, b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) error {
 	gvk := schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
 	o, state := w.templates.Get(gvk, b.Namespace, b.Spec.Resource.Name)
-	if state != template.Found || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
+	if state != presence.Present || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
 		return nil
 	}
 	placed := make(map[string]bool, len(b.Spec.Clusters))
@@ -226,7 +226,7 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 			placed[c.Name] = true
 		}
 	}
-	clusters := apply.Clusters(b)
+	clusters := binding.Clusters(b)
 	found := make(map[string]*mirror.Object, len(objects))
 	for i := range objects {
 		clusters.Insert(objects[i].Cluster)
@@ -245,8 +245,8 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 			v.result = &r
 		}
 		if joined {
-			if api, served := m.APIs().Kind(gvk); served != member.Unknown {
-				v.listed = served == member.Disabled || w.mirror.Synced(cluster, api.GroupVersionResource().GroupResource())
+			if api, served := m.APIs().Kind(gvk); served != presence.Unknown {
+				v.listed = served == presence.Absent || w.mirror.Synced(cluster, api.GroupVersionResource().GroupResource())
 			}
 		}
 		views = append(views, v)

@@ -23,16 +23,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-)
 
-// State says what is known of a template.
-type State int
-
-// The values of State. Unknown is not Absent: nothing may be deleted because of it.
-const (
-	Unknown State = iota // not listed yet, or the hub does not serve the kind
-	Absent               // the hub has no such object
-	Found                // the hub has it
+	"orrery.dev/orrery/internal/presence"
 )
 
 // Event says that a template appeared, changed or went away. An Event without a name
@@ -134,19 +126,19 @@ func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
 }
 
 // Get returns a template, which is read-only.
-func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, State) {
+func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if store == nil {
-		return nil, Unknown
+		return nil, presence.Unknown
 	}
 	item, ok, err := store.GetByKey(cache.NewObjectName(namespace, name).String())
 	if o, is := item.(*unstructured.Unstructured); ok && is && err == nil {
-		return o, Found
+		return o, presence.Present
 	}
 	if !listed {
-		return nil, Unknown
+		return nil, presence.Unknown
 	}
-	return nil, Absent
+	return nil, presence.Absent
 }
 
 // Listed says whether all templates of a kind are known.
@@ -157,15 +149,15 @@ func (c *Cache) Listed(gvk schema.GroupVersionKind) bool {
 
 // List returns the templates of a kind in every namespace, in no order. They are
 // read-only. Absent: there are none.
-func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, State) {
+func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, presence.Presence) {
 	return c.ListIn(gvk, corev1.NamespaceAll)
 }
 
 // ListIn is List for one namespace; the empty string is every namespace.
-func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstructured.Unstructured, State) {
+func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if !listed {
-		return nil, Unknown
+		return nil, presence.Unknown
 	}
 	items := []any{}
 	if namespace == corev1.NamespaceAll {
@@ -180,9 +172,9 @@ func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstru
 		}
 	}
 	if len(objects) == 0 {
-		return nil, Absent
+		return nil, presence.Absent
 	}
-	return objects, Found
+	return objects, presence.Present
 }
 
 // Subscribe calls f after every change. f must not block.

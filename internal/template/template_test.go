@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -92,7 +93,7 @@ func newCache(t *testing.T, before func(*Cache)) (*Cache, client.Client, *events
 	return c, direct, heard
 }
 
-func is(c *Cache, gvk schema.GroupVersionKind, namespace, name string, want State) func() error {
+func is(c *Cache, gvk schema.GroupVersionKind, namespace, name string, want presence.Presence) func() error {
 	return func() error {
 		if _, got := c.Get(gvk, namespace, name); got != want {
 			return fmt.Errorf("%s %s is %d, want %d", gvk.Kind, name, got, want)
@@ -109,15 +110,15 @@ func TestCache(t *testing.T) {
 		if err := c.Watch(configMaps); err != nil {
 			t.Fatal(err)
 		}
-		if _, state := c.Get(configMaps, namespace, "a"); state != Unknown || c.Listed(configMaps) {
+		if _, state := c.Get(configMaps, namespace, "a"); state != presence.Unknown || c.Listed(configMaps) {
 			t.Error("something is known before the cache runs")
 		}
-		if _, state := c.List(configMaps); state != Unknown {
+		if _, state := c.List(configMaps); state != presence.Unknown {
 			t.Error("something is listed before the cache runs")
 		}
 	})
-	eventually(t, "first list", is(c, configMaps, namespace, "a", Absent))
-	if _, state := c.Get(secrets, namespace, "a"); state != Unknown {
+	eventually(t, "first list", is(c, configMaps, namespace, "a", presence.Absent))
+	if _, state := c.Get(secrets, namespace, "a"); state != presence.Unknown {
 		t.Error("something is known of a kind that is not watched")
 	}
 
@@ -130,7 +131,7 @@ func TestCache(t *testing.T) {
 	if err := direct.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "creation", is(c, configMaps, namespace, "a", Found))
+	eventually(t, "creation", is(c, configMaps, namespace, "a", presence.Present))
 	got, _ := c.Get(configMaps, namespace, "a")
 	if annotations := got.GetAnnotations(); len(got.GetManagedFields()) > 0 || len(annotations) != 1 || annotations["kept"] != "yes" {
 		t.Errorf("metadata is %v", got.Object["metadata"])
@@ -139,16 +140,16 @@ func TestCache(t *testing.T) {
 		t.Errorf("data is %v", got.Object["data"])
 	}
 	list, state := c.ListIn(configMaps, namespace)
-	if state != Found || !slices.ContainsFunc(list, func(o *unstructured.Unstructured) bool { return o.GetName() == "a" }) {
+	if state != presence.Present || !slices.ContainsFunc(list, func(o *unstructured.Unstructured) bool { return o.GetName() == "a" }) {
 		t.Errorf("list of the namespace is %d objects, state %d", len(list), state)
 	}
-	if _, state := c.ListIn(configMaps, "nowhere"); state != Absent {
+	if _, state := c.ListIn(configMaps, "nowhere"); state != presence.Absent {
 		t.Errorf("list of an empty namespace is %d", state)
 	}
 	if err := direct.Delete(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "deletion", is(c, configMaps, namespace, "a", Absent))
+	eventually(t, "deletion", is(c, configMaps, namespace, "a", presence.Absent))
 
 	eventually(t, "events", func() error {
 		kind, object := Event{GVK: configMaps}, Event{GVK: configMaps, Namespace: namespace, Name: "a"}
@@ -200,7 +201,7 @@ func TestKindComesAndGoes(t *testing.T) {
 	for range 2 {
 		definition := crd()
 		eventually(t, "CRD", func() error { return direct.Create(t.Context(), definition) })
-		eventually(t, "first list", is(c, gadgets, namespace, "g", Absent))
+		eventually(t, "first list", is(c, gadgets, namespace, "g", presence.Absent))
 		if err := c.Watch(gadgets); err != nil {
 			t.Error(err)
 		}
@@ -209,10 +210,10 @@ func TestKindComesAndGoes(t *testing.T) {
 		gadget.SetNamespace(namespace)
 		gadget.SetName("g")
 		eventually(t, "gadget", func() error { return direct.Create(t.Context(), gadget) })
-		eventually(t, "gadget", is(c, gadgets, namespace, "g", Found))
+		eventually(t, "gadget", is(c, gadgets, namespace, "g", presence.Present))
 		if err := direct.Delete(t.Context(), definition); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "end of the kind", is(c, gadgets, namespace, "g", Unknown))
+		eventually(t, "end of the kind", is(c, gadgets, namespace, "g", presence.Unknown))
 	}
 }

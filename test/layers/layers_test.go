@@ -23,7 +23,7 @@ var order = []string{
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
 	"internal/placement", "internal/apply", "internal/status",
 	"internal/website",
-	"internal/fleet/answer", "internal/search", "internal/proxy", "internal/fleet",
+	"internal/answer", "internal/search", "internal/proxy", "internal/fleet",
 	"internal/server",
 	"internal/demo",
 	"internal/cli", "cmd", "test",

@@ -73,19 +73,35 @@ type BindingSpec struct {
 	// resource is the template.
 	// +required
 	Resource ObjectReference `json:"resource"`
-	// policyRef is the policy that claimed the template, at the generation that the
-	// placement follows.
+	// policyRef is the policy that claimed the template.
 	// +required
 	PolicyRef PolicyReference `json:"policyRef"`
+	// placementHash identifies what the policy says about where: while it stays, an edit of the
+	// policy moves nothing.
+	// +kubebuilder:validation:MaxLength=16
+	// +optional
+	PlacementHash string `json:"placementHash,omitempty"`
 	// replicas that the template asks for; unset for kinds without replicas.
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
+	// replicaSchedulingType says whether the clusters' replicas are shares of the template's
+	// (Divided) or each as many as the template's (Duplicated); unset for kinds without replicas.
+	// +kubebuilder:validation:Enum=Divided;Duplicated
+	// +optional
+	ReplicaSchedulingType policyv1alpha1.ReplicaSchedulingType `json:"replicaSchedulingType,omitempty"`
 	// clusters that the template is placed in.
 	// +kubebuilder:validation:MaxItems=5000
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Clusters []TargetCluster `json:"clusters,omitempty"`
+	// gracefulEvictionTasks are what moves out of clusters: it stays there until as much is
+	// available where clusters wants it. What a user scaled down or deleted is no move.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=map
+	// +listMapKey=fromCluster
+	// +optional
+	GracefulEvictionTasks []GracefulEvictionTask `json:"gracefulEvictionTasks,omitempty"`
 	// conflictResolution as the policy says; unset: Abort.
 	// +optional
 	ConflictResolution policyv1alpha1.ConflictResolution `json:"conflictResolution,omitempty"`
@@ -114,6 +130,10 @@ type ObjectReference struct {
 	// uid of the template; a template of the same name with another uid is another object.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
+	// generation of the template that the placement is about; unset for kinds without. A
+	// template that is ahead of it waits for its placement.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
 }
 
 // PolicyReference names the policy that claimed a template.
@@ -126,9 +146,6 @@ type PolicyReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
-	// generation of the policy that the placement follows.
-	// +optional
-	Generation int64 `json:"generation,omitempty"`
 }
 
 // TargetCluster is a cluster that the template is placed in.
@@ -144,12 +161,44 @@ type TargetCluster struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 
+// GracefulEvictionTask is what moves out of one cluster.
+type GracefulEvictionTask struct {
+	// fromCluster is the cluster that it moves out of.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +required
+	FromCluster string `json:"fromCluster"`
+	// replicas that move; unset: the whole object, of a kind without replicas.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+}
+
+// ClusterCounts sums up the clusters of a placement.
+type ClusterCounts struct {
+	// total is how many clusters the placement names.
+	Total int32 `json:"total"`
+	// applied is how many of them have the manifest as rendered now.
+	// +optional
+	Applied int32 `json:"applied,omitempty"`
+	// healthy is how many of them have a healthy object.
+	// +optional
+	Healthy int32 `json:"healthy,omitempty"`
+	// unhealthy is how many of them have an object that is not healthy.
+	// +optional
+	Unhealthy int32 `json:"unhealthy,omitempty"`
+}
+
 // BindingStatus is what became of a placement.
 type BindingStatus struct {
 	// schedulerObservedGeneration is the generation of the spec that Scheduled speaks of.
 	// +optional
 	SchedulerObservedGeneration int64 `json:"schedulerObservedGeneration,omitempty"`
-	// aggregatedStatus says how the template fares in each cluster.
+	// counts sums up all clusters, those among them that aggregatedStatus leaves out.
+	// +optional
+	Counts *ClusterCounts `json:"counts,omitempty"`
+	// aggregatedStatus says how the template fares in each of the first 100 clusters: those
+	// that are not applied or not healthy come first, then by name.
 	// +kubebuilder:validation:MaxItems=5000
 	// +listType=map
 	// +listMapKey=clusterName
@@ -252,11 +301,26 @@ const (
 	BindingLabel = "work.orrery.dev/binding"
 	// DigestAnnotation holds the digest of the manifest as rendered.
 	DigestAnnotation = "work.orrery.dev/digest"
+	// SourceAnnotation says of which version of its template, for which Cluster and at which
+	// resourceVersion of the hub a copy was rendered, authenticated by the hub's key.
+	SourceAnnotation = "work.orrery.dev/source"
+	// OriginAnnotation is on what was in the member before this hub: it is left, not deleted,
+	// when its template goes. Its value is OriginAdopted or OriginTakenOver.
+	OriginAnnotation = "work.orrery.dev/origin"
+	// OrphanAnnotation is what orphaning leaves: HUB-ID/TEMPLATE-UID. An object that carries it
+	// is this hub's again at the next join.
+	OrphanAnnotation = "work.orrery.dev/orphan"
 	// NamespaceLabel marks a namespace in a member that was created for placed objects;
 	// its value is the hub's id, the UID of its kube-system namespace.
 	NamespaceLabel = "work.orrery.dev/created-by"
 	// FieldManager owns the fields of placed objects.
 	FieldManager = "orrery"
+)
+
+// Values of OriginAnnotation.
+const (
+	OriginAdopted   = "Adopted"   // it was equal to what was to be placed
+	OriginTakenOver = "TakenOver" // it was overwritten, as conflictResolution allowed
 )
 
 // Finalizer keeps a binding until its objects are gone from every cluster, or orphaned.

@@ -1,4 +1,4 @@
-package fleet
+package fleetapi
 
 import (
 	"log"
@@ -17,7 +17,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 )
 
 var requests = promauto.NewHistogramVec(prometheus.HistogramOpts{

@@ -1,4 +1,4 @@
-// Package fleet is the aggregated API server of the group fleet.orrery.dev. The hub's
+// Package fleetapi is the aggregated API server of the group fleet.orrery.dev. The hub's
 // kube-apiserver passes on what is asked below /apis/fleet.orrery.dev/v1alpha1:
 //
 //	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
@@ -32,7 +32,7 @@
 // its own: to search, the caller must be allowed to list the type itself in the namespace
 // asked for, or everywhere; to use a proxy, the verb on clusters/proxy of that name. In
 // the member, its own RBAC decides, for the proxy impersonates the caller.
-package fleet
+package fleetapi
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package fleet
+package fleetapi
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 
-	"orrery.dev/orrery/internal/fleet/answer"
+	"orrery.dev/orrery/internal/answer"
 )
 
 // authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver

@@ -1,0 +1,96 @@
+// Package binding is the one view of the hub's bindings: both scopes as one type, found by
+// name, UID, cluster and template. It decides nothing; placement writes bindings' specs,
+// status writes their statuses, and apply reads them.
+package binding
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Template names a template. The version is not part of it: an object is the same in all of
+// them. Cluster-scoped templates have no namespace.
+type Template struct {
+	schema.GroupKind
+
+	Namespace, Name string
+}
+
+// String is Kind namespace/name, as messages have it.
+func (t Template) String() string {
+	if t.Namespace == "" {
+		return t.Kind + " " + t.Name
+	}
+	return t.Kind + " " + t.Namespace + "/" + t.Name
+}
+
+// TemplateOf names the template of a binding.
+func TemplateOf(b *workv1alpha2.ResourceBinding) Template {
+	return Template{GroupKind: Kind(b).GroupKind(), Namespace: b.Namespace, Name: b.Spec.Resource.Name}
+}
+
+// Kind is the kind of a binding's template.
+func Kind(b *workv1alpha2.ResourceBinding) schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+}
+
+// Name is the name by which a binding is found; that of a ClusterResourceBinding has no
+// namespace.
+func Name(b *workv1alpha2.ResourceBinding) types.NamespacedName {
+	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+}
+
+// Object is a binding as the kind that it is on the hub. It shares b's memory.
+func Object(b *workv1alpha2.ResourceBinding) client.Object {
+	if b.Namespace == "" {
+		return (*workv1alpha2.ClusterResourceBinding)(b)
+	}
+	return b
+}
+
+// Of is an object of the hub as a binding; nil for any other object.
+func Of(o any) *workv1alpha2.ResourceBinding {
+	if b, ok := o.(interface {
+		Binding() *workv1alpha2.ResourceBinding
+	}); ok {
+		return b.Binding()
+	}
+	return nil
+}
+
+// Clusters are the clusters that a binding names: those that it is placed in, those that it
+// moves out of, and those that its status still speaks of because they may hold something
+// of it.
+func Clusters(b *workv1alpha2.ResourceBinding) sets.Set[string] {
+	clusters := make(sets.Set[string], len(b.Spec.Clusters))
+	for _, c := range b.Spec.Clusters {
+		clusters.Insert(c.Name)
+	}
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		clusters.Insert(t.FromCluster)
+	}
+	for _, s := range b.Status.AggregatedStatus {
+		clusters.Insert(s.ClusterName)
+	}
+	return clusters
+}
+
+// Target is what a binding wants of a cluster; false when it wants nothing there.
+func Target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.TargetCluster, bool) {
+	for _, c := range b.Spec.Clusters {
+		if c.Name == cluster {
+			return c, true
+		}
+	}
+	return workv1alpha2.TargetCluster{}, false
+}
+
+// Divided is true when the clusters' replicas are shares of the template's.
+func Divided(b *workv1alpha2.ResourceBinding) bool {
+	return b.Spec.ReplicaSchedulingType == policyv1alpha1.Divided
+}

@@ -1,0 +1,234 @@
+package binding
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Cache holds the hub's bindings of both kinds. What it returns is shared: do not change it.
+type Cache struct {
+	synced []toolscache.InformerSynced
+
+	mu          sync.RWMutex
+	bindings    map[types.NamespacedName]*workv1alpha2.ResourceBinding
+	names       map[types.UID]types.NamespacedName
+	clusters    map[string]sets.Set[types.NamespacedName]
+	templates   map[Template]sets.Set[types.NamespacedName]
+	subscribers []func(before, after *workv1alpha2.ResourceBinding)
+}
+
+// NewCache returns a cache that follows the informers once they run.
+func NewCache(ctx context.Context, informers cache.Informers) (*Cache, error) {
+	c := newCache()
+	for _, kind := range []client.Object{&workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{}} {
+		synced, err := Watch(ctx, informers, kind, Of, c.changed)
+		if err != nil {
+			return nil, err
+		}
+		c.synced = append(c.synced, synced)
+	}
+	return c, nil
+}
+
+func newCache() *Cache {
+	return &Cache{
+		bindings:  map[types.NamespacedName]*workv1alpha2.ResourceBinding{},
+		names:     map[types.UID]types.NamespacedName{},
+		clusters:  map[string]sets.Set[types.NamespacedName]{},
+		templates: map[Template]sets.Set[types.NamespacedName]{},
+	}
+}
+
+// Synced is true once every binding that the hub had at the start is known, and the subscribers
+// were told of it.
+func (c *Cache) Synced() bool {
+	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
+}
+
+// Get returns the binding of that name.
+func (c *Cache) Get(name types.NamespacedName) (*workv1alpha2.ResourceBinding, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	b, ok := c.bindings[name]
+	return b, ok
+}
+
+// ByUID returns the binding with that UID.
+func (c *Cache) ByUID(uid types.UID) (*workv1alpha2.ResourceBinding, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	b, ok := c.bindings[c.names[uid]]
+	return b, ok
+}
+
+// In returns the names of the bindings that name a cluster; see Clusters.
+func (c *Cache) In(cluster string) []types.NamespacedName {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.clusters[cluster].UnsortedList()
+}
+
+// Of returns the binding of a template, nil when there is none, and those that somebody made
+// beside it: the first is the one with the name that placement gives, or else the oldest.
+func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var all []*workv1alpha2.ResourceBinding
+	for name := range c.templates[t] {
+		all = append(all, c.bindings[name])
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	misnamed := func(b *workv1alpha2.ResourceBinding) int {
+		if b.Name == NameFor(t) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b *workv1alpha2.ResourceBinding) int {
+		return cmp.Or(
+			cmp.Compare(misnamed(a), misnamed(b)),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Name, b.Name),
+		)
+	})
+	return all[0], all[1:]
+}
+
+// All returns every binding, in no order.
+func (c *Cache) All() []*workv1alpha2.ResourceBinding {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.bindings))
+}
+
+// Templates returns the templates that have bindings, in no order.
+func (c *Cache) Templates() []Template {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Keys(c.templates))
+}
+
+// Kinds returns the kinds of the templates that have bindings, each once, in no order.
+func (c *Cache) Kinds() []schema.GroupVersionKind {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	kinds := sets.New[schema.GroupVersionKind]()
+	for _, b := range c.bindings {
+		kinds.Insert(Kind(b))
+	}
+	return kinds.UnsortedList()
+}
+
+// FreeName is the name for a new binding of a template: NameFor, unless the binding of another
+// template has it.
+func (c *Cache) FreeName(t Template) string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	name := NameFor(t)
+	if other, taken := c.bindings[types.NamespacedName{Namespace: t.Namespace, Name: name}]; taken && TemplateOf(other) != t {
+		return hashed(name, t)
+	}
+	return name
+}
+
+// Subscribe calls f after each change: before is nil for a new binding, after for one that is
+// gone. A binding that was deleted and created again is told as gone, then as new. f must not block.
+func (c *Cache) Subscribe(f func(before, after *workv1alpha2.ResourceBinding)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, f)
+}
+
+func (c *Cache) changed(before, after *workv1alpha2.ResourceBinding) {
+	if before != nil && after != nil && before.UID != after.UID {
+		c.changed(before, nil)
+		before = nil
+	}
+	c.mu.Lock()
+	if before != nil {
+		c.remove(before)
+	}
+	if after != nil {
+		c.insert(after)
+	}
+	subscribers := c.subscribers
+	c.mu.Unlock()
+	for _, f := range subscribers {
+		f(before, after)
+	}
+}
+
+func (c *Cache) insert(b *workv1alpha2.ResourceBinding) {
+	name := Name(b)
+	c.bindings[name] = b
+	c.names[b.UID] = name
+	index(c.templates, TemplateOf(b), name)
+	for cluster := range Clusters(b) {
+		index(c.clusters, cluster, name)
+	}
+}
+
+func (c *Cache) remove(b *workv1alpha2.ResourceBinding) {
+	name := Name(b)
+	delete(c.bindings, name)
+	delete(c.names, b.UID)
+	unindex(c.templates, TemplateOf(b), name)
+	for cluster := range Clusters(b) {
+		unindex(c.clusters, cluster, name)
+	}
+}
+
+func index[K comparable](m map[K]sets.Set[types.NamespacedName], key K, name types.NamespacedName) {
+	if m[key] == nil {
+		m[key] = sets.New[types.NamespacedName]()
+	}
+	m[key].Insert(name)
+}
+
+func unindex[K comparable](m map[K]sets.Set[types.NamespacedName], key K, name types.NamespacedName) {
+	if m[key].Delete(name); m[key].Len() == 0 {
+		delete(m, key)
+	}
+}
+
+// Watch calls f with what an object of a kind was (nil: it is new) and is (nil: gone), as
+// convert returns it: both scopes of a kind are worked on as one type. It does not wait for the
+// informer; synced is true once f was called for everything that there was at the start.
+func Watch[T any](
+	ctx context.Context, informers cache.Informers, kind client.Object, convert func(any) *T, f func(before, after *T),
+) (synced toolscache.InformerSynced, err error) {
+	informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f(nil, convert(o)) },
+		UpdateFunc: func(before, after any) { f(convert(before), convert(after)) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			f(convert(o), nil)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	return handlers.HasSynced, nil
+}
