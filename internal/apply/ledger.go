@@ -9,11 +9,19 @@ import (
 
 // Result is how the last attempt to bring a binding's object to a cluster ended.
 type Result struct {
+	// Applied is true when the cluster has the manifest as it is to be now.
 	Applied bool
 	Reason  string // a reason of ConditionFullyApplied
 	Message string // empty when Applied
-	// Generation of the binding that the result speaks of.
+
+	// What the result is about: the generation of the binding, the version of the template (see
+	// template.Version), and the digest of the manifest, empty when there is none.
 	Generation int64
+	Template   string
+	Digest     string
+	// Stale is true when something that the manifest depends on changed since: the result is
+	// about the past.
+	Stale bool
 }
 
 // entry is what is known of one binding in one cluster. It is kept in memory only: after

@@ -1,7 +1,7 @@
 // Package placement keeps one binding for every template that a policy claims. Claiming
 // and scheduling are one write: the binding's spec. The package writes nothing else but
 // the status of the policies; the binding's status is the status room's, which asks for
-// the Verdict.
+// the Outcome.
 package placement
 
 import (
@@ -49,12 +49,12 @@ type Options struct {
 	Mirror    *mirror.Mirror
 }
 
-// Verdict is the outcome of the last look at a binding's placement: what its condition
+// Outcome is the outcome of the last look at a binding's placement: what its condition
 // Scheduled shall say.
-type Verdict struct {
+type Outcome struct {
 	Status          metav1.ConditionStatus
 	Reason, Message string
-	// Generation of the binding that the verdict speaks of.
+	// Generation of the binding that the outcome speaks of.
 	Generation int64
 }
 
@@ -74,7 +74,7 @@ type Controller struct {
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
 	started     time.Time
-	verdicts    map[types.UID]Verdict
+	outcomes    map[types.UID]Outcome
 	subscribers []func(types.NamespacedName)
 
 	fleetChanged chan struct{}
@@ -90,7 +90,7 @@ func add(mgr ctrl.Manager, bindings *binding.Cache, templates *template.Cache, f
 	c := &Controller{
 		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: bindings,
 		reporter: newReporter(mgr.GetClient(), index, templates),
-		settling: 10 * time.Second, verdicts: map[types.UID]Verdict{}, fleetChanged: make(chan struct{}, 1),
+		settling: 10 * time.Second, outcomes: map[types.UID]Outcome{}, fleetChanged: make(chan struct{}, 1),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
@@ -244,7 +244,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		c.enqueue(binding.TemplateOf(old))
 		if b == nil || b.UID != old.UID {
 			c.mu.Lock()
-			delete(c.verdicts, old.UID)
+			delete(c.outcomes, old.UID)
 			c.mu.Unlock()
 		}
 	}
@@ -272,15 +272,15 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
-// Verdict returns the verdict on a binding; false when there is none yet.
-func (c *Controller) Verdict(binding types.UID) (Verdict, bool) {
+// Outcome returns the outcome on a binding; false when there is none yet.
+func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	v, ok := c.verdicts[binding]
+	v, ok := c.outcomes[binding]
 	return v, ok
 }
 
-// Subscribe calls f after every change of a verdict. f must not block. A binding without a
+// Subscribe calls f after every change of a outcome. f must not block. A binding without a
 // namespace is a ClusterResourceBinding.
 func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.mu.Lock()
@@ -288,12 +288,12 @@ func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.subscribers = append(c.subscribers, f)
 }
 
-// decided remembers a verdict and tells those concerned when it is news.
-func (c *Controller) decided(b *workv1alpha2.ResourceBinding, v Verdict) {
+// decided remembers a outcome and tells those concerned when it is news.
+func (c *Controller) decided(b *workv1alpha2.ResourceBinding, v Outcome) {
 	v.Generation = b.Generation
 	c.mu.Lock()
-	news := c.verdicts[b.UID] != v
-	c.verdicts[b.UID] = v
+	news := c.outcomes[b.UID] != v
+	c.outcomes[b.UID] = v
 	subscribers := c.subscribers
 	c.mu.Unlock()
 	if !news {

@@ -274,8 +274,8 @@ func TestScale(t *testing.T) {
 	if *b.Spec.Replicas != 100 {
 		t.Errorf("the binding asks for %d", *b.Spec.Replicas)
 	}
-	if v, _ := w.controller.Verdict(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "94") {
-		t.Errorf("verdict %+v", v)
+	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "94") {
+		t.Errorf("outcome %+v", v)
 	}
 	w.fleet.change(func() { w.fleet.room[w.clusters[1]] = 1000 })
 	w.waitPlaced("web-deployment", "a=3 b=97", scheduled)
@@ -293,7 +293,7 @@ func TestFleetChanges(t *testing.T) {
 	w.fleet.change(func() { w.fleet.unreachable[w.clusters[1]] = true })
 	w.create(deployment("api", 1, nil))
 	b := w.waitPlaced("api-deployment", "a=1", scheduled)
-	if v, _ := w.controller.Verdict(b.UID); !strings.Contains(v.Message, "1 of 2 clusters") || !strings.Contains(v.Message, w.clusters[1]) {
+	if v, _ := w.controller.Outcome(b.UID); !strings.Contains(v.Message, "1 of 2 clusters") || !strings.Contains(v.Message, w.clusters[1]) {
 		t.Errorf("message %q", v.Message)
 	}
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
@@ -354,8 +354,8 @@ func TestUnknownCluster(t *testing.T) {
 	w.create(p)
 	w.create(deployment("web", 1, nil))
 	b := w.waitPlaced("web-deployment", "", workv1alpha2.ReasonNoClusterFits)
-	if v, _ := w.controller.Verdict(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "nowhere: UnknownCluster") {
-		t.Errorf("verdict %+v", v)
+	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "nowhere: UnknownCluster") {
+		t.Errorf("outcome %+v", v)
 	}
 }
 
@@ -396,8 +396,8 @@ func TestTemplateRecreated(t *testing.T) {
 	if second.UID == first.UID || second.Spec.Resource.UID != again.UID {
 		t.Errorf("binding of %s, want %s", second.Spec.Resource.UID, again.UID)
 	}
-	if _, ok := w.controller.Verdict(first.UID); ok {
-		t.Error("the verdict on the first binding is remembered")
+	if _, ok := w.controller.Outcome(first.UID); ok {
+		t.Error("the outcome on the first binding is remembered")
 	}
 }
 

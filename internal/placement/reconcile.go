@@ -66,7 +66,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
 	}
-	want, verdict, again, err := c.decide(ctx, k, o, claims, b)
+	want, outcome, again, err := c.decide(ctx, k, o, claims, b)
 	if err != nil || want == nil {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
@@ -78,7 +78,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case err != nil:
 		return ctrl.Result{}, err
 	default:
-		c.decided(written, verdict)
+		c.decided(written, outcome)
 		return ctrl.Result{RequeueAfter: again}, nil
 	}
 }
@@ -108,11 +108,11 @@ func gone(o *unstructured.Unstructured) bool {
 	return !o.GetDeletionTimestamp().IsZero() && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
 }
 
-// decide returns what the binding's spec shall be and the verdict on it; nil when it is too
+// decide returns what the binding's spec shall be and the outcome on it; nil when it is too
 // early to say. again is when to look again without an event, 0 for never.
 func (c *Controller) decide(
 	ctx context.Context, k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
-) (want *workv1alpha2.BindingSpec, verdict Verdict, again time.Duration, err error) {
+) (want *workv1alpha2.BindingSpec, outcome Outcome, again time.Duration, err error) {
 	if len(claims) > 0 {
 		// The version that the policy names is the one that its author means.
 		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
@@ -133,7 +133,7 @@ func (c *Controller) decide(
 	if len(claims) == 0 {
 		clusters, _, err := c.clusters(ctx, o.GroupVersionKind(), nil, false)
 		if err != nil {
-			return nil, Verdict{}, 0, fmt.Errorf("place %s: %w", k, err)
+			return nil, Outcome{}, 0, fmt.Errorf("place %s: %w", k, err)
 		}
 		want.PolicyRef, want.PlacementHash = b.Spec.PolicyRef, b.Spec.PlacementHash
 		if replicas != nil && b.Spec.ReplicaSchedulingType != "" {
@@ -142,7 +142,7 @@ func (c *Controller) decide(
 		want.ConflictResolution = b.Spec.ConflictResolution
 		want.PreserveResourcesOnDeletion = b.Spec.PreserveResourcesOnDeletion
 		want.Clusters = scheduler.Keep(clusters, o.GetUID(), b.Spec.Clusters, b.Spec.Replicas, replicas)
-		return want, Verdict{
+		return want, Outcome{
 			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyGone,
 			Message: fmt.Sprintf("no policy claims %s any more; its placement by %s %s stays", k, want.PolicyRef.Kind, want.PolicyRef.Name),
 		}, 0, nil
@@ -163,10 +163,10 @@ func (c *Controller) decide(
 	dynamic := divided && strategy.WeightPreference != nil && strategy.WeightPreference.DynamicWeight != ""
 	clusters, settling, err := c.clusters(ctx, o.GroupVersionKind(), request, dynamic)
 	if err != nil {
-		return nil, Verdict{}, 0, fmt.Errorf("place %s: %w", k, err)
+		return nil, Outcome{}, 0, fmt.Errorf("place %s: %w", k, err)
 	}
 	if b == nil && divided && settling && c.young() {
-		return nil, Verdict{}, settlingLook, nil
+		return nil, Outcome{}, settlingLook, nil
 	}
 	r := scheduler.Request{UID: o.GetUID(), Placement: p.Spec.Placement, Replicas: replicas}
 	if b != nil {
@@ -174,14 +174,14 @@ func (c *Controller) decide(
 	}
 	result := scheduler.Schedule(clusters, r)
 	want.Clusters = result.Clusters
-	verdict = Verdict{Status: metav1.ConditionTrue, Reason: result.Reason, Message: result.Message}
+	outcome = Outcome{Status: metav1.ConditionTrue, Reason: result.Reason, Message: result.Message}
 	if result.Reason != workv1alpha2.ReasonScheduled {
-		verdict.Status = metav1.ConditionFalse
+		outcome.Status = metav1.ConditionFalse
 	}
 	if result.Reason == workv1alpha2.ReasonInsufficient {
 		again = capacityLook
 	}
-	return want, verdict, again, nil
+	return want, outcome, again, nil
 }
 
 // hash identifies a placement.

@@ -324,7 +324,7 @@ func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
 	return strings.Join(all, " ")
 }
 
-// waitPlaced waits until a binding places its template as it shall, and for the verdict on it.
+// waitPlaced waits until a binding places its template as it shall, and for the outcome on it.
 func (w *world) waitPlaced(name, want, reason string) *workv1alpha2.ResourceBinding {
 	w.t.Helper()
 	var b *workv1alpha2.ResourceBinding
@@ -332,9 +332,9 @@ func (w *world) waitPlaced(name, want, reason string) *workv1alpha2.ResourceBind
 		if b = w.binding(name); w.placed(b) != want {
 			return fmt.Errorf("placed %q, want %q", w.placed(b), want)
 		}
-		v, ok := w.controller.Verdict(b.UID)
+		v, ok := w.controller.Outcome(b.UID)
 		if !ok || v.Reason != reason || v.Generation != b.Generation {
-			return fmt.Errorf("verdict %+v, want reason %s of generation %d", v, reason, b.Generation)
+			return fmt.Errorf("outcome %+v, want reason %s of generation %d", v, reason, b.Generation)
 		}
 		return nil
 	})

@@ -45,7 +45,7 @@ type view struct {
 }
 
 // compute returns the status that a binding shall have. What is not known stays.
-func compute(b *workv1alpha2.ResourceBinding, verdict *placement.Verdict, views []view, now time.Time) (workv1alpha2.BindingStatus, error) {
+func compute(b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, views []view, now time.Time) (workv1alpha2.BindingStatus, error) {
 	status := *b.Status.DeepCopy()
 	written := make(map[string]workv1alpha2.AggregatedStatusItem, len(status.AggregatedStatus))
 	for _, i := range status.AggregatedStatus {
@@ -69,11 +69,11 @@ func compute(b *workv1alpha2.ResourceBinding, verdict *placement.Verdict, views 
 
 	views = slices.DeleteFunc(slices.Clone(views), func(v view) bool { return !v.placed })
 	slices.SortFunc(views, func(a, b view) int { return strings.Compare(a.cluster, b.cluster) })
-	if verdict != nil {
-		status.SchedulerObservedGeneration = verdict.Generation
+	if outcome != nil {
+		status.SchedulerObservedGeneration = outcome.Generation
 		set(&status, metav1.Condition{
-			Type: workv1alpha2.ConditionScheduled, Status: verdict.Status, Reason: verdict.Reason,
-			Message: cut(verdict.Message, maxConditionMessage), ObservedGeneration: verdict.Generation,
+			Type: workv1alpha2.ConditionScheduled, Status: outcome.Status, Reason: outcome.Reason,
+			Message: cut(outcome.Message, maxConditionMessage), ObservedGeneration: outcome.Generation,
 		}, now)
 	}
 	for _, c := range []*metav1.Condition{fullyApplied(b, views), healthy(items, views)} {

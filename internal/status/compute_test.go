@@ -55,7 +55,7 @@ func TestCompute(t *testing.T) {
 		return view{cluster: cluster, placed: true, contact: answers, result: applied, listed: true, object: object(workv1alpha2.ResourceHealthy)}
 	}
 	change := func(v view, f func(*view)) view { f(&v); return v }
-	verdict := &placement.Verdict{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: generation}
+	outcome := &placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: generation}
 	healthyItem := itemSummary{Applied: true, Health: workv1alpha2.ResourceHealthy, Status: `{"replicas":1}`}
 
 	stored := workv1alpha2.BindingStatus{
@@ -77,12 +77,12 @@ func TestCompute(t *testing.T) {
 
 	cases := map[string]struct {
 		stored  workv1alpha2.BindingStatus
-		verdict *placement.Verdict
+		outcome *placement.Outcome
 		views   []view
 		want    summary
 	}{
 		"EverythingIsWell": {
-			verdict: verdict, views: []view{good("b"), good("a")},
+			outcome: outcome, views: []view{good("b"), good("a")},
 			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": healthyItem}, Conditions: fine},
 		},
 		"NothingIsKnownAfterARestart": {
@@ -90,35 +90,35 @@ func TestCompute(t *testing.T) {
 			want: summarise(stored),
 		},
 		"OneClusterHasAnsweredAfterARestart": {
-			stored: stored, verdict: verdict, views: []view{good("a"), {cluster: "b", placed: true}},
+			stored: stored, outcome: outcome, views: []view{good("a"), {cluster: "b", placed: true}},
 			want: summarise(stored),
 		},
 		"ARefusalAfterARestartWaitsForTheOtherCluster": {
-			stored: stored, verdict: verdict,
+			stored: stored, outcome: outcome,
 			views: []view{change(good("a"), func(v *view) { v.result = result(workv1alpha2.ReasonRejected) }), {cluster: "b", placed: true}},
 			want: summary{Items: map[string]itemSummary{
 				"a": {Health: workv1alpha2.ResourceHealthy, Status: `{"replicas":1}`}, "b": healthyItem,
 			}, Conditions: fine},
 		},
 		"AClusterHasNotAnsweredYet": {
-			verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) { v.result, v.object = nil, nil })},
+			outcome: outcome, views: []view{good("a"), change(good("b"), func(v *view) { v.result, v.object = nil, nil })},
 			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": {}}, Conditions: conditions("False/Applying", "False/Progressing")},
 		},
 		"AnAnswerToAnEarlierSpecCountsAsNone": {
-			verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) {
+			outcome: outcome, views: []view{good("a"), change(good("b"), func(v *view) {
 				v.result = &apply.Result{Applied: true, Generation: generation - 1}
 			})},
 			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": healthyItem}, Conditions: conditions("False/Applying", "True/Healthy")},
 		},
 		"ConflictIsToldBeforeRejection": {
-			verdict: verdict, views: []view{
+			outcome: outcome, views: []view{
 				change(good("a"), func(v *view) { v.result, v.object = result(workv1alpha2.ReasonRejected), nil }),
 				change(good("b"), func(v *view) { v.result, v.object = result(workv1alpha2.ReasonConflict), nil }),
 			},
 			want: summary{Items: map[string]itemSummary{"a": {}, "b": {}}, Conditions: conditions("False/Conflict", "False/Progressing")},
 		},
 		"UnhealthyIsToldBeforeProgressing": {
-			verdict: verdict, views: []view{
+			outcome: outcome, views: []view{
 				change(good("a"), func(v *view) { v.object = object(workv1alpha2.ResourceUnknown) }),
 				change(good("b"), func(v *view) { v.object = object(workv1alpha2.ResourceUnhealthy) }),
 			},
@@ -128,7 +128,7 @@ func TestCompute(t *testing.T) {
 			}, Conditions: conditions("True/FullyApplied", "False/Unhealthy")},
 		},
 		"ALostClusterKeepsItsLastStatus": {
-			stored: stored, verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) {
+			stored: stored, outcome: outcome, views: []view{good("a"), change(good("b"), func(v *view) {
 				v.contact, v.listed, v.object = lost, false, nil
 			})},
 			want: summary{Items: map[string]itemSummary{
@@ -137,18 +137,18 @@ func TestCompute(t *testing.T) {
 			}, Conditions: conditions("True/FullyApplied", "Unknown/ClusterUnreachable")},
 		},
 		"ALostClusterThatWasNotAskedYet": {
-			verdict: verdict, views: []view{good("a"), {cluster: "b", placed: true, contact: lost}},
+			outcome: outcome, views: []view{good("a"), {cluster: "b", placed: true, contact: lost}},
 			want: summary{
 				Items:      map[string]itemSummary{"a": healthyItem, "b": {Health: workv1alpha2.ResourceUnknown}},
 				Conditions: conditions("False/ClusterUnreachable", "Unknown/ClusterUnreachable"),
 			},
 		},
 		"AnObjectThatIsGoneHasNoStatus": {
-			stored: stored, verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) { v.object = nil })},
+			stored: stored, outcome: outcome, views: []view{good("a"), change(good("b"), func(v *view) { v.object = nil })},
 			want: summary{Items: map[string]itemSummary{"a": healthyItem, "b": {Applied: true}}, Conditions: conditions("True/FullyApplied", "False/Progressing")},
 		},
 		"AClusterThatIsNotNamedIsKeptButDoesNotCount": {
-			stored: stored, verdict: verdict, views: []view{good("a"), change(good("b"), func(v *view) {
+			stored: stored, outcome: outcome, views: []view{good("a"), change(good("b"), func(v *view) {
 				v.placed, v.result, v.object = false, nil, object(workv1alpha2.ResourceUnhealthy)
 			})},
 			want: summary{Items: map[string]itemSummary{
@@ -157,7 +157,7 @@ func TestCompute(t *testing.T) {
 			}, Conditions: fine},
 		},
 		"NoClusterFits": {
-			verdict: &placement.Verdict{Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonNoClusterFits, Generation: generation},
+			outcome: &placement.Outcome{Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonNoClusterFits, Generation: generation},
 			want: summary{Items: map[string]itemSummary{}, Conditions: map[string]string{
 				"Scheduled": "False/NoClusterFits", "FullyApplied": "False/NoClusterFits", "Healthy": "False/NoClusterFits",
 			}},
@@ -167,7 +167,7 @@ func TestCompute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := &workv1alpha2.ResourceBinding{Status: tc.stored}
 			b.Generation = generation
-			got, err := compute(b, tc.verdict, tc.views, time.Unix(1000, 0))
+			got, err := compute(b, tc.outcome, tc.views, time.Unix(1000, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +175,7 @@ func TestCompute(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 			b.Status = got
-			again, err := compute(b, tc.verdict, tc.views, time.Unix(2000, 0))
+			again, err := compute(b, tc.outcome, tc.views, time.Unix(2000, 0))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -59,7 +59,7 @@ const (
 
 // placer is the part of placement.Controller that is needed here.
 type placer interface {
-	Verdict(binding types.UID) (placement.Verdict, bool)
+	Outcome(binding types.UID) (placement.Outcome, bool)
 	Subscribe(f func(binding types.NamespacedName))
 }
 

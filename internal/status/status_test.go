@@ -52,8 +52,8 @@ func TestMain(m *testing.M) {
 // scheduled is a placer that finds every placement good.
 type scheduled struct{}
 
-func (scheduled) Verdict(types.UID) (placement.Verdict, bool) {
-	return placement.Verdict{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: 1}, true
+func (scheduled) Outcome(types.UID) (placement.Outcome, bool) {
+	return placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: 1}, true
 }
 
 func (scheduled) Subscribe(func(types.NamespacedName)) {}

@@ -59,11 +59,11 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) err
 	if !b.DeletionTimestamp.IsZero() {
 		return w.writeRemoval(ctx, b, views, now)
 	}
-	var verdict *placement.Verdict
-	if v, ok := w.placement.Verdict(b.UID); ok {
-		verdict = &v
+	var outcome *placement.Outcome
+	if v, ok := w.placement.Outcome(b.UID); ok {
+		outcome = &v
 	}
-	status, err := compute(b, verdict, views, now)
+	status, err := compute(b, outcome, views, now)
 	if err != nil {
 		return err
 	}

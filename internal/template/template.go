@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -175,6 +177,23 @@ func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstru
 		return nil, presence.Absent
 	}
 	return objects, presence.Present
+}
+
+// Version identifies what a template says: it changes with everything that is rendered from
+// it, and not with its status.
+func Version(o *unstructured.Unstructured) string {
+	content := o.GetResourceVersion()
+	if generation := o.GetGeneration(); generation != 0 {
+		content = strconv.FormatInt(generation, 10)
+	}
+	h := fnv.New64a()
+	for _, entries := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
+		for _, k := range slices.Sorted(maps.Keys(entries)) {
+			_, _ = fmt.Fprintf(h, "%q%q", k, entries[k]) // a hash takes everything
+		}
+		_, _ = h.Write([]byte{0})
+	}
+	return string(o.GetUID()) + "/" + content + "/" + strconv.FormatUint(h.Sum64(), 36)
 }
 
 // Subscribe calls f after every change. f must not block.
