@@ -1,0 +1,134 @@
+// Package mark reads and writes the marks on copies in members that say where they are from.
+// It is pure. docs/design/0003-spine.md says what each mark is for.
+package mark
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Source says what a copy was rendered from, and for which join of its cluster.
+type Source struct {
+	// Template is the UID of the template, and Generation its generation; 0 for kinds without.
+	Template   types.UID
+	Generation int64
+	// Epoch counts how often it was confirmed that the hub was restored from a backup.
+	Epoch int64
+	// Version is the hub's resourceVersion: the greater one of the template's and the binding's.
+	Version uint64
+	// Cluster is the UID of the Cluster object.
+	Cluster types.UID
+}
+
+// Newer is true when a copy was rendered from what this hub, at the version of other, does not
+// have yet: the hub was restored from a backup since.
+func (s Source) Newer(other Source) bool {
+	switch {
+	case s.Template != other.Template:
+		return false
+	case s.Epoch != other.Epoch:
+		return s.Epoch > other.Epoch
+	default:
+		return s.Generation > other.Generation || s.Version > other.Version
+	}
+}
+
+// Key is the hub's secret by which it knows its own marks. A member can replay marks that it
+// was given, but not make one.
+type Key []byte
+
+// KeySize is how many random bytes a Key has.
+const KeySize = 32
+
+var errForged = errors.New("the mark was not made by this hub")
+
+// macLength in characters of five bits: 100 bits.
+const macLength = 20
+
+// Sign is the value of work.orrery.dev/source: TEMPLATE-UID.GENERATION.EPOCH:VERSION.CLUSTER-UID.MAC.
+func (k Key) Sign(s Source) string {
+	text := fmt.Sprintf("%s.%d.%d:%d.%s", s.Template, s.Generation, s.Epoch, s.Version, s.Cluster)
+	return text + "." + k.mac(text)
+}
+
+func (k Key) mac(text string) string {
+	h := hmac.New(sha256.New, k)
+	_, _ = h.Write([]byte(text)) // a hash takes everything
+	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil)))[:macLength]
+}
+
+// Verify reads a mark that Sign made with the same key.
+func (k Key) Verify(value string) (Source, error) {
+	s, err := Parse(value)
+	if err != nil {
+		return Source{}, err
+	}
+	i := strings.LastIndexByte(value, '.')
+	if !hmac.Equal([]byte(value[i+1:]), []byte(k.mac(value[:i]))) {
+		return Source{}, errForged
+	}
+	return s, nil
+}
+
+// Parse reads a mark without asking who made it.
+func Parse(value string) (Source, error) {
+	malformed := func(what string) (Source, error) {
+		return Source{}, fmt.Errorf("read the source of a copy: %s in %q", what, value)
+	}
+	parts := strings.Split(value, ".")
+	if len(parts) != 5 {
+		return malformed(fmt.Sprintf("%d parts, not 5,", len(parts)))
+	}
+	generation, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil {
+		return malformed("no generation")
+	}
+	first, second, _ := strings.Cut(parts[2], ":")
+	epoch, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return malformed("no epoch")
+	}
+	version, err := strconv.ParseUint(second, 10, 64)
+	if err != nil {
+		return malformed("no resourceVersion")
+	}
+	return Source{
+		Template: types.UID(parts[0]), Generation: generation, Epoch: epoch, Version: version, Cluster: types.UID(parts[3]),
+	}, nil
+}
+
+// Orphan is what orphaning leaves on an object.
+type Orphan struct {
+	Hub      string    // the hub's id
+	Template types.UID // empty on a namespace that the hub made
+	Origin   string    // as work.orrery.dev/origin had it
+}
+
+// String is the value of work.orrery.dev/orphan: HUB-ID/TEMPLATE-UID, and /ORIGIN if there is one.
+func (o Orphan) String() string {
+	value := o.Hub + "/" + string(o.Template)
+	if o.Origin != "" {
+		value += "/" + o.Origin
+	}
+	return value
+}
+
+// ParseOrphan reads the value of work.orrery.dev/orphan; false when it is none.
+func ParseOrphan(value string) (Orphan, bool) {
+	parts := strings.Split(value, "/")
+	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" {
+		return Orphan{}, false
+	}
+	o := Orphan{Hub: parts[0], Template: types.UID(parts[1])}
+	if len(parts) == 3 {
+		o.Origin = parts[2]
+	}
+	return o, true
+}
