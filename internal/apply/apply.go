@@ -1,9 +1,11 @@
-// Package apply makes members hold what bindings say: it renders each template for each of
-// its clusters, applies what differs, and removes what no longer belongs there.
+// Package apply makes members hold what bindings say: it renders each template for each of its
+// clusters, applies what differs, and removes what no longer belongs there.
 //
-// Each cluster has a lane: a queue and workers of its own, so that a cluster that hangs
-// delays nobody else. What is to be done is found by comparing digests with the mirror;
-// a member is only called to be changed.
+// Deciding is pure: Plan says what is to be done for a binding in one cluster, and Release which
+// of the replicas that move have to stay for now. Each cluster has a queue of its own, whose
+// workers gather what Plan asks for, do what it says and remember how that ended; a cluster that
+// hangs delays nobody else. What is to be done is found by comparing digests with the mirror; a
+// member is only called to be changed, or when what is in it has to be known just then.
 package apply
 
 import (
@@ -18,16 +20,37 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 )
+
+// Decisions says what placement decided.
+type Decisions interface {
+	// Knows is true when the last decision of this process on a binding is of that generation and
+	// knew the Cluster of that name and UID.
+	Knows(binding types.UID, generation int64, cluster string, uid types.UID) bool
+	// Subscribe calls f after every decision that says something new. f must not block.
+	Subscribe(f func(binding types.NamespacedName))
+}
+
+// Records keeps results across restarts.
+type Records interface {
+	records.Recorder
+	records.Reader
+}
 
 // Options are what the applier works with.
 type Options struct {
@@ -35,7 +58,9 @@ type Options struct {
 	Registry  *member.Registry // the clusters
 	Mirror    *mirror.Mirror   // what they have
 	Templates *template.Cache  // what they should have
-	// HubID marks the namespaces in members that this hub created.
+	Decisions Decisions
+	Records   Records
+	// HubID marks the namespaces in members that this hub made.
 	HubID string
 }
 
@@ -66,103 +91,176 @@ type templates interface {
 	Subscribe(f func(template.Event))
 }
 
-// Applier brings placed objects to the members.
-type Applier struct {
-	hub       client.Client
-	hubID     string
+// rooms are what the applier works with, as far as it needs them.
+type rooms struct {
+	bindings  *binding.Cache
 	registry  registry
 	mirror    observer
 	templates templates
+	decisions Decisions
+	records   Records
+	hubID     string
+}
 
-	bindings   *binding.Cache
+// Applier brings placed objects to the members.
+type Applier struct {
+	rooms
+
+	hub      client.Client
+	reader   client.Reader // not cached
+	recorder events.EventRecorder
+	log      logr.Logger
+
 	overrides  *overrides
-	ledger     *ledger
-	finalizing *finalizing
-	// namespacesSynced is true once the hub's namespaces are known.
-	namespacesSynced toolscache.InformerSynced
+	results    *results
+	restore    *restore
+	finalizing *queue.Queue[types.NamespacedName]
+	synced     []toolscache.InformerSynced
 
 	mu      sync.RWMutex
-	ctx     context.Context //nolint:containedctx // the lifetime of the lanes; nil until Start
-	lanes   map[string]*lane
+	ctx     context.Context //nolint:containedctx // the lifetime of the queues; nil until Start
+	marks   mark.Key
+	queues  map[string]*clusterQueue
 	running sync.WaitGroup
 }
 
 // Add adds the applier to the manager.
 func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
-	return add(mgr, o.Bindings, o.Registry, o.Mirror, o.Templates, o.HubID)
+	return add(mgr, rooms{
+		bindings: o.Bindings, registry: o.Registry, mirror: o.Mirror, templates: o.Templates,
+		decisions: o.Decisions, records: o.Records, hubID: o.HubID,
+	})
 }
 
-func add(mgr ctrl.Manager, b *binding.Cache, r registry, m observer, t templates, hubID string) (*Applier, error) {
+func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	a := &Applier{
-		hub: mgr.GetClient(), hubID: hubID, bindings: b, registry: r, mirror: m, templates: t,
-		ledger: newLedger(), lanes: map[string]*lane{},
+		rooms: r, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
+		log: mgr.GetLogger().WithName("apply"), results: newResults(), queues: map[string]*clusterQueue{},
 	}
-	a.finalizing = newFinalizing(a)
+	a.finalizing = queue.New(finalizers, firstFinalize, lastFinalize, a.letGo)
+	a.restore = &restore{
+		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },
+		recorded: a.saySuspicion,
+	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
 	if a.overrides, err = newOverrides(ctx, mgr.GetCache()); err != nil {
 		return nil, err
 	}
-	a.bindings.Subscribe(a.bindingChanged)
-	a.overrides.subscribe(a.overrideChanged)
-	if err := a.watchHubNamespaces(ctx, mgr.GetCache()); err != nil {
+	namespaces, err := binding.Watch(ctx, mgr.GetCache(), hubNamespace(), func(o any) *metav1.PartialObjectMetadata {
+		n, _ := o.(*metav1.PartialObjectMetadata)
+		return n
+	}, a.namespaceChanged)
+	if err != nil {
+		return nil, fmt.Errorf("watch the hub's namespaces: %w", err)
+	}
+	restored, err := a.restore.watch(ctx, mgr.GetCache())
+	if err != nil {
 		return nil, err
 	}
-	r.Subscribe(a.memberChanged)
-	m.Subscribe(a.observed)
-	t.Subscribe(a.templateChanged)
+	a.synced = append(slices.Clone(a.overrides.synced), a.bindings.Synced, namespaces, restored)
+	a.bindings.Subscribe(a.bindingChanged)
+	a.overrides.subscribe(a.overrideChanged)
+	a.registry.Subscribe(a.memberChanged)
+	a.mirror.Subscribe(a.observed)
+	a.templates.Subscribe(a.templateChanged)
+	a.decisions.Subscribe(a.decided)
 	if err := mgr.Add(manager.RunnableFunc(a.start)); err != nil {
 		return nil, fmt.Errorf("add applier to the manager: %w", err)
 	}
 	return a, nil
 }
 
-// Result is how the last attempt for a binding and a cluster ended; false while nothing
-// is known.
+// saySuspicion tells every cluster's watchers that the hub seems to be restored.
+func (a *Applier) saySuspicion(reason string) {
+	for _, m := range a.registry.Members() {
+		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "HubRestored", "Apply", "%s (%s)", restoredMessage, reason)
+	}
+}
+
+// Result is how the last attempt for a binding and a cluster ended; false while nothing is known.
 func (a *Applier) Result(binding types.UID, cluster string) (Result, bool) {
-	e, ok := a.ledger.get(binding, cluster)
-	return e.result, ok && e.known
+	s, ok := a.results.get(binding, cluster)
+	return s.current(), ok && s.known
 }
 
 // Gone is true when a cluster that a binding does not name is known to hold nothing of it.
 func (a *Applier) Gone(binding types.UID, cluster string) bool {
-	e, _ := a.ledger.get(binding, cluster)
-	return e.gone
+	s, _ := a.results.get(binding, cluster)
+	return s.gone
 }
 
 // Subscribe calls f after a result of a binding changed. f must not block.
-func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.ledger.subscribe(f) }
+func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.results.subscribe(f) }
 
-// start opens a lane for every member once everything that a manifest depends on is
-// known, and returns when ctx has ended and the lanes are empty.
+// start opens a queue for every member once everything that a manifest depends on is known, and
+// returns when ctx has ended and the queues are empty.
 func (a *Applier) start(ctx context.Context) error {
-	synced := append(slices.Clone(a.overrides.synced), a.bindings.Synced, a.namespacesSynced)
-	if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
+	ctx = logr.NewContext(ctx, a.log)
+	if !toolscache.WaitForCacheSync(ctx.Done(), a.synced...) {
 		return nil // ctx has ended
 	}
+	marks, err := ensureKey(ctx, a.hub, a.reader)
+	if err != nil {
+		return fmt.Errorf("start the applier: %w", err)
+	}
+	a.load(ctx)
 	a.mu.Lock()
-	a.ctx = ctx
+	a.ctx, a.marks = ctx, marks
 	a.mu.Unlock()
 	for _, m := range a.registry.Members() {
-		a.open(m.Name()) //nolint:contextcheck // a lane lives as long as the applier, whose context it has
+		a.open(m.Name()) //nolint:contextcheck // a queue lives as long as the applier, whose context it has
 	}
-	a.finalizing.start(ctx, &a.running)
+	a.running.Go(func() { a.finalizing.Run(ctx) })
 	for _, b := range a.bindings.All() {
-		a.finalizing.look(b)
+		a.finalize(b)
 	}
 	<-ctx.Done()
 	a.mu.Lock()
-	lanes := a.lanes
-	a.lanes = map[string]*lane{}
+	queues := a.queues
+	a.queues = map[string]*clusterQueue{}
 	a.mu.Unlock()
-	for _, l := range lanes {
-		l.close()
+	for _, q := range queues {
+		q.items.Close()
 	}
 	a.running.Wait()
 	return nil
 }
 
-// open makes sure that a cluster has a lane, and has it look at everything in the cluster.
+// load takes in what an earlier process recorded. Without it drift that came meanwhile is not
+// found, and clusters that do not answer have no result.
+func (a *Applier) load(ctx context.Context) {
+	for r, err := range a.records.AllResults(ctx) {
+		if err != nil {
+			a.log.Error(err, "cannot read earlier results: they are unknown until each cluster was looked at")
+			return
+		}
+		a.results.load(r.Binding, r.Cluster, state{
+			cluster: r.ClusterUID,
+			acts:    Known{Digest: r.Digest, Fields: r.Fields, Applied: r.Digest != ""},
+		})
+	}
+}
+
+func (a *Applier) key() mark.Key {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.marks
+}
+
+func (a *Applier) context() context.Context {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.ctx
+}
+
+// knows is true of a binding that the hub has.
+func (a *Applier) knows(uid types.UID) bool {
+	_, ok := a.bindings.ByUID(uid)
+	return ok
+}
+
+// open makes sure that a cluster has a queue, and has everything in the cluster reconciled.
 func (a *Applier) open(cluster string) {
 	m, ok := a.registry.Member(cluster)
 	if !ok {
@@ -173,50 +271,41 @@ func (a *Applier) open(cluster string) {
 	if a.ctx == nil || a.ctx.Err() != nil {
 		return
 	}
-	if old, ok := a.lanes[cluster]; ok {
+	if old, ok := a.queues[cluster]; ok {
 		if old.member == m {
 			return
 		}
-		old.close()
+		old.items.Close()
 	}
-	l, err := newLane(a, m)
+	q, err := newClusterQueue(a, m)
 	if err != nil {
-		logr.FromContextOrDiscard(a.ctx).Error(err, "cannot apply to cluster", "cluster", cluster)
+		a.log.Error(err, "cannot apply to cluster", "cluster", cluster)
 		return
 	}
-	a.lanes[cluster] = l
+	a.queues[cluster] = q
 	ctx := a.ctx
 	a.running.Go(func() {
-		l.lookAtEverything()
-		l.run(ctx)
+		q.addAll()
+		q.run(ctx)
 	})
 }
 
-// lane returns a cluster's lane.
-func (a *Applier) lane(cluster string) (*lane, bool) {
+// queue returns a cluster's queue.
+func (a *Applier) queue(cluster string) (*clusterQueue, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	l, ok := a.lanes[cluster]
-	return l, ok
+	q, ok := a.queues[cluster]
+	return q, ok
 }
 
-func (a *Applier) everyLane(f func(*lane)) {
+func (a *Applier) everyQueue(f func(*clusterQueue)) {
 	a.mu.RLock()
-	lanes := make([]*lane, 0, len(a.lanes))
-	for _, l := range a.lanes {
-		lanes = append(lanes, l)
+	queues := make([]*clusterQueue, 0, len(a.queues))
+	for _, q := range a.queues {
+		queues = append(queues, q)
 	}
 	a.mu.RUnlock()
-	for _, l := range lanes {
-		f(l)
+	for _, q := range queues {
+		f(q)
 	}
-}
-
-var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-
-// hubNamespace is the kind by which the hub's namespaces are watched: their names are enough.
-func hubNamespace() *metav1.PartialObjectMetadata {
-	n := &metav1.PartialObjectMetadata{}
-	n.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
-	return n
 }

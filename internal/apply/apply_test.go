@@ -15,13 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -100,7 +99,7 @@ func TestApplier(t *testing.T) {
 		f.must(oak.Create(f.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a"}, Data: map[string]string{"key": "theirs"}}
 		f.must(oak.Create(f.t.Context(), theirs))
-		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, "a", mirror.Foreign) })
+		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, "a", presence.Present) })
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		f.result(b, "oak", workv1alpha2.ReasonConflict)
 		after := f.data(oak, ns, "a", "theirs")
@@ -114,12 +113,20 @@ func TestApplier(t *testing.T) {
 	run("TakesForeignObjectsOverWhenToldTo", func(f *fleet, ns string) {
 		f.must(oak.Create(f.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 		f.must(oak.Create(f.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a"}, Data: map[string]string{"key": "theirs"}}))
-		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, "a", mirror.Foreign) })
-		b := f.bind(configMap(ns, "a", "1"), func(s *workv1alpha2.BindingSpec) {
-			s.ConflictResolution = policyv1alpha1.ConflictOverwrite
-		}, "oak")
+		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, "a", presence.Present) })
+		overwrite := func(s *workv1alpha2.BindingSpec) { s.ConflictResolution = policyv1alpha1.ConflictOverwrite }
+		b := f.bind(configMap(ns, "a", "1"), overwrite, "oak")
+		f.result(b, "oak", workv1alpha2.ReasonConflict) // the namespace is not this hub's
+		f.data(oak, ns, "a", "theirs")
+		n := &corev1.Namespace{}
+		f.must(f.hub.Get(f.t.Context(), client.ObjectKey{Name: ns}, n))
+		n.Labels = map[string]string{workv1alpha2.AllowTakeOverLabel: "true"}
+		f.must(f.hub.Update(f.t.Context(), n))
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 		f.data(oak, ns, "a", "1")
+		f.must(f.hub.Delete(f.t.Context(), b))
+		f.gone(f.hub, b)
+		f.data(oak, ns, "a", "1") // it was there before this hub
 	})
 
 	run("LeavesAnObjectAloneThatAppearsBetweenLookAndApply", func(f *fleet, ns string) {
@@ -127,7 +134,7 @@ func TestApplier(t *testing.T) {
 		for name, value := range map[string]string{"same": "1", "other": "2"} {
 			theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Data: map[string]string{"key": value}}
 			f.must(oak.Create(f.t.Context(), theirs))
-			f.eventually("the mirror has it", func() error { return f.presence("oak", ns, name, mirror.Foreign) })
+			f.eventually("the mirror has it", func() error { return f.presence("oak", ns, name, presence.Present) })
 			f.outdated.hide("oak", ns, name)
 			b := f.bind(configMap(ns, name, "1"), nil, "oak")
 			f.result(b, "oak", workv1alpha2.ReasonConflict)
@@ -232,7 +239,7 @@ func TestApplier(t *testing.T) {
 			Data:       map[string]string{"key": "theirs"},
 		}
 		f.must(oak.Create(f.t.Context(), theirs))
-		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, theirs.Name, mirror.Foreign) })
+		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, theirs.Name, presence.Present) })
 		f.templates.set(configMap(ns, "a", "2"))
 		f.data(oak, ns, "a", "2")
 		f.must(f.hub.Delete(f.t.Context(), b))
@@ -495,22 +502,4 @@ func TestADeletedBindingGoesWithTheLostClusterThatHeldItBack(t *testing.T) {
 		t.Errorf("%v calls were made to a cluster that is known not to answer", made)
 	}
 	lost.Signal(t, syscall.SIGCONT)
-}
-
-func TestATemplatesBindingIsFoundBesideADuplicate(t *testing.T) {
-	bindings := &Bindings{
-		all: map[types.NamespacedName]*workv1alpha2.ResourceBinding{}, names: map[types.UID]types.NamespacedName{},
-		clusters: map[string]sets.Set[types.NamespacedName]{}, templates: map[templateKey]types.NamespacedName{},
-	}
-	named := func(name string) *workv1alpha2.ResourceBinding {
-		b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
-		b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Name: "a"}
-		return b
-	}
-	bindings.changed(nil, named("ours"))
-	bindings.changed(nil, named("duplicate"))
-	bindings.changed(named("duplicate"), nil)
-	if b, ok := bindings.Of(corev1.SchemeGroupVersion.WithKind("ConfigMap"), "ns", "a"); !ok || b.Name != "ours" {
-		t.Errorf("the template's binding is %v (found: %t), want ours", b, ok)
-	}
 }

@@ -1,44 +1,49 @@
 package apply
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
 )
 
-// sweepDelay coalesces the looks at a namespace that is being emptied.
-const sweepDelay = time.Second
+// namespaceDelay coalesces the looks at a namespace that is being emptied.
+const namespaceDelay = time.Second
 
-// enqueue has a binding looked at in every cluster that may hold something of it.
-func (a *Applier) enqueue(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
+// add has a binding reconciled in every cluster that may hold something of it.
+func (a *Applier) add(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters.Union(a.holding(b.UID)) {
-		if l, ok := a.lane(cluster); ok {
-			l.queue.Add(item{binding: binding.Name(b)})
+		if q, ok := a.queue(cluster); ok {
+			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
 }
 
+// changed notes that something changed that a binding's manifests depend on, and has it reconciled.
+func (a *Applier) changed(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
+	for cluster := range clusters {
+		a.results.changed(binding.Name(b), b.UID, cluster)
+	}
+	a.add(b, clusters)
+}
+
 // holding are the clusters that may hold something of a binding, whatever it says.
-func (a *Applier) holding(binding types.UID) sets.Set[string] {
-	clusters := sets.New(a.ledger.clusters(binding, func(e entry) bool { return !e.gone })...)
-	for _, o := range a.mirror.Placed(binding) {
+func (a *Applier) holding(uid types.UID) sets.Set[string] {
+	clusters := sets.New(a.results.clusters(uid, func(s state) bool { return !s.gone })...)
+	for _, o := range a.mirror.Placed(uid) {
 		clusters.Insert(o.Cluster)
 	}
 	return clusters
@@ -46,7 +51,9 @@ func (a *Applier) holding(binding types.UID) sets.Set[string] {
 
 func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if after == nil {
-		a.ledger.forget(before.UID)
+		a.results.forget(before.UID)
+		a.records.ForgetBinding(before.UID)
+		a.namespaceEmptied(before.Namespace)
 		return
 	}
 	clusters := binding.Clusters(after)
@@ -56,21 +63,43 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 		}
 		clusters = clusters.Union(binding.Clusters(before))
 	}
-	a.enqueue(after, clusters)
-	a.finalizing.look(after)
+	a.changed(after, clusters)
+	a.finalize(after)
+}
+
+// namespaceEmptied has a namespace looked at in every cluster: a binding less is in it.
+func (a *Applier) namespaceEmptied(namespace string) {
+	if namespace == "" {
+		return
+	}
+	a.everyQueue(func(q *clusterQueue) { q.items.AddAfter(item{namespace: namespace}, namespaceDelay) })
 }
 
 func (a *Applier) templateChanged(e template.Event) {
 	if e.Name == "" { // the kind was listed
 		for _, b := range a.bindings.All() {
 			if binding.Kind(b) == e.GVK {
-				a.enqueue(b, binding.Clusters(b))
+				a.add(b, binding.Clusters(b))
 			}
 		}
 		return
 	}
-	if b, _ := a.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}); b != nil {
-		a.enqueue(b, binding.Clusters(b))
+	b, _ := a.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name})
+	if b == nil {
+		return
+	}
+	clusters := binding.Clusters(b)
+	if source, state := a.template(b); state == presence.Present {
+		// What only changed the status concerns nobody here.
+		now := versionOf(source)
+		for _, cluster := range clusters.UnsortedList() {
+			if s, ok := a.results.get(b.UID, cluster); ok && s.known && s.result.Template == now {
+				clusters.Delete(cluster)
+			}
+		}
+	}
+	if len(clusters) > 0 {
+		a.changed(b, clusters)
 	}
 }
 
@@ -83,7 +112,7 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 		}
 		o, state := a.template(b)
 		if state == presence.Present && len(render.Overrides(either, o)) > 0 {
-			a.enqueue(b, binding.Clusters(b))
+			a.changed(b, binding.Clusters(b))
 		}
 	}
 }
@@ -93,63 +122,105 @@ func (a *Applier) memberChanged(e member.Event) {
 	case member.Joined:
 		a.open(e.Name)
 	case member.Changed:
-		if l, ok := a.lane(e.Name); ok {
-			l.memberChanged()
+		if q, ok := a.queue(e.Name); ok {
+			q.memberChanged()
 		}
+		a.moving(e.Name)
 	case member.Left:
 		a.mu.Lock()
-		l, ok := a.lanes[e.Name]
-		delete(a.lanes, e.Name)
+		q, ok := a.queues[e.Name]
+		delete(a.queues, e.Name)
 		a.mu.Unlock()
 		if ok {
-			l.close()
+			q.items.Close()
 		}
-		a.ledger.forgetCluster(e.Name)
+		a.results.forgetCluster(e.Name)
+		a.records.ForgetCluster(e.Name)
 		for _, name := range a.bindings.In(e.Name) {
 			if b, ok := a.bindings.Get(name); ok {
-				a.finalizing.look(b)
+				a.finalize(b)
 			}
+		}
+		a.moving(e.Name)
+	}
+}
+
+// moving has bindings reconciled that move something and name a cluster: what is available
+// there may let something go elsewhere.
+func (a *Applier) moving(cluster string) {
+	for _, name := range a.bindings.In(cluster) {
+		if b, ok := a.bindings.Get(name); ok {
+			a.progressed(b)
 		}
 	}
 }
 
-// observed looks at what the mirror saw, unless it is what is wanted: most events are
+// decided has a binding reconciled about which placement knows more.
+func (a *Applier) decided(name types.NamespacedName) {
+	if b, ok := a.bindings.Get(name); ok {
+		a.add(b, binding.Clusters(b))
+	}
+}
+
+// observed reconciles what the mirror saw, unless it is what is wanted: most events are
 // changes of status.
 func (a *Applier) observed(e mirror.Event) {
-	l, ok := a.lane(e.Cluster)
+	q, ok := a.queue(e.Cluster)
 	if !ok {
 		return
 	}
 	if e.Type == mirror.Synced {
-		l.listed(e.Resource)
+		q.listed(e.Resource)
 	}
 	if e.Resource == namespaceResource.GroupResource() {
 		switch e.Type {
 		case mirror.Synced:
-			l.lookAtNamespaces()
+			q.addNamespaces()
 		case mirror.Changed:
-			l.queue.AddAfter(item{namespace: e.Name}, sweepDelay)
-		default: // one that is gone needs no sweep
+			q.items.AddAfter(item{namespace: e.Name}, namespaceDelay)
+		default: // nothing is to be done for one that is gone
 		}
 	}
 	if e.Type == mirror.Deleted && e.Namespace != "" {
-		l.queue.AddAfter(item{namespace: e.Namespace}, sweepDelay)
+		q.items.AddAfter(item{namespace: e.Namespace}, namespaceDelay)
 	}
 	b, ok := a.bindings.ByUID(e.Binding)
 	if !ok {
 		return
 	}
 	if !a.asWanted(b, e) {
-		l.queue.Add(item{binding: binding.Name(b)})
+		q.items.Add(item{binding: binding.Name(b)})
 	}
-	a.lookAtHeld(b)
+	if e.Type == mirror.Deleted {
+		a.released(b, e.Cluster)
+	}
+	a.progressed(b)
 }
 
-// lookAtHeld looks again at copies that are to go and wait for another one to be healthy.
-func (a *Applier) lookAtHeld(b *workv1alpha2.ResourceBinding) {
-	for _, cluster := range a.ledger.clusters(b.UID, func(e entry) bool { return e.held }) {
-		if l, ok := a.lane(cluster); ok {
-			l.queue.Add(item{binding: binding.Name(b)})
+// progressed has a binding reconciled where something moves out, since what it waits for may
+// have come.
+func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		if q, ok := a.queue(t.FromCluster); ok {
+			q.items.Add(item{binding: binding.Name(b)})
+		}
+	}
+}
+
+// released goes on with what waited for a copy of a binding to go from a cluster.
+func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
+	a.finalize(b)
+	q, ok := a.queue(cluster)
+	if !ok || b.Namespace == "" {
+		return
+	}
+	for _, name := range a.bindings.In(cluster) {
+		if name.Namespace != b.Namespace {
+			continue
+		}
+		other, ok := a.bindings.Get(name)
+		if ok && slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
+			q.items.Add(item{binding: name})
 		}
 	}
 }
@@ -159,7 +230,7 @@ func (a *Applier) reachable(cluster string) bool {
 	return ok && m.Reachable()
 }
 
-// asWanted is true when an observed change leaves nothing to do, or is the lane's doing.
+// asWanted is true when an observed change leaves nothing to do, or is our own doing.
 func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool {
 	if e.Type != mirror.Changed || !b.DeletionTimestamp.IsZero() {
 		return false
@@ -167,39 +238,43 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 	if _, placed := binding.Target(b, e.Cluster); !placed {
 		return false
 	}
-	known, _ := a.ledger.get(b.UID, e.Cluster)
+	known, _ := a.results.get(b.UID, e.Cluster)
 	if known.busy {
 		return true
 	}
 	_, o := a.mirror.Lookup(e.Cluster, e.Resource, e.Namespace, e.Name)
 	return o.Placed() && known.result.Applied && !o.Deleting &&
-		known.digest == o.Digest && known.fields == o.Fields
+		known.acts.Digest == o.Digest && known.acts.Fields == o.Fields
 }
 
-func (a *Applier) watchHubNamespaces(ctx context.Context, informers cache.Informers) error {
-	named := func(o any) *metav1.PartialObjectMetadata {
-		n, _ := o.(*metav1.PartialObjectMetadata)
-		return n
-	}
-	synced, err := binding.Watch(ctx, informers, hubNamespace(), named, func(before, after *metav1.PartialObjectMetadata) {
-		if after == nil && before != nil {
-			a.everyLane(func(l *lane) { l.queue.Add(item{namespace: before.GetName()}) })
+// takeOverAllowed is true of a namespace of the hub in which an administrator lets policies take
+// over what others made in members.
+func (a *Applier) takeOverAllowed(namespace string) bool {
+	n := hubNamespace()
+	err := a.hub.Get(a.context(), types.NamespacedName{Name: namespace}, n)
+	return err == nil && n.Labels[workv1alpha2.AllowTakeOverLabel] == "true"
+}
+
+// hubNamespace is the kind by which the hub's namespaces are watched: their metadata is enough.
+func hubNamespace() *metav1.PartialObjectMetadata {
+	n := &metav1.PartialObjectMetadata{}
+	n.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
+	return n
+}
+
+// namespaceChanged follows the hub's namespaces.
+func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
+	switch {
+	case after == nil && before != nil:
+		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: before.Name}) })
+	case after != nil && before != nil &&
+		before.Labels[workv1alpha2.AllowTakeOverLabel] != after.Labels[workv1alpha2.AllowTakeOverLabel]:
+		for _, b := range a.bindings.All() {
+			if b.Namespace == after.Name {
+				a.add(b, binding.Clusters(b))
+			}
 		}
-	})
-	if err != nil {
-		return fmt.Errorf("watch the hub's namespaces: %w", err)
 	}
-	a.namespacesSynced = synced
-	return nil
-}
-
-// template returns the template of a binding.
-func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
-	o, state := a.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
-	if state == presence.Present && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
-		return nil, presence.Absent // another object of the same name
-	}
-	return o, state
 }
 
 func traitsOf(m *member.Member) traits {

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,9 +36,11 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
@@ -59,6 +65,7 @@ func TestMain(m *testing.M) {
 type source struct {
 	mu          sync.Mutex
 	all         map[string]*unstructured.Unstructured
+	version     int
 	subscribers []func(template.Event)
 }
 
@@ -81,13 +88,96 @@ func (s *source) Subscribe(f func(template.Event)) {
 	s.subscribers = append(s.subscribers, f)
 }
 
+// set makes a template known. Each change has a version of its own, as on a hub.
 func (s *source) set(o *unstructured.Unstructured) {
 	s.mu.Lock()
+	s.version++
+	o.SetResourceVersion(strconv.Itoa(s.version))
 	s.all[sourceKey(o.GroupVersionKind(), o.GetNamespace(), o.GetName())] = o
 	subscribers := s.subscribers
 	s.mu.Unlock()
 	for _, f := range subscribers {
 		f(template.Event{GVK: o.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+}
+
+// decisions knows every Cluster but those that a test names.
+type decisions struct {
+	mu          sync.Mutex
+	unknown     map[types.UID]bool
+	subscribers []func(types.NamespacedName)
+}
+
+func (d *decisions) Knows(_ types.UID, _ int64, _ string, cluster types.UID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.unknown[cluster]
+}
+
+func (d *decisions) Subscribe(f func(types.NamespacedName)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subscribers = append(d.subscribers, f)
+}
+
+// memory keeps records across restarts of the rooms.
+type memory struct {
+	mu      sync.Mutex
+	results map[types.UID]map[string]records.Result
+}
+
+func newMemory() *memory { return &memory{results: map[types.UID]map[string]records.Result{}} }
+
+func (m *memory) Decided(records.Decision) {}
+
+func (m *memory) Applied(results ...records.Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range results {
+		if m.results[r.Binding] == nil {
+			m.results[r.Binding] = map[string]records.Result{}
+		}
+		m.results[r.Binding][r.Cluster] = r
+	}
+}
+
+func (m *memory) ForgetBinding(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.results, uid)
+}
+
+func (m *memory) ForgetCluster(cluster string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, clusters := range m.results {
+		delete(clusters, cluster)
+	}
+}
+
+func (m *memory) Decisions(context.Context, types.UID, int) ([]records.Decision, error) {
+	return nil, nil
+}
+
+func (m *memory) Results(_ context.Context, uid types.UID) ([]records.Result, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.results[uid])), nil
+}
+
+func (m *memory) AllResults(ctx context.Context) iter.Seq2[records.Result, error] {
+	m.mu.Lock()
+	var all []records.Result
+	for uid := range m.results {
+		all = append(all, slices.Collect(maps.Values(m.results[uid]))...)
+	}
+	m.mu.Unlock()
+	return func(yield func(records.Result, error) bool) {
+		for _, r := range all {
+			if !yield(r, ctx.Err()) {
+				return
+			}
+		}
 	}
 }
 
@@ -112,14 +202,14 @@ func (o *outdated) hides() bool {
 }
 
 func (o *outdated) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object) {
-	presence, object := o.Mirror.Lookup(cluster, gr, namespace, name)
+	is, object := o.Mirror.Lookup(cluster, gr, namespace, name)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if key := cluster + "/" + namespace + "/" + name; presence == mirror.Foreign && o.hidden[key] {
+	if key := cluster + "/" + namespace + "/" + name; is == presence.Present && !object.Placed() && o.hidden[key] {
 		delete(o.hidden, key)
 		return presence.Absent, mirror.Object{}
 	}
-	return presence, object
+	return is, object
 }
 
 // fleet is a hub, its members and the rooms that apply works with.
@@ -131,6 +221,8 @@ type fleet struct {
 	hubID     string
 	dir       string
 	templates *source
+	decisions *decisions
+	records   *memory
 
 	applier  *Applier
 	registry *member.Registry
@@ -156,7 +248,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, whole: t, scheme: runtime.NewScheme(), dir: t.TempDir(), templates: &source{all: map[string]*unstructured.Unstructured{}}}
+	f := &fleet{t: t, whole: t, scheme: runtime.NewScheme(), dir: t.TempDir(), templates: &source{all: map[string]*unstructured.Unstructured{}}, decisions: &decisions{}, records: newMemory()}
 	f.must(errors.Join(
 		clientgoscheme.AddToScheme(f.scheme), clusterv1alpha1.AddToScheme(f.scheme),
 		policyv1alpha1.AddToScheme(f.scheme), workv1alpha2.AddToScheme(f.scheme),
@@ -227,7 +319,12 @@ func (f *fleet) start() {
 	f.mirror = mirror.New(db, f.registry, logr.Discard())
 	f.must(mgr.Add(manager.RunnableFunc(f.mirror.Start)))
 	f.outdated = &outdated{Mirror: f.mirror, hidden: map[string]bool{}}
-	f.applier, err = add(mgr, f.registry, f.outdated, f.templates, f.hubID)
+	bindings, err := binding.NewCache(ctx, mgr.GetCache())
+	f.must(err)
+	f.applier, err = add(mgr, rooms{
+		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
+		decisions: f.decisions, records: f.records, hubID: f.hubID,
+	})
 	f.must(err)
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
@@ -253,14 +350,14 @@ func (f *fleet) eventually(what string, check func() error) {
 	}
 }
 
-// calls is how many requests were made to members.
+// calls is how many requests were made to members with a verb, or that change something.
 func (f *fleet) calls(verb string) float64 {
 	f.t.Helper()
 	if verb != "" {
 		return testutil.ToFloat64(calls.WithLabelValues(verb))
 	}
 	var sum float64
-	for _, verb := range []string{"apply", "create", "get", "unmark", "delete"} {
+	for _, verb := range []string{"apply", "create", "mark", "delete"} {
 		sum += f.calls(verb)
 	}
 	return sum
@@ -303,12 +400,19 @@ func targets(clusters []string) []workv1alpha2.TargetCluster {
 	return out
 }
 
-// move changes the clusters of a binding.
+// move changes the clusters of a binding; what it leaves moves out of them.
 func (f *fleet) move(b *workv1alpha2.ResourceBinding, clusters ...string) {
 	f.t.Helper()
 	f.eventually("move", func() error {
 		if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
 			return err
+		}
+		b.Spec.GracefulEvictionTasks = nil
+		for _, c := range b.Spec.Clusters {
+			if !slices.Contains(clusters, c.Name) {
+				b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks,
+					workv1alpha2.GracefulEvictionTask{FromCluster: c.Name, Replicas: c.Replicas})
+			}
 		}
 		b.Spec.Clusters = targets(clusters)
 		return f.hub.Update(f.t.Context(), b)

@@ -5,24 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// namedInErrors is how many of the objects that are left an error names.
-const namedInErrors = 3
-
-// Leave takes what is ours out of a cluster that leaves the fleet, as its deletionPolicy
-// says: Orphan takes our marks off, Delete deletes what this hub placed and the namespaces
-// that it created. It returns nil when nothing is left, and otherwise an error that says
-// what is; it is to be called again then. A cluster that cannot be reached is left as it
-// is if its workloads are to stay anyway.
+// Leave takes what is ours out of a cluster that leaves the fleet, as its deletionPolicy says:
+// Orphan takes our marks off, Delete deletes what this hub placed and the namespaces that it
+// made, but for what others hold in them. It returns nil when nothing is left, and otherwise an
+// error that says what is; it is to be called again then. A cluster that cannot be reached is
+// left as it is if its workloads are to stay anyway.
 func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 	orphan := m.Cluster().Spec.DeletionPolicy != clusterv1alpha1.DeletionDelete
 	if !m.Reachable() {
@@ -31,84 +28,97 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 		}
 		return fmt.Errorf("delete workloads in cluster %s: it cannot be reached; set spec.deletionPolicy to Orphan to leave them there", m.Name())
 	}
-	l, ok := a.lane(m.Name())
+	if !orphan && a.restore.Suspected() {
+		return fmt.Errorf("delete workloads in cluster %s: %s", m.Name(), restoredMessage)
+	}
+	q, ok := a.queue(m.Name())
 	if !ok {
 		return fmt.Errorf("leave cluster %s: the applier has not started", m.Name())
 	}
 	// Whoever started before the cluster began to leave ends first.
-	l.working.Lock()
-	l.working.Unlock() //nolint:staticcheck // nothing is protected: this waits
+	q.working.Lock()
+	q.working.Unlock() //nolint:staticcheck // nothing is protected: this waits
 
-	if err := l.known(); err != nil {
+	if err := q.allListed(); err != nil {
 		return err
 	}
-	ctx = logr.NewContext(ctx, logr.FromContextOrDiscard(ctx).WithName("apply").WithValues("cluster", m.Name()))
-	if err := l.empty(ctx, orphan); err != nil {
+	ctx = logr.NewContext(ctx, a.log.WithValues("cluster", m.Name()))
+	if err := q.empty(ctx, orphan); err != nil {
 		return err
 	}
-	return l.leaveNamespaces(ctx, orphan)
+	return q.leaveNamespaces(ctx, orphan)
 }
 
-// known returns an error unless the mirror knows everything that was placed in the cluster.
-func (l *lane) known() error {
-	for _, name := range l.applier.bindings.In(l.name()) {
-		if b, ok := l.applier.bindings.Get(name); ok && !l.complete(b) {
-			return fmt.Errorf("leave cluster %s: it is not known yet which %s %s it has", l.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+// allListed returns an error unless the mirror knows everything that was placed in the cluster.
+func (q *clusterQueue) allListed() error {
+	for _, name := range q.applier.bindings.In(q.name()) {
+		if b, ok := q.applier.bindings.Get(name); ok && !q.complete(b) {
+			return fmt.Errorf("leave cluster %s: it is not known yet which %s %s it has", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
 		}
 	}
-	if _, synced := l.applier.mirror.Namespaces(l.name()); !synced {
-		return fmt.Errorf("leave cluster %s: it is not known yet which namespaces it has", l.name())
+	if _, synced := q.applier.mirror.Namespaces(q.name()); !synced {
+		return fmt.Errorf("leave cluster %s: it is not known yet which namespaces it has", q.name())
 	}
 	return nil
 }
 
-// ours are the objects in the cluster that bindings of this hub placed.
-func (l *lane) ours() []mirror.Object {
-	return slices.DeleteFunc(l.applier.mirror.PlacedIn(l.name()), func(o mirror.Object) bool {
-		_, ok := l.applier.bindings.ByUID(o.Binding)
-		return !ok
+// ours are the objects in the cluster that this hub placed.
+func (q *clusterQueue) ours() []mirror.Object {
+	return slices.DeleteFunc(q.applier.mirror.PlacedIn(q.name()), func(o mirror.Object) bool {
+		_, known := q.applier.bindings.ByUID(o.Binding)
+		_, err := q.applier.key().Verify(o.Source)
+		return !known && err != nil
 	})
 }
 
-// empty orphans or deletes every placed object.
-func (l *lane) empty(ctx context.Context, orphan bool) error {
+// empty orphans or deletes every placed object. Those that are not of this join, or were there
+// before, are only ever orphaned.
+func (q *clusterQueue) empty(ctx context.Context, orphan bool) error {
 	var group errgroup.Group
 	group.SetLimit(workers)
-	for _, o := range l.ours() {
+	for _, o := range q.ours() {
 		group.Go(func() error {
-			if orphan {
-				return l.orphan(ctx, o)
+			b, known := q.applier.bindings.ByUID(o.Binding)
+			from, err := q.applier.key().Verify(o.Source)
+			if !known {
+				b = &workv1alpha2.ResourceBinding{}
+				b.Spec.Resource.UID = from.Template
 			}
-			return l.delete(ctx, o)
+			if orphan || !known || err != nil || from.Cluster != q.uid || o.Origin != "" {
+				return q.unmark(ctx, o, b.Spec.Resource.UID)
+			}
+			return q.delete(ctx, b, o)
 		})
 	}
 	failure := group.Wait()
-	left := l.ours()
+	left := q.ours()
 	if failure == nil && len(left) == 0 {
 		return nil
 	}
-	names := make([]string, 0, namedInErrors)
-	for _, o := range left[:min(len(left), namedInErrors)] {
+	names := make([]string, 0, len(left))
+	for _, o := range left {
 		names = append(names, objectOf(o).String())
 	}
-	return errors.Join(fmt.Errorf("leave cluster %s: %d objects are left: %s", l.name(), len(left), strings.Join(names, ", ")), failure)
+	return errors.Join(fmt.Errorf("leave cluster %s: %d objects are left: %s", q.name(), len(left), some(names)), failure)
 }
 
-// leaveNamespaces takes our mark off the namespaces that this hub created, or deletes
-// them; what else is in them the cluster itself deletes then.
-func (l *lane) leaveNamespaces(ctx context.Context, orphan bool) error {
-	leave := l.deleteNamespace
-	if orphan {
-		leave = l.unmarkNamespace
-	}
-	marked, _ := l.applier.mirror.Namespaces(l.name())
+// leaveNamespaces takes our mark off the namespaces that this hub made, or deletes those in
+// which nothing is of others.
+func (q *clusterQueue) leaveNamespaces(ctx context.Context, orphan bool) error {
+	marked, _ := q.applier.mirror.Namespaces(q.name())
 	var failure error
 	for name, hub := range marked {
-		if hub != l.applier.hubID {
+		if hub != q.applier.hubID {
 			continue
 		}
-		if err := leave(ctx, name); err != nil {
-			failure = errors.Join(failure, fmt.Errorf("leave cluster %s: namespace %s: %w", l.name(), name, err))
+		var err error
+		if orphan {
+			err = q.unmarkNamespace(ctx, name)
+		} else if done, problem := q.deleteNamespace(ctx, name); problem != nil || !done {
+			err = errors.Join(problem, errors.New("something in it is about to go"))
+		}
+		if err != nil {
+			failure = errors.Join(failure, fmt.Errorf("leave cluster %s: namespace %s: %w", q.name(), name, err))
 		}
 	}
 	return failure

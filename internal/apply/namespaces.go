@@ -2,36 +2,50 @@ package apply
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/queue"
 )
 
-func namespaceObject(name string) object {
-	return object{resource: namespaceResource, name: name}
-}
+var (
+	namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	crdResource       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+)
 
-// ensureNamespace creates the namespace of a placed object where it is absent, with our
-// mark, by which it is deleted when the hub's namespace is gone.
-func (l *lane) ensureNamespace(ctx context.Context, name string) error {
-	if name == "" || l.hasNamespace(name) {
+func namespaceObject(name string) Object { return Object{Resource: namespaceResource, Name: name} }
+
+// ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
+// by which it is deleted when the hub's namespace is gone.
+func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
+	if name == "" || q.hasNamespace(name) {
 		return nil
 	}
-	l.creating.Lock()
-	defer l.creating.Unlock()
-	if l.hasNamespace(name) {
+	q.creating.Lock()
+	defer q.creating.Unlock()
+	if q.hasNamespace(name) {
 		return nil // another worker created it
 	}
-	created, err := l.client.create(ctx, namespaceObject(name), map[string]any{
+	created, err := q.client.create(ctx, namespaceObject(name), map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{
 			"name":   name,
-			"labels": map[string]any{workv1alpha2.NamespaceLabel: l.applier.hubID},
+			"labels": map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID},
 		},
 	})
 	if apierrors.IsAlreadyExists(err) {
@@ -41,91 +55,276 @@ func (l *lane) ensureNamespace(ctx context.Context, name string) error {
 		return err
 	}
 	logr.FromContextOrDiscard(ctx).Info("created namespace", "namespace", name)
-	l.applier.mirror.Observe(l.name(), namespaceResource, created)
+	q.applier.mirror.Observe(q.name(), namespaceResource, created)
 	return nil
 }
 
-func (l *lane) hasNamespace(name string) bool {
-	is, _ := l.find(namespaceObject(name))
+func (q *clusterQueue) hasNamespace(name string) bool {
+	is, _ := q.find(namespaceObject(name))
 	return is == presence.Present
 }
 
-// ourNamespace is true for a namespace in the member that this hub created.
-func (l *lane) ourNamespace(o object) bool {
-	if o.resource.GroupResource() != namespaceResource.GroupResource() {
-		return false
-	}
-	marked, _ := l.applier.mirror.Namespaces(l.name())
-	return marked[o.name] == l.applier.hubID
-}
-
-// sweep deletes a namespace that this hub created in the member when the hub's own is
-// gone and nothing placed remains in it.
-func (l *lane) sweep(ctx context.Context, name string) again {
-	if !l.member.Reachable() || !l.ourNamespace(namespaceObject(name)) {
-		return settled
-	}
-	err := l.applier.hub.Get(ctx, client.ObjectKey{Name: name}, hubNamespace())
-	if err == nil {
-		return settled
-	}
-	if !apierrors.IsNotFound(err) {
-		return soon
-	}
-	for _, o := range l.applier.mirror.PlacedIn(l.name()) {
-		if o.Namespace == name {
-			return settled // observed looks again when it is deleted
+// reclaim takes the mark of an orphan off an object, and off its namespace if this hub made that.
+func (q *clusterQueue) reclaim(ctx context.Context, o Object, live *unstructured.Unstructured) error {
+	if o.Namespace != "" {
+		n, err := q.client.get(ctx, namespaceObject(o.Namespace))
+		if err != nil {
+			return err
+		}
+		orphan, ok := mark.ParseOrphan(n.GetAnnotations()[workv1alpha2.OrphanAnnotation])
+		if ok && orphan.Hub == q.applier.hubID && n.GetLabels()[workv1alpha2.NamespaceLabel] == "" {
+			marked, err := q.client.mark(ctx, namespaceObject(o.Namespace), n.GetUID(),
+				map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID}, map[string]any{workv1alpha2.OrphanAnnotation: nil})
+			if err != nil {
+				return err
+			}
+			q.applier.mirror.Observe(q.name(), namespaceResource, marked)
 		}
 	}
-	if err := l.deleteNamespace(ctx, name); err != nil {
-		logr.FromContextOrDiscard(ctx).V(1).Info("not deleted", "namespace", name, "error", err.Error())
-		return soon
-	}
-	return settled
+	_, err := q.client.mark(ctx, o, live.GetUID(), nil, map[string]any{workv1alpha2.OrphanAnnotation: nil})
+	return err
 }
 
-// deleteNamespace deletes a namespace if it still has our mark in the member.
-func (l *lane) deleteNamespace(ctx context.Context, name string) error {
-	found, err := l.client.get(ctx, namespaceObject(name))
+// reconcileNamespace deletes a namespace that this hub made in the member when the hub's own
+// is gone, no binding names it there, and nothing but Kubernetes' own is left in it. One that
+// holds what others made is kept, without our mark.
+func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queue.Next {
+	a := q.applier
+	marked, synced := a.mirror.Namespaces(q.name())
+	if !q.member.Reachable() || !synced || marked[name] != a.hubID {
+		return queue.Next{}
+	}
+	err := a.hub.Get(ctx, client.ObjectKey{Name: name}, hubNamespace())
+	if err == nil || a.restore.Suspected() {
+		return queue.Next{}
+	}
+	if !apierrors.IsNotFound(err) {
+		return queue.Next{Backoff: true}
+	}
+	for _, b := range a.bindings.In(q.name()) {
+		if b.Namespace == name {
+			return queue.Next{} // its end brings us back
+		}
+	}
+	gone, err := q.deleteNamespace(ctx, name)
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("namespace not deleted yet", "namespace", name, "cause", err.Error())
+	}
+	return queue.Next{Backoff: err != nil || !gone}
+}
+
+// deleteNamespace deletes a namespace that this hub made, if nothing in it is of others; then
+// it takes our mark off. It returns false while something in it is about to go.
+func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done bool, err error) {
+	found, err := q.client.get(ctx, namespaceObject(name))
 	if apierrors.IsNotFound(err) {
-		return nil
+		return true, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	if found.GetLabels()[workv1alpha2.NamespaceLabel] != l.applier.hubID || found.GetDeletionTimestamp() != nil {
-		return nil
+	if found.GetLabels()[workv1alpha2.NamespaceLabel] != q.applier.hubID || found.GetDeletionTimestamp() != nil {
+		return true, nil
 	}
-	_, err = l.client.delete(ctx, namespaceObject(name), metav1.Preconditions{
+	held, pending, err := q.contents(ctx, name)
+	switch {
+	case err != nil:
+		return false, err // what is in it is not known
+	case len(held) > 0:
+		return true, q.keepNamespace(ctx, found, held)
+	case len(pending) > 0:
+		return false, nil
+	}
+	_, err = q.client.delete(ctx, namespaceObject(name), metav1.Preconditions{
 		UID: new(found.GetUID()), ResourceVersion: new(found.GetResourceVersion()),
 	})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	if err == nil {
 		logr.FromContextOrDiscard(ctx).Info("deleted namespace", "namespace", name)
 	}
-	return err
+	return err == nil || apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 }
 
-// unmarkNamespace takes our mark off a namespace that this hub created.
-func (l *lane) unmarkNamespace(ctx context.Context, name string) error {
-	if !l.ourNamespace(namespaceObject(name)) {
+// keepNamespace takes our mark off a namespace that holds what others made, and says so.
+func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Unstructured, held []string) error {
+	left, err := q.client.mark(ctx, namespaceObject(found.GetName()), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil}, nil)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	q.applier.mirror.Observe(q.name(), namespaceResource, left)
+	note := fmt.Sprintf("namespace %s is kept in cluster %s, without our mark: it holds %s", found.GetName(), q.name(), some(held))
+	logr.FromContextOrDiscard(ctx).Info("kept namespace", "namespace", found.GetName(), "holds", some(held))
+	q.applier.recorder.Eventf(q.member.Cluster(), nil, corev1.EventTypeWarning, "NamespaceKept", "Delete", "%s", note)
+	return nil
+}
+
+// unmarkNamespace takes our mark off a namespace that this hub made. What it leaves says so at
+// the next join.
+func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
+	marked, _ := q.applier.mirror.Namespaces(q.name())
+	if name == "" || marked[name] != q.applier.hubID {
 		return nil
 	}
-	found, err := l.client.get(ctx, namespaceObject(name))
+	found, err := q.client.get(ctx, namespaceObject(name))
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	left, err := q.client.mark(ctx, namespaceObject(name), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil},
+		map[string]any{workv1alpha2.OrphanAnnotation: mark.Orphan{Hub: q.applier.hubID}.String()})
+	if err == nil {
+		q.applier.mirror.Observe(q.name(), namespaceResource, left)
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// contents lists everything in a namespace of the member, from the member. held names what is
+// of others, and pending what is about to go.
+func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pending []string, err error) {
+	apis := q.member.APIs()
+	if !apis.Complete() {
+		return nil, nil, fmt.Errorf("namespace %s: the cluster cannot list all of its types", namespace)
+	}
+	var found []inhabitant
+	for _, api := range apis.All() {
+		if !api.Namespaced || !api.Preferred || !slices.Contains(api.Verbs, "list") ||
+			!slices.Contains(api.Verbs, "delete") { // what cannot be deleted, such as PodMetrics, is a view of something else
+			continue
+		}
+		items, err := q.client.list(ctx, api.GroupVersionResource(), namespace)
+		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+			continue // the type has just gone
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range items {
+			found = append(found, inhabitant{api, &items[i], q.ofThisJoin(&items[i])})
+		}
+	}
+	held, pending = classify(found)
+	return held, pending, nil
+}
+
+// ofThisJoin is true of an object that this hub placed in the cluster as it is joined now, for a
+// binding that it knows or has just let go, and that was not there before.
+func (q *clusterQueue) ofThisJoin(o *metav1.PartialObjectMetadata) bool {
+	if o.Labels[workv1alpha2.BindingLabel] == "" || o.Annotations[workv1alpha2.OriginAnnotation] != "" {
+		return false
+	}
+	from, err := q.applier.key().Verify(o.Annotations[workv1alpha2.SourceAnnotation])
+	return err == nil && from.Cluster == q.uid && q.applier.knows(types.UID(o.Labels[workv1alpha2.BindingLabel]))
+}
+
+// inhabitant is an object in a namespace.
+type inhabitant struct {
+	api    member.API
+	object *metav1.PartialObjectMetadata
+	placed bool // by this hub, for this join
+}
+
+// classify tells what others hold in a namespace (held) from what goes with what this hub placed
+// there (pending). Kubernetes' own is neither. It is pure.
+func classify(found []inhabitant) (held, pending []string) {
+	byUID := make(map[types.UID]inhabitant, len(found))
+	for _, i := range found {
+		byUID[i.object.UID] = i
+	}
+	// goes is true of what is placed, is being deleted, or belongs to such an object: the garbage
+	// collector takes what has lost its owner.
+	var goes func(i inhabitant, depth int) bool
+	goes = func(i inhabitant, depth int) bool {
+		if i.placed || i.object.DeletionTimestamp != nil {
+			return true
+		}
+		if claim(i.api) || len(i.object.OwnerReferences) == 0 || depth > 10 {
+			return false
+		}
+		return !slices.ContainsFunc(i.object.OwnerReferences, func(r metav1.OwnerReference) bool {
+			owner, present := byUID[r.UID]
+			return present && !goes(owner, depth+1)
+		})
+	}
+	for _, i := range found {
+		name := Object{i.api.GroupVersionResource(), i.object.Namespace, i.object.Name}.String()
+		switch {
+		case kubernetesOwn(i):
+		case goes(i, 0):
+			pending = append(pending, name)
+		default:
+			held = append(held, name)
+		}
+	}
+	return held, pending
+}
+
+func claim(api member.API) bool {
+	return api.GroupVersionKind.GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
+}
+
+// kubernetesOwn is true of what every Kubernetes makes in a namespace by itself.
+func kubernetesOwn(i inhabitant) bool {
+	switch i.api.GroupVersionKind.GroupKind() {
+	case schema.GroupKind{Kind: "ServiceAccount"}:
+		return i.object.Name == "default"
+	case schema.GroupKind{Kind: "ConfigMap"}:
+		return i.object.Name == "kube-root-ca.crt"
+	case schema.GroupKind{Kind: "Event"}, schema.GroupKind{Group: "events.k8s.io", Kind: "Event"},
+		schema.GroupKind{Kind: "Endpoints"}, schema.GroupKind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}:
+		return true
+	default:
+		return false
+	}
+}
+
+// some names a few things and counts the others.
+func some(things []string) string {
+	const most = 3
+	if more := len(things) - most; more > 0 {
+		things = append(slices.Clone(things[:most]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(things, ", ")
+}
+
+// others names what others have in a copy that takes its contents with it: a Namespace, or a
+// CustomResourceDefinition. pending names what is about to go.
+func (q *clusterQueue) others(ctx context.Context, o mirror.Object) (held, pending []string, err error) {
+	switch o.Resource.GroupResource() {
+	case namespaceResource.GroupResource():
+		for _, name := range q.applier.bindings.In(q.name()) {
+			if name.Namespace == o.Name {
+				held = append(held, "the binding "+name.String())
+			}
+		}
+		if len(held) > 0 {
+			return held, nil, nil
+		}
+		return q.contents(ctx, o.Name)
+	case crdResource.GroupResource():
+		return q.instances(ctx, o.Name)
+	default:
+		return nil, nil, nil
+	}
+}
+
+// instances lists the objects of a CustomResourceDefinition in the member.
+func (q *clusterQueue) instances(ctx context.Context, crd string) (held, pending []string, err error) {
+	i := slices.IndexFunc(q.member.APIs().All(), func(a member.API) bool {
+		return a.Resource+"."+a.GroupVersionKind.Group == crd && a.Preferred
+	})
+	if i < 0 {
+		return nil, nil, nil
+	}
+	api := q.member.APIs().All()[i]
+	items, err := q.client.list(ctx, api.GroupVersionResource(), "")
 	if apierrors.IsNotFound(err) {
-		return nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	left, err := l.client.unmark(ctx, namespaceObject(name), found.GetUID(), []string{workv1alpha2.NamespaceLabel}, nil)
-	if apierrors.IsNotFound(err) {
-		return nil
+	found := make([]inhabitant, 0, len(items))
+	for i := range items {
+		found = append(found, inhabitant{api, &items[i], q.ofThisJoin(&items[i])})
 	}
-	if err == nil {
-		l.applier.mirror.Observe(l.name(), namespaceResource, left)
-	}
-	return err
+	held, pending = classify(found)
+	return held, pending, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,9 +99,11 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 	case !known || r.gone:
 		return presence.Absent, Object{}
 	case r.object == nil:
-		return presence.Present, Object{
-			Cluster: cluster, Resource: t.api.GroupVersionResource(), Namespace: namespace, Name: name, UID: r.uid,
+		o := Object{Cluster: cluster, Resource: t.api.GroupVersionResource(), Namespace: namespace, Name: name, UID: r.uid}
+		if r.version != 0 {
+			o.ResourceVersion = strconv.FormatUint(r.version, 10)
 		}
+		return presence.Present, o
 	default:
 		return presence.Present, o
 	}

@@ -63,7 +63,8 @@ func isHubs(annotation string) bool {
 // isMark says whether the key of a label or annotation is one of our marks.
 func isMark(key string) bool {
 	switch key {
-	case workv1alpha2.BindingLabel, workv1alpha2.DigestAnnotation, workv1alpha2.NamespaceLabel:
+	case workv1alpha2.BindingLabel, workv1alpha2.DigestAnnotation, workv1alpha2.NamespaceLabel,
+		workv1alpha2.SourceAnnotation, workv1alpha2.OriginAnnotation, workv1alpha2.OrphanAnnotation:
 		return true
 	}
 	return false

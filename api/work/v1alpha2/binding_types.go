@@ -289,6 +289,7 @@ const (
 	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
 	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
+	ReasonHubRestored        = "HubRestored"        // the hub was restored from a backup, and nobody confirmed that yet
 	ReasonRemoving           = "Removing"           // deleted; some cluster still has its copy
 	ReasonHealthy            = "Healthy"            //
 	ReasonUnhealthy          = "Unhealthy"          //
@@ -316,6 +317,10 @@ const (
 	// FieldManager owns the fields of placed objects.
 	FieldManager = "orrery"
 )
+
+// AllowTakeOverLabel, set to true on a Namespace of the hub, lets the PropagationPolicies in it
+// adopt and take over objects in members' namespaces of its name that this hub did not make.
+const AllowTakeOverLabel = "work.orrery.dev/allow-takeover"
 
 // Values of OriginAnnotation.
 const (

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/mirror"
 )
 
 // callTimeout is how long a member may take to answer.
@@ -31,54 +30,40 @@ var calls = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(calls) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
-// object names an object in a member.
-type object struct {
-	resource        schema.GroupVersionResource
-	namespace, name string
-}
-
-func objectOf(o mirror.Object) object { return object{o.Resource, o.Namespace, o.Name} }
-
-// String is how users name objects, such as deployments.apps shop/cart.
-func (o object) String() string {
-	if o.namespace == "" {
-		return fmt.Sprintf("%s %s", o.resource.GroupResource(), o.name)
+func (o Object) path() []string {
+	path := []string{"apis", o.Resource.Group, o.Resource.Version}
+	if o.Resource.Group == "" {
+		path = []string{"api", o.Resource.Version}
 	}
-	return fmt.Sprintf("%s %s/%s", o.resource.GroupResource(), o.namespace, o.name)
-}
-
-func (o object) path() []string {
-	path := []string{"apis", o.resource.Group, o.resource.Version}
-	if o.resource.Group == "" {
-		path = []string{"api", o.resource.Version}
+	if o.Namespace != "" {
+		path = append(path, "namespaces", o.Namespace)
 	}
-	if o.namespace != "" {
-		path = append(path, "namespaces", o.namespace)
-	}
-	path = append(path, o.resource.Resource)
-	if o.name != "" {
-		path = append(path, o.name)
+	path = append(path, o.Resource.Resource)
+	if o.Name != "" {
+		path = append(path, o.Name)
 	}
 	return path
 }
 
-// caller makes the calls to one member. Unlike the dynamic client it tells an apply that
+// memberClient makes the calls to one member. Unlike the dynamic client it tells an apply that
 // created the object from one that found it.
-type caller struct{ rest *rest.RESTClient }
+type memberClient struct{ rest *rest.RESTClient }
 
-func newCaller(config *rest.Config) (caller, error) {
+func newMemberClient(config *rest.Config) (memberClient, error) {
 	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
 	config.ContentType = "application/json"
 	config.WarningHandler = rest.NoWarnings{}
 	c, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
-		return caller{}, fmt.Errorf("make a client: %w", err)
+		return memberClient{}, fmt.Errorf("make a client: %w", err)
 	}
-	return caller{c}, nil
+	return memberClient{c}, nil
 }
 
-// apply applies a manifest as our field manager.
-func (c caller) apply(ctx context.Context, o object, manifest any, force bool) (applied *unstructured.Unstructured, created bool, err error) {
+// apply applies a manifest as our field manager. A dry run changes nothing in the cluster.
+func (c memberClient) apply(
+	ctx context.Context, o Object, manifest any, force, dryRun bool,
+) (applied *unstructured.Unstructured, created bool, err error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
 		return nil, false, fmt.Errorf("encode %s: %w", o, err)
@@ -87,49 +72,89 @@ func (c caller) apply(ctx context.Context, o object, manifest any, force bool) (
 	if force {
 		request.Param("force", "true")
 	}
-	return c.do(ctx, "apply", request.AbsPath(o.path()...).Body(body))
+	verb := "apply"
+	if dryRun {
+		request.Param("dryRun", metav1.DryRunAll)
+		verb = "try"
+	}
+	return c.do(ctx, verb, request.AbsPath(o.path()...).Body(body))
 }
 
-func (c caller) create(ctx context.Context, o object, manifest any) (*unstructured.Unstructured, error) {
+func (c memberClient) create(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", o, err)
 	}
-	o.name = ""
+	o.Name = ""
 	request := c.rest.Post().Param("fieldManager", workv1alpha2.FieldManager)
 	created, _, err := c.do(ctx, "create", request.AbsPath(o.path()...).Body(body))
 	return created, err
 }
 
-func (c caller) get(ctx context.Context, o object) (*unstructured.Unstructured, error) {
+func (c memberClient) get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	found, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(o.path()...))
 	return found, err
 }
 
-// unmark takes marks off the object that has that UID, and leaves it otherwise as it is.
-func (c caller) unmark(ctx context.Context, o object, uid types.UID, labels, annotations []string) (*unstructured.Unstructured, error) {
-	nulls := func(keys []string) map[string]any {
-		m := make(map[string]any, len(keys))
-		for _, k := range keys {
-			m[k] = nil
-		}
-		return m
+// mark changes labels and annotations of the object that has that UID, and leaves it otherwise
+// as it is; nil takes one off.
+func (c memberClient) mark(ctx context.Context, o Object, uid types.UID, labels, annotations map[string]any) (*unstructured.Unstructured, error) {
+	metadata := map[string]any{"uid": uid}
+	if len(labels) > 0 {
+		metadata["labels"] = labels
 	}
-	metadata := map[string]any{"uid": uid, "labels": nulls(labels)}
 	if len(annotations) > 0 {
-		metadata["annotations"] = nulls(annotations)
+		metadata["annotations"] = annotations
 	}
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", o, err)
 	}
 	request := c.rest.Patch(types.MergePatchType).Param("fieldManager", workv1alpha2.FieldManager)
-	patched, _, err := c.do(ctx, "unmark", request.AbsPath(o.path()...).Body(body))
+	patched, _, err := c.do(ctx, "mark", request.AbsPath(o.path()...).Body(body))
 	return patched, err
 }
 
+// list reads the metadata of all objects of a type in a namespace; in all of them if it is empty.
+func (c memberClient) list(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	const page = "500"
+	var all []metav1.PartialObjectMetadata
+	next := ""
+	for {
+		calls.WithLabelValues("list").Inc()
+		list := &metav1.PartialObjectMetadataList{}
+		request := c.rest.Get().AbsPath(Object{Resource: gvr, Namespace: namespace}.path()...).Param("limit", page)
+		if next != "" {
+			request.Param("continue", next)
+		}
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			result := request.SetHeader("Accept", acceptMetadata).Do(ctx)
+			if err := result.Error(); err != nil {
+				return err
+			}
+			body, err := result.Raw()
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(body, list)
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("list %s in namespace %s: %w", gvr.GroupResource(), namespace, err)
+		}
+		all = append(all, list.Items...)
+		if next = list.Continue; next == "" {
+			return all, nil
+		}
+	}
+}
+
+// acceptMetadata asks for metadata only.
+const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 // delete deletes the object that has that UID; what it owns follows in the background.
-func (c caller) delete(ctx context.Context, o object, conditions metav1.Preconditions) (*unstructured.Unstructured, error) {
+func (c memberClient) delete(ctx context.Context, o Object, conditions metav1.Preconditions) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(metav1.DeleteOptions{
 		TypeMeta:          metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
 		Preconditions:     &conditions,
@@ -142,7 +167,7 @@ func (c caller) delete(ctx context.Context, o object, conditions metav1.Precondi
 	return answer, err
 }
 
-func (c caller) do(ctx context.Context, verb string, request *rest.Request) (*unstructured.Unstructured, bool, error) {
+func (c memberClient) do(ctx context.Context, verb string, request *rest.Request) (*unstructured.Unstructured, bool, error) {
 	calls.WithLabelValues(verb).Inc()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,0 +1,417 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/records"
+)
+
+// task is one look at a binding in one cluster: what was planned for, and what does it.
+type task struct {
+	queue   *clusterQueue
+	binding *workv1alpha2.ResourceBinding
+	wanted  Wanted
+	source  *unstructured.Unstructured // the template; nil when there is none
+	at      mirror.Object              // what was seen at the place of the manifest
+	changes int                        // that the plan knew of; see state
+}
+
+// do does actions in order. next says when to plan again; again means at once.
+func (t *task) do(ctx context.Context, actions []Action) (next queue.Next, again bool) {
+	for _, action := range actions {
+		step, planAgain, ok := t.act(ctx, action)
+		if planAgain {
+			return queue.Next{}, true
+		}
+		next.Backoff = next.Backoff || step.Backoff
+		if step.After > 0 && (next.After == 0 || step.After < next.After) {
+			next.After = step.After
+		}
+		if !ok {
+			return next, false
+		}
+	}
+	return next, false
+}
+
+// act does one action. ok is false when those after it are not to be done.
+func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bool) {
+	retry := queue.Next{Backoff: true}
+	switch a.Verb {
+	case Report:
+		t.report(a.Reason, a.Message)
+		return queue.Next{}, false, true
+	case Await:
+		if t.wanted.Object.Resource.Resource != "" {
+			t.queue.await(t.wanted.Object.Resource.GroupResource(), item{binding: binding.Name(t.binding)})
+		}
+		return queue.Next{}, false, true
+	case Retry:
+		return queue.Next{After: a.After, Backoff: a.After == 0}, false, true
+	case Forget:
+		t.update(func(s *state) { *s = state{gone: true, changes: s.changes} })
+		t.queue.applier.released(t.binding, t.queue.name())
+		return queue.Next{}, false, true
+	case Suspect:
+		return t.suspect(ctx, a.Copy)
+	case Ask:
+		return t.ask(ctx)
+	case Create, Update, Repair:
+		return t.apply(ctx, a)
+	case Judge:
+		return t.judge(ctx, a.Copy)
+	case Delete:
+		if err := t.queue.delete(ctx, t.binding, a.Copy); err != nil {
+			return retry, false, true
+		}
+	case Unmark:
+		err := t.queue.unmark(ctx, a.Copy, t.wanted.Source.Template)
+		if err == nil && t.wanted.Intent == Leave {
+			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace) // what is preserved must outlive the hub's namespace
+		}
+		if err != nil {
+			return retry, false, true
+		}
+	}
+	// The mirror tells that a copy is gone before its watch does, so another plan may find
+	// that none is left.
+	return queue.Next{}, t.wanted.Intent != Place && !t.left(), true
+}
+
+// left is true while the mirror knows copies of the binding in the cluster.
+func (t *task) left() bool {
+	for _, o := range t.queue.applier.mirror.Placed(t.binding.UID) {
+		if o.Cluster == t.queue.name() && !o.Deleting {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *task) log(ctx context.Context) logr.Logger {
+	return logr.FromContextOrDiscard(ctx).WithValues("object", t.wanted.Object.String())
+}
+
+func (t *task) update(change func(*state)) {
+	q := t.queue
+	q.applier.results.update(binding.Name(t.binding), t.binding.UID, q.name(), func(s *state) {
+		if s.cluster != "" && s.cluster != q.uid {
+			*s = state{changes: s.changes}
+		}
+		s.cluster = q.uid
+		change(s)
+	})
+}
+
+// report remembers how the cluster stands to the manifest.
+func (t *task) report(reason, message string) {
+	r := Result{
+		Applied: reason == workv1alpha2.ReasonFullyApplied, Reason: reason, Message: message,
+		Generation: t.binding.Generation, Template: versionOf(t.source), Digest: t.wanted.Digest,
+	}
+	var before, after state
+	t.update(func(s *state) {
+		before = *s
+		s.result, s.known, s.gone, s.about = r, true, false, t.changes
+		if r.Applied && t.at.Digest == r.Digest {
+			s.acts.Digest, s.acts.Fields, s.acts.Applied = r.Digest, t.at.Fields, true
+			s.acts.Unsure, s.acts.Refused, s.acts.Judged = false, "", ""
+		}
+		after = *s
+	})
+	if before.result != after.result || before.acts.Digest != after.acts.Digest || before.acts.Fields != after.acts.Fields {
+		t.queue.applier.records.Applied(records.Result{
+			Binding: t.binding.UID, Cluster: t.queue.name(), ClusterUID: t.queue.uid,
+			Applied: r.Applied, Reason: r.Reason, Message: r.Message,
+			Generation: r.Generation, Template: r.Template, Digest: after.acts.Digest, Fields: after.acts.Fields, Time: time.Now(),
+		})
+	}
+	t.queue.applier.progressed(t.binding)
+}
+
+// suspect finds out whether a copy that seems newer than the hub is: the caches may lag.
+func (t *task) suspect(ctx context.Context, o mirror.Object) (queue.Next, bool, bool) {
+	restored, err := t.queue.applier.restore.verify(ctx, t.binding, o)
+	if err != nil {
+		t.log(ctx).Error(err, "cannot find out whether the hub was restored from a backup")
+	}
+	if !restored {
+		return queue.Next{Backoff: true}, false, false
+	}
+	t.report(workv1alpha2.ReasonHubRestored, restoredMessage)
+	return queue.Next{}, false, false
+}
+
+// ask finds out what became of a request that was never answered.
+func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
+	q := t.queue
+	if t.wanted.Object.Resource.Resource != "" {
+		found, err := q.client.get(ctx, t.wanted.Object)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return t.failed(ctx, err), false, false
+		default:
+			q.applier.mirror.Observe(q.name(), t.wanted.Object.Resource, found)
+		}
+	}
+	t.update(func(s *state) { s.acts.Unsure = false })
+	return queue.Next{}, true, false
+}
+
+// apply applies the manifest to nothing or to our copy.
+func (t *task) apply(ctx context.Context, a Action) (queue.Next, bool, bool) {
+	if a.Verb == Repair {
+		t.log(ctx).Info("repairing drift")
+		t.update(func(s *state) {
+			if now := time.Now(); now.Sub(s.acts.Repaired) > driftMemory {
+				s.acts.Repairs = 0
+			}
+			s.acts.Repairs, s.acts.Repaired = s.acts.Repairs+1, time.Now()
+		})
+	}
+	origin := a.Copy.Origin
+	if a.Verb == Create {
+		return t.send(ctx, origin, false)
+	}
+	return t.send(ctx, origin, true)
+}
+
+// marked is the manifest with the marks that are no part of its digest.
+func (t *task) marked(origin string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: maps.Clone(t.wanted.Manifest.Object)}
+	metadata, _ := o.Object["metadata"].(map[string]any)
+	o.Object["metadata"] = maps.Clone(metadata)
+	annotations := o.GetAnnotations() // a copy
+	annotations[workv1alpha2.SourceAnnotation] = t.queue.applier.key().Sign(t.wanted.Source)
+	if origin != "" {
+		annotations[workv1alpha2.OriginAnnotation] = origin
+	}
+	o.SetAnnotations(annotations)
+	return o
+}
+
+// send applies the manifest. Without force it is for an object that is absent: one that turns
+// out to exist is left as it was.
+func (t *task) send(ctx context.Context, origin string, force bool) (queue.Next, bool, bool) {
+	t.update(func(s *state) { s.busy = true })
+	next, again := t.transmit(ctx, origin, force)
+	t.update(func(s *state) { s.busy = false })
+	return next, again, false
+}
+
+func (t *task) transmit(ctx context.Context, origin string, force bool) (next queue.Next, again bool) {
+	q := t.queue
+	if err := q.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
+		return t.failed(ctx, err), false
+	}
+	t.update(func(s *state) { s.acts.Unsure = true })
+	applied, created, err := q.client.apply(ctx, t.wanted.Object, t.marked(origin).Object, force, false)
+	if err != nil {
+		return t.failed(ctx, err), false
+	}
+	if !force && !created && foreignManager(applied) {
+		return t.takeBack(ctx)
+	}
+	verb := "updated"
+	if created {
+		verb = "created"
+	}
+	t.log(ctx).Info(verb, "digest", t.wanted.Digest)
+	q.applier.mirror.Observe(q.name(), t.wanted.Object.Resource, applied)
+	t.update(func(s *state) { s.acts.Unsure, s.refusals = false, 0 })
+	_, t.at = q.find(t.wanted.Object)
+	if t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID {
+		return queue.Next{Backoff: true}, false // it was changed or deleted while we wrote
+	}
+	// What else the plan has to say, such as what is left over, is found by planning again.
+	t.remember()
+	return queue.Next{}, true
+}
+
+// remember takes note that the cluster has the manifest, and which fields are ours there.
+func (t *task) remember() {
+	t.update(func(s *state) {
+		s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Refused, s.acts.Judged = t.wanted.Digest, t.at.Fields, true, "", ""
+	})
+}
+
+// foreignManager is true when somebody else wrote the object before us. A subresource, such as
+// status, is written by the cluster's own controllers.
+func foreignManager(o *unstructured.Unstructured) bool {
+	for _, f := range o.GetManagedFields() {
+		if f.Manager != workv1alpha2.FieldManager && f.Subresource == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// takeBack undoes an apply to an object that was created by somebody else between our look and
+// our apply: an apply of nothing gives up all that only we own.
+func (t *task) takeBack(ctx context.Context) (queue.Next, bool) {
+	q, o := t.queue, t.wanted.Object
+	metadata := map[string]any{"name": o.Name}
+	if o.Namespace != "" {
+		metadata["namespace"] = o.Namespace
+	}
+	nothing := map[string]any{"apiVersion": t.wanted.Manifest.GetAPIVersion(), "kind": t.wanted.Manifest.GetKind(), "metadata": metadata}
+	left, _, err := q.client.apply(ctx, o, nothing, false, false)
+	if err != nil {
+		return t.failed(ctx, err), false
+	}
+	t.log(ctx).Info("left an object alone that others created meanwhile")
+	t.update(func(s *state) { s.acts.Unsure = false })
+	q.applier.mirror.Observe(q.name(), o.Resource, left)
+	return queue.Next{}, true
+}
+
+// judge finds out whether an object of others may become ours, and makes it so: what this hub
+// orphaned is its own again; what is equal is adopted; what differs is taken over if that is
+// allowed. Everything else is a conflict.
+func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
+	q, o := t.queue, t.wanted.Object
+	live, err := q.client.get(ctx, o)
+	if apierrors.IsNotFound(err) {
+		q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, seen.UID)
+		return queue.Next{Backoff: true}, false, false
+	}
+	if err != nil {
+		return t.failed(ctx, err), false, false
+	}
+	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID {
+		t.log(ctx).Info("taking back what was orphaned")
+		if err := q.reclaim(ctx, o, live); err != nil {
+			return t.failed(ctx, err), false, false
+		}
+		return t.send(ctx, orphan.Origin, true)
+	}
+	if t.wanted.Foreign != Refuse {
+		equal, err := t.tryOn(ctx, live)
+		switch {
+		case err != nil:
+			return t.failed(ctx, err), false, false
+		case equal:
+			t.log(ctx).Info("adopting an object that is equal")
+			return t.send(ctx, workv1alpha2.OriginAdopted, true)
+		case t.wanted.Foreign == TakeOver:
+			t.log(ctx).Info("taking over an object of others")
+			return t.send(ctx, workv1alpha2.OriginTakenOver, true)
+		}
+	}
+	seen.UID, seen.ResourceVersion = live.GetUID(), live.GetResourceVersion()
+	t.update(func(s *state) { s.acts.Judged = judgement(t.wanted, seen) })
+	message := fmt.Sprintf("%s exists and was not placed by this hub", o)
+	if t.wanted.Foreign == Refuse {
+		message += fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
+			"or if namespace %s of the hub has the label %s=true", o.Namespace, workv1alpha2.AllowTakeOverLabel)
+	}
+	t.report(workv1alpha2.ReasonConflict, message)
+	return queue.Next{Backoff: true}, false, false
+}
+
+// tryOn says whether the manifest would change nothing of an object but our marks.
+func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (equal bool, err error) {
+	tried, _, err := t.queue.client.apply(ctx, t.wanted.Object, t.marked(workv1alpha2.OriginAdopted).Object, false, true)
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return equality.Semantic.DeepEqual(withoutMarks(live), withoutMarks(tried)), nil
+}
+
+// withoutMarks is an object without our marks and without what every write changes.
+func withoutMarks(o *unstructured.Unstructured) map[string]any {
+	o = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.Object)}
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	delete(labels, workv1alpha2.BindingLabel)
+	for _, key := range []string{
+		workv1alpha2.DigestAnnotation, workv1alpha2.SourceAnnotation, workv1alpha2.OriginAnnotation, workv1alpha2.OrphanAnnotation,
+	} {
+		delete(annotations, key)
+	}
+	o.SetLabels(labels)
+	o.SetAnnotations(annotations)
+	o.SetManagedFields(nil)
+	o.SetResourceVersion("")
+	for _, name := range []string{"labels", "annotations"} {
+		if entries, found, _ := unstructured.NestedMap(o.Object, "metadata", name); found && len(entries) == 0 {
+			unstructured.RemoveNestedField(o.Object, "metadata", name)
+		}
+	}
+	return o.Object
+}
+
+// failed reports what a call ended with, and says when to try again.
+func (t *task) failed(ctx context.Context, err error) queue.Next {
+	t.log(ctx).V(1).Info("not applied", "error", err.Error())
+	q, retry := t.queue, queue.Next{Backoff: true}
+	if unanswered(err) {
+		if q.items.Retries(item{binding: binding.Name(t.binding)}) > 0 { // else it may pass before anybody looks
+			t.report(workv1alpha2.ReasonClusterUnreachable, silence(err))
+		}
+		return retry
+	}
+	t.update(func(s *state) { s.acts.Unsure = false })
+	switch {
+	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
+		t.report(workv1alpha2.ReasonConflict, fmt.Sprintf("%s exists and was not placed by this hub", t.wanted.Object))
+		return retry
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsConflict(err), apierrors.IsInternalError(err):
+		t.report(workv1alpha2.ReasonRejected, err.Error())
+		return retry
+	case apierrors.IsNotFound(err):
+		// The namespace or the type has just gone.
+		q.applier.registry.Rediscover(q.name())
+		t.report(workv1alpha2.ReasonRejected, err.Error())
+		return retry
+	}
+	var wait time.Duration
+	t.update(func(s *state) {
+		s.refused(t.wanted.Digest, time.Now())
+		wait = time.Until(s.acts.RetryAt)
+	})
+	t.log(ctx).Info("rejected", "error", err.Error())
+	t.report(workv1alpha2.ReasonRejected, err.Error())
+	return queue.Next{After: wait}
+}
+
+// unanswered is true for an error that says nothing about the request itself.
+func unanswered(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnauthorized(err)
+}
+
+// silence says why there is no answer in words that do not change from one attempt to the
+// next, as those of network errors do.
+func silence(err error) string {
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &status):
+		return err.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("the API server did not answer within %s", callTimeout)
+	default:
+		return "the API server cannot be reached"
+	}
+}

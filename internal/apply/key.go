@@ -1,0 +1,58 @@
+package apply
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/mark"
+)
+
+// The Secret with the key by which the hub knows its own marks. Whoever loses it makes every
+// copy one that nobody knows: it is in every backup of the hub.
+const (
+	keySecret = "hub-marks"
+	keyField  = "key"
+)
+
+// ensureKey returns the hub's key, and makes it at the first start.
+func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (mark.Key, error) {
+	name := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: keySecret}
+	for {
+		found := &corev1.Secret{}
+		err := reader.Get(ctx, name, found)
+		if err == nil {
+			if len(found.Data[keyField]) != mark.KeySize {
+				return nil, fmt.Errorf("secret %s: %s must hold %d bytes; restore it from a backup of the hub", name, keyField, mark.KeySize)
+			}
+			return found.Data[keyField], nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("get secret %s: %w", name, err)
+		}
+		key := make([]byte, mark.KeySize)
+		if _, err := rand.Read(key); err != nil {
+			return nil, fmt.Errorf("make the key of the hub's marks: %w", err)
+		}
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name.Namespace}}
+		if err := hub.Create(ctx, n); err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create namespace %s: %w", name.Namespace, err)
+		}
+		made := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+			Immutable:  new(true), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyField: key},
+		}
+		switch err := hub.Create(ctx, made); {
+		case err == nil:
+			return key, nil
+		case !apierrors.IsAlreadyExists(err): // else another process was first
+			return nil, fmt.Errorf("create secret %s: %w", name, err)
+		}
+	}
+}

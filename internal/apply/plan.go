@@ -1,0 +1,354 @@
+package apply
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+)
+
+// Object names an object in a member.
+type Object struct {
+	Resource        schema.GroupVersionResource
+	Namespace, Name string
+}
+
+// String is how users name objects, such as deployments.apps shop/cart.
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return fmt.Sprintf("%s %s", o.Resource.GroupResource(), o.Name)
+	}
+	return fmt.Sprintf("%s %s/%s", o.Resource.GroupResource(), o.Namespace, o.Name)
+}
+
+func objectOf(o mirror.Object) Object { return Object{o.Resource, o.Namespace, o.Name} }
+
+// Intent is what a binding intends with one cluster.
+type Intent int
+
+// The values of Intent.
+const (
+	Place  Intent = iota // the binding names the cluster
+	Vacate               // it does not: what it placed there before goes
+	Remove               // it is deleted, and its copies with it
+	Leave                // it is deleted, and its copies stay without our marks
+)
+
+// Foreign says what may become of an object that this hub did not make and that is where a copy
+// is to be.
+type Foreign int
+
+// The values of Foreign.
+const (
+	Refuse   Foreign = iota // it is left alone
+	Adopt                   // it becomes ours if it is equal to the manifest
+	TakeOver                // it becomes what the manifest says
+)
+
+// Wanted is what a binding wants of one cluster.
+type Wanted struct {
+	Intent Intent
+	// Decided is false while the placement is about another generation of the template, or was
+	// decided without knowing the Cluster: nobody acts on it.
+	Decided bool
+	// Reason and Message say why there is no manifest.
+	Reason, Message string
+	// Object is the place of the manifest, Digest its digest, and Source what it is made from.
+	Object   Object
+	Manifest *unstructured.Unstructured
+	Digest   string
+	Source   mark.Source
+	Foreign  Foreign
+	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
+	Held bool
+}
+
+// Owner says whose mark is on an object.
+type Owner int
+
+// The values of Owner.
+const (
+	Nobody  Owner = iota // no binding's that the hub has
+	Binding              // the binding's that is planned for
+	Another              // another binding's
+	Going                // another binding's that is being deleted
+)
+
+// Copy is an object in the cluster that carries a binding's mark.
+type Copy struct {
+	mirror.Object
+
+	Owner Owner
+	// Authentic is true when this hub marked it, ThisJoin when it did so for the cluster as it
+	// is joined now, and Newer when it did so with what the hub does not have (yet, or any more).
+	Authentic, ThisJoin, Newer bool
+}
+
+// Seen is what is known of the cluster.
+type Seen struct {
+	Reachable bool
+	// Lost is true of a cluster that is known not to answer. Right after a start that is not known.
+	Lost bool
+	// Listed is true when every copy that the cluster may have is known.
+	Listed bool
+	// At says what is at the place of the manifest.
+	At       presence.Presence
+	AtObject Copy
+	// OurNamespace is true of a Namespace that this hub made in the cluster for other copies.
+	OurNamespace bool
+	// Copies are those of the binding in the cluster, the one at the place among them.
+	Copies []Copy
+}
+
+// Known is what earlier acts in the cluster have shown. The zero value knows nothing.
+type Known struct {
+	Now time.Time
+	// Digest of the manifest that was applied last, and the hash of the fields that were ours
+	// then. Another hash later means that somebody took fields from us.
+	Digest string
+	Fields uint64
+	// Applied is true when the cluster was seen to have Digest.
+	Applied bool
+	// Refused is the digest of the manifest that the cluster rejected; it is not sent again
+	// before RetryAt.
+	Refused string
+	RetryAt time.Time
+	// Judged is the object of others that was found not to be ours to take; see judgement.
+	Judged string
+	// Repairs of drift in a row, and the last one.
+	Repairs  int
+	Repaired time.Time
+	// Unsure is true when a request was never answered, so that the cluster may have what was
+	// not seen.
+	Unsure bool
+	// Restored is true while the hub was restored from a backup and nobody confirmed that.
+	Restored bool
+}
+
+// Verb is what an Action does.
+type Verb int
+
+// The values of Verb.
+const (
+	Report  Verb = iota // remember Reason and Message; calls nobody
+	Await               // plan again when the types were listed; calls nobody
+	Retry               // plan again after After, or with growing patience; calls nobody
+	Forget              // remember that the cluster holds nothing of the binding; calls nobody
+	Suspect             // find out whether the hub was restored from a backup
+	Ask                 // read the object: what became of an earlier request is not known
+	Create              // apply the manifest where nothing is
+	Update              // apply the manifest to our copy
+	Repair              // apply the manifest to our copy, which others changed
+	Judge               // find out whether an object of others may become ours, and make it so
+	Delete              // delete a copy
+	Unmark              // take our marks off a copy
+)
+
+var verbs = [...]string{
+	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
+}
+
+// String implements fmt.Stringer.
+func (v Verb) String() string { return verbs[v] }
+
+// Action is one thing to be done. Actions are done in order; one that fails ends the list.
+type Action struct {
+	Verb Verb
+	// Copy is the object that Suspect, Judge, Delete and Unmark are about, and the one that
+	// Update and Repair change. Create and Ask are about Wanted.Object.
+	Copy mirror.Object
+	// Reason and Message of Report; ReasonFullyApplied means applied.
+	Reason, Message string
+	// After of Retry; 0: with growing patience.
+	After time.Duration
+}
+
+const (
+	// driftMemory is how long a repair of drift is held against the next one: whoever keeps
+	// changing an object back is not answered in kind.
+	driftMemory       = 10 * time.Minute
+	firstRepairPause  = time.Second
+	longestRepairWait = 5 * time.Minute
+)
+
+// Plan says what is to be done for a binding in one cluster. It is pure.
+func Plan(w Wanted, s Seen, k Known) []Action {
+	if w.Intent != Place {
+		return planRemoval(w, s, k)
+	}
+	switch {
+	case !w.Decided:
+		return []Action{{Verb: Retry}} // a decision brings us back; this is for one that says nothing new
+	case w.Reason != "":
+		return report(w.Reason, w.Message)
+	case !s.Reachable:
+		return planUnreachable(w, s, k)
+	case !s.Listed || s.At == presence.Unknown:
+		return []Action{{Verb: Await}}
+	case s.At == presence.Absent && k.Unsure:
+		return []Action{{Verb: Ask}}
+	case s.At == presence.Absent:
+		return send(Create, w, k, mirror.Object{})
+	default:
+		return planPresent(w, s, k)
+	}
+}
+
+func report(reason, message string) []Action {
+	return []Action{{Verb: Report, Reason: reason, Message: message}}
+}
+
+// planUnreachable reports on a cluster that does not answer: what was applied stays applied, as
+// far as is known.
+func planUnreachable(w Wanted, s Seen, k Known) []Action {
+	switch {
+	case k.Applied && k.Digest == w.Digest:
+		return report(workv1alpha2.ReasonFullyApplied, "")
+	case s.Lost:
+		return report(workv1alpha2.ReasonClusterUnreachable, "the cluster cannot be reached")
+	default:
+		return []Action{{Verb: Retry}} // it was not asked yet
+	}
+}
+
+// planPresent plans for a place that is taken.
+func planPresent(w Wanted, s Seen, k Known) []Action {
+	o := s.AtObject
+	switch {
+	case !o.Placed() && s.OurNamespace:
+		return send(Update, w, k, o.Object)
+	case !o.Placed():
+		return planForeign(w, o, k)
+	case o.Owner == Going:
+		return []Action{{Verb: Retry}}
+	case o.Owner == Another:
+		return conflict(w)
+	case o.Owner == Nobody && !o.Authentic:
+		return planForeign(w, o, k) // placed by another hub
+	case o.Deleting:
+		return report(workv1alpha2.ReasonApplying, fmt.Sprintf("%s is being deleted; it is placed again when it is gone", w.Object))
+	case o.Newer && k.Restored:
+		return report(workv1alpha2.ReasonHubRestored, restoredMessage)
+	case o.Newer:
+		return []Action{{Verb: Suspect, Copy: o.Object}}
+	case o.Owner == Nobody, o.Digest != w.Digest, !o.ThisJoin:
+		return send(Update, w, k, o.Object)
+	case k.Digest == w.Digest && k.Fields != 0 && k.Fields != o.Fields:
+		return planRepair(o, k)
+	}
+	return append(report(workv1alpha2.ReasonFullyApplied, ""), planLeftovers(w, s, k)...)
+}
+
+const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
+	"nothing is deleted or rolled back until that is confirmed: run orrery hub confirm-restore"
+
+func conflict(w Wanted) []Action {
+	return []Action{
+		{Verb: Report, Reason: workv1alpha2.ReasonConflict, Message: fmt.Sprintf("%s exists and was not placed by this hub", w.Object)},
+		{Verb: Retry}, // nobody tells when it goes away, but a look costs no call
+	}
+}
+
+// send applies the manifest unless the cluster has just rejected it.
+func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
+	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
+		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}}
+	}
+	return []Action{{Verb: verb, Copy: o}}
+}
+
+// planForeign plans for an object of others. What it is has to be read, but not again while
+// neither it nor the manifest has changed.
+func planForeign(w Wanted, o Copy, k Known) []Action {
+	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
+		return conflict(w)
+	}
+	return []Action{{Verb: Judge, Copy: o.Object}}
+}
+
+// judgement identifies what it was decided about that an object is not ours to take.
+func judgement(w Wanted, o mirror.Object) string {
+	if o.ResourceVersion == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s/%s/%d", o.UID, o.ResourceVersion, w.Digest, w.Foreign)
+}
+
+// planRepair takes back what somebody else changed. Whoever keeps changing it is met with
+// growing patience, so that two controllers do not fight at full speed.
+func planRepair(o Copy, k Known) []Action {
+	if k.Repairs > 0 && k.Now.Sub(k.Repaired) <= driftMemory {
+		pause := min(firstRepairPause<<min(k.Repairs-1, 16), longestRepairWait)
+		if wait := k.Repaired.Add(pause).Sub(k.Now); wait > 0 {
+			return []Action{{Verb: Retry, After: wait}}
+		}
+	}
+	return []Action{{Verb: Repair, Copy: o.Object}}
+}
+
+// planLeftovers removes what the binding placed in the cluster under another kind or name.
+func planLeftovers(w Wanted, s Seen, k Known) []Action {
+	var actions []Action
+	for _, c := range s.Copies {
+		same := c.Resource.GroupResource() == w.Object.Resource.GroupResource() &&
+			c.Namespace == w.Object.Namespace && c.Name == w.Object.Name
+		if same || c.UID == s.AtObject.UID { // the object itself, perhaps seen through another group
+			continue
+		}
+		actions = append(actions, remove(c, false, k)...)
+	}
+	return actions
+}
+
+// planRemoval takes what a binding placed out of the cluster: deletes it, or only its marks.
+func planRemoval(w Wanted, s Seen, k Known) []Action {
+	switch {
+	case !s.Reachable:
+		return nil // everything is planned again when it answers
+	case w.Intent == Vacate && !w.Decided:
+		return []Action{{Verb: Retry}}
+	case w.Intent == Vacate && w.Held:
+		return nil // what it waits for brings us back
+	}
+	var actions []Action
+	left := false
+	for _, c := range s.Copies {
+		if !c.ThisJoin {
+			continue // of an earlier join: an orphan, which is removed on request only
+		}
+		left = true
+		actions = append(actions, remove(c, w.Intent == Leave, k)...)
+	}
+	switch {
+	case !s.Listed:
+		return append(actions, Action{Verb: Await})
+	case left:
+		return actions // the mirror tells when they are gone
+	case k.Unsure:
+		return []Action{{Verb: Ask}}
+	default:
+		return []Action{{Verb: Forget}}
+	}
+}
+
+// remove plans the end of one copy.
+func remove(c Copy, leave bool, k Known) []Action {
+	switch {
+	case !c.ThisJoin || c.Deleting:
+		return nil
+	case k.Restored:
+		return report(workv1alpha2.ReasonHubRestored, restoredMessage)
+	case c.Newer:
+		return []Action{{Verb: Suspect, Copy: c.Object}}
+	case leave || c.Origin != "":
+		return []Action{{Verb: Unmark, Copy: c.Object}}
+	default:
+		return []Action{{Verb: Delete, Copy: c.Object}}
+	}
+}

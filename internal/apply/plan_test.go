@@ -1,0 +1,289 @@
+package apply
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+)
+
+var (
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	now        = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+)
+
+func placeWanted(change ...func(*Wanted)) Wanted {
+	w := Wanted{
+		Decided: true, Object: Object{configMaps, "ns", "a"}, Digest: "new",
+		Manifest: &unstructured.Unstructured{}, Source: mark.Source{Template: "t", Cluster: "c"}, Foreign: Adopt,
+	}
+	for _, f := range change {
+		f(&w)
+	}
+	return w
+}
+
+// ourCopy is a copy as it is to be.
+func ourCopy(change ...func(*Copy)) Copy {
+	c := Copy{
+		Object: mirror.Object{
+			Cluster: "oak", Resource: configMaps, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "7",
+			Binding: "b", Digest: "new", Fields: 1,
+		},
+		Owner: Binding, Authentic: true, ThisJoin: true,
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func at(c Copy, others ...Copy) Seen {
+	s := Seen{Reachable: true, Listed: true, At: presence.Present, AtObject: c}
+	if c.Placed() {
+		s.Copies = append([]Copy{c}, others...)
+	}
+	return s
+}
+
+func copies(all ...Copy) Seen { return Seen{Reachable: true, Listed: true, Copies: all} }
+
+// theirs is an object that carries no mark.
+func theirs(c *Copy) {
+	c.Object = mirror.Object{Cluster: "oak", Resource: configMaps, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "7"}
+	c.Owner, c.Authentic, c.ThisJoin = Nobody, false, false
+}
+
+// said is an action in one word, for tables: Report has its reason.
+func said(actions []Action) []string {
+	out := []string{}
+	for _, a := range actions {
+		switch {
+		case a.Verb == Report:
+			out = append(out, a.Reason)
+		case a.Verb == Retry && a.After > 0:
+			out = append(out, "Retry after "+a.After.String())
+		case a.Verb == Delete || a.Verb == Unmark:
+			out = append(out, a.Verb.String()+" "+a.Copy.Name)
+		default:
+			out = append(out, a.Verb.String())
+		}
+	}
+	return out
+}
+
+func TestPlanOfAPlacement(t *testing.T) {
+	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
+	const applied = workv1alpha2.ReasonFullyApplied
+	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true}
+	for name, tc := range map[string]struct {
+		wanted Wanted
+		seen   Seen
+		known  Known
+		want   []string
+	}{
+		"NothingIsThere":            {placeWanted(), absent, Known{}, []string{"Create"}},
+		"AnEarlierRequestIsOpen":    {placeWanted(), absent, Known{Unsure: true}, []string{"Ask"}},
+		"TheTypeIsNotListed":        {placeWanted(), Seen{Reachable: true, At: presence.Absent}, Known{}, []string{"Await"}},
+		"AsWanted":                  {placeWanted(), at(ourCopy()), Known{}, []string{applied}},
+		"AnOlderManifest":           {placeWanted(), at(ourCopy(func(c *Copy) { c.Digest = "old" })), Known{}, []string{"Update"}},
+		"OfAnEarlierJoin":           {placeWanted(), at(ourCopy(func(c *Copy) { c.ThisJoin = false })), Known{}, []string{"Update"}},
+		"WithoutASource":            {placeWanted(), at(ourCopy(func(c *Copy) { c.ThisJoin, c.Authentic = false, false })), Known{}, []string{"Update"}},
+		"BeingDeleted":              {placeWanted(), at(ourCopy(func(c *Copy) { c.Deleting = true })), Known{}, []string{workv1alpha2.ReasonApplying}},
+		"Drift":                     {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), applies, []string{"Repair"}},
+		"DriftBeforeAnythingKnown":  {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{}, []string{applied}},
+		"DriftAgain":                {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Second)}, []string{"Retry after 3s"}},
+		"DriftLongAfterTheLast":     {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Hour)}, []string{"Repair"}},
+		"RejectedJustNow":           {placeWanted(), absent, Known{Now: now, Refused: "new", RetryAt: now.Add(time.Minute)}, []string{"Retry after 1m0s"}},
+		"AnotherWasRejected":        {placeWanted(), absent, Known{Now: now, Refused: "old", RetryAt: now.Add(time.Minute)}, []string{"Create"}},
+		"ObjectOfOthers":            {placeWanted(), at(ourCopy(theirs)), Known{}, []string{"Judge"}},
+		"ObjectOfOthersJudged":      {placeWanted(), at(ourCopy(theirs)), Known{Judged: "u/7/new/1"}, []string{workv1alpha2.ReasonConflict, "Retry"}},
+		"ObjectOfOthersChanged":     {placeWanted(), at(ourCopy(theirs, func(c *Copy) { c.ResourceVersion = "8" })), Known{Judged: "u/7/new/1"}, []string{"Judge"}},
+		"ANamespaceThatWeMade":      {placeWanted(), func() Seen { s := at(ourCopy(theirs)); s.OurNamespace = true; return s }(), Known{}, []string{"Update"}},
+		"OfAnotherBinding":          {placeWanted(), at(ourCopy(func(c *Copy) { c.Owner = Another })), Known{}, []string{workv1alpha2.ReasonConflict, "Retry"}},
+		"OfABindingThatGoes":        {placeWanted(), at(ourCopy(func(c *Copy) { c.Owner = Going })), Known{}, []string{"Retry"}},
+		"OrphanOfThisHub":           {placeWanted(), at(ourCopy(func(c *Copy) { c.Owner, c.ThisJoin = Nobody, false })), Known{}, []string{"Update"}},
+		"PlacedByAnotherHub":        {placeWanted(), at(ourCopy(func(c *Copy) { c.Owner, c.Authentic, c.ThisJoin = Nobody, false, false })), Known{}, []string{"Judge"}},
+		"NewerThanTheHub":           {placeWanted(), at(ourCopy(func(c *Copy) { c.Newer, c.Digest = true, "newer" })), Known{}, []string{"Suspect"}},
+		"RestoredAndNotConfirmed":   {placeWanted(), at(ourCopy(func(c *Copy) { c.Newer, c.Digest = true, "newer" })), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"RestoredAndNotNewer":       {placeWanted(), at(ourCopy(func(c *Copy) { c.Digest = "old" })), Known{Restored: true}, []string{"Update"}},
+		"OfAnotherGeneration":       {placeWanted(func(w *Wanted) { w.Decided = false }), absent, Known{}, []string{"Retry"}},
+		"CannotBeRendered":          {placeWanted(func(w *Wanted) { w.Reason = workv1alpha2.ReasonRenderFailed }), absent, Known{}, []string{workv1alpha2.ReasonRenderFailed}},
+		"Unreachable":               {placeWanted(), Seen{Lost: true}, Known{}, []string{workv1alpha2.ReasonClusterUnreachable}},
+		"UnreachableAndApplied":     {placeWanted(), Seen{Lost: true}, applies, []string{applied}},
+		"UnreachableAndEdited":      {placeWanted(func(w *Wanted) { w.Digest = "newer" }), Seen{Lost: true}, applies, []string{workv1alpha2.ReasonClusterUnreachable}},
+		"NotAskedYet":               {placeWanted(), Seen{}, Known{}, []string{"Retry"}},
+		"LeftUnderAnotherName":      {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "b", "v" })), Known{}, []string{applied, "Delete b"}},
+		"LeftSeenThroughAnotherAPI": {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Resource.Group = "other" })), Known{}, []string{applied}},
+		"LeftOfAnEarlierJoin":       {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID, c.ThisJoin = "b", "v", false })), Known{}, []string{applied}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, said(Plan(tc.wanted, tc.seen, tc.known))); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanOfARemoval(t *testing.T) {
+	wants := func(intent Intent, change ...func(*Wanted)) Wanted {
+		w := Wanted{Intent: intent, Decided: true, Object: Object{configMaps, "ns", "a"}}
+		for _, f := range change {
+			f(&w)
+		}
+		return w
+	}
+	earlier := func(c *Copy) { c.ThisJoin = false }
+	adopted := func(c *Copy) { c.Origin = workv1alpha2.OriginAdopted }
+	for name, tc := range map[string]struct {
+		wanted Wanted
+		seen   Seen
+		known  Known
+		want   []string
+	}{
+		"Vacated":                       {wants(Vacate), copies(ourCopy()), Known{}, []string{"Delete a"}},
+		"VacatedAndHeld":                {wants(Vacate, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{}, []string{}},
+		"VacatedByADecisionOfThePast":   {wants(Vacate, func(w *Wanted) { w.Decided = false }), copies(ourCopy()), Known{}, []string{"Retry"}},
+		"VacatedOfAnEarlierJoin":        {wants(Vacate), copies(ourCopy(earlier)), Known{}, []string{"Forget"}},
+		"VacatedAndAdopted":             {wants(Vacate), copies(ourCopy(adopted)), Known{}, []string{"Unmark a"}},
+		"Removed":                       {wants(Remove), copies(ourCopy()), Known{}, []string{"Delete a"}},
+		"RemovedAtOnceThoughItMoves":    {wants(Remove, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{}, []string{"Delete a"}},
+		"RemovedOfAnEarlierJoin":        {wants(Remove), copies(ourCopy(earlier)), Known{}, []string{"Forget"}},
+		"RemovedAndTakenOver":           {wants(Remove), copies(ourCopy(func(c *Copy) { c.Origin = workv1alpha2.OriginTakenOver })), Known{}, []string{"Unmark a"}},
+		"RemovedAndGoing":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Deleting = true })), Known{}, []string{}},
+		"RemovedAndNotListed":           {wants(Remove), Seen{Reachable: true, Copies: []Copy{ourCopy()}}, Known{}, []string{"Delete a", "Await"}},
+		"RemovedAndUnreachable":         {wants(Remove), Seen{Copies: []Copy{ourCopy()}}, Known{}, []string{}},
+		"RemovedAndARequestIsOpen":      {wants(Remove), copies(), Known{Unsure: true}, []string{"Ask"}},
+		"RemovedAndNewer":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{}, []string{"Suspect"}},
+		"RemovedAndTheHubIsRestored":    {wants(Remove), copies(ourCopy()), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"Left":                          {wants(Leave), copies(ourCopy()), Known{}, []string{"Unmark a"}},
+		"NothingLeft":                   {wants(Remove), copies(), Known{}, []string{"Forget"}},
+		"VacatedAndTheHubIsRestored":    {wants(Vacate), copies(ourCopy()), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"VacatedWithWhatTheHubLacksYet": {wants(Vacate), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{}, []string{"Suspect"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, said(Plan(tc.wanted, tc.seen, tc.known))); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRelease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		placements []Placement
+		want       map[string]int32
+	}{
+		"ReplacementIsNotThere": {[]Placement{{"a", 0, 5, 5, false}, {"b", 5, 0, 0, false}}, map[string]int32{"a": 5}},
+		"ReplacementIsOld":      {[]Placement{{"a", 0, 5, 5, false}, {"b", 10, 0, 5, false}}, map[string]int32{"a": 5}},
+		"ReplacementHasHalf":    {[]Placement{{"a", 0, 5, 5, false}, {"b", 10, 0, 5, true}}, map[string]int32{"a": 5}},
+		"ReplacementIsThere":    {[]Placement{{"a", 0, 5, 5, false}, {"b", 10, 0, 10, true}}, map[string]int32{}},
+		"WhatMovesIsBroken":     {[]Placement{{"a", 0, 5, 0, false}, {"b", 5, 0, 0, false}}, map[string]int32{}},
+		"OneOfTenIsBroken":      {[]Placement{{"a", 0, 10, 9, false}, {"b", 10, 0, 4, true}}, map[string]int32{"a": 10}},
+		"WeightsFlip":           {[]Placement{{"a", 8, 0, 2, true}, {"b", 2, 6, 8, true}}, map[string]int32{"b": 6}},
+		"WeightsFlippedHalf":    {[]Placement{{"a", 8, 0, 5, true}, {"b", 2, 6, 8, true}}, map[string]int32{"b": 3}},
+		"WeightsFlipped":        {[]Placement{{"a", 8, 0, 8, true}, {"b", 2, 6, 8, true}}, map[string]int32{}},
+		"LastHealthyCopyStays":  {[]Placement{{"a", 3, 0, 0, true}, {"b", 0, 3, 3, false}}, map[string]int32{"b": 3}},
+		"OneOfTwoMayGo":         {[]Placement{{"a", 0, 3, 3, false}, {"b", 0, 3, 3, false}, {"c", 6, 0, 3, true}}, map[string]int32{"b": 3}},
+		"UserScalesDownMeanwhile": {
+			[]Placement{{"a", 0, 5, 5, false}, {"b", 2, 0, 2, true}}, map[string]int32{},
+		},
+		"NothingMoves": {[]Placement{{"a", 2, 0, 0, true}, {"b", 2, 0, 5, true}}, map[string]int32{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Release(tc.placements)); diff != "" {
+				t.Errorf("what has to stay (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is available never falls below the smaller of what is wanted and what was available
+// before, whatever moves where and whatever becomes available in between.
+func FuzzRelease(f *testing.F) {
+	f.Add([]byte{0, 5, 5, 0, 5, 0, 0, 1})
+	f.Add([]byte{2, 6, 8, 1, 8, 0, 5, 1, 0, 3, 3, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var placements []Placement
+		for i := 0; i+3 < len(data) && len(placements) < 6; i += 4 {
+			p := Placement{
+				Cluster: string(rune('a' + len(placements))), Wanted: int32(data[i] % 20), Moving: int32(data[i+1] % 20),
+				Available: int32(data[i+2] % 40), Current: data[i+3]%2 == 1,
+			}
+			p.Available = min(p.Available, p.Wanted+p.Moving)
+			placements = append(placements, p)
+		}
+		stay := Release(placements)
+		var wanted, before, after int32
+		for _, p := range placements {
+			wanted += p.Wanted
+			if !p.Current && p.Moving == 0 {
+				continue
+			}
+			before += p.Available
+			if left := stay[p.Cluster]; p.Moving > 0 {
+				if left < 0 || left > p.Moving {
+					t.Errorf("%s: %d of %d stay", p.Cluster, left, p.Moving)
+				}
+				p.Available = max(0, p.Available-(p.Moving-left)) // the worst choice of what goes
+			}
+			after += p.Available
+		}
+		if after < min(wanted, before) {
+			t.Errorf("%d are left of %d available, and %d are wanted: %+v, %v", after, before, wanted, placements, stay)
+		}
+	})
+}
+
+func TestContentsOfANamespace(t *testing.T) {
+	of := func(kind, name string, uid types.UID, placed bool, owners ...types.UID) inhabitant {
+		return newInhabitant(kind, name, uid, placed, owners...)
+	}
+	for name, tc := range map[string]struct {
+		found         []inhabitant
+		held, pending []string
+	}{
+		"KubernetesOwn": {found: []inhabitant{
+			of("ServiceAccount", "default", "1", false), of("ConfigMap", "kube-root-ca.crt", "2", false), of("Event", "e", "3", false),
+			of("Endpoints", "web", "4", false), of("EndpointSlice", "web-x", "5", false),
+		}},
+		"OfOthers":          {found: []inhabitant{of("ConfigMap", "theirs", "1", false)}, held: []string{"configmaps ns/theirs"}},
+		"Placed":            {found: []inhabitant{of("ConfigMap", "ours", "1", true)}, pending: []string{"configmaps ns/ours"}},
+		"OwnedByPlaced":     {found: []inhabitant{of("Pod", "p", "1", false, "2"), of("ReplicaSet", "r", "2", false, "3"), of("Deployment", "d", "3", true)}, pending: []string{"pods ns/p", "replicasets ns/r", "deployments ns/d"}},
+		"OwnedByOthers":     {found: []inhabitant{of("Pod", "p", "1", false, "2"), of("ReplicaSet", "r", "2", false)}, held: []string{"pods ns/p", "replicasets ns/r"}},
+		"OwnerIsGone":       {found: []inhabitant{of("Pod", "p", "1", false, "gone")}, pending: []string{"pods ns/p"}},
+		"ClaimOfAPlacedSet": {found: []inhabitant{of("PersistentVolumeClaim", "data-db-0", "1", false, "2"), of("StatefulSet", "db", "2", true)}, held: []string{"persistentvolumeclaims ns/data-db-0"}, pending: []string{"statefulsets ns/db"}},
+		"ClaimAlone":        {found: []inhabitant{of("PersistentVolumeClaim", "data", "1", false)}, held: []string{"persistentvolumeclaims ns/data"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held, pending := classify(tc.found)
+			if diff := cmp.Diff([][]string{tc.held, tc.pending}, [][]string{held, pending}); diff != "" {
+				t.Errorf("held and pending (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func newInhabitant(kind, name string, uid types.UID, placed bool, owners ...types.UID) inhabitant {
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid}}
+	for _, owner := range owners {
+		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{UID: owner})
+	}
+	resource := strings.ToLower(kind)
+	if !strings.HasSuffix(resource, "s") {
+		resource += "s"
+	}
+	group := map[string]string{"EndpointSlice": "discovery.k8s.io"}[kind]
+	return inhabitant{member.API{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, Resource: resource}, o, placed}
+}

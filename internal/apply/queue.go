@@ -1,0 +1,184 @@
+package apply
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/queue"
+)
+
+const (
+	// workers is the most that is done in one cluster at once; the member's transport allows
+	// less when the cluster struggles.
+	workers = 16
+
+	firstRetry, lastRetry = time.Second, 30 * time.Second
+)
+
+// item is something to be reconciled in one cluster: a binding, or else a namespace.
+type item struct {
+	binding   types.NamespacedName
+	namespace string
+}
+
+// clusterQueue reconciles bindings and namespaces in one cluster.
+type clusterQueue struct {
+	applier *Applier
+	member  *member.Member
+	uid     types.UID // of the Cluster
+	client  memberClient
+	items   *queue.Queue[item]
+
+	// working is held for reading while something is done and for writing by Leave, which must
+	// not be overtaken.
+	working sync.RWMutex
+	// creating keeps workers from creating the same namespace at once.
+	creating sync.Mutex
+
+	mu      sync.Mutex
+	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
+	seen    bool                                    // the cluster answered at least once
+	last    traits
+}
+
+// traits are what manifests and decisions depend on beside bindings and templates.
+type traits struct {
+	reachable bool
+	leaving   bool
+	apis      *member.APIs
+	// generation and labels stand for what overrides select clusters by.
+	generation int64
+	labels     string
+}
+
+func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
+	c, err := newMemberClient(m.Config())
+	if err != nil {
+		return nil, err
+	}
+	q := &clusterQueue{
+		applier: a, member: m, uid: m.Cluster().UID, client: c,
+		waiting: map[schema.GroupResource]sets.Set[item]{},
+		last:    traitsOf(m),
+	}
+	q.items = queue.New(workers, firstRetry, lastRetry, q.do)
+	return q, nil
+}
+
+func (q *clusterQueue) name() string { return q.member.Name() }
+
+// run works until the queue is closed.
+func (q *clusterQueue) run(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("cluster", q.name())
+	q.items.Run(logr.NewContext(ctx, log))
+}
+
+func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
+	q.working.RLock()
+	defer q.working.RUnlock()
+	if ctx.Err() != nil || q.member.Leaving() || q.closed() {
+		return queue.Next{} // what a leaving cluster keeps is for Leave to say
+	}
+	q.mu.Lock()
+	q.seen = q.seen || q.member.Reachable()
+	q.mu.Unlock()
+	if i.namespace != "" {
+		return q.reconcileNamespace(ctx, i.namespace)
+	}
+	return q.reconcile(ctx, i.binding)
+}
+
+// closed is true once the cluster has another queue, or none.
+func (q *clusterQueue) closed() bool {
+	now, ok := q.applier.queue(q.name())
+	return !ok || now != q
+}
+
+// lost is true when the cluster is known not to answer. Right after a start it is not known
+// yet, and what an earlier process stored decides.
+func (q *clusterQueue) lost() bool {
+	if q.member.Reachable() {
+		return false
+	}
+	q.mu.Lock()
+	seen := q.seen
+	q.mu.Unlock()
+	return seen || !q.member.WasReachable()
+}
+
+// await has an item reconciled once the mirror has listed a type.
+func (q *clusterQueue) await(gr schema.GroupResource, i item) {
+	q.mu.Lock()
+	if q.waiting[gr] == nil {
+		q.waiting[gr] = sets.New[item]()
+	}
+	q.waiting[gr].Insert(i)
+	q.mu.Unlock()
+	if q.applier.mirror.Synced(q.name(), gr) {
+		q.listed(gr) // it was listed while we asked
+	}
+}
+
+// listed has what awaited a type reconciled.
+func (q *clusterQueue) listed(gr schema.GroupResource) {
+	q.mu.Lock()
+	items := q.waiting[gr]
+	delete(q.waiting, gr)
+	q.mu.Unlock()
+	for i := range items {
+		q.items.Add(i)
+	}
+}
+
+// addAll has everything in the cluster reconciled.
+func (q *clusterQueue) addAll() {
+	for _, name := range q.applier.bindings.In(q.name()) {
+		q.items.Add(item{binding: name})
+	}
+	for _, o := range q.applier.mirror.PlacedIn(q.name()) { // what no binding names here any more
+		if b, ok := q.applier.bindings.ByUID(o.Binding); ok {
+			q.items.Add(item{binding: binding.Name(b)})
+		}
+	}
+	q.addNamespaces()
+}
+
+func (q *clusterQueue) addNamespaces() {
+	marked, _ := q.applier.mirror.Namespaces(q.name())
+	for name, hub := range marked {
+		if hub == q.applier.hubID {
+			q.items.Add(item{namespace: name})
+		}
+	}
+}
+
+// memberChanged has everything reconciled if anything changed that matters here.
+func (q *clusterQueue) memberChanged() {
+	q.mu.Lock()
+	now, before := traitsOf(q.member), q.last
+	q.last = now
+	q.seen = q.seen || now.reachable
+	q.mu.Unlock()
+	if now == before {
+		return
+	}
+	if now.generation != before.generation || now.labels != before.labels {
+		for _, name := range q.applier.bindings.In(q.name()) {
+			if b, ok := q.applier.bindings.Get(name); ok {
+				q.applier.results.changed(name, b.UID, q.name())
+			}
+		}
+	}
+	// What was done in a cluster that is lost stays done, as far as is known.
+	if now.reachable {
+		q.addAll()
+	}
+}

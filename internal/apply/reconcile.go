@@ -1,0 +1,364 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/render"
+	"orrery.dev/orrery/internal/template"
+)
+
+// plansInARow bounds how often what an action found leads to another plan at once.
+const plansInARow = 4
+
+// reconcile does what there is to do for a binding in this cluster.
+func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName) queue.Next {
+	ctx = logr.NewContext(ctx, logr.FromContextOrDiscard(ctx).WithValues("binding", name.String()))
+	for range plansInARow {
+		b, ok := q.applier.bindings.Get(name)
+		if !ok {
+			return queue.Next{}
+		}
+		next, again := q.once(ctx, b)
+		if _, ok := q.applier.bindings.ByUID(b.UID); !ok {
+			q.applier.results.forget(b.UID) // it went while we worked
+			return queue.Next{}
+		}
+		if !again {
+			return next
+		}
+	}
+	return queue.Next{Backoff: true}
+}
+
+// once plans once and acts. again is true when what was found needs another plan.
+func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding) (next queue.Next, again bool) {
+	s, _ := q.applier.results.get(b.UID, q.name())
+	if s.cluster != "" && s.cluster != q.uid { // of another Cluster of this name
+		s = state{changes: s.changes}
+	}
+	t := &task{queue: q, binding: b, changes: s.changes}
+	t.wanted, t.source = q.wanted(b)
+	seen := q.seenOf(b, &t.wanted)
+	t.at = seen.AtObject.Object
+	known := s.acts
+	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
+	return t.do(ctx, Plan(t.wanted, seen, known))
+}
+
+// wanted is what a binding wants of this cluster, and the template that it is made from.
+func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstructured.Unstructured) {
+	a := q.applier
+	w := Wanted{Object: Object{Namespace: b.Namespace, Name: b.Spec.Resource.Name}}
+	target, placed := binding.Target(b, q.name())
+	switch {
+	case !b.DeletionTimestamp.IsZero() && b.Spec.PreserveResourcesOnDeletion:
+		w.Intent = Leave
+	case !b.DeletionTimestamp.IsZero():
+		w.Intent = Remove
+	case !placed:
+		w.Intent = Vacate
+	}
+	source, state := a.template(b)
+	w.Source = a.sourceOf(b, source, q.uid)
+	w.Decided = (state != presence.Present || source.GetGeneration() == b.Spec.Resource.Generation) &&
+		a.decisions.Knows(b.UID, b.Generation, q.name(), q.uid)
+	api, served := q.api(b)
+	w.Object.Resource = api.GroupVersionResource()
+	if w.Intent == Vacate {
+		w.Held = a.held(b, source, q.name())
+	}
+	if w.Intent != Place {
+		return w, source
+	}
+	w.Decided = w.Decided && state == presence.Present // Unknown is not Absent, and an absent template ends its binding
+	if !w.Decided {
+		return w, source
+	}
+	if q.member.Reachable() {
+		switch served {
+		case presence.Absent:
+			w.Reason = workv1alpha2.ReasonAPINotServed
+			w.Message = fmt.Sprintf("%s does not serve %s %s", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+			return w, source
+		case presence.Unknown:
+			w.Reason = workv1alpha2.ReasonClusterUnreachable
+			w.Message = fmt.Sprintf("%s cannot say whether it serves %s %s", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+			return w, source
+		case presence.Present:
+		}
+		a.mirror.Require(binding.Kind(b))
+	}
+	if binding.Divided(b) && target.Replicas != nil {
+		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
+	}
+	manifest, digest, err := render.Render(render.Input{
+		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Binding: b.UID,
+		Overrides: render.Overrides(a.overrides.in(b.Namespace), source),
+	})
+	if err != nil {
+		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
+		return w, source
+	}
+	w.Manifest, w.Digest = manifest, digest
+	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
+	w.Foreign = q.foreign(b)
+	return w, source
+}
+
+// api is how the cluster serves the kind of a binding, if need be in another version than the
+// template's: then it is present for what was placed, but not for what is to be placed.
+func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presence.Presence) {
+	apis := q.member.APIs()
+	api, served := apis.Kind(binding.Kind(b))
+	if served == presence.Absent {
+		other := slices.IndexFunc(apis.All(), func(a member.API) bool { return a.GroupVersionKind.GroupKind() == binding.Kind(b).GroupKind() })
+		if other >= 0 {
+			api = apis.All()[other]
+		}
+	}
+	return api, served
+}
+
+// foreign says what may become of objects that others made. Whoever may write policies in a
+// namespace of the hub is not thereby the owner of every member's namespace of that name: such
+// a policy takes only where this hub made the namespace, or an administrator said so.
+func (q *clusterQueue) foreign(b *workv1alpha2.ResourceBinding) Foreign {
+	marked, _ := q.applier.mirror.Namespaces(q.name())
+	switch {
+	case b.Spec.PolicyRef.Kind != policy.Kind("") &&
+		marked[b.Namespace] != q.applier.hubID && !q.applier.takeOverAllowed(b.Namespace):
+		return Refuse
+	case b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite:
+		return TakeOver
+	default:
+		return Adopt
+	}
+}
+
+// seenOf is what is known of the cluster for a binding. The types that have to be listed are
+// awaited through wanted's resource.
+func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
+	a := q.applier
+	s := Seen{Reachable: q.member.Reachable(), Lost: q.lost()}
+	if s.Reachable {
+		s.Listed = q.complete(b) // asked before the copies that it vouches for
+	}
+	for _, o := range a.mirror.Placed(b.UID) {
+		if o.Cluster == q.name() {
+			s.Copies = append(s.Copies, a.copyOf(b, w.Source, o))
+		}
+	}
+	if w.Manifest == nil {
+		return s
+	}
+	is, o := q.find(w.Object)
+	s.At, s.AtObject = is, a.copyOf(b, w.Source, o)
+	if w.Object.Resource.GroupResource() == namespaceResource.GroupResource() {
+		marked, _ := a.mirror.Namespaces(q.name())
+		s.OurNamespace = marked[w.Object.Name] == a.hubID
+	}
+	return s
+}
+
+// copyOf says what a copy's marks mean to a binding. now is what a copy would be made from.
+func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mirror.Object) Copy {
+	c := Copy{Object: o}
+	if !o.Placed() {
+		return c
+	}
+	switch other, ok := a.bindings.ByUID(o.Binding); {
+	case o.Binding == b.UID:
+		c.Owner = Binding
+	case ok && !other.DeletionTimestamp.IsZero():
+		c.Owner = Going
+	case ok:
+		c.Owner = Another
+	}
+	if from, err := a.key().Verify(o.Source); err == nil {
+		c.Authentic = true
+		c.ThisJoin = from.Cluster == now.Cluster
+		c.Newer = from.Newer(now)
+	}
+	return c
+}
+
+// sourceOf is what a copy would be made from now.
+func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster types.UID) mark.Source {
+	s := mark.Source{
+		Template: b.Spec.Resource.UID, Generation: b.Spec.Resource.Generation, Epoch: a.restore.Epoch(),
+		Version: version(b.ResourceVersion), Cluster: cluster,
+	}
+	if source != nil {
+		s.Template, s.Generation = source.GetUID(), source.GetGeneration()
+		s.Version = max(s.Version, version(source.GetResourceVersion()))
+	}
+	return s
+}
+
+// complete is true when the mirror knows every object that the binding may have in this cluster.
+func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
+	api, served := q.api(b)
+	switch {
+	case served == presence.Unknown:
+		return false
+	case api.Resource == "":
+		return true // nothing of a type can outlive it
+	}
+	q.applier.mirror.Require(api.GroupVersionKind)
+	return q.applier.mirror.Synced(q.name(), api.GroupVersionResource().GroupResource())
+}
+
+// find asks the mirror for an object.
+func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
+	return q.applier.mirror.Lookup(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name)
+}
+
+// held is true when what a binding has in a cluster that it does not name any more must stay
+// there for now.
+func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
+	if !slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
+		return false
+	}
+	if Release(a.placements(b, source))[cluster] > 0 {
+		return true
+	}
+	return dependency(binding.Kind(b)) && a.neededBy(b, cluster)
+}
+
+// replicasFor is what a cluster with a share of the replicas asks for now: those that move out
+// of it stay as long as they have to.
+func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, share int32) int32 {
+	if len(b.Spec.GracefulEvictionTasks) == 0 {
+		return share
+	}
+	stay := Release(a.placements(b, source))[cluster]
+	if stay == 0 {
+		return share
+	}
+	for _, o := range a.mirror.Placed(b.UID) {
+		if o.Cluster == cluster && o.Name == b.Spec.Resource.Name {
+			return max(share, min(o.Replicas, share+stay)) // a move never scales up where it moves out
+		}
+	}
+	return share
+}
+
+// placements are what the clusters have, and shall have, of a binding.
+func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) []Placement {
+	found := map[string]mirror.Object{}
+	for _, o := range a.mirror.Placed(b.UID) {
+		if o.Name == b.Spec.Resource.Name {
+			found[o.Cluster] = o
+		}
+	}
+	clusters := map[string]*Placement{}
+	of := func(cluster string) *Placement {
+		p := clusters[cluster]
+		if p == nil {
+			o, there := found[cluster]
+			s, _ := a.results.get(b.UID, cluster)
+			r := s.current()
+			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest}
+			if there && a.reachable(cluster) && !o.Deleting {
+				p.Available = o.Available
+			}
+			clusters[cluster] = p
+		}
+		return p
+	}
+	counted := countsReplicas(source)
+	for _, t := range b.Spec.Clusters {
+		of(t.Name).Wanted = 1
+		if counted && t.Replicas != nil {
+			of(t.Name).Wanted = *t.Replicas
+		}
+	}
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		p := of(t.FromCluster)
+		switch o, there := found[t.FromCluster]; {
+		case !there:
+		case counted && t.Replicas != nil:
+			p.Moving = *t.Replicas
+		default:
+			p.Moving = o.Replicas // the whole object
+		}
+	}
+	all := make([]Placement, 0, len(clusters))
+	for _, name := range slices.Sorted(maps.Keys(clusters)) {
+		all = append(all, *clusters[name])
+	}
+	return all
+}
+
+// countsReplicas is true when the availability of an object is counted in replicas.
+func countsReplicas(source *unstructured.Unstructured) bool {
+	if source == nil {
+		return false
+	}
+	replicas, _ := interpreter.Replicas(source)
+	asked, _ := interpreter.Availability(source)
+	return replicas != nil && asked == *replicas
+}
+
+// neededBy is true while a workload of the binding's namespace that moves out of the cluster
+// too is still there. What is claimed by the same policy moves with it, even if its binding
+// does not say so yet.
+func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool {
+	here := map[types.UID]bool{}
+	for _, o := range a.mirror.PlacedIn(cluster) {
+		if o.Namespace == b.Namespace {
+			here[o.Binding] = true
+		}
+	}
+	for uid := range here {
+		other, ok := a.bindings.ByUID(uid)
+		if !ok || uid == b.UID || !other.DeletionTimestamp.IsZero() {
+			continue
+		}
+		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+		_, stays := binding.Target(other, cluster)
+		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
+		if !(moves && !stays) && !behind {
+			continue
+		}
+		if source, state := a.template(other); state == presence.Present && interpreter.PodSpec(source) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// template returns the template of a binding.
+func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
+	o, state := a.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
+	if state == presence.Present && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
+		return nil, presence.Absent // another object of the same name
+	}
+	return o, state
+}
+
+// versionOf identifies what a template says; empty when there is none.
+func versionOf(source *unstructured.Unstructured) string {
+	if source == nil {
+		return ""
+	}
+	return template.Version(source)
+}

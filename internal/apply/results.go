@@ -1,0 +1,154 @@
+package apply
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Result is how the last attempt to bring a binding's object to a cluster ended.
+type Result struct {
+	// Applied is true when the cluster has the manifest as it is to be now.
+	Applied bool
+	Reason  string // a reason of ConditionFullyApplied
+	Message string // empty when Applied
+
+	// What the result is about: the generation of the binding, the version of the template (see
+	// template.Version), and the digest of the manifest, empty when there is none.
+	Generation int64
+	Template   string
+	Digest     string
+	// Stale is true when something that the manifest depends on changed since: the result is
+	// about the past.
+	Stale bool
+}
+
+// state is what is known of one binding in one cluster. Records keep the part of it that the
+// mirror cannot tell again after a restart.
+type state struct {
+	cluster types.UID // of the Cluster that all of it is about
+
+	result  Result
+	known   bool // result is set
+	changes int  // of what the manifest depends on
+	about   int  // the changes that result knew
+
+	acts     Known // but for Now and Restored
+	refusals int   // of the manifest acts.Refused, in a row
+
+	busy bool // the manifest is being applied: what is observed now is our own doing
+	gone bool // the cluster holds nothing of the binding, and the binding does not name it
+}
+
+// current is the result as it is to be read now.
+func (s state) current() Result {
+	r := s.result
+	r.Stale = s.changes != s.about
+	return r
+}
+
+// results holds the states by binding and cluster.
+type results struct {
+	mu          sync.Mutex
+	states      map[types.UID]map[string]state
+	subscribers []func(types.NamespacedName)
+}
+
+func newResults() *results { return &results{states: map[types.UID]map[string]state{}} }
+
+func (r *results) subscribe(f func(types.NamespacedName)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subscribers = append(r.subscribers, f)
+}
+
+func (r *results) get(binding types.UID, cluster string) (state, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := r.states[binding][cluster]
+	return s, ok
+}
+
+// update changes a state and tells the subscribers if its result, as it is to be read now, or
+// gone changed.
+func (r *results) update(name types.NamespacedName, binding types.UID, cluster string, change func(*state)) {
+	r.mu.Lock()
+	clusters := r.states[binding]
+	if clusters == nil {
+		clusters = map[string]state{}
+		r.states[binding] = clusters
+	}
+	before := clusters[cluster]
+	after := before
+	change(&after)
+	clusters[cluster] = after
+	subscribers := r.subscribers
+	r.mu.Unlock()
+	if before.current() == after.current() && before.known == after.known && before.gone == after.gone {
+		return
+	}
+	for _, f := range subscribers {
+		f(name)
+	}
+}
+
+// changed notes that something changed that the manifest in a cluster depends on.
+func (r *results) changed(name types.NamespacedName, binding types.UID, cluster string) {
+	r.update(name, binding, cluster, func(s *state) { s.changes++ })
+}
+
+// load takes in what an earlier process recorded, unless this one knows better.
+func (r *results) load(binding types.UID, cluster string, s state) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.states[binding] == nil {
+		r.states[binding] = map[string]state{}
+	}
+	if _, ok := r.states[binding][cluster]; !ok {
+		r.states[binding][cluster] = s
+	}
+}
+
+// clusters are those with a state for a binding of which something is true.
+func (r *results) clusters(binding types.UID, is func(state) bool) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []string
+	for cluster, s := range r.states[binding] {
+		if is(s) {
+			found = append(found, cluster)
+		}
+	}
+	return found
+}
+
+func (r *results) forget(binding types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.states, binding)
+}
+
+func (r *results) forgetCluster(cluster string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, clusters := range r.states {
+		delete(clusters, cluster)
+	}
+}
+
+// How long a manifest that a cluster rejected is not sent again: the first time, and at most.
+const (
+	firstRefusal = 2 * time.Second
+	lastRefusal  = 5 * time.Minute
+)
+
+// refused notes that the cluster rejected a manifest.
+func (s *state) refused(digest string, now time.Time) {
+	if s.acts.Refused != digest {
+		s.refusals = 0 // another manifest: patience starts anew
+	}
+	s.acts.Refused = digest
+	s.acts.RetryAt = now.Add(min(firstRefusal<<min(s.refusals, 16), lastRefusal))
+	s.refusals++
+}
