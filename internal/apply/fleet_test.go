@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +17,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -297,7 +300,7 @@ func (f *fleet) start() {
 	cfg := testenv.Config(hubServer)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &f.writes} })
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: f.scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: f.scheme, Logger: f.logger(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	f.must(err)
@@ -494,4 +497,14 @@ func (f *fleet) finalizeNamespace(cfg *rest.Config, name string) {
 	n.Spec.Finalizers = nil
 	_, err = c.CoreV1().Namespaces().Finalize(f.t.Context(), n, metav1.UpdateOptions{})
 	f.must(err)
+}
+
+func quantity(s string) resource.Quantity { return resource.MustParse(s) }
+
+// logger writes what the rooms log when the tests are verbose.
+func (f *fleet) logger() logr.Logger {
+	if !testing.Verbose() {
+		return logr.Discard()
+	}
+	return funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{Verbosity: 1})
 }

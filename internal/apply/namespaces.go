@@ -153,7 +153,7 @@ func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Un
 	q.applier.mirror.Observe(q.name(), namespaceResource, left)
 	note := fmt.Sprintf("namespace %s is kept in cluster %s, without our mark: it holds %s", found.GetName(), q.name(), some(held))
 	logr.FromContextOrDiscard(ctx).Info("kept namespace", "namespace", found.GetName(), "holds", some(held))
-	q.applier.recorder.Eventf(q.member.Cluster(), nil, corev1.EventTypeWarning, "NamespaceKept", "Delete", "%s", note)
+	q.applier.recorder.Eventf(q.member.Cluster(), found, corev1.EventTypeWarning, "NamespaceKept", "Delete", "%s", note)
 	return nil
 }
 

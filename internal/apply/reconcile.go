@@ -293,12 +293,11 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	}
 	for _, t := range b.Spec.GracefulEvictionTasks {
 		p := of(t.FromCluster)
-		switch o, there := found[t.FromCluster]; {
-		case !there:
-		case counted && t.Replicas != nil:
-			p.Moving = *t.Replicas
-		default:
-			p.Moving = o.Replicas // the whole object
+		if o, there := found[t.FromCluster]; there {
+			p.Moving = max(0, o.Replicas-p.Wanted) // what is there still
+			if counted && t.Replicas != nil {
+				p.Moving = min(p.Moving, *t.Replicas)
+			}
 		}
 	}
 	all := make([]Placement, 0, len(clusters))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/mirror"
 )
@@ -29,13 +30,11 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 		return err
 	case len(held) > 0:
 		note := fmt.Sprintf("%s is kept in cluster %s, without our marks: it holds %s", objectOf(o), q.name(), some(held))
-		q.applier.recorder.Eventf(q.member.Cluster(), nil, corev1.EventTypeWarning, "Kept", "Delete", "%s", note)
+		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID}}
+		about.SetGroupVersionKind(binding.Kind(b))
+		q.applier.recorder.Eventf(q.member.Cluster(), about, corev1.EventTypeWarning, "Kept", "Delete", "%s", note)
 		log.Info("kept", "holds", some(held))
-		var template types.UID
-		if b != nil {
-			template = b.Spec.Resource.UID
-		}
-		return q.unmark(ctx, o, template)
+		return q.unmark(ctx, o, b.Spec.Resource.UID)
 	case len(pending) > 0:
 		return fmt.Errorf("%s waits for %s to go", objectOf(o), some(pending))
 	}

@@ -105,7 +105,8 @@ func (r *results) load(binding types.UID, cluster string, s state) {
 	if r.states[binding] == nil {
 		r.states[binding] = map[string]state{}
 	}
-	if _, ok := r.states[binding][cluster]; !ok {
+	if now := r.states[binding][cluster]; now.cluster == "" && !now.known {
+		s.changes, s.about = now.changes, now.about
 		r.states[binding][cluster] = s
 	}
 }
