@@ -10,7 +10,9 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
@@ -84,6 +86,9 @@ func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstruc
 	w.Object.Resource = api.GroupVersionResource()
 	if w.Intent == Vacate {
 		w.Held = a.held(b, source, q.name())
+		// A cluster that leaves is taken out of bindings, perhaps before its member knows that it
+		// leaves. What it keeps is for Leave to say.
+		w.Decided = w.Decided && !a.leaving(q.name(), q.uid)
 	}
 	if w.Intent != Place {
 		return w, source
@@ -121,6 +126,13 @@ func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstruc
 	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
 	w.Foreign = q.foreign(b)
 	return w, source
+}
+
+// leaving is true of a Cluster that is being deleted or was.
+func (a *Applier) leaving(name string, uid types.UID) bool {
+	c := &clusterv1alpha1.Cluster{}
+	err := a.hub.Get(a.context(), client.ObjectKey{Name: name}, c)
+	return err != nil || c.UID != uid || !c.DeletionTimestamp.IsZero()
 }
 
 // api is how the cluster serves the kind of a binding, if need be in another version than the
