@@ -4,12 +4,15 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/render"
 )
 
 // overrides are the hub's override policies by namespace; cluster-wide ones have none.
@@ -82,6 +85,20 @@ func (o *overrides) in(namespace string) []*policyv1alpha1.OverridePolicy {
 		for _, p := range o.all[namespace] {
 			found = append(found, p)
 		}
+	}
+	return found
+}
+
+// Overrides are the override policies that select a template, in the order in which they are
+// applied.
+func (a *Applier) Overrides(o *unstructured.Unstructured) []records.Policy {
+	var found []records.Policy
+	for _, p := range render.Overrides(a.overrides.in(o.GetNamespace()), o) {
+		kind := "OverridePolicy"
+		if p.Namespace == "" {
+			kind = "ClusterOverridePolicy"
+		}
+		found = append(found, records.Policy{Kind: kind, Namespace: p.Namespace, Name: p.Name, Generation: p.Generation})
 	}
 	return found
 }
