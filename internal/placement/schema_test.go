@@ -1,15 +1,21 @@
 package placement
 
 import (
+	"encoding/json"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -436,4 +442,117 @@ func create(t *testing.T, c client.Client, namespace, manifest string) error {
 		o.SetNamespace(namespace)
 	}
 	return c.Create(t.Context(), o, client.DryRunAll)
+}
+
+// What kubectl get shows of a binding does not contradict itself: Reason is that of the first
+// condition that is not True, and nothing when all is well.
+func TestColumns(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	condition := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}
+	}
+	scheduledTrue := condition(workv1alpha2.ConditionScheduled, metav1.ConditionTrue, workv1alpha2.ReasonScheduled)
+	appliedTrue := condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	healthyTrue := condition(workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
+	cases := map[string]struct {
+		conditions []metav1.Condition
+		want       []any // Scheduled, Applied, Healthy, Reason
+	}{
+		"new":     {want: []any{nil, nil, nil, nil}},
+		"healthy": {conditions: []metav1.Condition{scheduledTrue, appliedTrue, healthyTrue}, want: []any{"True", "True", "True", nil}},
+		"unhealthy": {
+			conditions: []metav1.Condition{scheduledTrue, appliedTrue, condition(workv1alpha2.ConditionHealthy, metav1.ConditionFalse, workv1alpha2.ReasonUnhealthy)},
+			want:       []any{"True", "True", "False", workv1alpha2.ReasonUnhealthy},
+		},
+		"conflict": {
+			conditions: []metav1.Condition{
+				scheduledTrue, condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict),
+				condition(workv1alpha2.ConditionHealthy, metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable),
+			},
+			want: []any{"True", "False", "Unknown", workv1alpha2.ReasonConflict},
+		},
+	}
+	for name, tc := range cases {
+		b := &workv1alpha2.ResourceBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec: workv1alpha2.BindingSpec{
+				Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+				PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+			},
+		}
+		if err := c.Create(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		b.Status.Conditions = tc.conditions
+		if err := c.Status().Update(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := table(t, "/apis/work.orrery.dev/v1alpha2/namespaces/"+namespace+"/resourcebindings", "Scheduled", "Applied", "Healthy", "Reason")
+	for name, tc := range cases {
+		if diff := cmp.Diff(tc.want, rows[name]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+
+	p := &policyv1alpha1.PropagationPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: namespace},
+		Spec:       policyv1alpha1.PropagationSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{deployments()}},
+	}
+	if err := c.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	p.Status = policyv1alpha1.PropagationStatus{Claimed: 3, Conditions: []metav1.Condition{
+		condition(policyv1alpha1.ConditionReady, metav1.ConditionFalse, policyv1alpha1.ReasonLostClaim),
+		condition(policyv1alpha1.ConditionComplete, metav1.ConditionTrue, policyv1alpha1.ReasonComplete),
+	}}
+	if err := c.Status().Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	rows = table(t, "/apis/policy.orrery.dev/v1alpha1/namespaces/"+namespace+"/propagationpolicies", "Ready", "Reason", "Claimed", "Complete")
+	if diff := cmp.Diff([]any{"False", policyv1alpha1.ReasonLostClaim, 3.0, "True"}, rows["p"]); diff != "" {
+		t.Errorf("policy (-want +got):\n%s", diff)
+	}
+}
+
+// table returns some columns of what kubectl get prints, by the name of the object.
+func table(t *testing.T, path string, columns ...string) map[string][]any {
+	t.Helper()
+	server, err := rest.HTTPClientFor(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, testenv.Config(0).Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	response, err := server.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var got metav1.Table
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]any{}
+	for _, row := range got.Rows {
+		name, _ := row.Cells[0].(string)
+		for _, column := range columns {
+			i := slices.IndexFunc(got.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool { return d.Name == column })
+			if i < 0 {
+				t.Fatalf("no column %s among %v", column, got.ColumnDefinitions)
+			}
+			rows[name] = append(rows[name], row.Cells[i])
+		}
+	}
+	return rows
 }
