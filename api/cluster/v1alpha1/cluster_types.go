@@ -139,7 +139,7 @@ type ClusterSpec struct {
 	InsecureSkipTLSVerification bool `json:"insecureSkipTLSVerification,omitempty"`
 	// proxyHeader is not honoured yet.
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="proxyHeader is not honoured yet: a proxy gets no headers of yours; put a user and password into proxyURL"
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="proxyHeader is not honoured yet: a proxy gets no headers of yours; use a proxy that needs none"
 	// +optional
 	ProxyHeader map[string]string `json:"proxyHeader,omitempty"`
 	// resourceModels is not honoured.
