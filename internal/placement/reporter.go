@@ -96,7 +96,8 @@ func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	// None are claimed, too, of a template that goes, and of one whose binding must go first.
 	if len(before) > 0 && len(names) == 0 && o != nil && o.GetDeletionTimestamp().IsZero() && len(r.policies.Claims(o)) == 0 {
 		r.recorder.Eventf(o, nil, corev1.EventTypeWarning, "Unclaimed", "Claim",
-			"no policy claims it any more: what %s placed stays in the clusters; to have it removed there, delete its binding", described(before[0]))
+			"no policy claims it any more: what %s placed stays in the clusters; to have it removed there, delete its binding",
+			described(before[0]))
 	}
 }
 
@@ -291,7 +292,8 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 	messages := slices.Concat(invalid, unserved)
 	if len(system) > 0 {
 		messages = append(messages, fmt.Sprintf(
-			"objects of system namespaces (kube-*, orrery-*) are left out: %d (%s); to place them, name the namespace in the selector, or as its name where it is for Namespaces",
+			"objects of system namespaces (kube-*, orrery-*) are left out: %d (%s); "+
+				"to place them, name the namespace in the selector, or as its name where it is for Namespaces",
 			len(system), some(system)))
 	}
 	if len(reserved) > 0 {
