@@ -89,7 +89,7 @@ func add(mgr ctrl.Manager, bindings *binding.Cache, templates *template.Cache, f
 	index := policy.NewIndex()
 	c := &Controller{
 		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: bindings,
-		reporter: newReporter(mgr.GetClient(), index, templates),
+		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, templates),
 		settling: 10 * time.Second, outcomes: map[types.UID]Outcome{}, fleetChanged: make(chan struct{}, 1),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for

@@ -1,14 +1,21 @@
 package placement
 
 import (
+	"encoding/json"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -80,7 +87,7 @@ func TestSchema(t *testing.T) {
 		},
 		"DivisionPreference": {
 			manifest: placement("{replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}}"),
-			want:     []string{"spec.placement.replicaScheduling.replicaDivisionPreference"},
+			want:     []string{"spec.placement.replicaScheduling.replicaDivisionPreference", "Aggregated is not honoured yet"},
 		},
 		"WeightsOfDuplicated": {
 			manifest: placement("{replicaScheduling: {weightPreference: {dynamicWeight: AvailableReplicas}}}"),
@@ -144,15 +151,7 @@ func TestSchema(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := &unstructured.Unstructured{}
-			if err := yaml.Unmarshal([]byte(tc.manifest), &o.Object); err != nil {
-				t.Fatal(err)
-			}
-			o.SetGenerateName("test-")
-			if !strings.HasPrefix(o.GetKind(), "Cluster") {
-				o.SetNamespace(namespace)
-			}
-			err := c.Create(t.Context(), o, client.DryRunAll)
+			err := create(t, c, namespace, tc.manifest)
 			if len(tc.want) == 0 {
 				if err != nil {
 					t.Errorf("refused: %v", err)
@@ -169,4 +168,391 @@ func TestSchema(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Fields of Karmada's that are not honoured are refused with a sentence that names them, whoever
+// asks: a client that asks for strictness, as kubectl does, and one that does not, as client-go.
+// Values that are what happens anyway pass.
+func TestKarmadaFields(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	policy := func(s string) string { return policyHead + selectAll + "  " + s + "\n" }
+	placement := func(s string) string { return policy("placement: {" + s + "}") }
+	override := func(s string) string {
+		return overrideHead + "  overrideRules: [{overriders: {imageOverrider: [{component: Tag, operator: remove}]}}]\n  " + s + "\n"
+	}
+	cluster := func(s string) string {
+		return "apiVersion: cluster.orrery.dev/v1alpha1\nkind: Cluster\nspec: {apiEndpoint: 'https://10.0.0.1:6443', secretRef: {namespace: a, name: b}, " + s + "}\n"
+	}
+	cases := map[string]struct {
+		manifest string
+		refused  string // the field; empty: accepted
+	}{
+		"PropagateDeps":            {policy("propagateDeps: true"), "spec.propagateDeps"},
+		"PropagateDepsOff":         {policy("propagateDeps: false"), ""},
+		"Association":              {policy("association: true"), "spec.association"},
+		"AssociationOff":           {policy("association: false"), ""},
+		"DependentOverrides":       {policy("dependentOverrides: [a]"), "spec.dependentOverrides"},
+		"NoDependentOverrides":     {policy("dependentOverrides: []"), ""},
+		"SchedulerName":            {policy("schedulerName: mine"), "spec.schedulerName"},
+		"DefaultScheduler":         {policy("schedulerName: default-scheduler"), ""},
+		"PreemptionNever":          {policy("preemption: Never"), ""},
+		"PreemptionAlways":         {policy("preemption: Always"), ""},
+		"FailoverOfApplications":   {policy("failover: {application: {decisionConditions: {tolerationSeconds: 120}, purgeMode: Graciously, statePreservation: {rules: [{aliasLabelName: a, jsonPath: '{.b}'}]}}}"), "spec.failover"},
+		"FailoverOfClusters":       {policy("failover: {cluster: {purgeMode: Directly}}"), "spec.failover"},
+		"NoFailover":               {policy("failover: {}"), ""},
+		"ActivationPreference":     {policy("activationPreference: Lazy"), "spec.activationPreference"},
+		"NoActivationPreference":   {policy("activationPreference: ''"), ""},
+		"Suspension":               {policy("suspension: {dispatching: true}"), "spec.suspension"},
+		"SuspensionInClusters":     {policy("suspension: {dispatchingOnClusters: {clusterNames: [oak]}}"), "spec.suspension"},
+		"NoSuspension":             {policy("suspension: {dispatching: false, dispatchingOnClusters: {clusterNames: []}}"), ""},
+		"SchedulePriority":         {policy("schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: high}"), "spec.schedulePriority"},
+		"NoSchedulePriority":       {policy("schedulePriority: {priorityClassSource: '', priorityClassName: ''}"), ""},
+		"ClusterAffinities":        {placement("clusterAffinities: [{affinityName: a, clusterNames: [oak]}]"), "spec.placement.clusterAffinities"},
+		"NoClusterAffinities":      {placement("clusterAffinities: []"), ""},
+		"OverflowAffinities":       {placement("clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b, clusterNames: [oak]}]}]"), "spec.placement.clusterAffinities[0].overflowAffinities"},
+		"SpreadConstraints":        {placement("spreadConstraints: [{spreadByField: region, maxGroups: 2, minGroups: 1}]"), "spec.placement.spreadConstraints"},
+		"SpreadByLabel":            {placement("spreadConstraints: [{spreadByLabel: rack}]"), "spec.placement.spreadConstraints"},
+		"NoSpreadConstraints":      {placement("spreadConstraints: []"), ""},
+		"WorkloadAffinity":         {placement("workloadAffinity: {affinity: {groupByLabelKey: app}}"), "spec.placement.workloadAffinity"},
+		"WorkloadAntiAffinity":     {placement("workloadAffinity: {antiAffinity: {groupByLabelKey: app}}"), "spec.placement.workloadAffinity"},
+		"NoWorkloadAffinity":       {placement("workloadAffinity: {}"), ""},
+		"Aggregated":               {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}"), "spec.placement.replicaScheduling.replicaDivisionPreference"},
+		"Weighted":                 {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}"), ""},
+		"OldOverriders":            {overrideHead + "  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", "spec.overriders"},
+		"OldOverridersBeside":      {override("overriders: {imageOverrider: [{component: Tag, operator: remove}]}"), "spec.overriders"},
+		"NoOldOverriders":          {override("overriders: {}"), ""},
+		"OldTargetCluster":         {override("targetCluster: {clusterNames: [oak]}"), "spec.targetCluster"},
+		"NoOldTargetCluster":       {override("targetCluster: {}"), ""},
+		"ClusterZone":              {cluster("zone: a"), "spec.zone"},
+		"ClusterID":                {cluster("id: a"), "spec.id"},
+		"ClusterPull":              {cluster("syncMode: Pull"), "spec.syncMode"},
+		"ClusterPush":              {cluster("syncMode: Push"), ""},
+		"ClusterInsecure":          {cluster("insecureSkipTLSVerification: true"), "spec.insecureSkipTLSVerification"},
+		"ClusterSecure":            {cluster("insecureSkipTLSVerification: false"), ""},
+		"ClusterProxyHeader":       {cluster("proxyHeader: {a: b}"), "spec.proxyHeader"},
+		"ClusterResourceModels":    {cluster("resourceModels: [{grade: 0, ranges: [{name: cpu, min: '0', max: '1'}]}]"), "spec.resourceModels"},
+		"ClusterScopedPolicy":      {strings.Replace(policy("propagateDeps: true"), "kind: Prop", "kind: ClusterProp", 1), "spec.propagateDeps"},
+		"ClusterScopedOverride":    {strings.Replace(override("targetCluster: {clusterNames: [oak]}"), "kind: Over", "kind: ClusterOver", 1), "spec.targetCluster"},
+		"EverythingThatIsTheSame":  {policy("propagateDeps: false\n  association: false\n  preemption: Never\n  schedulerName: default-scheduler\n  placement: {replicaScheduling: {replicaSchedulingType: Duplicated}}"), ""},
+		"ClusterEverythingTheSame": {cluster("syncMode: Push, id: '', zone: '', proxyHeader: {}, resourceModels: []"), ""},
+	}
+	for _, validation := range []string{metav1.FieldValidationStrict, metav1.FieldValidationIgnore} {
+		c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme(), FieldOwner: "test", FieldValidation: validation})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range cases {
+			t.Run(validation+"/"+name, func(t *testing.T) {
+				err := create(t, c, namespace, tc.manifest)
+				if tc.refused == "" {
+					if err != nil {
+						t.Errorf("refused: %v", err)
+					}
+					return
+				}
+				if err == nil {
+					t.Fatal("accepted")
+				}
+				field := tc.refused[strings.LastIndex(tc.refused, ".")+1:]
+				for _, part := range []string{tc.refused + ": ", field, " is not honoured"} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("error %q lacks %q", err, part)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Karmada's files work after the group is replaced, or the refusal says what to change.
+func TestKarmadaSamples(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{
+		Scheme: newScheme(), FieldOwner: "test", FieldValidation: metav1.FieldValidationStrict,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	cases := map[string]struct{ manifest, refused string }{
+		"Nginx": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata: {name: nginx-propagation}
+spec:
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: nginx}]
+  placement:
+    clusterAffinity: {clusterNames: [member1, member2]}
+    replicaScheduling:
+      replicaDivisionPreference: Weighted
+      replicaSchedulingType: Divided
+      weightPreference:
+        staticWeightList:
+        - {targetCluster: {clusterNames: [member1]}, weight: 1}
+        - {targetCluster: {clusterNames: [member2]}, weight: 1}
+`},
+		"CustomResourceDefinition": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: ClusterPropagationPolicy
+metadata: {name: example-policy}
+spec:
+  resourceSelectors: [{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, name: guestbooks.webapp.my.domain}]
+  placement: {clusterAffinity: {clusterNames: [member1, member2]}}
+`},
+		"Override": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: OverridePolicy
+metadata: {name: guestbook-sample}
+spec:
+  resourceSelectors: [{apiVersion: webapp.my.domain/v1, kind: Guestbook}]
+  overrideRules:
+  - targetCluster: {clusterNames: [member1]}
+    overriders:
+      plaintext:
+      - {path: /spec/size, operator: replace, value: 4}
+      - {path: /metadata/annotations, operator: add, value: {foo: bar}}
+`},
+		"Overriders": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: ClusterOverridePolicy
+metadata: {name: example}
+spec:
+  overrideRules:
+  - targetCluster: {fieldSelector: {matchExpressions: [{key: region, operator: In, values: [eu]}]}, exclude: [member3]}
+    overriders:
+      imageOverrider: [{component: Registry, operator: replace, value: registry.example.org}]
+      commandOverrider: [{containerName: nginx, operator: add, value: [--debug]}]
+      argsOverrider: [{containerName: nginx, operator: remove, value: [--quiet]}]
+      labelsOverrider: [{operator: add, value: {env: skoala}}]
+      annotationsOverrider: [{operator: replace, value: {foo: bar}}]
+      fieldOverrider: [{fieldPath: /data/db.json, json: [{subPath: /a, operator: replace, value: b}]}]
+`},
+		// As kubectl get -o yaml shows it on Karmada, with the defaults of its webhooks.
+		"Defaulted": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata:
+  name: nginx-propagation
+  finalizers: [propagationpolicy.karmada.io/x]
+  labels: {propagationpolicy.karmada.io/permanent-id: c0a8}
+spec:
+  conflictResolution: Abort
+  preemption: Never
+  priority: 0
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: nginx, namespace: default}]
+  schedulerName: default-scheduler
+  placement:
+    clusterTolerations:
+    - {effect: NoExecute, key: cluster.karmada.io/not-ready, operator: Exists, tolerationSeconds: 300}
+    - {effect: NoExecute, key: cluster.karmada.io/unreachable, operator: Exists, tolerationSeconds: 300}
+`},
+		"WithLabelSelector": {refused: "association", manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata: {name: foo}
+spec:
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, labelSelector: {matchLabels: {app: nginx}}}]
+  association: true
+  placement:
+    clusterAffinity: {labelSelector: {matchLabels: {dc: shanghai}}}
+    spreadConstraints: [{maxGroups: 2, minGroups: 1, spreadByLabel: failuredomain.kubernetes.io/zone}]
+  schedulerName: default
+`},
+		"Groups": {refused: "clusterAffinities", manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata: {name: foo}
+spec:
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}]
+  placement:
+    clusterAffinities:
+    - {affinityName: primary, clusterNames: [member1], overflowAffinities: [{affinityName: cloud, clusterNames: [member3]}]}
+    - {affinityName: backup, labelSelector: {matchLabels: {a: b}}}
+`},
+		"Cluster": {refused: "zone", manifest: `
+apiVersion: cluster.karmada.io/v1alpha1
+kind: Cluster
+metadata: {name: cluster-foo}
+spec:
+  syncMode: Push
+  apiEndpoint: https://10.0.0.1:6443
+  secretRef: {namespace: foo, name: secret-foo}
+  provider: huaweicloud
+  region: ap-southeast-1
+  zone: az-1
+`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := create(t, c, namespace, strings.Replace(tc.manifest, "karmada.io", "orrery.dev", 1))
+			if tc.refused == "" {
+				if err != nil {
+					t.Errorf("refused: %v", err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), tc.refused+" is not honoured") {
+				t.Errorf("error %v does not name %s", err, tc.refused)
+			}
+		})
+	}
+}
+
+// An object that was stored before a field was refused can still be changed.
+func TestStoredPolicyStaysEditable(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &policyv1alpha1.PropagationPolicy{}
+	if err := yaml.Unmarshal([]byte(policyHead+selectAll+"  placement: {replicaScheduling: {replicaSchedulingType: Divided}}\n"), p); err != nil {
+		t.Fatal(err)
+	}
+	p.Name, p.Namespace = "p", testenv.Namespace(t, testenv.Config(0))
+	if err := c.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	before := hash(p.Spec.Placement)
+	p.Spec.Priority = 1
+	if err := c.Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	// The fields that are absent stay absent: what is placed does not move.
+	if after := hash(p.Spec.Placement); after != before {
+		t.Errorf("placement %+v", p.Spec.Placement)
+	}
+}
+
+// create creates an object from a manifest, without keeping it.
+func create(t *testing.T, c client.Client, namespace, manifest string) error {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(manifest), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	o.SetName("")
+	o.SetGenerateName("test-")
+	if !strings.HasPrefix(o.GetKind(), "Cluster") {
+		o.SetNamespace(namespace)
+	}
+	return c.Create(t.Context(), o, client.DryRunAll)
+}
+
+// What kubectl get shows of a binding does not contradict itself: Reason is that of the first
+// condition that is not True, and nothing when all is well.
+func TestColumns(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	condition := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}
+	}
+	scheduledTrue := condition(workv1alpha2.ConditionScheduled, metav1.ConditionTrue, workv1alpha2.ReasonScheduled)
+	appliedTrue := condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	healthyTrue := condition(workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
+	cases := map[string]struct {
+		conditions []metav1.Condition
+		want       []any // Scheduled, Applied, Healthy, Reason
+	}{
+		"new":     {want: []any{nil, nil, nil, nil}},
+		"healthy": {conditions: []metav1.Condition{scheduledTrue, appliedTrue, healthyTrue}, want: []any{"True", "True", "True", nil}},
+		"unhealthy": {
+			conditions: []metav1.Condition{scheduledTrue, appliedTrue, condition(workv1alpha2.ConditionHealthy, metav1.ConditionFalse, workv1alpha2.ReasonUnhealthy)},
+			want:       []any{"True", "True", "False", workv1alpha2.ReasonUnhealthy},
+		},
+		"conflict": {
+			conditions: []metav1.Condition{
+				scheduledTrue, condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict),
+				condition(workv1alpha2.ConditionHealthy, metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable),
+			},
+			want: []any{"True", "False", "Unknown", workv1alpha2.ReasonConflict},
+		},
+	}
+	for name, tc := range cases {
+		b := &workv1alpha2.ResourceBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec: workv1alpha2.BindingSpec{
+				Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+				PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+			},
+		}
+		if err := c.Create(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		b.Status.Conditions = tc.conditions
+		if err := c.Status().Update(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := table(t, "/apis/work.orrery.dev/v1alpha2/namespaces/"+namespace+"/resourcebindings", "Scheduled", "Applied", "Healthy", "Reason")
+	for name, tc := range cases {
+		if diff := cmp.Diff(tc.want, rows[name]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+
+	p := &policyv1alpha1.PropagationPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: namespace},
+		Spec:       policyv1alpha1.PropagationSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{deployments()}},
+	}
+	if err := c.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	p.Status = policyv1alpha1.PropagationStatus{Claimed: 3, Conditions: []metav1.Condition{
+		condition(policyv1alpha1.ConditionReady, metav1.ConditionFalse, policyv1alpha1.ReasonLostClaim),
+		condition(policyv1alpha1.ConditionComplete, metav1.ConditionTrue, policyv1alpha1.ReasonComplete),
+	}}
+	if err := c.Status().Update(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	rows = table(t, "/apis/policy.orrery.dev/v1alpha1/namespaces/"+namespace+"/propagationpolicies", "Ready", "Reason", "Claimed", "Complete")
+	if diff := cmp.Diff([]any{"False", policyv1alpha1.ReasonLostClaim, 3.0, "True"}, rows["p"]); diff != "" {
+		t.Errorf("policy (-want +got):\n%s", diff)
+	}
+}
+
+// table returns some columns of what kubectl get prints, by the name of the object.
+func table(t *testing.T, path string, columns ...string) map[string][]any {
+	t.Helper()
+	server, err := rest.HTTPClientFor(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, testenv.Config(0).Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	response, err := server.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var got metav1.Table
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]any{}
+	for _, row := range got.Rows {
+		name, _ := row.Cells[0].(string)
+		for _, column := range columns {
+			i := slices.IndexFunc(got.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool { return d.Name == column })
+			if i < 0 {
+				t.Fatalf("no column %s among %v", column, got.ColumnDefinitions)
+			}
+			rows[name] = append(rows[name], row.Cells[i])
+		}
+	}
+	return rows
 }

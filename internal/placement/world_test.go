@@ -28,8 +28,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/presence"
-	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -173,7 +173,11 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.controller, err = add(mgr, templates, w.fleet); err != nil {
+	bindings, err := binding.NewCache(context.Background(), mgr.GetCache())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.controller, err = add(mgr, bindings, templates, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
 	w.controller.settling = patience

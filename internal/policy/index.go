@@ -206,22 +206,67 @@ func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	if reserved(o) {
 		return nil
 	}
-	var claims []Claim
+	claims, _ := x.matches(o)
+	return claims
+}
+
+// Skip is a policy that leaves an object out which its selectors match.
+type Skip struct {
+	Policy *policyv1alpha1.PropagationPolicy
+	// Reason is ReasonSystemNamespace or ReasonReservedObject.
+	Reason string
+	// Named says that a selector names the object.
+	Named bool
+}
+
+// Skipped returns the policies that leave an object out which their selectors match, each once.
+func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
+	kept := reserved(o)
+	if !kept && !system(o, "") {
+		return nil
+	}
+	claims, skipped := x.matches(o)
+	reason := policyv1alpha1.ReasonSystemNamespace
+	if kept {
+		reason, claims, skipped = policyv1alpha1.ReasonReservedObject, nil, slices.Concat(claims, skipped)
+	}
+	var skips []Skip
+	for _, c := range skipped {
+		if slices.ContainsFunc(claims, func(other Claim) bool { return other.Policy == c.Policy }) {
+			continue // another of its selectors reaches the object
+		}
+		i := slices.IndexFunc(skips, func(s Skip) bool { return s.Policy == c.Policy })
+		if i < 0 {
+			i, skips = len(skips), append(skips, Skip{Policy: c.Policy, Reason: reason})
+		}
+		skips[i].Named = skips[i].Named || c.specificity == byName
+	}
+	return skips
+}
+
+// matches returns the policies whose selectors match an object, each once with its most
+// specific selector: those that may claim it, in order, and those that would have to name its
+// system namespace to do so.
+func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) {
+	add := func(to []Claim, e entry) []Claim {
+		i := slices.IndexFunc(to, func(c Claim) bool { return c.Policy == e.Policy })
+		switch {
+		case i < 0:
+			return append(to, e.Claim)
+		case e.specificity > to[i].specificity:
+			to[i] = e.Claim
+		}
+		return to
+	}
 	collect := func(entries []entry, explicit bool) {
 		for _, e := range entries {
-			if e.labels != nil && !e.labels.Matches(labels.Set(o.GetLabels())) {
-				continue
-			}
-			// A cluster-wide policy must name a system namespace to reach into it.
-			if !explicit && e.Policy.Namespace == "" && system(o, e.name) {
-				continue
-			}
-			i := slices.IndexFunc(claims, func(c Claim) bool { return c.Policy == e.Policy })
 			switch {
-			case i < 0:
-				claims = append(claims, e.Claim)
-			case e.specificity > claims[i].specificity:
-				claims[i] = e.Claim
+			case e.labels != nil && !e.labels.Matches(labels.Set(o.GetLabels())):
+			// A cluster-wide policy must name a system namespace to reach into it.
+			case !explicit && e.Policy.Namespace == "" && system(o, e.name):
+				skipped = add(skipped, e)
+			default:
+				claims = add(claims, e)
 			}
 		}
 	}
@@ -245,7 +290,7 @@ func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 		collect(in.rest, explicit)
 	}
 	slices.SortFunc(claims, before)
-	return claims
+	return claims, skipped
 }
 
 // before orders claims: negative when a wins over b.

@@ -218,6 +218,59 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+func TestSkipped(t *testing.T) {
+	const system, reserved = policyv1alpha1.ReasonSystemNamespace, policyv1alpha1.ReasonReservedObject
+	root := object("v1", "ConfigMap", "shop", "kube-root-ca.crt", map[string]string{"a": "b"})
+	dns := object("apps/v1", "Deployment", "kube-system", "dns", map[string]string{"app": "dns"})
+	rootNamed := kind("v1", "ConfigMap")
+	rootNamed.Name = root.GetName()
+	namespaceNamed := kind("v1", "Namespace")
+	namespaceNamed.Name = "kube-system"
+	type policies = []*policyv1alpha1.PropagationPolicy
+	cases := map[string]struct {
+		policies policies
+		object   *unstructured.Unstructured
+		want     []string
+	}{
+		"Nobody":            {object: dns},
+		"OrdinaryObject":    {policies: policies{named("a", 0, deployments())}, object: object("apps/v1", "Deployment", "shop", "web", nil)},
+		"ByKind":            {policies: policies{named("a", 0, deployments())}, object: dns, want: []string{"a " + system}},
+		"ByLabel":           {policies: policies{named("a", 0, labelled(map[string]string{"app": "dns"}))}, object: dns, want: []string{"a " + system}},
+		"ByName":            {policies: policies{named("a", 0, deployment("dns"))}, object: dns, want: []string{"a " + system + " named"}},
+		"OtherLabel":        {policies: policies{named("a", 0, labelled(map[string]string{"app": "web"}))}, object: dns},
+		"NamespaceNamed":    {policies: policies{named("a", 0, in("kube-system", deployments()))}, object: dns},
+		"AlsoNamed":         {policies: policies{named("a", 0, deployments(), in("kube-system", deployments()))}, object: dns},
+		"FromInside":        {policies: policies{named("kube-system/a", 0, deployments())}, object: dns},
+		"OncePerPolicy":     {policies: policies{named("a", 0, deployments(), deployment("dns"))}, object: dns, want: []string{"a " + system + " named"}},
+		"OneOfTwo":          {policies: policies{named("a", 0, deployments()), named("b", 0, in("kube-system", deployments()))}, object: dns, want: []string{"a " + system}},
+		"Namespace":         {policies: policies{named("a", 0, kind("v1", "Namespace"))}, object: object("v1", "Namespace", "", "kube-system", nil), want: []string{"a " + system}},
+		"NamespaceByName":   {policies: policies{named("a", 0, namespaceNamed)}, object: object("v1", "Namespace", "", "kube-system", nil)},
+		"Reserved":          {policies: policies{named("a", 0, kind("v1", "ConfigMap"))}, object: root, want: []string{"a " + reserved}},
+		"ReservedNamed":     {policies: policies{named("shop/a", 0, rootNamed)}, object: root, want: []string{"shop/a " + reserved + " named"}},
+		"ReservedElsewhere": {policies: policies{named("mail/a", 0, rootNamed)}, object: root},
+		"ReservedInSystemNamespace": {
+			policies: policies{named("a", 0, kind("v1", "ConfigMap"), in("kube-system", rootNamed))},
+			object:   object("v1", "ConfigMap", "kube-system", "kube-root-ca.crt", nil),
+			want:     []string{"a " + reserved + " named"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, s := range NewIndex(tc.policies...).Skipped(tc.object) {
+				text := strings.TrimPrefix(Name(s.Policy).String(), "/") + " " + s.Reason
+				if s.Named {
+					text += " named"
+				}
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestSetForgetsOldSelectors(t *testing.T) {
 	x := NewIndex(named("shop/a", 0, deployment("web"), labelled(map[string]string{"app": "web"})))
 	x.Set(named("shop/a", 0, deployment("api")))

@@ -151,6 +151,35 @@ func TestPolicyThatPlacesNothing(t *testing.T) {
 	hasCondition(t, "Scheduled=False/NoClusterFits", []string{"nowhere: UnknownCluster"}, "resourcebinding", "settings-configmap", "-n", ns)
 }
 
+// A cluster-wide policy says what of system namespaces it leaves out, and how it is placed.
+func TestSkippedInSystemNamespaces(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "skipped")
+	const role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: e2e-skipped, namespace: %s, labels: {e2e: skipped}}\n"
+	apply(t, "hub", fmt.Sprintf(role, ns))
+	apply(t, "hub", fmt.Sprintf(role, "kube-system"))
+	t.Cleanup(func() { kubectl(t, "hub", "delete", "role", "e2e-skipped", "-n", "kube-system") })
+	const all = `
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterPropagationPolicy
+metadata: {name: e2e-skipped}
+spec:
+  resourceSelectors: [{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, labelSelector: {matchLabels: {e2e: skipped}}}%s]
+  placement: {clusterAffinity: {clusterNames: [oak]}}
+`
+	apply(t, "hub", fmt.Sprintf(all, ""))
+	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-skipped") })
+	hasCondition(t, "Complete=False/SystemNamespace", []string{"1 (Role kube-system/e2e-skipped)", "name the namespace in the selector"}, "clusterpropagationpolicy", "e2e-skipped")
+	hasCondition(t, "Ready=True/Ready", nil, "clusterpropagationpolicy", "e2e-skipped")
+	shows(t, "hub", "Warning SystemNamespace", "events", "--field-selector=involvedObject.name=e2e-skipped", "-o", "jsonpath={.items[*].type} {.items[*].reason}")
+	shows(t, "oak", "e2e-skipped", "role", "e2e-skipped", "-n", ns, "-o", "jsonpath={.metadata.name}")
+	absent(t, "oak", "role", "e2e-skipped", "-n", "kube-system")
+
+	apply(t, "hub", fmt.Sprintf(all, ", {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, namespace: kube-system, labelSelector: {matchLabels: {e2e: skipped}}}"))
+	hasCondition(t, "Complete=True/Complete", nil, "clusterpropagationpolicy", "e2e-skipped")
+	shows(t, "oak", "e2e-skipped", "role", "e2e-skipped", "-n", "kube-system", "-o", "jsonpath={.metadata.name}")
+}
+
 func widgets() string {
 	return `
 apiVersion: apiextensions.k8s.io/v1
@@ -315,6 +344,7 @@ func TestSelectedByLabel(t *testing.T) {
 
 	apply(t, "hub", configMap(ns, "in", "place: not", "still"))
 	hasCondition(t, "Scheduled=True/PolicyGone", []string{"placed"}, "resourcebinding", "in-configmap", "-n", ns)
+	shows(t, "hub", "Unclaimed", "events", "-n", ns, "--field-selector=involvedObject.name=in,reason=Unclaimed", "-o", "jsonpath={.items[*].reason}")
 	shows(t, "oak", "still", who...)
 	absent(t, "hub", "resourcebinding", "out-configmap", "-n", ns)
 	absent(t, "oak", "configmap", "out", "-n", ns)
@@ -339,6 +369,9 @@ func TestRefusedInput(t *testing.T) {
 		"UnknownFieldInWebsite":  {fmt.Sprintf(site, "https://git.example.org/a.git", ", replica: 2"), `unknown field "spec.replica"`},
 		"UnknownFieldInOverride": {fmt.Sprintf(override, "imageOverider: []"), `unknown field "spec.overrideRules[0].overriders.imageOverider"`},
 		"NoSelector":             {policy(ns, "p", "", ""), "spec.resourceSelectors"},
+		"KarmadaField":           {policy(ns, "p", anyConfigMap, "propagateDeps: true"), "spec.propagateDeps: Invalid value: true: propagateDeps is not honoured yet: dependencies are not followed; name them in resourceSelectors"},
+		"KarmadaPlacement":       {policy(ns, "p", anyConfigMap, "placement: {spreadConstraints: [{spreadByField: region, maxGroups: 2}]}"), "spreadConstraints is not honoured yet"},
+		"KarmadaCluster":         {fmt.Sprintf(cluster, "c", "https://10.0.0.1:6443", ", zone: a"), "zone is not honoured: use zones, a list"},
 		"Enum":                   {policy(ns, "p", anyConfigMap, "conflictResolution: Perhaps"), `spec.conflictResolution: Unsupported value: "Perhaps"`},
 		"NameAndLabels":          {policy(ns, "p", "{apiVersion: v1, kind: ConfigMap, name: a, labelSelector: {matchLabels: {a: b}}}", ""), "spec.resourceSelectors[0]: Invalid value"},
 		"OurOwnKind":             {policy(ns, "p", "{apiVersion: cluster.orrery.dev/v1alpha1, kind: Cluster}", ""), "Orrery's own policies, bindings and clusters cannot be placed"},

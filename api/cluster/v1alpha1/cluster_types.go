@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -121,10 +122,62 @@ type ClusterSpec struct {
 	// +kubebuilder:default=Orphan
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
+	// id is not honoured: status.id is found by the hub.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="id is not honoured: the hub finds it and shows it in status.id; leave the field out"
+	// +optional
+	ID string `json:"id,omitempty"`
+	// zone is not honoured: zones is.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="zone is not honoured: use zones, a list"
+	// +optional
+	Zone string `json:"zone,omitempty"`
+	// insecureSkipTLSVerification is not honoured: tlsVerification is.
+	// +kubebuilder:validation:XValidation:rule="!self",message="insecureSkipTLSVerification is not honoured: use tlsVerification, which is Verify or Skip"
+	// +optional
+	InsecureSkipTLSVerification bool `json:"insecureSkipTLSVerification,omitempty"`
+	// proxyHeader is not honoured yet.
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="proxyHeader is not honoured yet: a proxy gets no headers of yours; use a proxy that needs none"
+	// +optional
+	ProxyHeader map[string]string `json:"proxyHeader,omitempty"`
+	// resourceModels is not honoured.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="resourceModels is not honoured: free capacity is counted from the nodes and pods themselves; leave the field out"
+	// +listType=atomic
+	// +optional
+	ResourceModels []ResourceModel `json:"resourceModels,omitempty"`
+}
+
+// ResourceModel is a class of nodes.
+type ResourceModel struct {
+	// grade of the class.
+	// +optional
+	Grade int32 `json:"grade,omitempty"`
+	// ranges of resources that a node of the class has.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Ranges []ResourceModelRange `json:"ranges,omitempty"`
+}
+
+// ResourceModelRange is a range of one resource.
+type ResourceModelRange struct {
+	// name of the resource.
+	// +optional
+	Name corev1.ResourceName `json:"name,omitempty"`
+	// min is the smallest quantity.
+	// +optional
+	Min resource.Quantity `json:"min,omitzero"`
+	// max is above the largest quantity.
+	// +optional
+	Max resource.Quantity `json:"max,omitzero"`
 }
 
 // SyncMode says who dials whom.
-// +kubebuilder:validation:Enum=Push
+// +kubebuilder:validation:Enum=Push;Pull
+// +kubebuilder:validation:XValidation:rule="self != 'Pull'",message="syncMode Pull is not honoured yet: the hub dials the cluster; use Push, through proxyURL where it cannot be dialled directly"
 type SyncMode string
 
 // Push says that the hub dials the cluster's API server.

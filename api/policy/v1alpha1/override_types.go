@@ -44,18 +44,29 @@ func (p *OverridePolicy) Override() *OverridePolicy { return p }
 func (p *ClusterOverridePolicy) Override() *OverridePolicy { return (*OverridePolicy)(p) }
 
 // OverrideSpec says what is changed, where and how.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.overrideRules)",message="overrideRules is required",fieldPath=".overrideRules",reason=FieldValueRequired
 type OverrideSpec struct {
 	// resourceSelectors select the objects. Unset: every object in the policy's scope.
 	// +kubebuilder:validation:MaxItems=1000
 	// +listType=atomic
 	// +optional
 	ResourceSelectors []ResourceSelector `json:"resourceSelectors,omitempty"`
-	// overrideRules are applied in order.
+	// overrideRules are applied in order. At least one is required.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=atomic
-	// +required
-	OverrideRules []RuleWithCluster `json:"overrideRules"`
+	// +optional
+	OverrideRules []RuleWithCluster `json:"overrideRules,omitempty"`
+
+	// targetCluster is not honoured: it stands in overrideRules.
+	// +kubebuilder:validation:XValidation:rule="!has(self.labelSelector) && !has(self.fieldSelector) && !has(self.clusterNames) && !has(self.exclude)",message="targetCluster is not honoured here: write overrideRules, a list of targetCluster and overriders"
+	// +optional
+	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
+	// overriders is not honoured: it stands in overrideRules.
+	// +kubebuilder:validation:XValidation:rule="!has(self.imageOverrider) && !has(self.commandOverrider) && !has(self.argsOverrider) && !has(self.labelsOverrider) && !has(self.annotationsOverrider) && !has(self.fieldOverrider) && !has(self.plaintext)",message="overriders is not honoured here: write overrideRules, a list of targetCluster and overriders"
+	// +optional
+	Overriders *Overriders `json:"overriders,omitempty"`
 }
 
 // RuleWithCluster changes objects in some clusters.
@@ -63,14 +74,13 @@ type RuleWithCluster struct {
 	// targetCluster selects the clusters. Unset: every cluster.
 	// +optional
 	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
-	// overriders are the changes.
+	// overriders are the changes; there is at least one.
+	// +kubebuilder:validation:XValidation:rule="has(self.imageOverrider) || has(self.commandOverrider) || has(self.argsOverrider) || has(self.labelsOverrider) || has(self.annotationsOverrider) || has(self.fieldOverrider) || has(self.plaintext)",message="at least one change is required, such as imageOverrider or plaintext"
 	// +required
 	Overriders Overriders `json:"overriders"`
 }
 
 // Overriders are changes of an object. They are applied in the order of the fields here.
-//
-// +kubebuilder:validation:MinProperties=1
 type Overriders struct {
 	// imageOverrider changes parts of container images.
 	// +kubebuilder:validation:MaxItems=64

@@ -14,6 +14,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`
+// +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`
 // +kubebuilder:printcolumn:name="Priority",type=integer,priority=1,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PropagationPolicy struct {
@@ -38,6 +39,7 @@ type PropagationPolicy struct {
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Claimed",type=integer,JSONPath=`.status.claimed`
+// +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`
 // +kubebuilder:printcolumn:name="Priority",type=integer,priority=1,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterPropagationPolicy struct {
@@ -61,7 +63,9 @@ func (p *PropagationPolicy) Propagation() *PropagationPolicy { return p }
 // is empty.
 func (p *ClusterPropagationPolicy) Propagation() *PropagationPolicy { return (*PropagationPolicy)(p) }
 
-// PropagationSpec says what is claimed and where it is placed.
+// PropagationSpec says what is claimed and where it is placed. Fields of Karmada's that are not
+// honoured are declared so that they are refused with the reason: an API server drops what is
+// not declared, without a word to clients that do not ask for it.
 type PropagationSpec struct {
 	// resourceSelectors select the objects. An object that matches any of them is
 	// selected.
@@ -93,7 +97,174 @@ type PropagationSpec struct {
 	// deleted on the hub. The default is false.
 	// +optional
 	PreserveResourcesOnDeletion *bool `json:"preserveResourcesOnDeletion,omitempty"`
+
+	// preemption is taken as Karmada writes it, and changes nothing. Always is what happens: the
+	// policy that comes first places an object, whoever placed it before.
+	// +kubebuilder:validation:Enum=Always;Never
+	// +optional
+	Preemption PreemptionBehavior `json:"preemption,omitempty"`
+
+	// schedulerName is not honoured: there is one scheduler.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self in ['', 'default-scheduler']",message="schedulerName is not honoured: there is one scheduler, default-scheduler; leave the field out"
+	// +optional
+	SchedulerName string `json:"schedulerName,omitempty"`
+
+	// propagateDeps is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!self",message="propagateDeps is not honoured yet: dependencies are not followed; name them in resourceSelectors"
+	// +optional
+	PropagateDeps bool `json:"propagateDeps,omitempty"`
+
+	// association is an older name of propagateDeps.
+	// +kubebuilder:validation:XValidation:rule="!self",message="association is not honoured yet: dependencies are not followed; name them in resourceSelectors"
+	// +optional
+	Association bool `json:"association,omitempty"`
+
+	// dependentOverrides is not honoured yet.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="dependentOverrides is not honoured yet: nothing waits for an override; create the override policies before this policy"
+	// +listType=atomic
+	// +optional
+	DependentOverrides []string `json:"dependentOverrides,omitempty"`
+
+	// failover is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!has(self.application) && !has(self.cluster)",message="failover is not honoured yet: what is placed in a cluster stays there, healthy or not, reachable or not; leave the field out"
+	// +optional
+	Failover *FailoverBehavior `json:"failover,omitempty"`
+
+	// activationPreference is not honoured yet.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="activationPreference is not honoured yet: an edit of the policy takes effect at once; leave the field out"
+	// +optional
+	ActivationPreference ActivationPreference `json:"activationPreference,omitempty"`
+
+	// suspension is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!(has(self.dispatching) && self.dispatching) && !(has(self.dispatchingOnClusters) && has(self.dispatchingOnClusters.clusterNames) && size(self.dispatchingOnClusters.clusterNames) > 0)",message="suspension is not honoured yet: every change is placed at once; leave the field out"
+	// +optional
+	Suspension *Suspension `json:"suspension,omitempty"`
+
+	// schedulePriority is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!has(self.priorityClassName) || size(self.priorityClassName) == 0",message="schedulePriority is not honoured yet: no object waits for another to be scheduled; leave the field out"
+	// +optional
+	SchedulePriority *SchedulePriority `json:"schedulePriority,omitempty"`
 }
+
+// PreemptionBehavior says whether a policy takes objects that another one claimed before.
+type PreemptionBehavior string
+
+// The values of PreemptionBehavior.
+const (
+	PreemptAlways PreemptionBehavior = "Always"
+	PreemptNever  PreemptionBehavior = "Never"
+)
+
+// ActivationPreference says when an edit of a policy takes effect.
+type ActivationPreference string
+
+// FailoverBehavior says what moves when an application or a cluster fails.
+type FailoverBehavior struct {
+	// application that fails.
+	// +optional
+	Application *ApplicationFailoverBehavior `json:"application,omitempty"`
+	// cluster that fails.
+	// +optional
+	Cluster *ClusterFailoverBehavior `json:"cluster,omitempty"`
+}
+
+// ApplicationFailoverBehavior says how an application moves that is not healthy.
+type ApplicationFailoverBehavior struct {
+	// decisionConditions must be met before it moves.
+	// +optional
+	DecisionConditions DecisionConditions `json:"decisionConditions,omitzero"`
+	// purgeMode says when it leaves the cluster in which it fails.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	PurgeMode PurgeMode `json:"purgeMode,omitempty"`
+	// gracePeriodSeconds is how long it is waited for at its new place.
+	// +optional
+	GracePeriodSeconds *int32 `json:"gracePeriodSeconds,omitempty"`
+	// statePreservation says what of its state goes with it.
+	// +optional
+	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
+}
+
+// ClusterFailoverBehavior says how an application leaves a cluster that fails.
+type ClusterFailoverBehavior struct {
+	// purgeMode says when it leaves the cluster.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	PurgeMode PurgeMode `json:"purgeMode,omitempty"`
+	// statePreservation says what of its state goes with it.
+	// +optional
+	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
+}
+
+// DecisionConditions must be met before an application moves.
+type DecisionConditions struct {
+	// tolerationSeconds is how long it must have been unhealthy.
+	// +optional
+	TolerationSeconds *int32 `json:"tolerationSeconds,omitempty"`
+}
+
+// PurgeMode says when an application leaves the cluster from which it moves.
+type PurgeMode string
+
+// StatePreservation says what of an application's state moves with it.
+type StatePreservation struct {
+	// rules, one for each piece of state.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Rules []StatePreservationRule `json:"rules,omitempty"`
+}
+
+// StatePreservationRule moves one piece of state.
+type StatePreservationRule struct {
+	// aliasLabelName is the label that carries it.
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	AliasLabelName string `json:"aliasLabelName,omitempty"`
+	// jsonPath of the state, below the object's status.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	JSONPath string `json:"jsonPath,omitempty"`
+}
+
+// Suspension holds changes back.
+type Suspension struct {
+	// dispatching holds changes back from every cluster.
+	// +optional
+	Dispatching *bool `json:"dispatching,omitempty"`
+	// dispatchingOnClusters holds changes back from some clusters.
+	// +optional
+	DispatchingOnClusters *SuspendClusters `json:"dispatchingOnClusters,omitempty"`
+}
+
+// SuspendClusters names clusters.
+type SuspendClusters struct {
+	// clusterNames are the clusters.
+	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=48
+	// +listType=atomic
+	// +optional
+	ClusterNames []string `json:"clusterNames,omitempty"`
+}
+
+// SchedulePriority says which objects are scheduled first.
+type SchedulePriority struct {
+	// priorityClassSource says which kind of class is meant.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	PriorityClassSource PriorityClassSource `json:"priorityClassSource,omitempty"`
+	// priorityClassName is the class.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+}
+
+// PriorityClassSource says which kind of priority class is meant.
+type PriorityClassSource string
 
 // ResourceSelector selects objects by kind and optionally by name or labels.
 //
@@ -138,6 +309,89 @@ type Placement struct {
 	// Duplicated.
 	// +optional
 	ReplicaScheduling *ReplicaSchedulingStrategy `json:"replicaScheduling,omitempty"`
+
+	// clusterAffinities is not honoured yet.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="clusterAffinities is not honoured yet: there is one group of clusters and none to fall back on; use clusterAffinity"
+	// +listType=atomic
+	// +optional
+	ClusterAffinities []ClusterAffinityTerm `json:"clusterAffinities,omitempty"`
+	// spreadConstraints is not honoured yet.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="spreadConstraints is not honoured yet: every cluster that clusterAffinity selects is chosen; name as many as you want in clusterAffinity.clusterNames"
+	// +listType=atomic
+	// +optional
+	SpreadConstraints []SpreadConstraint `json:"spreadConstraints,omitempty"`
+	// workloadAffinity is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!has(self.affinity) && !has(self.antiAffinity)",message="workloadAffinity is not honoured yet: a placement does not look at other workloads; name the clusters in clusterAffinity"
+	// +optional
+	WorkloadAffinity *WorkloadAffinity `json:"workloadAffinity,omitempty"`
+}
+
+// ClusterAffinityTerm is a named group of clusters.
+type ClusterAffinityTerm struct {
+	// affinityName is the name of the group.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	AffinityName string `json:"affinityName,omitempty"`
+
+	ClusterAffinity `json:",inline"`
+
+	// overflowAffinities is not honoured yet.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="overflowAffinities is not honoured yet: there is one group of clusters and none to fall back on; use clusterAffinity"
+	// +listType=atomic
+	// +optional
+	OverflowAffinities []OverflowClusterAffinity `json:"overflowAffinities,omitempty"`
+}
+
+// OverflowClusterAffinity is a group of clusters for what does not fit into another.
+type OverflowClusterAffinity struct {
+	// affinityName is the name of the group.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	AffinityName string `json:"affinityName,omitempty"`
+
+	ClusterAffinity `json:",inline"`
+}
+
+// SpreadConstraint bounds the groups of clusters that are chosen.
+type SpreadConstraint struct {
+	// spreadByField is the field that groups clusters.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	SpreadByField SpreadFieldValue `json:"spreadByField,omitempty"`
+	// spreadByLabel is the label that groups clusters.
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	SpreadByLabel string `json:"spreadByLabel,omitempty"`
+	// maxGroups is the largest number of groups.
+	// +optional
+	MaxGroups int32 `json:"maxGroups,omitempty"`
+	// minGroups is the smallest number of groups.
+	// +optional
+	MinGroups int32 `json:"minGroups,omitempty"`
+}
+
+// SpreadFieldValue names a field of a cluster.
+type SpreadFieldValue string
+
+// WorkloadAffinity relates a placement to those of other workloads.
+type WorkloadAffinity struct {
+	// affinity chooses clusters in which the workloads of a group are.
+	// +optional
+	Affinity *WorkloadAffinityTerm `json:"affinity,omitempty"`
+	// antiAffinity avoids clusters in which the workloads of a group are.
+	// +optional
+	AntiAffinity *WorkloadAffinityTerm `json:"antiAffinity,omitempty"`
+}
+
+// WorkloadAffinityTerm names a group of workloads.
+type WorkloadAffinityTerm struct {
+	// groupByLabelKey is the label whose value is the group.
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	GroupByLabelKey string `json:"groupByLabelKey,omitempty"`
 }
 
 // ClusterAffinity selects clusters; every part that is set must match.
@@ -202,8 +456,10 @@ type ReplicaSchedulingStrategy struct {
 	// +kubebuilder:default=Duplicated
 	// +optional
 	ReplicaSchedulingType ReplicaSchedulingType `json:"replicaSchedulingType,omitempty"`
-	// replicaDivisionPreference says how shares are found: Weighted.
-	// +kubebuilder:validation:Enum=Weighted
+	// replicaDivisionPreference says how shares are found: Weighted. Aggregated is not
+	// honoured yet.
+	// +kubebuilder:validation:Enum=Aggregated;Weighted
+	// +kubebuilder:validation:XValidation:rule="self != 'Aggregated'",message="replicaDivisionPreference Aggregated is not honoured yet: replicas are shared out by weight; use Weighted, with dynamicWeight AvailableReplicas to follow free capacity"
 	// +kubebuilder:default=Weighted
 	// +optional
 	ReplicaDivisionPreference ReplicaDivisionPreference `json:"replicaDivisionPreference,omitempty"`
@@ -224,8 +480,13 @@ const (
 // ReplicaDivisionPreference says how shares are found.
 type ReplicaDivisionPreference string
 
-// Weighted shares replicas out in proportion to weights.
-const Weighted ReplicaDivisionPreference = "Weighted"
+// The values of ReplicaDivisionPreference.
+const (
+	// Weighted shares replicas out in proportion to weights.
+	Weighted ReplicaDivisionPreference = "Weighted"
+	// Aggregated fills as few clusters as possible.
+	Aggregated ReplicaDivisionPreference = "Aggregated"
+)
 
 // ClusterPreferences weigh clusters.
 //
@@ -278,7 +539,7 @@ type PropagationStatus struct {
 	// claimed is the number of objects that this policy places.
 	// +optional
 	Claimed int32 `json:"claimed"`
-	// conditions: Ready sums up Claimed and Undisputed.
+	// conditions: Ready sums up Claimed and Undisputed; Complete says what is left out.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -287,8 +548,13 @@ type PropagationStatus struct {
 
 // Condition types of both propagation policies.
 const (
-	// ConditionReady is True when every other condition is.
+	// ConditionReady is True when Claimed and Undisputed are.
 	ConditionReady = "Ready"
+	// ConditionComplete is False when the policy leaves something out that its selectors name:
+	// a selector that can select nothing, a kind that the hub does not serve, objects of system
+	// namespaces, objects that every cluster makes for itself. Its message says which, and the
+	// way out.
+	ConditionComplete = "Complete"
 	// ConditionClaimed is True when the policy places at least one object.
 	ConditionClaimed = "Claimed"
 	// ConditionUndisputed is False when objects that this policy selects are placed by
@@ -304,6 +570,10 @@ const (
 	ReasonKindNotServed   = "KindNotServed"   // the hub serves no such kind
 	ReasonUndisputed      = "Undisputed"
 	ReasonLostClaim       = "LostClaim" // another policy comes first for some objects
+	ReasonComplete        = "Complete"
+	ReasonSelectorInvalid = "SelectorInvalid" // a selector can never select anything
+	ReasonSystemNamespace = "SystemNamespace" // a cluster-wide selector must name a system namespace to reach into it
+	ReasonReservedObject  = "ReservedObject"  // a selector names an object that every cluster makes for itself
 )
 
 // PropagationPolicyList is a list of PropagationPolicies.

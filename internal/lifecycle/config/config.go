@@ -130,6 +130,7 @@ func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("line %d: read the Cluster: %w", d.line, plain(err))
 	}
+	unknown = append(unknown, unhonoured(cluster.Spec)...)
 	if len(unknown) > 0 {
 		return nil, d.at(unknown)
 	}
@@ -140,6 +141,26 @@ func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 		return nil, fmt.Errorf("line %d: %s is missing: it says what the cluster is built of; to join one that runs, use orrery cluster join", d.line, provisionPath)
 	}
 	return cluster, nil
+}
+
+// unhonoured names the fields that the type has only so that the hub can refuse them.
+func unhonoured(s clusterv1alpha1.ClusterSpec) []error {
+	var errs []error
+	for _, field := range []struct {
+		name string
+		set  bool
+	}{
+		{"id", s.ID != ""},
+		{"zone", s.Zone != ""},
+		{"insecureSkipTLSVerification", s.InsecureSkipTLSVerification},
+		{"proxyHeader", len(s.ProxyHeader) > 0},
+		{"resourceModels", len(s.ResourceModels) > 0},
+	} {
+		if field.set {
+			errs = append(errs, fmt.Errorf("unknown field %q", "spec."+field.name))
+		}
+	}
+	return errs
 }
 
 var mistyped = regexp.MustCompile(`^json: cannot unmarshal (\S+) .*into Go struct field [^.]*\.(\S+) of type (\S+)$`)

@@ -60,6 +60,10 @@ func TestParseRefuses(t *testing.T) {
 			strings.Replace(ours, "  provision:", "  speed: 1\n  provision:\n    nodes: []", 1),
 			"line 8: unknown field \"spec.speed\"\nline 10: unknown field \"spec.provision.nodes\"",
 		},
+		"FieldsThatTheHubRefuses": {
+			strings.Replace(ours, "  provision:", "  zone: a\n  proxyHeader: {a: b}\n  provision:", 1),
+			"line 8: unknown field \"spec.zone\"\nline 9: unknown field \"spec.proxyHeader\"",
+		},
 		"FieldTwice": {
 			strings.Replace(ours, "  name: alpha", "  name: alpha\n  name: beta", 1),
 			"read YAML: yaml: unmarshal errors:\n  line 7: key \"name\" already set in map",
