@@ -246,7 +246,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 }
 
 const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
-	"nothing is deleted or rolled back until that is confirmed: run orrery confirm-restore"
+	"nothing is deleted or rolled back until that is confirmed: run orrery server confirm-restore"
 
 func conflict(w Wanted) []Action {
 	return []Action{

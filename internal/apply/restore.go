@@ -23,7 +23,7 @@ import (
 )
 
 // The ConfigMap that says whether the hub was restored from a backup. A person confirms it by
-// setting state to Confirmed (orrery confirm-restore).
+// setting state to Confirmed (orrery server confirm-restore).
 const (
 	RestoreConfigMap = "hub-restore"
 
@@ -95,7 +95,7 @@ func (r *restore) set(c *corev1.ConfigMap) {
 	case !news:
 		return
 	case suspected:
-		r.log.Info("The hub seems to be restored from a backup: nothing is deleted or rolled back in members until that is confirmed; run orrery confirm-restore",
+		r.log.Info("The hub seems to be restored from a backup: nothing is deleted or rolled back in members until that is confirmed; run orrery server confirm-restore",
 			"reason", c.Data[restoreReason], "since", c.Data[restoreSince])
 	default:
 		r.log.Info("The restore of the hub is confirmed")
