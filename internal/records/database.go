@@ -299,7 +299,7 @@ func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (m
 			return err
 		}
 		// That was the last of them. A word is marked with a decision that is at most usedSlack before the last that names it.
-		_, err = tx.ExecContext(ctx, "DELETE FROM word WHERE used < (SELECT coalesce(min(id), 9e18) FROM decision) - ?", usedSlack)
+		_, err = tx.ExecContext(ctx, "DELETE FROM word WHERE used < coalesce((SELECT min(id) FROM decision), 9e18) - ?", usedSlack)
 		return err
 	})
 	if !more || err != nil {

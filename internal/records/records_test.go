@@ -1008,7 +1008,7 @@ func TestYearFits(t *testing.T) {
 	dir := t.TempDir()
 	r, stop := start(t, dir, logr.Discard())
 	random := rand.New(rand.NewPCG(1, 2))
-	const n, of = 1000, 20
+	const n, of = 2000, 25 // enough that the names of the clusters hardly count
 	for i := range n {
 		r.Decided(scattered(random, i%of, i))
 	}
