@@ -1,0 +1,164 @@
+package records
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// clusterSet is a set of numbers of clusters, as a bitmap.
+type clusterSet []uint64
+
+func (s *clusterSet) add(id int) {
+	for len(*s) <= id/64 {
+		*s = append(*s, 0)
+	}
+	(*s)[id/64] |= 1 << (id % 64)
+}
+
+// ids returns the numbers in the set, ascending.
+func (s clusterSet) ids() []int {
+	out := make([]int, 0, s.count())
+	for i, w := range s {
+		for ; w != 0; w &= w - 1 {
+			out = append(out, i*64+bits.TrailingZeros64(w))
+		}
+	}
+	return out
+}
+
+func (s clusterSet) count() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// differ returns what is in one of two sets only.
+func differ(a, b clusterSet) clusterSet {
+	out := make(clusterSet, max(len(a), len(b)))
+	copy(out, a)
+	for i, w := range b {
+		out[i] ^= w
+	}
+	return out
+}
+
+// without returns what is in the first set only.
+func without(a, b clusterSet) clusterSet {
+	out := make(clusterSet, len(a))
+	for i, w := range a {
+		if i < len(b) {
+			w &^= b[i]
+		}
+		out[i] = w
+	}
+	return out
+}
+
+// Forms of an encoded set.
+const (
+	asRuns    = 0
+	asBitmap  = 1
+	fromOther = 2 // added to them: what is encoded is the difference from another set
+)
+
+// appendSet encodes a set in the shortest of four ways: runs or bitmap, of itself or of its difference from another set
+// that the reader knows. The clusters that the filters before have left are such a set: the last filter often rejects
+// exactly these.
+func appendSet(b []byte, s, other clusterSet) []byte {
+	own, difference := encodeSet(s), encodeSet(differ(s, other))
+	if len(own) <= len(difference) {
+		return append(b, own...)
+	}
+	difference[0] |= fromOther
+	return append(b, difference...)
+}
+
+func encodeSet(s clusterSet) []byte {
+	ids := s.ids()
+	runs := appendRuns([]byte{asRuns}, ids)
+	if bitmap := appendBitmap([]byte{asBitmap}, ids); len(bitmap) < len(runs) {
+		return bitmap
+	}
+	return runs
+}
+
+// appendRuns encodes the gap before each run of successive numbers, and its length if that is more than one.
+func appendRuns(b []byte, ids []int) []byte {
+	type run struct{ gap, length uint64 }
+	var runs []run
+	next := 0
+	for _, id := range ids {
+		if n := len(runs); n > 0 && id == next {
+			runs[n-1].length++
+		} else {
+			runs = append(runs, run{uint64(id - next), 1}) //nolint:gosec // ascending
+		}
+		next = id + 1
+	}
+	b = binary.AppendUvarint(b, uint64(len(runs)))
+	for _, r := range runs {
+		if r.length == 1 {
+			b = binary.AppendUvarint(b, r.gap<<1)
+			continue
+		}
+		b = binary.AppendUvarint(binary.AppendUvarint(b, r.gap<<1|1), r.length)
+	}
+	return b
+}
+
+func appendBitmap(b []byte, ids []int) []byte {
+	if len(ids) == 0 {
+		return append(b, 0, 0)
+	}
+	first := ids[0] / 8
+	bitmap := make([]byte, ids[len(ids)-1]/8-first+1)
+	for _, id := range ids {
+		bitmap[id/8-first] |= 1 << (id % 8)
+	}
+	b = binary.AppendUvarint(b, uint64(first)) //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(len(bitmap)))
+	return append(b, bitmap...)
+}
+
+// maxCluster bounds the numbers of clusters that a damaged set can name.
+const maxCluster = 1 << 24
+
+// set reads what appendSet wrote.
+func (d *decoder) set(other clusterSet) clusterSet {
+	form := d.byte()
+	var s clusterSet
+	if form&asBitmap != 0 {
+		first, bitmap := d.uint(), d.take(d.uint())
+		if first > maxCluster || len(bitmap) > maxCluster {
+			d.fail()
+			return nil
+		}
+		for i, c := range bitmap {
+			for ; c != 0; c &= c - 1 {
+				s.add((int(first)+i)*8 + bits.TrailingZeros8(c)) //nolint:gosec // bounded above
+			}
+		}
+	} else {
+		next := uint64(0)
+		for range d.count() {
+			gap, length := d.uint(), uint64(1)
+			if gap&1 != 0 {
+				length = d.uint()
+			}
+			if gap > maxCluster || length > maxCluster || next+gap>>1+length > maxCluster {
+				d.fail()
+				return nil
+			}
+			next += gap >> 1
+			for range length {
+				s.add(int(next)) //nolint:gosec // bounded above
+				next++
+			}
+		}
+	}
+	if form&fromOther != 0 {
+		return differ(s, other)
+	}
+	return s
+}

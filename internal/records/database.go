@@ -1,0 +1,309 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/sqlite"
+)
+
+// database is an open file. Its methods return errors of package sqlite.
+type database struct {
+	*sqlite.DB
+	known *known // of what was committed; the writer's alone
+}
+
+// tables is asked of a file that was opened: one without them is not ours, whatever its version says.
+const tables = `SELECT (SELECT count(*) FROM (SELECT ends FROM decision LIMIT 1)) + (SELECT count(*) FROM (SELECT used FROM word LIMIT 1))
+	+ (SELECT count(*) FROM (SELECT fields FROM result LIMIT 1)) + (SELECT count(*) FROM (SELECT content FROM revision LIMIT 1))
+	+ (SELECT count(*) FROM (SELECT name FROM cluster LIMIT 1))`
+
+func openDatabase(ctx context.Context, path string, schema []string) (*database, error) {
+	db, err := sqlite.Open(ctx, path, schema)
+	if errors.Is(err, sqlite.ErrRefused) {
+		return nil, fmt.Errorf("%w: its schema is not what its version says: %w", sqlite.ErrDamaged, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var n int
+	if err := sqlite.Classify(db.Read.QueryRowContext(ctx, tables).Scan(&n)); err != nil {
+		if errors.Is(err, sqlite.ErrRefused) {
+			err = fmt.Errorf("%w: its schema is not what its version says: %w", sqlite.ErrDamaged, err)
+		}
+		return nil, errors.Join(err, db.Close())
+	}
+	return &database{DB: db, known: newKnown()}, nil
+}
+
+// tally is what became of the decisions of a batch.
+type tally struct{ stored, unchanged int }
+
+// write writes a batch, whole or not at all.
+func (db *database) write(ctx context.Context, b *batch) (t tally, err error) {
+	if b.empty() {
+		return tally{}, nil
+	}
+	err = db.Transact(ctx, func(tx *sql.Tx) error {
+		d := &dictionary{known: db.known, ctx: ctx, tx: tx}
+		if err := d.forget(b); err != nil {
+			return err
+		}
+		if err := d.writeResults(b.results); err != nil {
+			return err
+		}
+		t, err = d.writeDecisions(b.decisions)
+		return err
+	})
+	if err != nil {
+		db.known = newKnown() // it may have what was rolled back
+		return tally{}, err
+	}
+	return t, nil
+}
+
+func (d *dictionary) forget(b *batch) error {
+	for binding := range b.bindings {
+		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM result WHERE binding = ?", string(binding)); err != nil {
+			return err
+		}
+	}
+	for cluster := range b.clusters {
+		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM result WHERE cluster = (SELECT id FROM cluster WHERE name = ?)", cluster); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *dictionary) writeResults(results map[types.UID]map[string]Result) error {
+	if len(results) == 0 {
+		return nil
+	}
+	put, err := d.tx.PrepareContext(d.ctx, `INSERT OR REPLACE INTO result
+		(binding, cluster, cluster_uid, applied, reason, message, generation, template, digest, fields, time)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+	if err != nil {
+		return err
+	}
+	defer put.Close() //nolint:errcheck // the transaction closes it too
+	for _, binding := range slices.Sorted(maps.Keys(results)) {
+		for _, r := range results[binding] {
+			cluster, err := ids{d}.cluster(r.Cluster)
+			if err != nil {
+				return err
+			}
+			_, err = put.ExecContext(d.ctx, string(r.Binding), cluster, string(r.ClusterUID), r.Applied, r.Reason, r.Message,
+				r.Generation, r.Template, r.Digest, int64(r.Fields), r.Time.UnixMilli()) //nolint:gosec // read back the same way
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// rowBytes is what a decision takes beside its body: two keys, a time, an index.
+const rowBytes = 36
+
+func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
+	if len(ds) == 0 {
+		return t, nil
+	}
+	var id, ends int64
+	err = d.tx.QueryRowContext(d.ctx, "SELECT id, ends FROM decision ORDER BY id DESC LIMIT 1").Scan(&id, &ends)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return t, err
+	}
+	last, err := d.tx.PrepareContext(d.ctx, "SELECT time, body FROM decision WHERE template = ? ORDER BY id DESC LIMIT 1")
+	if err != nil {
+		return t, err
+	}
+	defer last.Close() //nolint:errcheck // the transaction closes it too
+	put, err := d.tx.PrepareContext(d.ctx, "INSERT INTO decision (id, template, time, ends, body) VALUES (?, ?, ?, ?, ?)")
+	if err != nil {
+		return t, err
+	}
+	defer put.Close() //nolint:errcheck // the transaction closes it too
+	for _, decision := range ds {
+		d.decision, d.added = id+1, 0
+		template, err := ids{d}.word(string(decision.Template.UID))
+		if err != nil {
+			return t, err
+		}
+		before, err := d.scan(decision.Template.UID, last.QueryRowContext(d.ctx, int64(template))) //nolint:gosec // a row's number
+		if err == nil && unchanged(before, decision) {
+			t.unchanged++
+			continue
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return t, err
+		}
+		body, err := encode(decision, ids{d})
+		if err != nil {
+			return t, err
+		}
+		id++
+		ends += int64(len(body)) + rowBytes + d.added
+		if _, err := put.ExecContext(d.ctx, id, int64(template), decision.Time.UnixMilli(), ends, body); err != nil { //nolint:gosec // a row's number
+			return t, err
+		}
+		t.stored++
+	}
+	return t, nil
+}
+
+// scan reads a row with the time and the body of a decision.
+func (d *dictionary) scan(template types.UID, row interface{ Scan(dest ...any) error }) (Decision, error) {
+	var ms int64
+	var body []byte
+	if err := row.Scan(&ms, &body); err != nil {
+		return Decision{}, err
+	}
+	out, err := decode(body, names{d})
+	if errors.Is(err, errBody) {
+		return Decision{}, fmt.Errorf("%w: %w", sqlite.ErrDamaged, err)
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	out.Template.UID, out.Time = template, fromMilli(ms)
+	return out, nil
+}
+
+// decisions returns the last decisions on a template, newest first.
+func (db *database) decisions(ctx context.Context, template types.UID, limit int) (out []Decision, err error) {
+	err = db.View(ctx, func(tx *sql.Tx) error {
+		if limit <= 0 {
+			limit = -1
+		}
+		rows, err := tx.QueryContext(ctx, `SELECT time, body FROM decision WHERE template = (SELECT id FROM word WHERE text = ?)
+			ORDER BY id DESC LIMIT ?`, string(template), limit)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // Err says it
+		d := &dictionary{known: newKnown(), ctx: ctx, tx: tx}
+		for rows.Next() {
+			decision, err := d.scan(template, rows)
+			if err != nil {
+				return err
+			}
+			out = append(out, decision)
+		}
+		return rows.Err()
+	})
+	return out, err
+}
+
+const selectResults = `SELECT r.binding, r.cluster, c.name, r.cluster_uid, r.applied, r.reason, r.message, r.generation, r.template,
+	r.digest, r.fields, r.time FROM result r JOIN cluster c ON c.id = r.cluster `
+
+// results runs a query that begins with selectResults, and returns with the rows the number of the last one's cluster.
+func (db *database) results(ctx context.Context, query string, args ...any) (out []Result, cluster int64, err error) {
+	err = db.View(ctx, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // Err says it
+		for rows.Next() {
+			var r Result
+			var fields, ms int64
+			if err := rows.Scan(&r.Binding, &cluster, &r.Cluster, &r.ClusterUID, &r.Applied, &r.Reason, &r.Message, &r.Generation,
+				&r.Template, &r.Digest, &fields, &ms); err != nil {
+				return err
+			}
+			r.Fields, r.Time = uint64(fields), fromMilli(ms) //nolint:gosec // as it was written
+			out = append(out, r)
+		}
+		return rows.Err()
+	})
+	return out, cluster, err
+}
+
+func (db *database) putRevision(ctx context.Context, r Revision) error {
+	content, err := deflate(r.Content)
+	if err != nil {
+		return err
+	}
+	return db.Transact(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO revision (template, number, hash, cause, created, content) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET hash = excluded.hash, cause = excluded.cause, created = excluded.created, content = excluded.content`,
+			string(r.Template), r.Number, r.Hash, r.Cause, r.Created.UnixMilli(), content)
+		return err
+	})
+}
+
+func (db *database) revisions(ctx context.Context, template types.UID) (out []Revision, err error) {
+	err = db.View(ctx, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, "SELECT number, hash, cause, created, content FROM revision WHERE template = ? ORDER BY number", string(template))
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // Err says it
+		for rows.Next() {
+			r := Revision{Template: template}
+			var created int64
+			var content []byte
+			if err := rows.Scan(&r.Number, &r.Hash, &r.Cause, &created, &content); err != nil {
+				return err
+			}
+			if r.Content, err = inflate(content); err != nil {
+				return fmt.Errorf("%w: revision %d of %s: %w", sqlite.ErrDamaged, r.Number, template, err)
+			}
+			r.Created = fromMilli(created)
+			out = append(out, r)
+		}
+		return rows.Err()
+	})
+	return out, err
+}
+
+func (db *database) deleteRevisions(ctx context.Context, template types.UID, numbers []int64) error {
+	return db.Transact(ctx, func(tx *sql.Tx) error {
+		if len(numbers) == 0 {
+			_, err := tx.ExecContext(ctx, "DELETE FROM revision WHERE template = ?", string(template))
+			return err
+		}
+		for _, n := range numbers {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM revision WHERE template = ? AND number = ?", string(template), n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// chunk is how many decisions are deleted at a time; what is to be written waits for no more.
+const chunk = 1000
+
+// prune deletes some of the oldest decisions that are older than the given time, or beyond so many bytes of younger
+// ones. It says whether there may be more.
+func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (more bool, err error) {
+	err = db.Transact(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `DELETE FROM decision WHERE id IN (SELECT id FROM decision ORDER BY id LIMIT ?)
+			AND (time < ? OR ends <= (SELECT ends FROM decision ORDER BY id DESC LIMIT 1) - ?)`, chunk, before.UnixMilli(), bytes)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if more = n == chunk; more || n == 0 || err != nil {
+			return err
+		}
+		// That was the last of them. A word is marked with a decision that is at most usedSlack before the last that names it.
+		_, err = tx.ExecContext(ctx, "DELETE FROM word WHERE used < (SELECT coalesce(min(id), 9e18) FROM decision) - ?", usedSlack)
+		return err
+	})
+	if !more || err != nil {
+		db.known = newKnown()
+	}
+	return more && err == nil, err
+}

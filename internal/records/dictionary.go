@@ -1,0 +1,144 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"orrery.dev/orrery/internal/sqlite"
+)
+
+// usedSlack is by how many decisions a word's mark of its last use may lag: a common word is not marked for every one.
+const usedSlack = 10_000
+
+// maxWords bounds the words that the writer remembers.
+const maxWords = 50_000
+
+// known is what is remembered of the tables cluster and word.
+type known struct {
+	clusterIDs   map[string]int
+	clusterNames map[int]string // nil: not read yet
+	wordIDs      map[string]wordUse
+	wordTexts    map[uint64]string
+}
+
+type wordUse struct {
+	id   uint64
+	used int64
+}
+
+func newKnown() *known {
+	return &known{clusterIDs: map[string]int{}, wordIDs: map[string]wordUse{}, wordTexts: map[uint64]string{}}
+}
+
+// dictionary reads and adds numbers of clusters and words in one transaction. What it adds is only known to be there
+// when the transaction was committed.
+type dictionary struct {
+	*known
+	ctx context.Context //nolint:containedctx // lives as long as one transaction
+	tx  *sql.Tx
+
+	decision int64 // the one that names the words
+	added    int64 // bytes of the words that were added
+}
+
+// names and ids are the two sides of a dictionary: both have methods cluster and word.
+type (
+	names struct{ *dictionary }
+	ids   struct{ *dictionary }
+)
+
+func (d *dictionary) loadClusters() error {
+	if d.clusterNames != nil {
+		return nil
+	}
+	rows, err := d.tx.QueryContext(d.ctx, "SELECT id, name FROM cluster")
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // Err says it
+	loaded := map[int]string{}
+	for rows.Next() {
+		var id int
+		var name string
+		if err := rows.Scan(&id, &name); err != nil {
+			return err
+		}
+		loaded[id], d.clusterIDs[name] = name, id
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	d.clusterNames = loaded
+	return nil
+}
+
+func (n names) cluster(id int) (string, error) {
+	if err := n.loadClusters(); err != nil {
+		return "", err
+	}
+	name, ok := n.clusterNames[id]
+	if !ok {
+		return "", fmt.Errorf("%w: cluster %d has no name", sqlite.ErrDamaged, id)
+	}
+	return name, nil
+}
+
+func (i ids) cluster(name string) (int, error) {
+	if err := i.loadClusters(); err != nil {
+		return 0, err
+	}
+	if id, ok := i.clusterIDs[name]; ok {
+		return id, nil
+	}
+	var id int
+	if err := i.tx.QueryRowContext(i.ctx, "INSERT INTO cluster (name) VALUES (?) RETURNING id", name).Scan(&id); err != nil {
+		return 0, err
+	}
+	i.clusterIDs[name], i.clusterNames[id] = id, name
+	return id, nil
+}
+
+func (n names) word(id uint64) (string, error) {
+	if text, ok := n.wordTexts[id]; ok {
+		return text, nil
+	}
+	var text string
+	err := n.tx.QueryRowContext(n.ctx, "SELECT text FROM word WHERE id = ?", int64(id)).Scan(&text) //nolint:gosec // as it was given
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("%w: word %d has no text", sqlite.ErrDamaged, id)
+	}
+	if err != nil {
+		return "", err
+	}
+	n.wordTexts[id] = text
+	return text, nil
+}
+
+func (i ids) word(text string) (uint64, error) {
+	w, ok := i.wordIDs[text]
+	if !ok {
+		err := i.tx.QueryRowContext(i.ctx, "SELECT id, used FROM word WHERE text = ?", text).Scan(&w.id, &w.used)
+		if errors.Is(err, sql.ErrNoRows) {
+			w.used = i.decision
+			i.added += int64(2*len(text) + 24)
+			err = i.tx.QueryRowContext(i.ctx, "INSERT INTO word (text, used) VALUES (?, ?) RETURNING id", text, w.used).Scan(&w.id)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if w.used+usedSlack < i.decision {
+		w.used = i.decision
+		if _, err := i.tx.ExecContext(i.ctx, "UPDATE word SET used = ? WHERE id = ?", w.used, int64(w.id)); err != nil { //nolint:gosec // as it was given
+			return 0, err
+		}
+	}
+	if len(i.wordIDs) >= maxWords {
+		clear(i.wordIDs)
+		clear(i.wordTexts)
+	}
+	i.wordIDs[text] = w
+	return w.id, nil
+}
