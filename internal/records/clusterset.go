@@ -33,12 +33,12 @@ func (s clusterSet) count() (n int) {
 	return n
 }
 
-// differ returns what is in one of two sets only.
-func differ(a, b clusterSet) clusterSet {
+// union returns what is in either set.
+func union(a, b clusterSet) clusterSet {
 	out := make(clusterSet, max(len(a), len(b)))
 	copy(out, a)
 	for i, w := range b {
-		out[i] ^= w
+		out[i] |= w
 	}
 	return out
 }
@@ -55,23 +55,50 @@ func without(a, b clusterSet) clusterSet {
 	return out
 }
 
+// ranks returns for each number in the set how many smaller ones the other set has. All of them must be in the other.
+func (s clusterSet) ranks(other clusterSet) (out clusterSet) {
+	rank := 0
+	for i, w := range other {
+		for ; w != 0; w &= w - 1 {
+			if bit := w & -w; i < len(s) && s[i]&bit != 0 {
+				out.add(rank)
+			}
+			rank++
+		}
+	}
+	return out
+}
+
+// at undoes ranks; ranks beyond the other set are dropped.
+func (s clusterSet) at(other clusterSet) (out clusterSet) {
+	all := other.ids()
+	for _, rank := range s.ids() {
+		if rank < len(all) {
+			out.add(all[rank])
+		}
+	}
+	return out
+}
+
 // Forms of an encoded set.
 const (
-	asRuns    = 0
-	asBitmap  = 1
-	fromOther = 2 // added to them: what is encoded is the difference from another set
+	asRuns   = 0
+	asBitmap = 1
+	asRanks  = 2 // added to them: what is encoded is the set's ranks in another set
 )
 
-// appendSet encodes a set in the shortest of four ways: runs or bitmap, of itself or of its difference from another set
-// that the reader knows. The clusters that the filters before have left are such a set: the last filter often rejects
-// exactly these.
+// appendSet encodes a set in the shortest of four ways: as runs or bitmap, of its numbers or of their ranks in another
+// set that the reader knows. The clusters that the filters before have left are such a set: each filter needs only a
+// bit for each of them, and the last one often rejects them all.
 func appendSet(b []byte, s, other clusterSet) []byte {
-	own, difference := encodeSet(s), encodeSet(differ(s, other))
-	if len(own) <= len(difference) {
-		return append(b, own...)
+	shortest := encodeSet(s)
+	if without(s, other).count() == 0 {
+		if ranks := encodeSet(s.ranks(other)); len(ranks) < len(shortest) {
+			ranks[0] |= asRanks
+			shortest = ranks
+		}
 	}
-	difference[0] |= fromOther
-	return append(b, difference...)
+	return append(b, shortest...)
 }
 
 func encodeSet(s clusterSet) []byte {
@@ -157,8 +184,8 @@ func (d *decoder) set(other clusterSet) clusterSet {
 			}
 		}
 	}
-	if form&fromOther != 0 {
-		return differ(s, other)
+	if form&asRanks != 0 {
+		return s.at(other)
 	}
 	return s
 }

@@ -110,8 +110,8 @@ func (d *dictionary) writeResults(results map[types.UID]map[string]Result) error
 	return nil
 }
 
-// rowBytes is what a decision takes beside its body: two keys, a time, an index.
-const rowBytes = 36
+// diskBytes is about what a decision takes on disk: its body, two keys, a time, an index, and what pages leave free.
+func diskBytes(body []byte) int64 { return int64(len(body)+36) * 6 / 5 }
 
 func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
 	if len(ds) == 0 {
@@ -151,7 +151,7 @@ func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
 			return t, err
 		}
 		id++
-		ends += int64(len(body)) + rowBytes + d.added
+		ends += diskBytes(body) + d.added
 		if _, err := put.ExecContext(d.ctx, id, int64(template), decision.Time.UnixMilli(), ends, body); err != nil { //nolint:gosec // a row's number
 			return t, err
 		}

@@ -132,8 +132,6 @@ func encode(d Decision, n numbers) ([]byte, error) {
 	return e.body, e.err
 }
 
-func union(a, b clusterSet) clusterSet { return differ(without(a, b), b) }
-
 type encoder struct {
 	numbers numbers
 	body    []byte

@@ -47,7 +47,7 @@ func TestSetIsShort(t *testing.T) {
 		most int
 	}{
 		"None":        {nil, 2},
-		"All":         {all, 4},
+		"All":         {all, 5},
 		"AllButFew":   {set(func(i int) bool { return i%100 != 0 }), 25},
 		"Few":         {set(func(i int) bool { return i%100 == 0 }), 25},
 		"SomeRegions": {set(func(i int) bool { return i/100%3 == 1 }), 20},

@@ -194,7 +194,7 @@ func TestDecisionIsStoredWhenItChanged(t *testing.T) {
 		"Share":               {func(d *Decision) { d.Targets[0].Replicas = new(int32(1)) }, true},
 		"Eviction":            {func(d *Decision) { d.Evictions = nil }, true},
 		"VerdictOfOneCluster": {func(d *Decision) { d.Verdicts[0].Clusters[1] = "oak" }, true},
-		"VerdictMessage":      {func(d *Decision) { d.Verdicts[1].Message = "x" }, true},
+		"VerdictMessage":      {func(d *Decision) { d.Verdicts[1].Message = "ab" }, true},
 		"NewBinding":          {func(d *Decision) { d.Binding = "another" }, true},
 	}
 	for name, tc := range cases {
@@ -583,7 +583,7 @@ func alter(t testing.TB, path, script string) {
 // connect opens a further connection of this process to the file.
 func connect(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: "vfs=unix-excl&_txlock=immediate"}).String())
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: "vfs=unix-excl&_txlock=immediate&_pragma=busy_timeout(5000)"}).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -904,24 +904,25 @@ func TestFlushEndsWithItsContext(t *testing.T) {
 }
 
 func TestOldDecisionsGo(t *testing.T) {
+	const keepFor = 10 * 24 * time.Hour
 	inBubble(t, func(t *testing.T, dir string) { // it is the year 2000 there
-		r, _ := start(t, dir, logr.Discard())
+		r, _ := start(t, dir, logr.Discard(), func(r *Records) { r.keepFor = keepFor })
 		began := time.Now()
 		decide := func(n int) {
-			for range n {
-				r.Decided(decision(func(d *Decision) { d.Time, d.Message = time.Now(), time.Now().String() }))
-				time.Sleep(time.Second)
+			for i := range n {
+				r.Decided(decision(func(d *Decision) { d.Time, d.Message = time.Now(), fmt.Sprint(i, time.Now()) }))
 			}
+			flush(t, r)
 		}
 		decide(2 * chunk)
 		r.Applied(result("a", "east"))
-		time.Sleep(200 * 24 * time.Hour)
+		time.Sleep(keepFor / 2)
 		decide(10)
 		time.Sleep(began.Add(keepFor + 2*pruneEvery).Sub(time.Now()))
 		synctest.Wait()
 		got := decisionsOf(t, r, "cart", 0)
 		if len(got) != 10 {
-			t.Errorf("%d decisions, want the 10 of the last year", len(got))
+			t.Errorf("%d decisions, want the 10 that are young enough", len(got))
 		}
 		if len(allResults(t, r)) != 1 {
 			t.Error("a result went with them")
@@ -929,7 +930,7 @@ func TestOldDecisionsGo(t *testing.T) {
 		time.Sleep(keepFor)
 		synctest.Wait()
 		if n := len(decisionsOf(t, r, "cart", 0)); n != 0 {
-			t.Errorf("%d decisions after another year", n)
+			t.Errorf("%d decisions after as long again", n)
 		}
 		var words int
 		if err := r.db.Read.QueryRowContext(t.Context(), "SELECT count(*) FROM word").Scan(&words); err != nil || words != 0 {
@@ -945,28 +946,25 @@ func TestOldDecisionsGo(t *testing.T) {
 
 func TestTooManyDecisionsGo(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
-		const room = 300_000
+		const room = 200_000
 		r, _ := start(t, dir, logr.Discard(), func(r *Records) { r.keepBytes = room })
-		for i := range 20_000 {
+		for i := range 8000 {
 			r.Decided(decision(func(d *Decision) { d.Time, d.Replicas = time.Now(), new(int32(i)) }))
 		}
 		flush(t, r)
 		time.Sleep(2 * pruneEvery)
 		synctest.Wait()
 		got := decisionsOf(t, r, "cart", 0)
-		if len(got) == 0 || *got[0].Replicas != 19_999 {
+		if len(got) == 0 || *got[0].Replicas != 7999 {
 			t.Fatalf("%d decisions; the last must be there", len(got))
-		}
-		if bytes := len(got) * 150; bytes < room/3 || bytes > room*2 {
-			t.Errorf("%d decisions are left, want about %d", len(got), room/150)
 		}
 		var pages, free int
 		if err := errors.Join(r.db.Write.QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages),
 			r.db.Write.QueryRowContext(t.Context(), "PRAGMA freelist_count").Scan(&free)); err != nil {
 			t.Fatal(err)
 		}
-		if used := (pages - free) * 4096; used > room*3/2 {
-			t.Errorf("%d bytes are used, want %d", used, room)
+		if used := (pages - free) * 4096; used < room/2 || used > room*3/2 {
+			t.Errorf("%d bytes are used, want about %d", used, room)
 		}
 	})
 }
@@ -1010,7 +1008,7 @@ func TestYearFits(t *testing.T) {
 	dir := t.TempDir()
 	r, stop := start(t, dir, logr.Discard())
 	random := rand.New(rand.NewPCG(1, 2))
-	const n, of = 4000, 50
+	const n, of = 1000, 20
 	for i := range n {
 		r.Decided(scattered(random, i%of, i))
 	}
@@ -1038,7 +1036,7 @@ func BenchmarkDecided(b *testing.B) {
 	for name, changed := range map[string]bool{"Changed": true, "Unchanged": false} {
 		b.Run(name, func(b *testing.B) {
 			dir := b.TempDir()
-			r, _ := start(b, dir, logr.Discard(), func(r *Records) { r.maxPending = 1 << 30 })
+			r, stop := start(b, dir, logr.Discard(), func(r *Records) { r.maxPending = 1 << 30 })
 			random := rand.New(rand.NewPCG(1, 2))
 			var ds [500]Decision
 			for i := range ds {
@@ -1058,14 +1056,14 @@ func BenchmarkDecided(b *testing.B) {
 				}
 			}
 			flush(b, r)
-			if changed {
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+			if stop(); changed {
 				info, err := os.Stat(filepath.Join(dir, "records.db"))
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(float64(info.Size())/float64(b.N+len(ds)), "B/decision")
 			}
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 		})
 	}
 }

@@ -19,7 +19,7 @@ var order = []string{
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
 	"internal/lifecycle/balancer", "internal/lifecycle/addon", "internal/lifecycle/hosttest", "internal/lifecycle",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/render",
-	"internal/store",
+	"internal/sqlite", "internal/store", "internal/records",
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
 	"internal/placement", "internal/apply", "internal/status",
 	"internal/website",
@@ -68,10 +68,16 @@ func TestPureRoomsReachNoClient(t *testing.T) {
 	}
 }
 
-func TestStoreKnowsNoController(t *testing.T) {
-	for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./internal/store/...") {
-		if strings.HasPrefix(dep, clients[0]) || (strings.HasPrefix(dep, module) && dep != module+"internal/store") {
-			t.Errorf("internal/store depends on %s", dep)
+// metrics is the part of controller-runtime that every room may use: a registry, and no controller.
+const metrics = "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+func TestDatabasesKnowNoController(t *testing.T) {
+	for _, database := range []string{"internal/sqlite", "internal/store", "internal/records"} {
+		allowed := []string{metrics, module + "internal/sqlite", module + database}
+		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+database+"/...") {
+			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
+				t.Errorf("%s depends on %s", database, dep)
+			}
 		}
 	}
 }
