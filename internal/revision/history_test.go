@@ -176,9 +176,11 @@ func TestDecide(t *testing.T) {
 			want: outcome{Write: []string{"Keep 1 a", "Keep 2 b"}},
 		},
 		"ChangeCause": {
-			reason:     "annotations of the workload belong to its current revision",
-			deployment: deployment("b", func(d *appsv1.Deployment) { d.Annotations = map[string]string{causeAnnotation: "b is better", numberAnnotation: "2"} }),
-			known:      []revision{rev(t, 1, "a"), rev(t, 2, "b")}, objects: []revision{rev(t, 1, "a"), rev(t, 2, "b")},
+			reason: "annotations of the workload belong to its current revision",
+			deployment: deployment("b", func(d *appsv1.Deployment) {
+				d.Annotations = map[string]string{causeAnnotation: "b is better", numberAnnotation: "2"}
+			}),
+			known: []revision{rev(t, 1, "a"), rev(t, 2, "b")}, objects: []revision{rev(t, 1, "a"), rev(t, 2, "b")},
 			want: outcome{Record: []string{"2 b b is better"}, Write: []string{"Keep 1 a", "Update 2 b b is better current"}},
 		},
 		"HelmNoLonger": {
