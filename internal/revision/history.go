@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"orrery.dev/orrery/internal/records"
 )
 
 // Annotations that Kubernetes keeps for rollouts.
@@ -74,7 +76,7 @@ func hashOf(workload types.UID, template []byte) string {
 }
 
 // fromRecord reads what record has made.
-func fromRecord(r Revision) (revision, error) {
+func fromRecord(r records.Revision) (revision, error) {
 	var c content
 	if err := json.Unmarshal(r.Content, &c); err != nil {
 		return revision{}, fmt.Errorf("read revision %d of %s: %w", r.Number, r.Template, err)
@@ -84,12 +86,12 @@ func fromRecord(r Revision) (revision, error) {
 	}, nil
 }
 
-func (r revision) record(workload types.UID) (Revision, error) {
+func (r revision) record(workload types.UID) (records.Revision, error) {
 	c, err := json.Marshal(content{Template: r.template, Annotations: r.annotations})
 	if err != nil {
-		return Revision{}, fmt.Errorf("encode revision %d: %w", r.number, err)
+		return records.Revision{}, fmt.Errorf("encode revision %d: %w", r.number, err)
 	}
-	return Revision{
+	return records.Revision{
 		Template: workload, Number: r.number, Hash: r.hash, Content: c,
 		Cause: r.annotations[causeAnnotation], Created: r.created,
 	}, nil

@@ -40,6 +40,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 )
 
@@ -56,7 +57,7 @@ const (
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
-	Records   Records
+	Records   records.RevisionKeeper
 }
 
 // request is a workload to look at, or one that is placed no longer.
@@ -72,7 +73,7 @@ type keeper struct {
 	live      client.Reader
 	bindings  *binding.Cache
 	templates *template.Cache
-	records   Records
+	records   records.RevisionKeeper
 	synced    []toolscache.InformerSynced
 
 	mu    sync.RWMutex

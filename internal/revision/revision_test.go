@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/kube"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +33,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -43,47 +46,27 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 1)
 }
 
-// memory is records that forget when the test says so.
-type memory struct {
-	mu        sync.Mutex
-	revisions map[types.UID]map[int64]Revision
-	failure   error
+// failing are records that fail while the test says so.
+type failing struct {
+	records.RevisionKeeper
+
+	failure atomic.Pointer[error]
 }
 
-func (m *memory) PutRevision(_ context.Context, r Revision) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failure != nil {
-		return m.failure
+func (f *failing) fail() error {
+	if e := f.failure.Load(); e != nil {
+		return *e
 	}
-	if m.revisions[r.Template] == nil {
-		m.revisions[r.Template] = map[int64]Revision{}
-	}
-	m.revisions[r.Template][r.Number] = r
 	return nil
 }
 
-func (m *memory) Revisions(_ context.Context, template types.UID) ([]Revision, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var all []Revision
-	for _, r := range m.revisions[template] {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b Revision) int { return int(a.Number - b.Number) })
-	return all, m.failure
+func (f *failing) PutRevision(ctx context.Context, r records.Revision) error {
+	return cmp.Or(f.fail(), f.RevisionKeeper.PutRevision(ctx, r))
 }
 
-func (m *memory) DeleteRevisions(_ context.Context, template types.UID, numbers ...int64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(numbers) == 0 {
-		delete(m.revisions, template)
-	}
-	for _, n := range numbers {
-		delete(m.revisions[template], n)
-	}
-	return m.failure
+func (f *failing) Revisions(ctx context.Context, template types.UID) ([]records.Revision, error) {
+	all, err := f.RevisionKeeper.Revisions(ctx, template)
+	return all, cmp.Or(f.fail(), err)
 }
 
 // world is a hub with the rooms that revisions need, and a user's clients.
@@ -92,17 +75,24 @@ type world struct {
 	ns      string
 	hub     client.Client
 	kube    kubernetes.Interface
-	records *memory
+	records *failing
 	writes  writes
 	stop    func()
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, records: &memory{revisions: map[types.UID]map[int64]Revision{}}}
+	w := &world{t: t}
+	kept, err := records.Open(t.Context(), t.TempDir(), logr.Discard())
+	w.must(err)
+	t.Cleanup(func() {
+		if err := kept.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.records = &failing{RevisionKeeper: kept}
 	w.must(testenv.InstallCRDs(testenv.Config(0)))
 	w.ns = testenv.Namespace(t, testenv.Config(0))
-	var err error
 	w.hub, err = client.New(testenv.Config(0), client.Options{Scheme: hub.Scheme()})
 	w.must(err)
 	w.kube, err = kubernetes.NewForConfig(testenv.Config(0))
@@ -225,11 +215,12 @@ func edit[T client.Object](w *world, o T, change func(T)) {
 func (w *world) says(d *appsv1.Deployment, available corev1.ConditionStatus, replicas, updated, ready int32) {
 	w.t.Helper()
 	w.must(w.hub.Get(w.t.Context(), client.ObjectKeyFromObject(d), d))
+	patch := client.MergeFrom(d.DeepCopy())
 	d.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: replicas, UpdatedReplicas: updated, ReadyReplicas: ready, AvailableReplicas: ready,
 		Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: available}},
 	}
-	w.must(w.hub.Status().Update(w.t.Context(), d))
+	w.must(w.hub.Status().Patch(w.t.Context(), d, patch))
 }
 
 func (w *world) replicaSets(of client.Object) []appsv1.ReplicaSet {
@@ -248,7 +239,7 @@ func (w *world) recorded(o client.Object, numbers ...int64) {
 		for _, r := range all {
 			got = append(got, r.Number)
 		}
-		if diff := cmp.Diff(numbers, got); diff != "" {
+		if diff := gocmp.Diff(numbers, got); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
@@ -282,7 +273,7 @@ func (w *world) history(o client.Object, want ...string) {
 			got = append(got, fmt.Sprint(number, " ", template.Spec.Containers[0].Image))
 		}
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
@@ -494,7 +485,7 @@ func TestRecordsAreLost(t *testing.T) {
 		}
 		return nil
 	})
-	if diff := cmp.Diff(before, w.replicaSets(d)); diff != "" {
+	if diff := gocmp.Diff(before, w.replicaSets(d)); diff != "" {
 		t.Errorf("losing the records changed the ReplicaSets: -before +after:\n%s", diff)
 	}
 	if all := w.writes.of("web"); len(all) > 0 {
@@ -502,14 +493,11 @@ func TestRecordsAreLost(t *testing.T) {
 	}
 
 	// Records that cannot be read keep nobody from rolling out.
-	w.records.mu.Lock()
-	w.records.failure = errors.New("disk full")
-	w.records.mu.Unlock()
+	full := errors.New("disk full")
+	w.records.failure.Store(&full)
 	edit(w, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "c" })
 	w.history(d, "1 a", "2 b", "3 c")
-	w.records.mu.Lock()
-	w.records.failure = nil
-	w.records.mu.Unlock()
+	w.records.failure.Store(nil)
 	w.recorded(d, 1, 2, 3)
 }
 
