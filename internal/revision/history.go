@@ -191,8 +191,10 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 	}
 	// kubectl replaces the annotations of a Deployment that it rolls back, which fails where
 	// there are none; it also finds the number there that `rollout status --revision` asks for.
-	if n := strconv.FormatInt(last, 10); w.deployment != nil && current >= 0 && last > 1 && w.deployment.Annotations[numberAnnotation] != n {
-		p.annotate = n
+	if d := w.deployment; d != nil && current >= 0 && last > 1 {
+		if n := strconv.FormatInt(last, 10); d.Annotations[numberAnnotation] != n {
+			p.annotate = n
+		}
 	}
 	return p, nil
 }

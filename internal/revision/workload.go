@@ -211,7 +211,8 @@ func fromObject(o client.Object, workload types.UID) (object, error) {
 	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
 		r.number, _ = strconv.ParseInt(o.Annotations[numberAnnotation], 10, 64) // else it is 0
-		r.hash, r.annotations, template = o.Labels[appsv1.DefaultDeploymentUniqueLabelKey], ofRevision(o.Annotations), &o.Spec.Template
+		r.hash, r.annotations = o.Labels[appsv1.DefaultDeploymentUniqueLabelKey], ofRevision(o.Annotations)
+		template = &o.Spec.Template
 	case *appsv1.ControllerRevision:
 		r.number, r.hash, r.annotations = o.Revision, o.Labels[hashLabel], o.Annotations
 		var data struct {

@@ -66,7 +66,8 @@ func TestRollouts(t *testing.T) {
 			return ""
 		})
 	}
-	if out := kubectl(t, "hub", "-n", ns, "get", "resourcebindings", "-o", "name"); strings.Contains(out, "replicaset") || strings.Contains(out, "revision") {
+	out := kubectl(t, "hub", "-n", ns, "get", "resourcebindings", "-o", "name")
+	if strings.Contains(out, "replicaset") || strings.Contains(out, "revision") {
 		t.Errorf("histories are placed: %s", out)
 	}
 	kubectl(t, "hub", "-n", ns, "delete", "deployment/web", "daemonset/agent")
