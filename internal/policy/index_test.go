@@ -58,6 +58,12 @@ func object(apiVersion, kind, namespace, name string, labels map[string]string) 
 	return o
 }
 
+// owned gives an object a controller.
+func owned(o *unstructured.Unstructured, kind string) *unstructured.Unstructured {
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "owner", UID: "1", Controller: new(true)}})
+	return o
+}
+
 func claimants(x *Index, o *unstructured.Unstructured) []string {
 	var names []string
 	for _, c := range x.Claims(o) {
@@ -174,6 +180,22 @@ func TestClaims(t *testing.T) {
 		"KubernetesServiceElsewhere": {
 			policies: policies{named("shop/a", 0, kind("v1", "Service"))}, object: object("v1", "Service", "shop", "kubernetes", nil),
 			want: []string{"shop/a"},
+		},
+		"ReplicaSetOfADeployment": {
+			policies: policies{named("shop/a", 0, kind("apps/v1", "ReplicaSet"))},
+			object:   owned(object("apps/v1", "ReplicaSet", "shop", "web-7d4b9c", nil), "Deployment"),
+		},
+		"ReplicaSet": {
+			policies: policies{named("shop/a", 0, kind("apps/v1", "ReplicaSet"))}, object: object("apps/v1", "ReplicaSet", "shop", "web", nil),
+			want: []string{"shop/a"},
+		},
+		"ControllerRevisionOfAStatefulSet": {
+			policies: policies{named("shop/a", 0, kind("apps/v1", "ControllerRevision"))},
+			object:   owned(object("apps/v1", "ControllerRevision", "shop", "db-7d4b9c", nil), "StatefulSet"),
+		},
+		"DeploymentOfAController": {
+			policies: policies{named("shop/a", 0, deployments())},
+			object:   owned(object("apps/v1", "Deployment", "shop", "web", nil), "Website"), want: []string{"shop/a"},
 		},
 		"ControllersSlice": {
 			policies: policies{named("shop/a", 0, kind("discovery.k8s.io/v1", "EndpointSlice"))},

@@ -82,6 +82,9 @@ func reserved(o *unstructured.Unstructured) bool {
 		// Every cluster makes the slices of its own Services.
 		managed := strings.HasSuffix(o.GetLabels()["endpointslice.kubernetes.io/managed-by"], ".k8s.io")
 		return managed || o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes"
+	case schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}, schema.GroupKind{Group: "apps", Kind: "ControllerRevision"}:
+		// The history of a workload: every cluster keeps its own.
+		return metav1.GetControllerOfNoCopy(o) != nil
 	}
 	return false
 }

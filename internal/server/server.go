@@ -30,6 +30,8 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
 	"orrery.dev/orrery/internal/provision"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/revision"
 	"orrery.dev/orrery/internal/status"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
@@ -90,6 +92,16 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	}
 	defer db.Close() //nolint:errcheck // every write was committed when it returned
 
+	recordsDir := filepath.Join(h.DataDir(), "records")
+	if err := os.MkdirAll(recordsDir, 0o700); err != nil {
+		return fmt.Errorf("make the records' directory: %w", err)
+	}
+	kept, err := records.Open(ctx, recordsDir, log.WithName("records"))
+	if err != nil {
+		return fmt.Errorf("open records: %w", err)
+	}
+	defer kept.Close() //nolint:errcheck // it has logged what it could not write
+
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
 		Scheme:  hub.Scheme(),
 		Logger:  log,
@@ -109,7 +121,11 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		return fmt.Errorf("create manager: %w", err)
 	}
 
-	rooms, err := wire(mgr, o, h, db, log) //nolint:contextcheck // what has left is dropped to the end
+	if err := mgr.Add(kept); err != nil {
+		return fmt.Errorf("add records to the manager: %w", err)
+	}
+
+	rooms, err := wire(mgr, o, h, db, kept, log) //nolint:contextcheck // what has left is dropped to the end
 	if err != nil {
 		return err
 	}
@@ -146,7 +162,7 @@ type rooms struct {
 // wire builds the two flows: intent out (template, placement, apply) and observation
 // in (mirror, status). The order is that of the flows; cycles between them are closed
 // by callbacks here and nowhere else.
-func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, log logr.Logger) (*rooms, error) {
+func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *records.Records, log logr.Logger) (*rooms, error) {
 	var (
 		m       *mirror.Mirror
 		applier *apply.Applier
@@ -193,6 +209,12 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, log logr.
 		Bindings: bindings, Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
 	}); err != nil {
 		return nil, fmt.Errorf("add status: %w", err)
+	}
+	// An existing API server may run workload controllers, which keep revisions themselves.
+	if o.Hub.Kubeconfig == "" {
+		if err := revision.Add(mgr, revision.Options{Bindings: bindings, Templates: templates, Records: kept}); err != nil {
+			return nil, fmt.Errorf("add revision: %w", err)
+		}
 	}
 	if err := website.Add(mgr); err != nil {
 		return nil, fmt.Errorf("add website: %w", err)

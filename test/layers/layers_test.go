@@ -21,7 +21,7 @@ var order = []string{
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/render",
 	"internal/sqlite", "internal/store", "internal/records",
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
-	"internal/placement", "internal/apply", "internal/status",
+	"internal/placement", "internal/apply", "internal/status", "internal/revision",
 	"internal/website",
 	"internal/answer", "internal/search", "internal/proxy", "internal/fleet",
 	"internal/server",

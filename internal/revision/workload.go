@@ -1,0 +1,261 @@
+package revision
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// kinds are those of which Kubernetes keeps revisions.
+var kinds = []schema.GroupKind{
+	{Group: appsv1.GroupName, Kind: "Deployment"},
+	{Group: appsv1.GroupName, Kind: "StatefulSet"},
+	{Group: appsv1.GroupName, Kind: "DaemonSet"},
+}
+
+// defaultLimit is Kubernetes' own.
+const defaultLimit = 10
+
+// workload is what the history needs to know of a template.
+type workload struct {
+	uid        types.UID
+	deployment *appsv1.Deployment // nil for other kinds
+	owner      metav1.OwnerReference
+	namespace  string
+	name       string
+	template   []byte // canonical
+	// annotations are those that belong to a revision.
+	annotations map[string]string
+	helm        bool
+	paused      bool
+	limit       int
+}
+
+// read reads a Deployment, StatefulSet or DaemonSet.
+func read(o *unstructured.Unstructured) (*workload, error) {
+	w := &workload{
+		uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), limit: defaultLimit,
+		owner: *metav1.NewControllerRef(o, o.GroupVersionKind()),
+		helm:  o.GetLabels()["app.kubernetes.io/managed-by"] == "Helm",
+	}
+	var template *corev1.PodTemplateSpec
+	var limit *int32
+	var err error
+	switch o.GetKind() {
+	case "Deployment":
+		w.deployment = &appsv1.Deployment{}
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, w.deployment)
+		template, limit, w.paused = &w.deployment.Spec.Template, w.deployment.Spec.RevisionHistoryLimit, w.deployment.Spec.Paused
+	case "StatefulSet":
+		var s appsv1.StatefulSet
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
+		template, limit = &s.Spec.Template, s.Spec.RevisionHistoryLimit
+	case "DaemonSet":
+		var d appsv1.DaemonSet
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d)
+		template, limit = &d.Spec.Template, d.Spec.RevisionHistoryLimit
+	default:
+		return nil, fmt.Errorf("read %s %s/%s: this kind has no revisions", o.GetKind(), w.namespace, w.name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s/%s: %w", o.GetKind(), w.namespace, w.name, err)
+	}
+	if limit != nil {
+		w.limit = int(*limit)
+	}
+	if w.template, err = canonical(template); err != nil {
+		return nil, fmt.Errorf("read %s %s/%s: %w", o.GetKind(), w.namespace, w.name, err)
+	}
+	w.annotations = ofRevision(o.GetAnnotations())
+	return w, nil
+}
+
+// ofRevision is a copy of those annotations that belong to a revision.
+func ofRevision(all map[string]string) map[string]string {
+	annotations := maps.Clone(all)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return isHistorys(key) })
+	if len(annotations) == 0 {
+		return nil
+	}
+	return annotations
+}
+
+// object is a revision as it shall be on the hub, and what makes it so.
+func (w *workload) object(r revision, is client.Object) (client.Object, action, error) {
+	switch is := is.(type) {
+	case *appsv1.ReplicaSet:
+		annotations := w.numbered(r)
+		if maps.Equal(is.Annotations, annotations) {
+			return is, keep, nil
+		}
+		rs := is.DeepCopy()
+		rs.Annotations = annotations
+		return rs, update, nil
+	case *appsv1.ControllerRevision:
+		if is.Revision == r.number && maps.Equal(is.Annotations, r.annotations) {
+			return is, keep, nil
+		}
+		cr := is.DeepCopy()
+		cr.Revision, cr.Annotations = r.number, maps.Clone(r.annotations)
+		return cr, update, nil
+	}
+	var o client.Object
+	var err error
+	if w.deployment != nil {
+		o, err = w.replicaSet(r)
+	} else {
+		o, err = w.controllerRevision(r)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("write revision %d of %s %s/%s: %w", r.number, w.owner.Kind, w.namespace, w.name, err)
+	}
+	return o, create, nil
+}
+
+// numbered are the annotations of a ReplicaSet.
+func (w *workload) numbered(r revision) map[string]string {
+	annotations := map[string]string{numberAnnotation: strconv.FormatInt(r.number, 10)}
+	maps.Copy(annotations, r.annotations)
+	return annotations
+}
+
+// metadata is that of a revision's object: kubectl finds it by the labels of the workload's pods.
+func (w *workload) metadata(r revision, labels map[string]string, hashLabel string) metav1.ObjectMeta {
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[hashLabel] = r.hash
+	name := w.name[:min(len(w.name), validation.DNS1123SubdomainMaxLength-len(r.hash)-1)]
+	return metav1.ObjectMeta{
+		Namespace: w.namespace, Name: strings.TrimRight(name, "-.") + "-" + r.hash,
+		Labels: labels, OwnerReferences: []metav1.OwnerReference{w.owner},
+	}
+}
+
+// replicaSet asks for no replicas: a hub has nothing that would make pods of it, and if it ever
+// had, it should not.
+func (w *workload) replicaSet(r revision) (*appsv1.ReplicaSet, error) {
+	var template corev1.PodTemplateSpec
+	if err := json.Unmarshal(r.template, &template); err != nil {
+		return nil, fmt.Errorf("decode pod template: %w", err)
+	}
+	rs := &appsv1.ReplicaSet{ObjectMeta: w.metadata(r, template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)}
+	rs.Annotations = w.numbered(r)
+	template.Labels = maps.Clone(rs.Labels)
+	selector := w.deployment.Spec.Selector.DeepCopy()
+	if selector.MatchLabels == nil {
+		selector.MatchLabels = map[string]string{}
+	}
+	selector.MatchLabels[appsv1.DefaultDeploymentUniqueLabelKey] = r.hash
+	rs.Spec = appsv1.ReplicaSetSpec{
+		Replicas: new(int32), MinReadySeconds: w.deployment.Spec.MinReadySeconds, Selector: selector, Template: template,
+	}
+	return rs, nil
+}
+
+// hashLabel is Kubernetes' on ControllerRevisions.
+const hashLabel = "controller.kubernetes.io/hash"
+
+func (w *workload) controllerRevision(r revision) (*appsv1.ControllerRevision, error) {
+	var labelled struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(r.template, &labelled); err != nil {
+		return nil, fmt.Errorf("decode pod template: %w", err)
+	}
+	data, err := patchOf(r.template)
+	if err != nil {
+		return nil, err
+	}
+	cr := &appsv1.ControllerRevision{ObjectMeta: w.metadata(r, labelled.Metadata.Labels, hashLabel), Revision: r.number}
+	cr.Annotations = maps.Clone(r.annotations)
+	cr.Data.Raw = data
+	return cr, nil
+}
+
+// patchOf is the strategic merge patch that brings a pod template back, byte for byte as kubectl
+// makes it to find out whether there is anything to do.
+func patchOf(template []byte) ([]byte, error) {
+	var t map[string]any
+	if err := json.Unmarshal(template, &t); err != nil {
+		return nil, fmt.Errorf("decode pod template: %w", err)
+	}
+	t["$patch"] = "replace"
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": t}})
+	if err != nil {
+		return nil, fmt.Errorf("encode pod template: %w", err)
+	}
+	return patch, nil
+}
+
+// fromObject reads what object has made. One that somebody else made has the number 0.
+func fromObject(o client.Object, workload types.UID) (object, error) {
+	r := revision{created: o.GetCreationTimestamp().Time}
+	var template *corev1.PodTemplateSpec
+	switch o := o.(type) {
+	case *appsv1.ReplicaSet:
+		r.number, _ = strconv.ParseInt(o.Annotations[numberAnnotation], 10, 64) // else it is 0
+		r.hash, r.annotations = o.Labels[appsv1.DefaultDeploymentUniqueLabelKey], ofRevision(o.Annotations)
+		template = &o.Spec.Template
+	case *appsv1.ControllerRevision:
+		r.number, r.hash, r.annotations = o.Revision, o.Labels[hashLabel], o.Annotations
+		var data struct {
+			Spec struct {
+				Template corev1.PodTemplateSpec `json:"template"`
+			} `json:"spec"`
+		}
+		if err := json.Unmarshal(o.Data.Raw, &data); err != nil {
+			return object{}, fmt.Errorf("read ControllerRevision %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		template = &data.Spec.Template
+	}
+	var err error
+	if r.template, err = canonical(template); err != nil {
+		return object{}, fmt.Errorf("read %T %s/%s: %w", o, o.GetNamespace(), o.GetName(), err)
+	}
+	if r.hash == "" {
+		r.hash = hashOf(workload, r.template)
+	}
+	return object{Object: o, revision: r}, nil
+}
+
+// status is that of a revision's ReplicaSet. Only the current one has replicas: all that the
+// Deployment's status says were updated. They are ready once that is true of every cluster: the
+// sum alone may hide a cluster that has none, and replicas of an older template. While the
+// clusters have not observed the Deployment as it is, what was known stays.
+func (w *workload) status(rs *appsv1.ReplicaSet, current bool) appsv1.ReplicaSetStatus {
+	d := w.deployment
+	status := appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation}
+	switch {
+	case !current:
+	case d.Status.ObservedGeneration != d.Generation:
+		status = rs.Status
+		status.ObservedGeneration = rs.Generation
+	default:
+		status.Replicas, status.FullyLabeledReplicas = d.Status.UpdatedReplicas, d.Status.UpdatedReplicas
+		available := slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+			return c.Type == appsv1.DeploymentAvailable && c.Status == corev1.ConditionTrue
+		})
+		if available && d.Status.Replicas == d.Status.UpdatedReplicas {
+			status.ReadyReplicas = min(d.Status.ReadyReplicas, status.Replicas)
+			status.AvailableReplicas = min(d.Status.AvailableReplicas, status.ReadyReplicas)
+		}
+	}
+	return status
+}

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/kube"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// Helm 3 waits on the hub until every cluster is ready, and rollouts are listed and undone there.
+func TestRollouts(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "rollouts")
+	selectors := make([]string, 0, 5)
+	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ControllerRevision"} {
+		selectors = append(selectors, "{apiVersion: apps/v1, kind: "+kind+"}")
+	}
+	apply(t, "hub", policy(ns, "all", strings.Join(selectors, ", "), inOakAndPine))
+
+	const pod = "selector: {matchLabels: {app: %[1]s}}, template: {metadata: {labels: {app: %[1]s}}, spec: {containers: [{name: c, image: busybox:1}]}}"
+	workload := func(kind, name, more string) string {
+		return fmt.Sprintf("apiVersion: apps/v1\nkind: %[2]s\nmetadata: {name: %[1]s, labels: {app.kubernetes.io/managed-by: Helm}}\nspec: {%[3]s"+pod+"}\n",
+			name, kind, more)
+	}
+	flags := genericclioptions.NewConfigFlags(true)
+	*flags.KubeConfig, *flags.Context, *flags.Namespace = filepath.Join(dataDir, "kubeconfig"), "hub", ns
+	helm := kube.New(flags)
+	helm.Namespace = ns
+	chart, err := helm.Build(strings.NewReader(strings.Join([]string{
+		workload("Deployment", "web", "replicas: 2, "), workload("DaemonSet", "agent", ""),
+	}, "---\n")), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := helm.Create(chart); err != nil {
+		t.Fatal(err)
+	}
+	if err := helm.Wait(chart, deadline); err != nil {
+		t.Fatalf("helm install --wait: %v", err)
+	}
+	for _, member := range []string{"oak", "pine"} {
+		if n := kubectl(t, member, "get", "deployment", "web", "-n", ns, "-o", "jsonpath={.status.readyReplicas}"); n != "2" {
+			t.Errorf("Helm was done when %s had %q replicas", member, n)
+		}
+	}
+
+	for _, object := range []string{"deployment/web", "daemonset/agent"} {
+		kubectl(t, "hub", "-n", ns, "set", "image", object, "c=busybox:2")
+		kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		eventually(t, deadline, func() string {
+			if out := kubectl(t, "hub", "-n", ns, "rollout", "history", object); !strings.Contains(out, "\n2 ") {
+				return out
+			}
+			return ""
+		})
+		kubectl(t, "hub", "-n", ns, "rollout", "undo", object)
+		kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		shows(t, "pine", "busybox:1", "-n", ns, object, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+		eventually(t, deadline, func() string {
+			if out := kubectl(t, "hub", "-n", ns, "rollout", "history", object); strings.Contains(out, "\n1 ") || !strings.Contains(out, "\n3 ") {
+				return out
+			}
+			return ""
+		})
+	}
+	out := kubectl(t, "hub", "-n", ns, "get", "resourcebindings", "-o", "name")
+	if strings.Contains(out, "replicaset") || strings.Contains(out, "revision") {
+		t.Errorf("histories are placed: %s", out)
+	}
+	kubectl(t, "hub", "-n", ns, "delete", "deployment/web", "daemonset/agent")
+	absent(t, "hub", "-n", ns, "replicasets,controllerrevisions")
+}
