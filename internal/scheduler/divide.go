@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"container/heap"
 	"fmt"
 	"slices"
@@ -164,13 +163,17 @@ type queue []candidate
 func (q *queue) Len() int      { return len(*q) }
 func (q *queue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
 func (q *queue) Less(i, j int) bool {
-	a, b := (*q)[i], (*q)[j]
-	return cmp.Or(
-		cmp.Compare(b.weight*(2*a.seats+1), a.weight*(2*b.seats+1)),
-		cmp.Compare(b.weight, a.weight),
-		cmp.Compare(a.tie, b.tie),
-		strings.Compare(a.name, b.name),
-	) < 0
+	a, b := &(*q)[i], &(*q)[j]
+	if x, y := a.weight*(2*b.seats+1), b.weight*(2*a.seats+1); x != y {
+		return x > y
+	}
+	if a.weight != b.weight {
+		return a.weight > b.weight
+	}
+	if a.tie != b.tie {
+		return a.tie < b.tie
+	}
+	return a.name < b.name
 }
 
 // Push and Pop make it a heap.Interface; candidates neither join nor leave.
