@@ -30,7 +30,8 @@ func evictions(
 	holdings := compare(before, want)
 	whole := want.Replicas == nil
 	if !whole && want.ReplicaSchedulingType == policyv1alpha1.Divided {
-		moves(holdings, scaledDown(before, want))
+		// What a user asks for less is no move.
+		moves(holdings, max(0, number(before.Replicas)-number(want.Replicas)))
 	} else {
 		for i := range holdings {
 			if h := &holdings[i]; !h.named {
@@ -96,18 +97,6 @@ func number(replicas *int32) int64 {
 		return 0
 	}
 	return int64(*replicas)
-}
-
-// scaledDown is how many replicas fewer a user asks for.
-func scaledDown(before, want *workv1alpha2.BindingSpec) int64 {
-	asked := number(before.Replicas)
-	if !shared(before) {
-		asked = 0 // each cluster had as many
-		for _, t := range before.Clusters {
-			asked += number(t.Replicas)
-		}
-	}
-	return max(0, asked-number(want.Replicas))
 }
 
 // moves says how many of the replicas that clusters lose move: all but those that a user

@@ -133,6 +133,12 @@ func (p *Placement) untolerated(c *Cluster) *corev1.Taint {
 	return nil
 }
 
+// alike is true when the same taint keeps new objects out of two clusters.
+func (p *Placement) alike(a, b *Cluster) bool {
+	x, y := p.untolerated(a), p.untolerated(b)
+	return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
+}
+
 func tolerates(toleration corev1.Toleration, t *corev1.Taint) bool {
 	return (toleration.Effect == "" || toleration.Effect == t.Effect) &&
 		(toleration.Key == "" || toleration.Key == t.Key) &&

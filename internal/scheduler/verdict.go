@@ -62,18 +62,17 @@ func (v *Verdicts) All() []Verdict {
 		if n == 0 {
 			continue
 		}
-		first, said := len(all), "" // the verdicts of this filter begin here
+		first := len(all)   // the verdicts of this filter begin here
+		var like []*Cluster // a cluster of which each of them speaks
 		for i, c := range v.clusters {
 			if v.rejected[i]&(1<<f) == 0 {
 				continue
 			}
-			if f == taints || said == "" { // only taints differ between clusters
-				said = filters[f].message(&v.request, c)
-			}
-			at := slices.IndexFunc(all[first:], func(have Verdict) bool { return have.Message == said })
+			at := slices.IndexFunc(like, func(other *Cluster) bool { return f != taints || v.request.Placement.alike(c, other) })
 			if at < 0 {
-				at = len(all) - first
-				all = append(all, Verdict{Reason: filters[f].reason, Message: said, Clusters: make([]string, 0, n)})
+				at = len(like)
+				like = append(like, c)
+				all = append(all, Verdict{Reason: filters[f].reason, Message: filters[f].message(&v.request, c), Clusters: make([]string, 0, n)})
 			}
 			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
 		}
