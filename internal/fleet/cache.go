@@ -52,11 +52,7 @@ func NewCache(ctx context.Context, informers cache.Informers, source Source) (*C
 	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}}
 	c.unmeasured.clusters = sets.New[string]()
 	c.current.Store(NewSnapshot(0))
-	source.Subscribe(c.refresh, func(cluster string) {
-		c.unmeasured.Lock()
-		defer c.unmeasured.Unlock()
-		c.unmeasured.clusters.Insert(cluster)
-	})
+	source.Subscribe(c.refresh, c.mark)
 	synced, err := binding.Watch(ctx, informers, &clusterv1alpha1.Cluster{}, asCluster, c.changed)
 	c.synced = synced
 	return c, err
@@ -114,6 +110,13 @@ func (c *Cache) changed(before, after *clusterv1alpha1.Cluster) {
 	} else {
 		c.refresh(before.Name)
 	}
+}
+
+// mark notes that a cluster's free capacity changed.
+func (c *Cache) mark(cluster string) {
+	c.unmeasured.Lock()
+	defer c.unmeasured.Unlock()
+	c.unmeasured.clusters.Insert(cluster)
 }
 
 // refresh brings one cluster of the snapshot up to date.
