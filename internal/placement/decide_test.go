@@ -330,8 +330,8 @@ func TestEvictions(t *testing.T) {
 		"NoReplicas":            {before: "a b", after: "b", want: "-a"},
 		"NoReplicasStands":      {before: "b -a", after: "b", copies: copied{"a": 1}, want: "-a"},
 		"NoReplicasReleased":    {before: "b -a", after: "b", copies: copied{"a": 0}},
-		"WholeToShares": {was: whole, kind: shares, asked: 10, asks: 10, before: "a=10 b=10", after: "a=5 b=5", want: "-a=5 -b=5"},
-		"SharesToWhole": {was: shares, kind: whole, asked: 10, asks: 10, before: "a=5 b=5", after: "b=10", want: "-a=5"},
+		"WholeToShares":         {was: whole, kind: shares, asked: 10, asks: 10, before: "a=10 b=10", after: "a=5 b=5", want: "-a=5 -b=5"},
+		"SharesToWhole":         {was: shares, kind: whole, asked: 10, asks: 10, before: "a=5 b=5", after: "b=10", want: "-a=5"},
 	}
 	s := fleet.NewSnapshot(1, fine("a"), fine("b"), fine("c"), fine("d"), but("leaving", func(c *fleet.Cluster) { c.Leaving = true }))
 	for name, tc := range cases {

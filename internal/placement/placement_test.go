@@ -247,7 +247,9 @@ func TestPolicyEdit(t *testing.T) {
 		t.Errorf("the binding says %s", b.Spec.ReplicaSchedulingType)
 	}
 	w.waitPlaced("api-deployment", "a=4 b=2 -a=2 -b=4 -c=6", scheduled)
-	w.change(func(f *fakeFleet) { f.copied[w.clusters[0]], f.copied[w.clusters[1]], f.copied[w.clusters[2]] = 4, 2, 0 })
+	w.change(func(f *fakeFleet) {
+		f.copied[w.clusters[0]], f.copied[w.clusters[1]], f.copied[w.clusters[2]] = 4, 2, 0
+	})
 	w.waitPlaced("api-deployment", "a=4 b=2", scheduled)
 	w.waitPlaced("web-deployment", "a=4 b=2", scheduled)
 
