@@ -3,7 +3,6 @@ package mirror
 import (
 	"fmt"
 	"maps"
-	"math"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -37,18 +36,6 @@ func (m *Mirror) Capacity(cluster string) (Capacity, bool) {
 		Nodes: int32(len(c.capacity.nodes)), ReadyNodes: ready, //nolint:gosec // no cluster has 2^31 nodes
 		Allocatable: allocatable.list(), Allocated: c.capacity.allocated.list(), Allocating: c.capacity.allocating.list(),
 	}, true
-}
-
-// Fits counts the replicas with a request that the free room on the cluster's nodes takes,
-// node by node; false while the nodes or pods are not listed.
-func (m *Mirror) Fits(cluster string, request corev1.ResourceList) (replicas int64, known bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	c := m.clusters[cluster]
-	if c == nil || !c.capacityKnown() {
-		return 0, false
-	}
-	return c.capacity.fits(amountsOf(request)), true
 }
 
 // amounts are quantities as numbers: CPU in thousandths, everything else in units.
@@ -134,6 +121,7 @@ type capacity struct {
 	pods                  map[key]*pod
 	used                  map[string]amounts // by node
 	allocated, allocating amounts
+	room                  *Room // nil after a change
 }
 
 func newCapacity() *capacity {
@@ -202,26 +190,6 @@ func (c *capacity) allocatable() (total amounts, ready int32) {
 	return total, ready
 }
 
-// fits counts how often a request fits in what is free of the nodes that take pods.
-func (c *capacity) fits(request amounts) int64 {
-	request = maps.Clone(request)
-	request[corev1.ResourcePods] = 1
-	var total int64
-	for name, n := range c.nodes {
-		if !n.ready || !n.schedulable {
-			continue
-		}
-		here := int64(math.MaxInt32)
-		for resource, each := range request {
-			if each > 0 {
-				here = min(here, max(0, n.allocatable[resource]-c.used[name][resource])/each)
-			}
-		}
-		total += here
-	}
-	return total
-}
-
 func (c *capacity) summary() (*clusterv1alpha1.NodeSummary, *clusterv1alpha1.ResourceSummary) {
 	allocatable, ready := c.allocatable()
 	return &clusterv1alpha1.NodeSummary{Total: int32(len(c.nodes)), Ready: ready}, //nolint:gosec // no cluster has 2^31 nodes
@@ -239,8 +207,15 @@ func (t *table) count(k key, e *entry) {
 	case pods:
 		changed = t.cluster.capacity.setPod(k, e.pod)
 	}
-	if changed && t.synced {
+	if !changed {
+		return
+	}
+	t.cluster.capacity.room = nil
+	if t.synced {
 		t.cluster.mirror.fleet.Refresh(t.cluster.name)
+		for _, f := range t.cluster.mirror.roomSubscribers {
+			f(t.cluster.name)
+		}
 	}
 }
 

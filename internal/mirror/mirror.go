@@ -32,6 +32,8 @@ type Mirror struct {
 	placed      map[types.UID]map[place]*Object
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(Event)
+
+	roomSubscribers []func(cluster string)
 }
 
 // New returns a mirror of the registry's clusters into the store.

@@ -322,7 +322,11 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		"Nothing":   {nil, 8 + 10},
 		"Unoffered": {corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}, 0},
 	} {
-		if n, known := m.Fits("east", tc.request); n != tc.want || !known {
+		room, known := m.Room("east")
+		if !known {
+			t.Fatalf("the room of %s is not known", name)
+		}
+		if n := room.Fits(tc.request); n != tc.want {
 			t.Errorf("%s: %d replicas fit, known %v, want %d", name, n, known, tc.want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -25,9 +26,11 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 )
 
@@ -36,8 +39,8 @@ const (
 	// firstRetry and lastRetry bound the time until a failed write is tried again.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// burst is how long changes of the fleet are collected before every placement is
-	// looked at again.
+	// burst is how long changes of the fleet are collected before the placements that they
+	// concern are looked at again.
 	burst = 100 * time.Millisecond
 )
 
@@ -45,8 +48,14 @@ const (
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
+	Fleet     *fleet.Cache
 	Registry  *member.Registry
 	Mirror    *mirror.Mirror
+	// Records keep the decisions; nil: nobody does.
+	Records interface{ Decided(d records.Decision) }
+	// Overrides returns the override policies that select a template, in order, for the
+	// records; nil: none.
+	Overrides func(o *unstructured.Unstructured) []records.Policy
 }
 
 // Outcome is the outcome of the last look at a binding's placement: what its condition
@@ -60,37 +69,46 @@ type Outcome struct {
 
 // Controller keeps one binding for every template that a policy claims.
 type Controller struct {
-	client    client.Client
-	templates *template.Cache
-	fleet     fleet
-	policies  *policy.Index
-	bindings  *binding.Cache
-	reporter  *reporter
-	synced    []toolscache.InformerSynced
+	client     client.Client
+	templates  *template.Cache
+	fleet      *fleet.Cache
+	copies     copies
+	policies   *policy.Index
+	placements placements
+	bindings   *binding.Cache
+	reporter   *reporter
+	records    interface{ Decided(d records.Decision) }
+	overrides  func(o *unstructured.Unstructured) []records.Policy
+	synced     []toolscache.InformerSynced
 	// settling is how long new workloads wait, after a start, for clusters that answered
 	// before it: their replicas are shared out once, among all of them.
 	settling time.Duration
 
+	decisions *decisions
+
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
 	started     time.Time
-	outcomes    map[types.UID]Outcome
 	subscribers []func(types.NamespacedName)
 
 	fleetChanged chan struct{}
+	changes      struct {
+		sync.Mutex
+		collected []fleet.Change
+	}
 }
 
 // Add starts the controller with the manager.
 func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
-	return add(mgr, o.Bindings, o.Templates, members{registry: o.Registry, mirror: o.Mirror})
+	return add(mgr, o, mirrored{registry: o.Registry, mirror: o.Mirror, bindings: o.Bindings})
 }
 
-func add(mgr ctrl.Manager, bindings *binding.Cache, templates *template.Cache, f fleet) (*Controller, error) {
+func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
-		client: mgr.GetClient(), templates: templates, fleet: f, policies: index, bindings: bindings,
-		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, templates),
-		settling: 10 * time.Second, outcomes: map[types.UID]Outcome{}, fleetChanged: make(chan struct{}, 1),
+		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, policies: index, bindings: o.Bindings,
+		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates), records: o.Records, overrides: o.Overrides,
+		settling: 10 * time.Second, decisions: newDecisions(), fleetChanged: make(chan struct{}, 1),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
@@ -100,15 +118,19 @@ func add(mgr ctrl.Manager, bindings *binding.Cache, templates *template.Cache, f
 		}
 		c.synced = append(c.synced, synced)
 	}
-	c.synced = append(c.synced, bindings.Synced)
-	bindings.Subscribe(c.bindingChanged)
-	templates.Subscribe(c.templateChanged)
-	f.Subscribe(func() {
+	c.synced = append(c.synced, o.Bindings.Synced, o.Fleet.Synced)
+	o.Bindings.Subscribe(c.bindingChanged)
+	o.Templates.Subscribe(c.templateChanged)
+	o.Fleet.Subscribe(func(change fleet.Change) {
+		c.changes.Lock()
+		c.changes.collected = append(c.changes.collected, change)
+		c.changes.Unlock()
 		select {
 		case c.fleetChanged <- struct{}{}:
-		default: // a look at everything is due already
+		default: // it will be seen with the others
 		}
 	})
+	copies.Subscribe(c.copyChanged)
 
 	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[binding.Template]{
 		Reconciler:              c,
@@ -152,12 +174,12 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		c.reporter.changed(policy.Name(p))
 	}
 	c.watchKinds(c.bindings.Kinds()...)
-	c.everything()
+	c.enqueue(c.bindings.Templates()...)
 	go c.followFleet(ctx)
 	return nil
 }
 
-// followFleet looks at every placement again after changes of the fleet.
+// followFleet looks at the placements again that changes of the fleet concern.
 func (c *Controller) followFleet(ctx context.Context) {
 	for {
 		select {
@@ -170,14 +192,13 @@ func (c *Controller) followFleet(ctx context.Context) {
 			return
 		case <-time.After(burst):
 		}
-		c.everything()
-	}
-}
-
-// everything has every placement looked at again.
-func (c *Controller) everything() {
-	for _, k := range c.bindings.Templates() {
-		c.enqueue(k)
+		c.changes.Lock()
+		changes := c.changes.collected
+		c.changes.collected = nil
+		c.changes.Unlock()
+		for _, change := range changes {
+			c.enqueue(c.decisions.concerned(change, c.bindings)...)
+		}
 	}
 }
 
@@ -205,7 +226,7 @@ func (c *Controller) working() bool {
 func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
 	for _, gvk := range kinds {
 		_ = c.templates.Watch(gvk)
-		c.fleet.Require(gvk)
+		c.copies.Require(gvk)
 	}
 }
 
@@ -213,6 +234,7 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	name := policy.Name(cmp.Or(p, old))
 	if p == nil {
 		c.policies.Delete(name)
+		c.placements.forget(name)
 	} else {
 		c.policies.Set(p)
 	}
@@ -243,9 +265,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	if old != nil {
 		c.enqueue(binding.TemplateOf(old))
 		if b == nil || b.UID != old.UID {
-			c.mu.Lock()
-			delete(c.outcomes, old.UID)
-			c.mu.Unlock()
+			c.decisions.forget(old.UID)
 		}
 	}
 	if b != nil && c.working() {
@@ -272,15 +292,27 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
-// Outcome returns the outcome on a binding; false when there is none yet.
-func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	v, ok := c.outcomes[binding]
-	return v, ok
+// copyChanged follows the copies of bindings out of which something moves: an eviction ends
+// when its copy is as small as it shall be.
+func (c *Controller) copyChanged(cluster string, uid types.UID) {
+	c.enqueue(c.decisions.evicting(cluster, uid)...)
 }
 
-// Subscribe calls f after every change of a outcome. f must not block. A binding without a
+// Outcome returns the outcome on a binding; false when there is none yet.
+func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
+	made, ok := c.decisions.of(binding)
+	return made.outcome, ok
+}
+
+// Knows is true when the last decision on a binding, made by this process, is what the
+// binding says at that generation, and when it knew the Cluster with that name and UID:
+// then what it does not name there is not wanted there.
+func (c *Controller) Knows(binding types.UID, generation int64, cluster string, clusterUID types.UID) bool {
+	made, ok := c.decisions.of(binding)
+	return ok && made.outcome.Generation == generation && made.identities.Has(cluster, clusterUID)
+}
+
+// Subscribe calls f after every change of what Outcome or Knows says. f must not block. A binding without a
 // namespace is a ClusterResourceBinding.
 func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.mu.Lock()
@@ -288,17 +320,32 @@ func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.subscribers = append(c.subscribers, f)
 }
 
-// decided remembers a outcome and tells those concerned when it is news.
-func (c *Controller) decided(b *workv1alpha2.ResourceBinding, v Outcome) {
-	v.Generation = b.Generation
-	c.mu.Lock()
-	news := c.outcomes[b.UID] != v
-	c.outcomes[b.UID] = v
-	subscribers := c.subscribers
-	c.mu.Unlock()
+// decided remembers a decision, has it kept, and tells those concerned when it is news. seen
+// are the changes of the fleet that the decision was made after.
+func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Decision, s *fleet.Snapshot, seen uint64) {
+	d.Outcome.Generation = b.Generation
+	var evicting []string
+	for _, e := range d.Spec.GracefulEvictionTasks {
+		evicting = append(evicting, e.FromCluster)
+	}
+	news, again := c.decisions.made(decision{
+		uid: b.UID, binding: binding.Name(b), template: binding.TemplateOf(b),
+		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind()},
+		evicting: evicting, outcome: d.Outcome, identities: s.Identities(),
+	}, seen, c.bindings)
+	if again {
+		c.enqueue(binding.TemplateOf(b))
+	}
+	if c.records != nil {
+		d.Record.Binding, d.Record.Time = b.UID, time.Now()
+		c.records.Decided(d.Record)
+	}
 	if !news {
 		return
 	}
+	c.mu.RLock()
+	subscribers := c.subscribers
+	c.mu.RUnlock()
 	for _, f := range subscribers {
 		f(binding.Name(b))
 	}

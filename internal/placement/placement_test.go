@@ -22,6 +22,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/presence"
 )
 
@@ -44,9 +45,8 @@ func TestOneWrite(t *testing.T) {
 	b := w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
 	if diff := cmp.Diff(workv1alpha2.BindingSpec{
 		Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: web.UID, Generation: 1},
-		PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
-		Replicas:  new(int32(3)), Clusters: b.Spec.Clusters,
-		PlacementHash: hash(p.Spec.Placement), ReplicaSchedulingType: policyv1alpha1.Duplicated,
+		PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"}, PlacementHash: hash(p.Spec.Placement),
+		Replicas: new(int32(3)), ReplicaSchedulingType: policyv1alpha1.Duplicated, Clusters: b.Spec.Clusters,
 		ConflictResolution: policyv1alpha1.ConflictOverwrite, PreserveResourcesOnDeletion: true,
 	}, b.Spec); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
@@ -96,18 +96,18 @@ func TestRestartWritesNothing(t *testing.T) {
 	w.waitStatus(p, 10, map[string]string{ready: policyv1alpha1.ReasonReady})
 
 	w.stop()
-	w.fleet.change(func() { // at first, nobody has been asked yet
+	w.change(func(f *fakeFleet) { // at first, nobody has been asked yet
 		for _, c := range w.clusters {
-			w.fleet.unreachable[c], w.fleet.presence[c] = true, presence.Unknown
+			f.unreachable[c], f.presence[c] = true, presence.Unknown
 		}
 	})
 	w.start()
 	for i := range 10 {
 		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
 	}
-	w.fleet.change(func() {
-		clear(w.fleet.unreachable)
-		clear(w.fleet.presence)
+	w.change(func(f *fakeFleet) {
+		clear(f.unreachable)
+		clear(f.presence)
 	})
 	// When the policy counts one more, everything that came before has been looked at.
 	w.create(deployment("last", 4, nil))
@@ -149,7 +149,7 @@ func TestNewWorkloadsWaitForTheFleet(t *testing.T) {
 	if b := w.binding("split-deployment"); b != nil {
 		t.Errorf("placed %q too early", w.placed(b))
 	}
-	w.fleet.change(func() { clear(w.fleet.unreachable) })
+	w.change(func(f *fakeFleet) { clear(f.unreachable) })
 	if b := w.waitPlaced("split-deployment", "a=2 b=2", scheduled); b.Generation != 1 {
 		t.Errorf("placed %d times", b.Generation)
 	}
@@ -241,11 +241,17 @@ func TestPolicyEdit(t *testing.T) {
 			{TargetCluster: *w.here(), Weight: 1},
 		}})
 	})
-	b := w.waitPlaced("web-deployment", "a=4 b=2", scheduled)
-	if b.Generation != 2 {
-		t.Errorf("generation %d", b.Generation)
+	// What leaves a cluster for others stays until it is available there.
+	b := w.waitPlaced("web-deployment", "a=4 b=2 -a=2 -b=4 -c=6", scheduled)
+	if b.Spec.ReplicaSchedulingType != policyv1alpha1.Divided {
+		t.Errorf("the binding says %s", b.Spec.ReplicaSchedulingType)
 	}
+	w.waitPlaced("api-deployment", "a=4 b=2 -a=2 -b=4 -c=6", scheduled)
+	w.change(func(f *fakeFleet) {
+		f.copied[w.clusters[0]], f.copied[w.clusters[1]], f.copied[w.clusters[2]] = 4, 2, 0
+	})
 	w.waitPlaced("api-deployment", "a=4 b=2", scheduled)
+	w.waitPlaced("web-deployment", "a=4 b=2", scheduled)
 
 	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
 		p.Spec.ResourceSelectors[0].LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
@@ -255,9 +261,49 @@ func TestPolicyEdit(t *testing.T) {
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
 }
 
+// An edit of a policy that changes no decision writes nothing, and moves nothing.
+func TestPolicyEditThatChangesNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 10, 10 })
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
+		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
+	})
+	w.create(p)
+	for i := range 3 {
+		w.create(deployment(fmt.Sprint("web-", i), 4, nil))
+	}
+	for i := range 3 {
+		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
+	}
+	before := len(w.recorder.of("/resourcebindings"))
+
+	// Were they shared out anew, everything would move to the second cluster.
+	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 0, 1000 })
+	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.Priority = 7
+		p.Spec.ResourceSelectors = append(p.Spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "none"})
+	})
+	w.eventually("decisions of the edited policy", func() error {
+		for i := range 3 {
+			made := w.records.of(fmt.Sprint("web-", i))
+			if last := made[len(made)-1]; last.Claimed.Generation != 2 {
+				return fmt.Errorf("the last decision is of generation %d", last.Claimed.Generation)
+			}
+		}
+		return nil
+	})
+	if writes := w.recorder.of("/resourcebindings"); len(writes) != before {
+		t.Errorf("writes to bindings: %v", writes[before:])
+	}
+	for i := range 3 {
+		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
+	}
+}
+
 func TestScale(t *testing.T) {
 	w := newWorld(t, 2)
-	w.fleet.room[w.clusters[0]], w.fleet.room[w.clusters[1]] = 30, 10
+	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 30, 10 })
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
 		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
@@ -266,7 +312,7 @@ func TestScale(t *testing.T) {
 	web := deployment("web", 4, nil)
 	w.create(web)
 	w.waitPlaced("web-deployment", "a=3 b=1", scheduled)
-	w.fleet.change(func() { w.fleet.room[w.clusters[0]] = 0 })
+	w.change(func(f *fakeFleet) { f.room[w.clusters[0]] = 0 })
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(6)) })
 	w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(100)) })
@@ -277,7 +323,7 @@ func TestScale(t *testing.T) {
 	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "94") {
 		t.Errorf("outcome %+v", v)
 	}
-	w.fleet.change(func() { w.fleet.room[w.clusters[1]] = 1000 })
+	w.change(func(f *fakeFleet) { f.room[w.clusters[1]] = 1000 })
 	w.waitPlaced("web-deployment", "a=3 b=97", scheduled)
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) })
 	w.waitPlaced("web-deployment", "a=0 b=0", scheduled)
@@ -290,52 +336,128 @@ func TestFleetChanges(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 
 	// Unreachable keeps what is there and lets nothing in.
-	w.fleet.change(func() { w.fleet.unreachable[w.clusters[1]] = true })
+	w.change(func(f *fakeFleet) { f.unreachable[w.clusters[1]] = true })
 	w.create(deployment("api", 1, nil))
 	b := w.waitPlaced("api-deployment", "a=1", scheduled)
 	if v, _ := w.controller.Outcome(b.UID); !strings.Contains(v.Message, "1 of 2 clusters") || !strings.Contains(v.Message, w.clusters[1]) {
 		t.Errorf("message %q", v.Message)
 	}
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
-	w.fleet.change(func() { clear(w.fleet.unreachable) })
+	w.change(func(f *fakeFleet) { clear(f.unreachable) })
 	w.waitPlaced("api-deployment", "a=1 b=1", scheduled)
 
-	// So do taints.
+	// So do taints. Nothing that is created after the controller has seen one is let in.
 	tainted := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: w.clusters[0]}}
 	update(w, tainted, func(c *clusterv1alpha1.Cluster) {
 		c.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}
 	})
-	w.eventually("taint", func() error { // in the controller's cache
-		w.create(deployment(fmt.Sprint("new-", len(w.recorder.of("POST"))), 1, nil))
-		for _, b := range w.all() {
-			if w.placed(&b) == "b=1" {
-				return nil
-			}
+	w.seen("the taint", func(c *fleet.Cluster) bool { return c != nil && len(c.Taints) == 1 }, w.clusters[0])
+	for i := range 5 {
+		w.create(deployment(fmt.Sprint("new-", i), 1, nil))
+	}
+	for i := range 5 {
+		b := w.waitPlaced(fmt.Sprintf("new-%d-deployment", i), "b=1", scheduled)
+		if b.Generation != 1 {
+			t.Errorf("%s was placed %d times", b.Name, b.Generation)
 		}
-		return fmt.Errorf("a new workload is let in")
-	})
+	}
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 
-	// A cluster that joins is used, one that does not serve the kind is not.
+	// A cluster that joins is used. One that no longer serves the kind keeps what it has and
+	// gets nothing new.
+	w.change(func(f *fakeFleet) { f.presence[w.clusters[1]] = presence.Absent })
 	w.join("c")
-	w.fleet.change(func() { w.fleet.presence[w.clusters[1]] = presence.Absent })
-	w.eventually("the new cluster", func() error {
-		w.fleet.change(func() {}) // the cache may have been behind
-		if got := w.placed(w.binding("web-deployment")); got != "a=1 c=1" {
-			return fmt.Errorf("placed %q", got)
-		}
-		return nil
-	})
+	w.waitPlaced("web-deployment", "a=1 b=1 c=1", scheduled)
+	w.create(deployment("late", 1, nil))
+	w.waitPlaced("late-deployment", "c=1", scheduled)
 
-	// A cluster that leaves lets go.
+	// A cluster that leaves lets go, at once: what leaves with it is not moved.
 	w.delete(tainted)
-	w.eventually("the cluster that leaves", func() error {
-		w.fleet.change(func() {})
-		if got := w.placed(w.binding("web-deployment")); got != "c=1" {
-			return fmt.Errorf("placed %q", got)
+	w.waitPlaced("web-deployment", "b=1 c=1", scheduled)
+}
+
+// seen waits until the controller has seen something of a cluster.
+func (w *world) seen(what string, is func(*fleet.Cluster) bool, cluster string) {
+	w.t.Helper()
+	w.eventually(what, func() error {
+		if c, _ := w.controller.fleet.Snapshot().Cluster(cluster); !is(c) {
+			return fmt.Errorf("the snapshot has %+v", c)
 		}
 		return nil
 	})
+}
+
+// A cluster that flaps is no reason to decide again on what is placed in it.
+func TestFlapsDecideNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(w.policy("p", deployments()))
+	w.create(deployment("web", 1, nil))
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	w.settle("web")
+	before := len(w.records.of("web"))
+	for range 3 {
+		w.change(func(f *fakeFleet) { f.unreachable[w.clusters[1]], f.presence[w.clusters[1]] = true, presence.Unknown })
+		w.change(func(f *fakeFleet) { clear(f.unreachable); clear(f.presence) })
+	}
+	// What comes after the flaps is decided on after them.
+	w.join("c")
+	w.waitPlaced("web-deployment", "a=1 b=1 c=1", scheduled)
+	if made := w.records.of("web")[before:]; made[0].Targets[len(made[0].Targets)-1].Cluster != w.clusters[2] {
+		t.Errorf("a flap made a decision: %+v", made[0])
+	}
+}
+
+// settle waits until the events of a template's own binding are dealt with: a decision was
+// made on the binding as it is written.
+func (w *world) settle(name string) {
+	w.t.Helper()
+	w.eventually("a decision on the binding of "+name, func() error {
+		if len(w.records.of(name)) < 2 {
+			return fmt.Errorf("only one was made")
+		}
+		return nil
+	})
+}
+
+// The last decision knows the Clusters that there were, by UID: one that joins again under a
+// name is another, and is known only after a new decision.
+func TestKnows(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(w.policy("p", deployments()))
+	w.create(deployment("web", 1, nil))
+	b := w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	uid := func(cluster string) types.UID {
+		c := &clusterv1alpha1.Cluster{}
+		if err := w.client.Get(w.ctx, client.ObjectKey{Name: cluster}, c); err != nil {
+			t.Fatal(err)
+		}
+		return c.UID
+	}
+	first := uid(w.clusters[1])
+	if !w.controller.Knows(b.UID, b.Generation, w.clusters[1], first) {
+		t.Error("the decision does not know the cluster")
+	}
+	for what, known := range map[string]bool{
+		"another generation":        w.controller.Knows(b.UID, b.Generation+1, w.clusters[1], first),
+		"another UID":               w.controller.Knows(b.UID, b.Generation, w.clusters[1], "another"),
+		"a cluster that never was":  w.controller.Knows(b.UID, b.Generation, "nowhere", first),
+		"a binding that is unknown": w.controller.Knows("nothing", b.Generation, w.clusters[1], first),
+	} {
+		if known {
+			t.Errorf("the decision knows %s", what)
+		}
+	}
+	again := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: w.clusters[1]}}
+	w.delete(again)
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.clusters = w.clusters[:1]
+	w.join("b")
+	b = w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
+	second := uid(w.clusters[1])
+	if w.controller.Knows(b.UID, b.Generation, w.clusters[1], first) || !w.controller.Knows(b.UID, b.Generation, w.clusters[1], second) {
+		t.Error("the decision knows the cluster that left, or not the one that joined")
+	}
 }
 
 func (w *world) all() []workv1alpha2.ResourceBinding {

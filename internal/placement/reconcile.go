@@ -2,9 +2,6 @@ package placement
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -18,25 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
-	"orrery.dev/orrery/internal/scheduler"
+	"orrery.dev/orrery/internal/presence"
 )
 
-const (
-	// settlingLook is when a workload is looked at again that waits for the fleet.
-	settlingLook = 250 * time.Millisecond
-	// capacityLook is when a workload that does not fit is tried again.
-	capacityLook = 15 * time.Second
-	// staleLook is when a binding is looked at again that exists and is not known yet.
-	staleLook = 100 * time.Millisecond
-)
+// staleLook is when a binding is looked at again of which the cache is behind.
+const staleLook = 100 * time.Millisecond
 
-// Reconcile brings the binding of one template up to date.
+// Reconcile brings the binding of one template up to date: it gathers what the decision is
+// about, decides, and writes.
 func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Result, error) {
 	b, others := c.bindings.Of(k)
 	for _, other := range others {
@@ -66,20 +56,26 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
 	}
-	want, outcome, again, err := c.decide(ctx, k, o, claims, b)
-	if err != nil || want == nil {
-		return ctrl.Result{RequeueAfter: again}, err
+	t, standing := c.gather(k, o, claims, b)
+	seen, snapshot := c.decisions.seen(), c.fleet.Snapshot()
+	if divides(t) && t.Placement.Dynamic() {
+		snapshot = c.fleet.Measured()
 	}
-	switch written, err := c.write(ctx, k, b, *want); {
-	case apierrors.IsAlreadyExists(err):
+	d := Decide(snapshot, t, standing)
+	if d.Spec == nil {
+		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
+	}
+	switch written, err := c.write(ctx, k, b, *d.Spec); {
+	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
+		// The cache is behind: what was decided is about a binding that is another by now.
 		return ctrl.Result{RequeueAfter: staleLook}, nil
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return ctrl.Result{}, nil // the template goes too, or the binding went; events follow
 	case err != nil:
 		return ctrl.Result{}, err
 	default:
-		c.decided(written, outcome)
-		return ctrl.Result{RequeueAfter: again}, nil
+		c.decided(written, t, d, snapshot, seen)
+		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
 }
 
@@ -108,87 +104,28 @@ func gone(o *unstructured.Unstructured) bool {
 	return !o.GetDeletionTimestamp().IsZero() && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
 }
 
-// decide returns what the binding's spec shall be and the outcome on it; nil when it is too
-// early to say. again is when to look again without an event, 0 for never.
-func (c *Controller) decide(
-	ctx context.Context, k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
-) (want *workv1alpha2.BindingSpec, outcome Outcome, again time.Duration, err error) {
+// gather collects what a decision is about, the fleet apart.
+func (c *Controller) gather(
+	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
+) (Template, Standing) {
+	t := Template{Claims: claims}
 	if len(claims) > 0 {
 		// The version that the policy names is the one that its author means.
 		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
 			o = named
 		}
+		t.Placement, t.PlacementHash = c.placements.of(claims[0].Policy)
 	}
-	replicas, request := interpreter.Replicas(o)
-	want = &workv1alpha2.BindingSpec{
-		Resource: workv1alpha2.ObjectReference{
-			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
-		},
-		Replicas: replicas,
+	t.Object = o
+	t.Replicas, t.Requests = interpreter.Replicas(o)
+	if c.overrides != nil {
+		t.Overrides = c.overrides(o)
 	}
-	if replicas != nil {
-		want.ReplicaSchedulingType = policyv1alpha1.Duplicated
-	}
-
-	if len(claims) == 0 {
-		clusters, _, err := c.clusters(ctx, o.GroupVersionKind(), nil, false)
-		if err != nil {
-			return nil, Outcome{}, 0, fmt.Errorf("place %s: %w", k, err)
-		}
-		want.PolicyRef, want.PlacementHash = b.Spec.PolicyRef, b.Spec.PlacementHash
-		if replicas != nil && b.Spec.ReplicaSchedulingType != "" {
-			want.ReplicaSchedulingType = b.Spec.ReplicaSchedulingType
-		}
-		want.ConflictResolution = b.Spec.ConflictResolution
-		want.PreserveResourcesOnDeletion = b.Spec.PreserveResourcesOnDeletion
-		want.Clusters = scheduler.Keep(clusters, o.GetUID(), b.Spec.Clusters, b.Spec.Replicas, replicas)
-		return want, Outcome{
-			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyGone,
-			Message: fmt.Sprintf("no policy claims %s any more; its placement by %s %s stays", k, want.PolicyRef.Kind, want.PolicyRef.Name),
-		}, 0, nil
-	}
-
-	p := claims[0].Policy
-	want.PolicyRef = workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name}
-	want.PlacementHash = hash(p.Spec.Placement)
-	want.PreserveResourcesOnDeletion = p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion
-	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
-		want.ConflictResolution = p.Spec.ConflictResolution
-	}
-	strategy := p.Spec.Placement.ReplicaScheduling
-	divided := replicas != nil && strategy != nil && strategy.ReplicaSchedulingType == policyv1alpha1.Divided
-	if divided {
-		want.ReplicaSchedulingType = policyv1alpha1.Divided
-	}
-	dynamic := divided && strategy.WeightPreference != nil && strategy.WeightPreference.DynamicWeight != ""
-	clusters, settling, err := c.clusters(ctx, o.GroupVersionKind(), request, dynamic)
-	if err != nil {
-		return nil, Outcome{}, 0, fmt.Errorf("place %s: %w", k, err)
-	}
-	if b == nil && divided && settling && c.young() {
-		return nil, Outcome{}, settlingLook, nil
-	}
-	r := scheduler.Request{UID: o.GetUID(), Placement: p.Spec.Placement, Replicas: replicas}
+	standing := Standing{Binding: b, Young: c.young()}
 	if b != nil {
-		r.Previous, r.Asked, r.Fresh = b.Spec.Clusters, b.Spec.Replicas, b.Spec.PlacementHash != want.PlacementHash
+		standing.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
-	result := scheduler.Schedule(clusters, r)
-	want.Clusters = result.Clusters
-	outcome = Outcome{Status: metav1.ConditionTrue, Reason: result.Reason, Message: result.Message}
-	if result.Reason != workv1alpha2.ReasonScheduled {
-		outcome.Status = metav1.ConditionFalse
-	}
-	if result.Reason == workv1alpha2.ReasonInsufficient {
-		again = capacityLook
-	}
-	return want, outcome, again, nil
-}
-
-// hash identifies a placement.
-func hash(p policyv1alpha1.Placement) string {
-	text, _ := json.Marshal(p) //nolint:errchkjson // plain data
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:6])
+	return t, standing
 }
 
 // young says whether the work began only just.
@@ -221,7 +158,8 @@ func (c *Controller) write(
 	updated := b.DeepCopy()
 	updated.Spec = want
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
-	if err := c.client.Patch(ctx, binding.Object(updated), client.MergeFrom(binding.Object(b))); err != nil {
+	patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
+	if err := c.client.Patch(ctx, binding.Object(updated), patch); err != nil {
 		return nil, fmt.Errorf("update binding of %s: %w", k, err)
 	}
 	return updated, nil

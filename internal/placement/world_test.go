@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,7 +30,10 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -64,33 +68,79 @@ type world struct {
 
 	controller *Controller
 	recorder   *recorder
+	records    *keeper
 	stop       func()
 }
 
-// fakeFleet serves every kind in every cluster unless told otherwise.
+// keeper counts the decisions.
+type keeper struct {
+	mu   sync.Mutex
+	made []records.Decision
+}
+
+func (k *keeper) Decided(d records.Decision) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.made = append(k.made, d)
+}
+
+// of returns the decisions on a template, in their order.
+func (k *keeper) of(name string) []records.Decision {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(k.made), func(d records.Decision) bool { return d.Template.Name != name })
+}
+
+// fakeFleet is a fleet.Source and the copies: it serves every kind in every cluster unless
+// told otherwise.
 type fakeFleet struct {
 	mu          sync.Mutex
 	unreachable map[string]bool
-	presence    map[string]presence.Presence // by cluster; none: Enabled
+	presence    map[string]presence.Presence // by cluster; none: Present
 	room        map[string]int64
+	copied      map[string]int32 // replicas of every binding's copy in a cluster; none: Unknown
 	required    map[schema.GroupVersionKind]bool
-	subscribers []func()
+	subscribers []func(cluster string)
+	observers   []func(cluster string, binding types.UID)
 }
 
-func (f *fakeFleet) Serves(cluster string, _ schema.GroupVersionKind) (bool, presence.Presence) {
+type kinds presence.Presence
+
+func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presence.Presence(k) }
+
+type free int64
+
+func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
+
+func (f *fakeFleet) Contact(cluster string, _ types.UID) (bool, scheduler.APIs) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p, ok := f.presence[cluster]; ok {
-		return !f.unreachable[cluster], p
+		return !f.unreachable[cluster], kinds(p)
 	}
-	return !f.unreachable[cluster], presence.Present
+	return !f.unreachable[cluster], kinds(presence.Present)
 }
 
-func (f *fakeFleet) Fits(cluster string, _ corev1.ResourceList) (int64, bool) {
+func (f *fakeFleet) Room(cluster string) scheduler.Room {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n, ok := f.room[cluster]
-	return n, ok
+	if n, ok := f.room[cluster]; ok {
+		return free(n)
+	}
+	return nil
+}
+
+func (f *fakeFleet) Copies(_ types.UID, cluster string) (int32, presence.Presence) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, known := f.copied[cluster]
+	switch {
+	case !known:
+		return 0, presence.Unknown
+	case n == 0:
+		return 0, presence.Absent
+	}
+	return n, presence.Present
 }
 
 func (f *fakeFleet) Require(gvk schema.GroupVersionKind) {
@@ -99,20 +149,35 @@ func (f *fakeFleet) Require(gvk schema.GroupVersionKind) {
 	f.required[gvk] = true
 }
 
-func (f *fakeFleet) Subscribe(s func()) {
+// observed is the fakeFleet as a fleet.Source.
+type observed struct{ *fakeFleet }
+
+func (f observed) Subscribe(changed, measured func(cluster string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.subscribers = append(f.subscribers, s)
+	f.subscribers = append(f.subscribers, func(cluster string) { measured(cluster); changed(cluster) })
 }
 
-// change changes what is known of the clusters and says so.
-func (f *fakeFleet) change(change func()) {
+func (f *fakeFleet) Subscribe(s func(cluster string, binding types.UID)) {
 	f.mu.Lock()
-	change()
-	subscribers := f.subscribers
+	defer f.mu.Unlock()
+	f.observers = append(f.observers, s)
+}
+
+// change changes what is known of the test's clusters and says so.
+func (w *world) change(change func(f *fakeFleet)) {
+	f := w.fleet
+	f.mu.Lock()
+	change(f)
+	subscribers, observers := f.subscribers, f.observers
 	f.mu.Unlock()
-	for _, s := range subscribers {
-		s()
+	for _, cluster := range w.clusters {
+		for _, s := range subscribers {
+			s(cluster)
+		}
+		for _, s := range observers {
+			s(cluster, "")
+		}
 	}
 }
 
@@ -131,7 +196,7 @@ func newWorld(t *testing.T, n int) *world {
 	w := &world{
 		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
-			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{},
+			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
 		},
 	}
 	for i := range n {
@@ -156,7 +221,7 @@ func (w *world) join(letter string) {
 // start starts a manager as the server does.
 func (w *world) start() {
 	w.t.Helper()
-	w.fleet.required, w.fleet.subscribers = map[schema.GroupVersionKind]bool{}, nil
+	w.fleet.required, w.fleet.subscribers, w.fleet.observers = map[schema.GroupVersionKind]bool{}, nil, nil
 	w.recorder = &recorder{}
 	config := testenv.Config(0)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -173,11 +238,17 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	bindings, err := binding.NewCache(context.Background(), mgr.GetCache())
+	bindings, err := binding.NewCache(w.ctx, mgr.GetCache())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.controller, err = add(mgr, bindings, templates, w.fleet); err != nil {
+	clusters, err := fleet.NewCache(w.ctx, mgr.GetCache(), observed{w.fleet})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.records = &keeper{}
+	o := Options{Bindings: bindings, Templates: templates, Fleet: clusters, Records: w.records}
+	if w.controller, err = add(mgr, o, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
 	w.controller.settling = patience
@@ -311,8 +382,8 @@ func (w *world) binding(name string) *workv1alpha2.ResourceBinding {
 	return b
 }
 
-// placed says where a binding places its template: "a=2 b" for two replicas in the first
-// cluster and no number in the second.
+// placed says where a binding places its template: "a=2 b -c=1" for two replicas in the first
+// cluster, no number in the second, and one that moves out of the third.
 func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
 	if b == nil {
 		return "no binding"
@@ -322,6 +393,13 @@ func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
 		s := strings.TrimPrefix(c.Name, w.namespace+"-")
 		if c.Replicas != nil {
 			s += fmt.Sprint("=", *c.Replicas)
+		}
+		all = append(all, s)
+	}
+	for _, e := range b.Spec.GracefulEvictionTasks {
+		s := "-" + strings.TrimPrefix(e.FromCluster, w.namespace+"-")
+		if e.Replicas != nil {
+			s += fmt.Sprint("=", *e.Replicas)
 		}
 		all = append(all, s)
 	}

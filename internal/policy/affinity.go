@@ -6,9 +6,97 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
+
+// Affinity is a ClusterAffinity that was read once, to be compared with many clusters. It
+// does not change and may be shared.
+type Affinity struct {
+	all              bool // every cluster
+	names, excluded  sets.Set[string]
+	labels           labels.Selector // nil: any
+	fieldsExpression []policyv1alpha1.FieldSelectorRequirement
+}
+
+// CompileAffinity reads an affinity; none selects every cluster. The error says what of it
+// cannot be read.
+func CompileAffinity(affinity *policyv1alpha1.ClusterAffinity) (*Affinity, error) {
+	if affinity == nil {
+		return &Affinity{all: true}, nil
+	}
+	a := &Affinity{excluded: sets.New(affinity.ExcludeClusters...)}
+	if len(affinity.ClusterNames) > 0 {
+		a.names = sets.New(affinity.ClusterNames...)
+	}
+	if affinity.LabelSelector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(affinity.LabelSelector)
+		if err != nil {
+			return nil, fmt.Errorf("labelSelector: %w", err)
+		}
+		a.labels = selector
+	}
+	if affinity.FieldSelector == nil {
+		return a, nil
+	}
+	for i, r := range affinity.FieldSelector.MatchExpressions {
+		if !slices.Contains([]string{"provider", "region", "zone"}, r.Key) {
+			return nil, fmt.Errorf("fieldSelector.matchExpressions[%d].key: %q is none of provider, region and zone", i, r.Key)
+		}
+		switch r.Operator {
+		case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
+		default:
+			return nil, fmt.Errorf("fieldSelector.matchExpressions[%d]: operator: %q is none of In, NotIn, Exists and DoesNotExist", i, r.Operator)
+		}
+	}
+	a.fieldsExpression = affinity.FieldSelector.MatchExpressions
+	return a, nil
+}
+
+// Selects says whether the affinity selects a cluster. It allocates nothing.
+func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, region string, zones []string) bool {
+	switch {
+	case a.all:
+		return true
+	case a.excluded.Has(name), a.names != nil && !a.names.Has(name):
+		return false
+	case a.labels != nil && !a.labels.Matches(clusterLabels):
+		return false
+	}
+	for i := range a.fieldsExpression {
+		r := &a.fieldsExpression[i]
+		var has, among bool
+		switch r.Key {
+		case "provider":
+			has, among = provider != "", provider != "" && slices.Contains(r.Values, provider)
+		case "region":
+			has, among = region != "", region != "" && slices.Contains(r.Values, region)
+		case "zone":
+			has = len(zones) > 0
+			for _, zone := range zones {
+				among = among || slices.Contains(r.Values, zone)
+			}
+		}
+		matches := among
+		switch r.Operator {
+		case metav1.LabelSelectorOpNotIn:
+			matches = !among
+		case metav1.LabelSelectorOpExists:
+			matches = has
+		case metav1.LabelSelectorOpDoesNotExist:
+			matches = !has
+		case metav1.LabelSelectorOpIn:
+		}
+		if !matches {
+			return false
+		}
+	}
+	return true
+}
+
+// Excludes says whether the affinity excludes a cluster by name.
+func (a *Affinity) Excludes(name string) bool { return a.excluded.Has(name) }
 
 // MatchCluster says whether an affinity selects a cluster. No affinity selects every
 // cluster. An error says what of the affinity cannot be read.
@@ -16,63 +104,9 @@ func MatchCluster(
 	affinity *policyv1alpha1.ClusterAffinity,
 	name string, clusterLabels map[string]string, provider, region string, zones []string,
 ) (bool, error) {
-	if affinity == nil {
-		return true, nil
+	a, err := CompileAffinity(affinity)
+	if err != nil {
+		return false, err
 	}
-	if slices.Contains(affinity.ExcludeClusters, name) {
-		return false, nil
-	}
-	if len(affinity.ClusterNames) > 0 && !slices.Contains(affinity.ClusterNames, name) {
-		return false, nil
-	}
-	if affinity.LabelSelector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(affinity.LabelSelector)
-		if err != nil {
-			return false, fmt.Errorf("labelSelector: %w", err)
-		}
-		if !selector.Matches(labels.Set(clusterLabels)) {
-			return false, nil
-		}
-	}
-	if affinity.FieldSelector == nil {
-		return true, nil
-	}
-	fields := map[string][]string{"provider": one(provider), "region": one(region), "zone": zones}
-	for i, requirement := range affinity.FieldSelector.MatchExpressions {
-		has, known := fields[requirement.Key]
-		if !known {
-			return false, fmt.Errorf("fieldSelector.matchExpressions[%d].key: %q is none of provider, region and zone", i, requirement.Key)
-		}
-		matches, err := matchField(has, requirement)
-		if err != nil {
-			return false, fmt.Errorf("fieldSelector.matchExpressions[%d]: %w", i, err)
-		}
-		if !matches {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// one is the values of a field that has at most one.
-func one(value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{value}
-}
-
-func matchField(has []string, r policyv1alpha1.FieldSelectorRequirement) (bool, error) {
-	among := slices.ContainsFunc(has, func(v string) bool { return slices.Contains(r.Values, v) })
-	switch r.Operator {
-	case metav1.LabelSelectorOpIn:
-		return among, nil
-	case metav1.LabelSelectorOpNotIn:
-		return !among, nil
-	case metav1.LabelSelectorOpExists:
-		return len(has) > 0, nil
-	case metav1.LabelSelectorOpDoesNotExist:
-		return len(has) == 0, nil
-	}
-	return false, fmt.Errorf("operator: %q is none of In, NotIn, Exists and DoesNotExist", r.Operator)
+	return a.Selects(name, clusterLabels, provider, region, zones), nil
 }

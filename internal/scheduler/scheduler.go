@@ -2,10 +2,10 @@
 // It is pure: the same clusters and the same request, in whatever order, give the same
 // result.
 //
-// Filters come first, in a fixed order. Every filter looks at every cluster, so a verdict
-// names all that stands in the way. What is not known (a cluster that does not answer, an
-// API list that is not whole, a capacity that was not measured) and taints that appear
-// later keep what is placed there and let nothing new in.
+// Filters come first, in a fixed order. Every filter looks at every cluster, so the verdicts
+// name all that stands in the way. What is placed in a cluster stays there until the cluster
+// leaves or the policy does not mean it any more: a cluster that does not answer or does not
+// serve the kind, a new taint and a lack of room let nothing new in and take nothing out.
 //
 // Replicas are shared out by Webster's method (Sainte-Laguë), which never takes a replica
 // from a cluster because its weight grew. Between clusters with equal claims the one with
@@ -14,128 +14,123 @@
 package scheduler
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-
-	"orrery.dev/orrery/internal/presence"
 )
-
-// Cluster is what the scheduler knows of a cluster.
-type Cluster struct {
-	Name             string
-	Labels           map[string]string
-	Provider, Region string
-	Zones            []string
-	Taints           []corev1.Taint
-
-	Leaving   bool     // it is being removed from the fleet
-	Reachable bool     // it answers
-	API       presence.Presence // of the object's kind
-	// Available is how many more replicas fit; nil when that is not known. Only dynamic
-	// weights look at it.
-	Available *int64
-}
 
 // Request is what is to be placed.
 type Request struct {
 	UID       types.UID // of the object
-	Placement policyv1alpha1.Placement
+	Kind      schema.GroupVersionKind
+	Placement *Placement
 	// Replicas that the object asks for; nil for kinds without, which are placed whole in
-	// every cluster.
+	// every cluster. Requests is what each of them requests of a node.
 	Replicas *int32
-	// Previous is where the object is placed now, and Asked the Replicas it asked for then.
+	Requests corev1.ResourceList
+	// Previous is where the object is placed now; Shared is true when its replicas there are
+	// shares of what it asked for.
 	Previous []workv1alpha2.TargetCluster
-	Asked    *int32
+	Shared   bool
 	// Fresh shares replicas out anew although the previous placement would still do,
 	// because the policy changed. Only dynamic weights have such a memory.
 	Fresh bool
 }
 
+// divided is true when the object's replicas are shared out.
+func (r *Request) divided() bool { return r.Replicas != nil && r.Placement.divided }
+
 // Result is where an object is placed.
 type Result struct {
 	// Clusters by name.
 	Clusters []workv1alpha2.TargetCluster
-	// Verdicts on every cluster, by name.
-	Verdicts []Verdict
+	// Shared is true when their replicas are shares of what the object asks for.
+	Shared   bool
+	Verdicts Verdicts
 	// Reason is workv1alpha2.ReasonScheduled, ReasonNoClusterFits or ReasonInsufficient.
 	// With the latter two Clusters is what of the previous placement stays.
 	Reason  string
 	Message string
 }
 
-// Schedule places an object.
-func Schedule(clusters []Cluster, r Request) Result {
-	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b Cluster) int { return strings.Compare(a.Name, b.Name) })
-	verdicts := judge(clusters, r)
-	fitting := make([]Cluster, 0, len(clusters))
+// Schedule places an object. The clusters are ordered by name.
+func Schedule(clusters []*Cluster, r Request) Result {
+	previous := make(map[string]int64, len(r.Previous))
+	for _, t := range r.Previous {
+		previous[t.Name] = current(t)
+	}
+	v := Verdicts{request: r, clusters: clusters, rejected: make([]rejections, len(clusters)), unknown: unknown(clusters, r.Placement)}
+	fitting, candidates := make([]*Cluster, 0, len(clusters)), len(v.unknown)
 	for i, c := range clusters {
-		if verdicts[i].Fits() {
+		_, placed := previous[c.Name]
+		v.rejected[i] = r.judge(c, placed)
+		if v.rejected[i] == 0 {
 			fitting = append(fitting, c)
 		}
-	}
-	verdicts = append(verdicts, unknownClusters(clusters, r.Placement.ClusterAffinity)...)
-	slices.SortStableFunc(verdicts, func(a, b Verdict) int { return strings.Compare(a.Cluster, b.Cluster) })
-
-	if len(fitting) == 0 {
-		kept := Keep(clusters, r.UID, r.Previous, r.Asked, r.Replicas)
-		return Result{
-			Clusters: kept, Verdicts: verdicts, Reason: workv1alpha2.ReasonNoClusterFits,
-			Message: staying("no cluster fits", kept) + details(verdicts, true),
-		}
-	}
-	targets, shortage := assign(fitting, r)
-	if shortage != "" {
-		return Result{
-			Clusters: targets, Verdicts: verdicts, Reason: workv1alpha2.ReasonInsufficient,
-			Message: staying(shortage, targets) + details(verdicts, false),
-		}
-	}
-	chosen := make(map[string]bool, len(targets))
-	for _, t := range targets {
-		chosen[t.Name] = true
-	}
-	candidates := 0
-	for i := range verdicts {
-		verdicts[i].Chosen = chosen[verdicts[i].Cluster]
-		if verdicts[i].candidate() {
+		if selected(v.rejected[i]) {
 			candidates++
 		}
 	}
+
+	if len(fitting) == 0 {
+		kept := Keep(clusters, r.UID, r.Previous, r.Shared, r.Replicas)
+		return Result{
+			Clusters: kept, Shared: r.Shared, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits,
+			Message: staying("no cluster fits", kept) + v.details(true),
+		}
+	}
+	targets, shortage := assign(fitting, &r, previous)
+	if shortage != "" {
+		return Result{
+			Clusters: targets, Shared: true, Verdicts: v, Reason: workv1alpha2.ReasonInsufficient,
+			Message: staying(shortage, targets) + v.details(false),
+		}
+	}
+	v.chosen = make([]bool, len(clusters))
+	for i, at := 0, 0; i < len(clusters) && at < len(targets); i++ { // both are ordered by name
+		if v.chosen[i] = clusters[i].Name == targets[at].Name; v.chosen[i] {
+			at++
+		}
+	}
 	return Result{
-		Clusters: targets, Verdicts: verdicts, Reason: workv1alpha2.ReasonScheduled,
-		Message: fmt.Sprintf("%d of %d clusters", len(targets), candidates) + details(verdicts, false),
+		Clusters: targets, Shared: r.divided(), Verdicts: v, Reason: workv1alpha2.ReasonScheduled,
+		Message: fmt.Sprintf("%d of %d clusters", len(targets), candidates) + v.details(false),
 	}
 }
 
 // Keep is what stays of a placement that nobody decides on any more: its clusters as long
 // as they are in the fleet, with the replicas that the object asks for now, shared out or
-// copied as they were. asked is what it asked for then.
-func Keep(clusters []Cluster, uid types.UID, previous []workv1alpha2.TargetCluster, asked, replicas *int32) []workv1alpha2.TargetCluster {
-	stays := make(map[string]bool, len(clusters))
-	for _, c := range clusters {
-		stays[c.Name] = !c.Leaving
+// copied as they were. The clusters are ordered by name.
+func Keep(
+	clusters []*Cluster, uid types.UID, previous []workv1alpha2.TargetCluster, shared bool, replicas *int32,
+) []workv1alpha2.TargetCluster {
+	var kept []*Cluster
+	var has []candidate
+	for _, t := range previous {
+		if i := find(clusters, t.Name); i >= 0 && !clusters[i].Leaving {
+			has = append(has, candidate{i: len(kept), name: t.Name, weight: current(t)})
+			kept = append(kept, clusters[i])
+		}
 	}
-	kept := slices.DeleteFunc(slices.Clone(previous), func(t workv1alpha2.TargetCluster) bool { return !stays[t.Name] })
-	slices.SortFunc(kept, func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
-	shared := replicas != nil && asked != nil && slices.ContainsFunc(previous, func(t workv1alpha2.TargetCluster) bool {
-		return current(t) != int64(*asked)
-	})
+	slices.SortFunc(kept, func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
 	switch {
-	case !shared:
-		return every(names(kept), replicas)
+	case replicas == nil || !shared:
+		return every(kept, replicas)
 	case *replicas <= 0:
-		return every(names(kept), new(int32(0)))
-	default:
-		return share(uid, weighted(kept), *replicas)
+		return every(kept, new(int32(0)))
 	}
+	if !slices.ContainsFunc(has, func(c candidate) bool { return c.weight > 0 }) {
+		for i := range has { // asleep until now
+			has[i].weight = 1
+		}
+	}
+	return share(uid, has, *replicas)
 }
 
 func current(t workv1alpha2.TargetCluster) int64 {
@@ -145,24 +140,36 @@ func current(t workv1alpha2.TargetCluster) int64 {
 	return int64(*t.Replicas)
 }
 
-func names(targets []workv1alpha2.TargetCluster) []string {
-	all := make([]string, len(targets))
-	for i, t := range targets {
-		all[i] = t.Name
+// find is the place of a cluster in an ordered list; -1 when it is not there.
+func find(clusters []*Cluster, name string) int {
+	i, found := slices.BinarySearchFunc(clusters, name, func(c *Cluster, name string) int { return strings.Compare(c.Name, name) })
+	if !found {
+		return -1
 	}
-	return all
+	return i
 }
 
-// every gives each cluster the same number of replicas.
-func every(clusters []string, replicas *int32) []workv1alpha2.TargetCluster {
-	targets := make([]workv1alpha2.TargetCluster, len(clusters))
-	for i, name := range clusters {
-		targets[i].Name = name
-		if replicas != nil {
-			targets[i].Replicas = new(*replicas)
+// unknown are the names in an affinity that no cluster has.
+func unknown(clusters []*Cluster, p *Placement) []string {
+	var names []string
+	for _, name := range p.named {
+		if find(clusters, name) < 0 {
+			names = append(names, name)
 		}
 	}
-	return targets
+	slices.Sort(names)
+	return names
+}
+
+// mostNamed bounds the clusters that a message names.
+const mostNamed = 10
+
+// more ends a list of which only the first are named.
+func more(count int, separator string) string {
+	if count <= mostNamed {
+		return ""
+	}
+	return fmt.Sprintf("%sand %d more", separator, count-mostNamed)
 }
 
 // staying ends the first sentence of a message about a placement that was not made.
@@ -170,48 +177,9 @@ func staying(why string, kept []workv1alpha2.TargetCluster) string {
 	if len(kept) == 0 {
 		return why
 	}
-	return why + "; what runs in " + strings.Join(first(names(kept)), ", ") + " stays"
-}
-
-// mostNamed bounds the clusters that a message names.
-const mostNamed = 10
-
-func first(list []string) []string {
-	if more := len(list) - mostNamed; more > 0 {
-		return append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", more))
+	var names []string
+	for _, t := range kept[:min(len(kept), mostNamed)] {
+		names = append(names, t.Name)
 	}
-	return list
-}
-
-// details says of each cluster that was not chosen why not. Those that the affinity does
-// not select are none of the policy's business, so that a message does not change
-// whenever some cluster joins; they are told only when nothing fits at all.
-func details(verdicts []Verdict, all bool) string {
-	var said []string
-	for _, v := range verdicts {
-		if !v.Chosen && len(v.Rejections) > 0 && (all || v.candidate()) {
-			said = append(said, v.Cluster+": "+v.Rejections[0].Message)
-		}
-	}
-	if len(said) == 0 {
-		return ""
-	}
-	return "; " + strings.Join(first(said), "; ")
-}
-
-// unknownClusters are verdicts on the names in an affinity that no cluster has.
-func unknownClusters(clusters []Cluster, affinity *policyv1alpha1.ClusterAffinity) []Verdict {
-	if affinity == nil {
-		return nil
-	}
-	var verdicts []Verdict
-	for _, name := range affinity.ClusterNames {
-		_, known := slices.BinarySearchFunc(clusters, name, func(c Cluster, name string) int { return cmp.Compare(c.Name, name) })
-		if !known && !slices.Contains(affinity.ExcludeClusters, name) {
-			verdicts = append(verdicts, Verdict{Cluster: name, Rejections: []Rejection{{
-				Reason: ReasonUnknownCluster, Message: ReasonUnknownCluster + ", clusterNames names a cluster that was never joined",
-			}}})
-		}
-	}
-	return verdicts
+	return why + "; what runs in " + strings.Join(names, ", ") + more(len(kept), ", ") + " stays"
 }

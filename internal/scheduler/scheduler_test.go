@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
@@ -20,18 +21,42 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-func healthy(name string) Cluster {
-	return Cluster{Name: name, Reachable: true, API: presence.Present, Labels: map[string]string{"name": name}}
+// serves every kind, or none, or nobody knows.
+type serves presence.Presence
+
+func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return presence.Presence(s) }
+
+// roomy has room for as many replicas.
+type roomy int64
+
+func (n roomy) Fits(corev1.ResourceList) int64 { return int64(n) }
+
+func healthy(name string) *Cluster {
+	return &Cluster{
+		Name: name, UID: types.UID(name), Reachable: true, APIs: serves(presence.Present), Labels: map[string]string{"name": name},
+	}
 }
 
-func with(name string, change func(*Cluster)) Cluster {
+func with(name string, change func(*Cluster)) *Cluster {
 	c := healthy(name)
-	change(&c)
+	change(c)
 	return c
 }
 
-func free(name string, n int64) Cluster {
-	return with(name, func(c *Cluster) { c.Available = &n })
+func free(name string, n int64) *Cluster {
+	return with(name, func(c *Cluster) { c.Room = roomy(n) })
+}
+
+// schedule places an object in clusters in whatever order.
+func schedule(clusters []*Cluster, r Request) Result {
+	if r.Placement == nil {
+		r.Placement = Compile(policyv1alpha1.Placement{})
+	}
+	return Schedule(ordered(clusters), r)
+}
+
+func ordered(clusters []*Cluster) []*Cluster {
+	return slices.SortedFunc(slices.Values(clusters), func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func targets(nameReplicas ...any) []workv1alpha2.TargetCluster {
@@ -81,7 +106,7 @@ func TestFilters(t *testing.T) {
 	noSchedule := corev1.Taint{Key: "gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}
 	noExecute := corev1.Taint{Key: "down", Effect: corev1.TaintEffectNoExecute}
 	cases := map[string]struct {
-		cluster   Cluster
+		cluster   *Cluster
 		placement policyv1alpha1.Placement
 		placed    bool
 		want      []string // reasons
@@ -142,10 +167,11 @@ func TestFilters(t *testing.T) {
 			want: []string{ReasonTainted},
 		},
 		"Unreachable":            {cluster: with("oak", func(c *Cluster) { c.Reachable = false }), want: []string{ReasonUnreachable}},
-		"UnreachableKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Reachable, c.API = false, presence.Unknown }), placed: true},
-		"NotServed":              {cluster: with("oak", func(c *Cluster) { c.API = presence.Absent }), placed: true, want: []string{ReasonAPINotServed}},
-		"APIUnknown":             {cluster: with("oak", func(c *Cluster) { c.API = presence.Unknown }), want: []string{ReasonAPIUnknown}},
-		"APIUnknownKeepsPlaced":  {cluster: with("oak", func(c *Cluster) { c.API = presence.Unknown }), placed: true},
+		"UnreachableKeepsPlaced": {cluster: with("oak", func(c *Cluster) { c.Reachable, c.APIs = false, nil }), placed: true},
+		"NotServed":              {cluster: with("oak", func(c *Cluster) { c.APIs = serves(presence.Absent) }), want: []string{ReasonAPINotServed}},
+		"NotServedKeepsPlaced":   {cluster: with("oak", func(c *Cluster) { c.APIs = serves(presence.Absent) }), placed: true},
+		"APIUnknown":             {cluster: with("oak", func(c *Cluster) { c.APIs = serves(presence.Unknown) }), want: []string{ReasonAPIUnknown}},
+		"APIUnknownKeepsPlaced":  {cluster: with("oak", func(c *Cluster) { c.APIs = serves(presence.Unknown) }), placed: true},
 		"NoWeight":               {cluster: healthy("oak"), placement: static("pine", 1), want: []string{ReasonNoWeight}},
 		"EveryReason": {
 			cluster: with("oak", func(c *Cluster) {
@@ -157,15 +183,14 @@ func TestFilters(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			r := Request{Placement: tc.placement, Replicas: new(int32(1))}
+			r := Request{Placement: Compile(tc.placement), Replicas: new(int32(1))}
 			if tc.placed {
 				r.Previous = targets(tc.cluster.Name, 1)
 			}
 			var got []string
-			verdicts := Schedule([]Cluster{tc.cluster}, r).Verdicts
-			i := slices.IndexFunc(verdicts, func(v Verdict) bool { return v.Cluster == tc.cluster.Name })
-			for _, rejection := range verdicts[i].Rejections {
-				got = append(got, rejection.Reason)
+			result := Schedule([]*Cluster{tc.cluster}, r)
+			for _, v := range result.Verdicts.Of(tc.cluster.Name) {
+				got = append(got, v.Reason)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("reasons (-want +got):\n%s", diff)
@@ -175,9 +200,9 @@ func TestFilters(t *testing.T) {
 }
 
 func TestSchedule(t *testing.T) {
-	fleet := []Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
+	fleet := []*Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
 	cases := map[string]struct {
-		clusters []Cluster
+		clusters []*Cluster
 		request  Request
 		want     []workv1alpha2.TargetCluster
 		reason   string // default Scheduled
@@ -188,107 +213,107 @@ func TestSchedule(t *testing.T) {
 			want: targets("elm", 2, "oak", 2, "pine", 2), message: []string{"3 of 3 clusters"},
 		},
 		"WithoutReplicasDivisionMeansNothing": {
-			clusters: fleet, request: Request{Placement: static("oak", 1)},
+			clusters: fleet, request: Request{Placement: Compile(static("oak", 1))},
 			want: targets("elm", -1, "oak", -1, "pine", -1),
 		},
 		"UnknownCluster": {
 			clusters: fleet,
-			request:  Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("oak", "yew")}},
+			request:  Request{Placement: Compile(policyv1alpha1.Placement{ClusterAffinity: named("oak", "yew")})},
 			want:     targets("oak", -1), message: []string{"1 of 2 clusters", "yew: UnknownCluster"},
 		},
 		"OnlyUnknownCluster": {
 			clusters: fleet,
-			request:  Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("yew")}},
+			request:  Request{Placement: Compile(policyv1alpha1.Placement{ClusterAffinity: named("yew")})},
 			reason:   workv1alpha2.ReasonNoClusterFits, message: []string{"yew: UnknownCluster"},
 		},
 		"NothingFitsKeepsWhatRuns": {
 			clusters: fleet,
 			request: Request{
-				Placement: policyv1alpha1.Placement{ClusterAffinity: named("yew")}, Replicas: new(int32(3)),
-				Previous: targets("oak", 2, "gone", 2), Asked: new(int32(2)),
+				Placement: Compile(policyv1alpha1.Placement{ClusterAffinity: named("yew")}), Replicas: new(int32(3)),
+				Previous: targets("oak", 2, "gone", 2),
 			},
 			want: targets("oak", 3), reason: workv1alpha2.ReasonNoClusterFits, message: []string{"oak stays"},
 		},
 		"NoClusters": {reason: workv1alpha2.ReasonNoClusterFits},
 		"ByWeight": {
-			clusters: fleet, request: Request{Placement: static("oak", 2, "pine", 1), Replicas: new(int32(6))},
+			clusters: fleet, request: Request{Placement: Compile(static("oak", 2, "pine", 1)), Replicas: new(int32(6))},
 			want: targets("oak", 4, "pine", 2), message: []string{"2 of 3 clusters", "elm: no entry"},
 		},
 		"GreatestWeightCounts": {
-			clusters: fleet, request: Request{Placement: static("oak", 1, "oak", 3, "pine", 1), Replicas: new(int32(4))},
+			clusters: fleet, request: Request{Placement: Compile(static("oak", 1, "oak", 3, "pine", 1)), Replicas: new(int32(4))},
 			want: targets("oak", 3, "pine", 1),
 		},
 		"NoReplicasNoCopy": {
-			clusters: fleet, request: Request{Placement: static("oak", 100, "pine", 1), Replicas: new(int32(2))},
+			clusters: fleet, request: Request{Placement: Compile(static("oak", 100, "pine", 1)), Replicas: new(int32(2))},
 			want: targets("oak", 2), message: []string{"1 of 3 clusters"},
 		},
 		"Equally": {
-			clusters: fleet, request: Request{Placement: equally(), Replicas: new(int32(6))},
+			clusters: fleet, request: Request{Placement: Compile(equally()), Replicas: new(int32(6))},
 			want: targets("elm", 2, "oak", 2, "pine", 2),
 		},
 		"Asleep": {
-			clusters: fleet, request: Request{Placement: static("oak", 2, "pine", 1), Replicas: new(int32(0))},
+			clusters: fleet, request: Request{Placement: Compile(static("oak", 2, "pine", 1)), Replicas: new(int32(0))},
 			want: targets("oak", 0, "pine", 0),
 		},
 		"StaticKeepsUnreachable": {
-			clusters: []Cluster{healthy("oak"), with("pine", func(c *Cluster) { c.Reachable, c.API = false, presence.Unknown })},
-			request:  Request{Placement: equally(), Replicas: new(int32(4)), Previous: targets("oak", 2, "pine", 2)},
+			clusters: []*Cluster{healthy("oak"), with("pine", func(c *Cluster) { c.Reachable, c.APIs = false, nil })},
+			request:  Request{Placement: Compile(equally()), Replicas: new(int32(4)), Previous: targets("oak", 2, "pine", 2)},
 			want:     targets("oak", 2, "pine", 2),
 		},
 		"CapacityFirst": {
-			clusters: []Cluster{free("oak", 30), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4))}, want: targets("oak", 3, "pine", 1),
+			clusters: []*Cluster{free("oak", 30), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4))}, want: targets("oak", 3, "pine", 1),
 		},
 		"CapacitySteady": {
-			clusters: []Cluster{free("oak", 0), free("pine", 1000)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
+			clusters: []*Cluster{free("oak", 0), free("pine", 1000)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("oak", 3, "pine", 1),
 		},
 		"CapacityFresh": {
-			clusters: []Cluster{free("oak", 0), free("pine", 8)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
+			clusters: []*Cluster{free("oak", 0), free("pine", 8)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
 			want:     targets("oak", 1, "pine", 3),
 		},
 		"CapacityGrowsByTheNewOnly": {
-			clusters: []Cluster{free("oak", 0), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			clusters: []*Cluster{free("oak", 0), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("oak", 3, "pine", 3),
 		},
 		"CapacityShrinksInProportion": {
-			clusters: []Cluster{free("oak", 0), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 6, "pine", 2)},
+			clusters: []*Cluster{free("oak", 0), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4)), Previous: targets("oak", 6, "pine", 2)},
 			want:     targets("oak", 3, "pine", 1),
 		},
 		"CapacityUnknownGetsNothingNew": {
-			clusters: []Cluster{healthy("oak"), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			clusters: []*Cluster{healthy("oak"), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("oak", 3, "pine", 3),
 		},
 		"CapacityOfUnreachableIsNotTrusted": {
-			clusters: []Cluster{with("oak", func(c *Cluster) { c.Reachable, c.Available = false, new(int64(100)) }), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
+			clusters: []*Cluster{with("oak", func(c *Cluster) { c.Reachable, c.Room = false, roomy(100) }), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("oak", 3, "pine", 3),
 		},
 		"CapacityMovesFromClusterThatNoLongerFits": {
-			clusters: []Cluster{with("oak", func(c *Cluster) { c.Leaving = true }), free("pine", 10)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
+			clusters: []*Cluster{with("oak", func(c *Cluster) { c.Leaving = true }), free("pine", 10)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("pine", 4),
 		},
 		"InsufficientAtFirst": {
-			clusters: []Cluster{free("oak", 1), free("pine", 1)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(4))},
+			clusters: []*Cluster{free("oak", 1), free("pine", 1)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(4))},
 			reason:   workv1alpha2.ReasonInsufficient, message: []string{"4 more", "2 fit"},
 		},
 		"InsufficientKeepsWhatRuns": {
-			clusters: []Cluster{free("oak", 1), free("pine", 1)},
-			request:  Request{Placement: byCapacity(), Replicas: new(int32(7)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
+			clusters: []*Cluster{free("oak", 1), free("pine", 1)},
+			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(7)), Previous: targets("oak", 3, "pine", 1), Fresh: true},
 			want:     targets("oak", 3, "pine", 1),
 			reason:   workv1alpha2.ReasonInsufficient, message: []string{"3 more", "2 fit", "oak, pine stays"},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Schedule(tc.clusters, tc.request)
+			got := schedule(tc.clusters, tc.request)
 			if diff := cmp.Diff(tc.want, got.Clusters, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("clusters (-want +got):\n%s", diff)
 			}
@@ -305,24 +330,99 @@ func TestSchedule(t *testing.T) {
 }
 
 func TestKeep(t *testing.T) {
-	fleet := []Cluster{healthy("oak"), healthy("pine"), with("elm", func(c *Cluster) { c.Leaving = true })}
+	fleet := ordered([]*Cluster{healthy("oak"), healthy("pine"), with("elm", func(c *Cluster) { c.Leaving = true })})
 	cases := map[string]struct {
-		previous        []workv1alpha2.TargetCluster
-		asked, replicas *int32
-		want            []workv1alpha2.TargetCluster
+		previous []workv1alpha2.TargetCluster
+		shared   bool
+		replicas *int32
+		want     []workv1alpha2.TargetCluster
 	}{
-		"Unchanged":     {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(3)), want: targets("oak", 2, "pine", 1)},
+		"Unchanged":     {previous: targets("oak", 2, "pine", 1), shared: true, replicas: new(int32(3)), want: targets("oak", 2, "pine", 1)},
 		"NoReplicas":    {previous: targets("oak", -1, "pine", -1), want: targets("oak", -1, "pine", -1)},
-		"Copied":        {previous: targets("oak", 2, "pine", 2), asked: new(int32(2)), replicas: new(int32(5)), want: targets("oak", 5, "pine", 5)},
-		"SharedEqually": {previous: targets("oak", 2, "pine", 2), asked: new(int32(4)), replicas: new(int32(6)), want: targets("oak", 3, "pine", 3)},
-		"SharedGrows":   {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(6)), want: targets("oak", 4, "pine", 2)},
-		"SharedAsleep":  {previous: targets("oak", 2, "pine", 1), asked: new(int32(3)), replicas: new(int32(0)), want: targets("oak", 0, "pine", 0)},
-		"Gone":          {previous: targets("ash", 2, "elm", 2, "oak", 2), asked: new(int32(2)), replicas: new(int32(2)), want: targets("oak", 2)},
+		"Copied":        {previous: targets("oak", 2, "pine", 2), replicas: new(int32(5)), want: targets("oak", 5, "pine", 5)},
+		"SharedEqually": {previous: targets("oak", 2, "pine", 2), shared: true, replicas: new(int32(6)), want: targets("oak", 3, "pine", 3)},
+		"SharedGrows":   {previous: targets("oak", 2, "pine", 1), shared: true, replicas: new(int32(6)), want: targets("oak", 4, "pine", 2)},
+		"SharedByOne":   {previous: targets("oak", 1), shared: true, replicas: new(int32(10)), want: targets("oak", 10)},
+		"SharedAsleep":  {previous: targets("oak", 2, "pine", 1), shared: true, replicas: new(int32(0)), want: targets("oak", 0, "pine", 0)},
+		"SharedAwake":   {previous: targets("oak", 0, "pine", 0), shared: true, replicas: new(int32(4)), want: targets("oak", 2, "pine", 2)},
+		"Gone":          {previous: targets("ash", 2, "elm", 2, "oak", 2), replicas: new(int32(2)), want: targets("oak", 2)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Keep(fleet, "uid", tc.previous, tc.asked, tc.replicas)); diff != "" {
+			if diff := cmp.Diff(tc.want, Keep(fleet, "uid", tc.previous, tc.shared, tc.replicas)); diff != "" {
 				t.Errorf("clusters (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	taint := func(key string) func(*Cluster) {
+		return func(c *Cluster) { c.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}} }
+	}
+	p := static("ash", 1, "elm", 1, "fir", 1, "oak", 1, "pine", 1)
+	p.ClusterAffinity = &policyv1alpha1.ClusterAffinity{
+		ClusterNames: []string{"ash", "elm", "fir", "oak", "pine", "yew"}, ExcludeClusters: []string{"fir"},
+	}
+	got := schedule([]*Cluster{
+		healthy("ash"), with("elm", taint("gpu")), healthy("fir"), with("lime", taint("gpu")), with("oak", taint("arm")), healthy("pine"),
+	}, Request{UID: "u", Placement: Compile(p), Replicas: new(int32(1))})
+	want := []Verdict{
+		{Reason: ReasonUnknownCluster, Clusters: []string{"yew"}},
+		{Reason: ReasonNotSelected, Message: "clusterAffinity does not select it", Clusters: []string{"fir", "lime"}},
+		{Reason: ReasonNoWeight, Message: "no entry of staticWeightList selects it", Clusters: []string{"lime"}},
+		{Reason: ReasonTainted, Message: "taint gpu:NoSchedule is not tolerated", Clusters: []string{"elm", "lime"}},
+		{Reason: ReasonTainted, Message: "taint arm:NoSchedule is not tolerated", Clusters: []string{"oak"}},
+		{Reason: ReasonNoReplicas, Clusters: []string{map[string]string{"ash": "pine", "pine": "ash"}[got.Clusters[0].Name]}},
+	}
+	want[0].Message, want[5].Message = unknownMessage, noReplicasMessage
+	if diff := cmp.Diff(want, got.Verdicts.All()); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+}
+
+func TestConcerns(t *testing.T) {
+	oak := healthy("oak")
+	change := func(f func(*Cluster)) *Cluster { return with("oak", f) }
+	taint := change(func(c *Cluster) { c.Taints = []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}} })
+	silent := change(func(c *Cluster) { c.Reachable = false })
+	unserved := change(func(c *Cluster) { c.APIs = serves(presence.Absent) })
+	labelled := change(func(c *Cluster) { c.Labels = map[string]string{"env": "prod"} })
+	again := change(func(c *Cluster) { c.UID = "other" })
+	everywhere := policyv1alpha1.Placement{}
+	prod := policyv1alpha1.Placement{ClusterAffinity: &policyv1alpha1.ClusterAffinity{
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}},
+	}}
+	cases := map[string]struct {
+		placement     policyv1alpha1.Placement
+		before, after *Cluster
+		placed, want  bool
+	}{
+		"Nothing":            {everywhere, oak, oak, false, false},
+		"Joined":             {everywhere, nil, oak, false, true},
+		"JoinedElsewhere":    {prod, nil, oak, false, false},
+		"JoinedByName":       {policyv1alpha1.Placement{ClusterAffinity: named("oak")}, nil, oak, false, true},
+		"JoinedAgain":        {everywhere, oak, again, true, true},
+		"Gone":               {prod, oak, nil, true, true},
+		"GoneElsewhere":      {prod, oak, nil, false, false},
+		"Leaving":            {everywhere, oak, change(func(c *Cluster) { c.Leaving = true }), true, true},
+		"Silent":             {everywhere, oak, silent, false, false},
+		"SilentPlaced":       {everywhere, oak, silent, true, false},
+		"Answers":            {everywhere, silent, oak, false, true},
+		"AnswersElsewhere":   {prod, silent, oak, false, false},
+		"AnswersPlaced":      {everywhere, silent, oak, true, false},
+		"Tainted":            {everywhere, oak, taint, false, true},
+		"TaintedPlaced":      {everywhere, oak, taint, true, false},
+		"Unserved":           {everywhere, oak, unserved, false, true},
+		"UnservedPlaced":     {everywhere, oak, unserved, true, false},
+		"SelectedNow":        {prod, oak, labelled, false, true},
+		"NoLongerSelected":   {prod, labelled, oak, true, true},
+		"LabelNobodyAsksFor": {everywhere, oak, labelled, true, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := Compile(tc.placement).Concerns(tc.before, tc.after, schema.GroupVersionKind{}, tc.placed); got != tc.want {
+				t.Errorf("%v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -330,9 +430,9 @@ func TestKeep(t *testing.T) {
 
 // A message must not change whenever some cluster joins that the policy does not mean.
 func TestMessageIgnoresOtherClusters(t *testing.T) {
-	r := Request{Placement: policyv1alpha1.Placement{ClusterAffinity: named("oak")}}
-	before := Schedule([]Cluster{healthy("oak")}, r).Message
-	after := Schedule([]Cluster{healthy("oak"), healthy("pine")}, r).Message
+	r := Request{Placement: Compile(policyv1alpha1.Placement{ClusterAffinity: named("oak")})}
+	before := schedule([]*Cluster{healthy("oak")}, r).Message
+	after := schedule([]*Cluster{healthy("oak"), healthy("pine")}, r).Message
 	if before != after {
 		t.Errorf("message became %q, was %q", after, before)
 	}
@@ -340,10 +440,10 @@ func TestMessageIgnoresOtherClusters(t *testing.T) {
 
 // Small workloads with equal weights must not all land in one cluster.
 func TestTiesAreSpread(t *testing.T) {
-	fleet := []Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
+	fleet := []*Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
 	landed := map[string]int{}
 	for i := range 300 {
-		got := Schedule(fleet, Request{UID: types.UID(fmt.Sprint(i)), Placement: equally(), Replicas: new(int32(1))})
+		got := schedule(fleet, Request{UID: types.UID(fmt.Sprint(i)), Placement: Compile(equally()), Replicas: new(int32(1))})
 		landed[got.Clusters[0].Name]++
 	}
 	for _, c := range fleet {
@@ -415,20 +515,20 @@ func FuzzDynamic(f *testing.F) {
 		}
 		replicas %= 10_000
 		random := rand.New(rand.NewPCG(seed, 0))
-		var fleet []Cluster
+		var fleet []*Cluster
 		var previous []workv1alpha2.TargetCluster
 		had := map[string]int64{}
 		room := map[string]int64{}
 		for i := range int(count) {
 			c := free(fmt.Sprint("c", i), random.Int64N(1000))
 			fleet = append(fleet, c)
-			room[c.Name] = *c.Available
+			room[c.Name] = int64(c.Room.(roomy))
 			if n := random.IntN(100); n > 50 {
 				previous = append(previous, targets(c.Name, n)...)
 				had[c.Name] = int64(n)
 			}
 		}
-		got := Schedule(fleet, Request{UID: "uid", Placement: byCapacity(), Replicas: &replicas, Previous: previous})
+		got := schedule(fleet, Request{UID: "uid", Placement: Compile(byCapacity()), Replicas: &replicas, Previous: previous})
 		if got.Reason == workv1alpha2.ReasonInsufficient {
 			if diff := cmp.Diff(previous, got.Clusters); diff != "" {
 				t.Fatalf("something moved (-want +got):\n%s", diff)
@@ -450,14 +550,17 @@ func FuzzDynamic(f *testing.F) {
 }
 
 func BenchmarkSchedule(b *testing.B) {
-	var fleet []Cluster
+	var fleet []*Cluster
 	for i := range 3000 {
 		fleet = append(fleet, free(fmt.Sprintf("cluster-%d", i), int64(i)))
 	}
 	for name, p := range map[string]policyv1alpha1.Placement{"Duplicated": {}, "Equally": equally(), "ByCapacity": byCapacity()} {
 		b.Run(name, func(b *testing.B) {
+			r := Request{UID: "uid", Placement: Compile(p), Replicas: new(int32(10_000))}
+			clusters := ordered(fleet)
+			b.ReportAllocs()
 			for b.Loop() {
-				Schedule(fleet, Request{UID: "uid", Placement: p, Replicas: new(int32(10_000))})
+				Schedule(clusters, r)
 			}
 		})
 	}

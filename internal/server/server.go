@@ -22,8 +22,9 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
@@ -197,7 +198,13 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("add bindings: %w", err)
 	}
-	placer, err := placement.Add(mgr, placement.Options{Bindings: bindings, Templates: templates, Registry: registry, Mirror: m})
+	clusters, err := fleet.NewCache(context.Background(), mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m})
+	if err != nil {
+		return nil, fmt.Errorf("add fleet: %w", err)
+	}
+	placer, err := placement.Add(mgr, placement.Options{
+		Bindings: bindings, Templates: templates, Fleet: clusters, Registry: registry, Mirror: m,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("add placement: %w", err)
 	}

@@ -13,7 +13,7 @@ const module = "orrery.dev/orrery/"
 // order is the direction of the flows: a room imports only rooms that stand before it.
 // ARCHITECTURE.md draws the same.
 var order = []string{
-	"api", "config/crd",
+	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue",
 	"internal/pki", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
 	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
@@ -21,9 +21,10 @@ var order = []string{
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/render",
 	"internal/sqlite", "internal/store", "internal/records",
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
+	"internal/binding", "internal/fleet",
 	"internal/placement", "internal/apply", "internal/status", "internal/revision",
 	"internal/website",
-	"internal/answer", "internal/search", "internal/proxy", "internal/fleet",
+	"internal/answer", "internal/search", "internal/proxy", "internal/fleetapi",
 	"internal/server",
 	"internal/demo",
 	"internal/cli", "cmd", "test",

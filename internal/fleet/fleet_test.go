@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+type kinds presence.Presence
+
+func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presence.Presence(k) }
+
+type free int64
+
+func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
+
+// members is a Source.
+type members struct {
+	silent            bool
+	apis              kinds
+	room              scheduler.Room
+	changed, measured func(string)
+}
+
+func (m *members) Contact(string, types.UID) (bool, scheduler.APIs) { return !m.silent, m.apis }
+func (m *members) Room(string) scheduler.Room                       { return m.room }
+func (m *members) Subscribe(changed, measured func(cluster string)) {
+	m.changed, m.measured = changed, measured
+}
+
+func newTestCache(source Source) *Cache {
+	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}}
+	c.unmeasured.clusters = sets.New[string]()
+	c.current.Store(NewSnapshot(0))
+	source.Subscribe(c.refresh, c.mark)
+	return c
+}
+
+func object(name string, uid types.UID, change func(*clusterv1alpha1.Cluster)) *clusterv1alpha1.Cluster {
+	o := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid}}
+	if change != nil {
+		change(o)
+	}
+	return o
+}
+
+func TestChanges(t *testing.T) {
+	m := &members{apis: kinds(presence.Present)}
+	c := newTestCache(m)
+	var told []Aspect
+	c.Subscribe(func(change Change) {
+		if change.Name != "oak" {
+			t.Errorf("told of %s", change.Name)
+		}
+		told = append(told, change.What)
+	})
+	const all = Membership | Labels | Taints | Reachability | APIs | Capacity
+	now := metav1.Now()
+	var before *clusterv1alpha1.Cluster
+	set := func(uid types.UID, change func(*clusterv1alpha1.Cluster)) {
+		after := object("oak", uid, change)
+		c.changed(before, after)
+		before = after
+	}
+	steps := []struct {
+		name string
+		do   func()
+		want []Aspect
+	}{
+		{"Joins", func() { set("1", nil) }, []Aspect{all}},
+		{"Status", func() { set("1", func(o *clusterv1alpha1.Cluster) { o.Status.KubernetesVersion = "v1" }) }, nil},
+		{"Labels", func() { set("1", func(o *clusterv1alpha1.Cluster) { o.Labels = map[string]string{"a": "b"} }) }, []Aspect{Labels}},
+		{"RegionAndNoLabels", func() { set("1", func(o *clusterv1alpha1.Cluster) { o.Spec.Region = "north" }) }, []Aspect{Labels}},
+		{"Taints", func() {
+			set("1", func(o *clusterv1alpha1.Cluster) {
+				o.Spec.Region = "north"
+				o.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+			})
+		}, []Aspect{Taints}},
+		{"Silent", func() { m.silent = true; m.changed("oak") }, []Aspect{Reachability}},
+		{"StillSilent", func() { m.changed("oak") }, nil},
+		{"OtherAPIs", func() { m.silent, m.apis = false, kinds(presence.Absent); m.changed("oak") }, []Aspect{Reachability | APIs}},
+		{"CapacityKnown", func() { m.room = free(3); m.changed("oak") }, []Aspect{Capacity}},
+		{"CapacityOther", func() { m.room = free(4); m.measured("oak"); c.Measured() }, nil},
+		{"Leaving", func() {
+			set("1", func(o *clusterv1alpha1.Cluster) {
+				o.Spec, o.DeletionTimestamp = before.Spec, &now
+			})
+		}, []Aspect{Membership}},
+		{"JoinsAgain", func() { set("2", nil) }, []Aspect{all}},
+		{"Gone", func() { c.changed(before, nil) }, []Aspect{all}},
+		{"NobodyKnowsIt", func() { m.changed("oak") }, nil},
+	}
+	for _, step := range steps {
+		told = nil
+		step.do()
+		if diff := cmp.Diff(step.want, told); diff != "" {
+			t.Errorf("%s: told (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// A snapshot says the same for ever, whatever comes after it.
+func TestSnapshotsDoNotChange(t *testing.T) {
+	m := &members{room: free(1)}
+	c := newTestCache(m)
+	c.changed(nil, object("oak", "1", nil))
+	c.changed(nil, object("elm", "2", nil))
+	first := c.Snapshot()
+	oak, _ := first.Cluster("oak")
+	elm, _ := first.Cluster("elm")
+
+	m.room = free(9)
+	m.measured("oak")
+	if s := c.Snapshot(); s != first {
+		t.Error("a new capacity made a snapshot that nobody asked for")
+	}
+	second := c.Measured()
+	c.changed(object("elm", "2", nil), nil)
+	c.changed(nil, object("ash", "3", nil))
+	third := c.Snapshot()
+
+	fits := func(s *Snapshot, name string) int64 {
+		cluster, ok := s.Cluster(name)
+		if !ok {
+			return -1
+		}
+		n, _ := cluster.Fits(nil)
+		return n
+	}
+	for what, got := range map[string][2]int64{
+		"oak at first": {fits(first, "oak"), 1}, "oak measured": {fits(second, "oak"), 9}, "oak later": {fits(third, "oak"), 9},
+		"elm at first": {fits(first, "elm"), 1}, "elm later": {fits(third, "elm"), -1},
+		"ash at first": {fits(first, "ash"), -1}, "ash later": {fits(third, "ash"), 9},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %d fit, want %d", what, got[0], got[1])
+		}
+	}
+	if !(first.Version() < second.Version() && second.Version() < third.Version()) {
+		t.Errorf("versions %d, %d, %d", first.Version(), second.Version(), third.Version())
+	}
+	// What did not change is shared.
+	if again, _ := second.Cluster("elm"); again != elm {
+		t.Error("elm was copied")
+	}
+	if again, _ := second.Cluster("oak"); again == oak {
+		t.Error("oak was changed in place")
+	}
+	if first.Identities() != second.Identities() || second.Identities() == third.Identities() {
+		t.Error("identities are shared exactly while nobody joins or leaves")
+	}
+	if !first.Identities().Has("elm", "2") || third.Identities().Has("elm", "2") || first.Identities().Has("elm", "") {
+		t.Error("identities do not know who was there")
+	}
+}

@@ -1,0 +1,149 @@
+// Package fleet says what is known of all clusters at one moment. A Snapshot is immutable:
+// whoever decides on one decides the same for ever, so that a decision can be repeated,
+// explained, and asked with "what if". Cache keeps the current one, and tells which clusters
+// changed and how.
+package fleet
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// Cluster is what is known of one cluster. Snapshots share the clusters that did not change.
+type Cluster = scheduler.Cluster
+
+// Snapshot is what is known of the fleet at one moment. It does not change.
+type Snapshot struct {
+	version    uint64
+	clusters   []*Cluster // by name
+	identities *Identities
+}
+
+// NewSnapshot returns a snapshot of some clusters, which must not be changed any more.
+func NewSnapshot(version uint64, clusters ...*Cluster) *Snapshot {
+	clusters = slices.Clone(clusters)
+	slices.SortFunc(clusters, func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
+	return &Snapshot{version: version, clusters: clusters, identities: newIdentities(clusters)}
+}
+
+// Version grows with every change of the fleet, as long as the process lives.
+func (s *Snapshot) Version() uint64 { return s.version }
+
+// Clusters returns every cluster, by name. The slice is shared: do not change it.
+func (s *Snapshot) Clusters() []*Cluster { return s.clusters }
+
+// Cluster returns the cluster of that name.
+func (s *Snapshot) Cluster(name string) (*Cluster, bool) {
+	i, found := s.find(name)
+	if !found {
+		return nil, false
+	}
+	return s.clusters[i], true
+}
+
+func (s *Snapshot) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.clusters, name, func(c *Cluster, name string) int { return strings.Compare(c.Name, name) })
+}
+
+// Identities are the clusters' names and UIDs.
+func (s *Snapshot) Identities() *Identities { return s.identities }
+
+// with returns the next snapshot, in which a cluster is another (nil: gone).
+func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
+	next := &Snapshot{version: s.version + 1, clusters: slices.Clone(s.clusters), identities: s.identities}
+	i, found := s.find(name)
+	var before *Cluster
+	if found {
+		before = s.clusters[i]
+	}
+	switch {
+	case c == nil && found:
+		next.clusters = slices.Delete(next.clusters, i, i+1)
+	case c != nil && found:
+		next.clusters[i] = c
+	case c != nil:
+		next.clusters = slices.Insert(next.clusters, i, c)
+	}
+	if before == nil || c == nil || before.UID != c.UID {
+		next.identities = newIdentities(next.clusters)
+	}
+	return next
+}
+
+// Identities are the names and UIDs of a fleet's clusters. They do not change, and all
+// snapshots between which nobody joined or left share them: to remember which clusters a
+// decision knew is to remember one pointer.
+type Identities struct{ uids map[string]types.UID }
+
+func newIdentities(clusters []*Cluster) *Identities {
+	uids := make(map[string]types.UID, len(clusters))
+	for _, c := range clusters {
+		uids[c.Name] = c.UID
+	}
+	return &Identities{uids: uids}
+}
+
+// Has says whether a Cluster with that name and that UID was among them.
+func (i *Identities) Has(name string, uid types.UID) bool {
+	known, ok := i.uids[name]
+	return ok && known == uid
+}
+
+// Aspect says in what a cluster changed; several are added up.
+type Aspect uint8
+
+// The aspects of a cluster.
+const (
+	// Membership: it joined, began to leave, left, or joined again.
+	Membership Aspect = 1 << iota
+	// Labels, its provider, region and zones among them.
+	Labels
+	// Taints of the Cluster.
+	Taints
+	// Reachability: it began or ceased to answer.
+	Reachability
+	// APIs that it serves.
+	APIs
+	// Capacity: its free capacity became known or unknown. How much is free changes all the
+	// time, and is told to nobody.
+	Capacity
+)
+
+// Change is a change of one cluster.
+type Change struct {
+	Name          string
+	What          Aspect
+	Before, After *Cluster // nil: it is new; it is gone
+}
+
+// compare says in what two states of a cluster differ; same is true if in nothing at all.
+func compare(before, after *Cluster) (what Aspect, same bool) {
+	switch {
+	case before == nil && after == nil:
+		return 0, true
+	case before == nil || after == nil || before.UID != after.UID:
+		return Membership | Labels | Taints | Reachability | APIs | Capacity, false
+	}
+	set := func(aspect Aspect, differs bool) {
+		if differs {
+			what |= aspect
+		}
+	}
+	set(Membership, before.Leaving != after.Leaving)
+	set(Labels, !maps.Equal(before.Labels, after.Labels) || before.Provider != after.Provider ||
+		before.Region != after.Region || !slices.Equal(before.Zones, after.Zones))
+	set(Taints, !slices.EqualFunc(before.Taints, after.Taints, func(a, b corev1.Taint) bool {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect)) == 0
+	}))
+	set(Reachability, before.Reachable != after.Reachable)
+	set(APIs, before.APIs != after.APIs)
+	set(Capacity, (before.Room == nil) != (after.Room == nil))
+	return what, what == 0 && before.Joined == after.Joined && before.Expected == after.Expected && before.Room == after.Room
+}

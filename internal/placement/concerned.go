@@ -1,0 +1,207 @@
+package placement
+
+import (
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// decision is what is remembered of the last decision on a binding.
+type decision struct {
+	uid      types.UID
+	binding  types.NamespacedName
+	template binding.Template
+	group
+	evicting   []string // clusters that something moves out of
+	outcome    Outcome
+	identities *fleet.Identities // the clusters that it knew
+}
+
+// group is what the decisions have in common that a change of a cluster concerns alike.
+type group struct {
+	placement *scheduler.Placement // nil: nobody claims the template any more
+	kind      schema.GroupVersionKind
+}
+
+// waits is true when the decision did not place what was asked for.
+func (d *decision) waits() bool {
+	return d.outcome.Reason == workv1alpha2.ReasonNoClusterFits || d.outcome.Reason == workv1alpha2.ReasonInsufficient
+}
+
+// mostChanges bounds the changes of the fleet that are remembered for decisions which were
+// being made meanwhile.
+const mostChanges = 1024
+
+// decisions remembers the last decision on each binding, so that a change of a cluster is
+// looked at only for the bindings that it can concern.
+type decisions struct {
+	mu     sync.RWMutex
+	last   map[types.UID]*decision
+	moving map[types.UID]*decision // those that evict
+	groups map[group]map[types.UID]*decision
+
+	count   uint64 // of the changes of the fleet so far
+	changes []fleet.Change
+}
+
+func newDecisions() *decisions {
+	return &decisions{last: map[types.UID]*decision{}, moving: map[types.UID]*decision{}, groups: map[group]map[types.UID]*decision{}}
+}
+
+// seen counts the changes of the fleet that a snapshot which is taken now has.
+func (ds *decisions) seen() uint64 {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	return ds.count
+}
+
+// of returns the last decision on a binding.
+func (ds *decisions) of(uid types.UID) (decision, bool) {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	if d := ds.last[uid]; d != nil {
+		return *d, true
+	}
+	return decision{}, false
+}
+
+// made remembers a decision, which has the changes of the fleet that were seen. news is true
+// when it is another than the last one, again when a change that it did not see concerns it.
+func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (news, again bool) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	before := ds.last[d.uid]
+	ds.remove(d.uid)
+	ds.last[d.uid] = &d
+	if ds.groups[d.group] == nil {
+		ds.groups[d.group] = map[types.UID]*decision{}
+	}
+	ds.groups[d.group][d.uid] = &d
+	if len(d.evicting) > 0 {
+		ds.moving[d.uid] = &d
+	}
+	missed := int(min(ds.count-seen, mostChanges+1)) //nolint:gosec // at most mostChanges+1
+	again = missed > len(ds.changes)
+	for _, change := range ds.changes[len(ds.changes)-min(missed, len(ds.changes)):] {
+		a := newAim(change, bindings)
+		again = again || a.hits(&d, a.concerns(d.group))
+	}
+	return before == nil || before.outcome != d.outcome || before.identities != d.identities, again
+}
+
+// forget forgets a binding.
+func (ds *decisions) forget(uid types.UID) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.remove(uid)
+}
+
+func (ds *decisions) remove(uid types.UID) {
+	d := ds.last[uid]
+	if d == nil {
+		return
+	}
+	delete(ds.last, uid)
+	delete(ds.moving, uid)
+	if delete(ds.groups[d.group], uid); len(ds.groups[d.group]) == 0 {
+		delete(ds.groups, d.group)
+	}
+}
+
+// concerned returns the templates that are to be decided on again after a change.
+func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []binding.Template {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.count++
+	ds.changes = append(ds.changes, change)
+	if len(ds.changes) > mostChanges {
+		ds.changes = append(ds.changes[:0:0], ds.changes[mostChanges/2:]...)
+	}
+	a := newAim(change, bindings)
+	var templates []binding.Template
+	for g, members := range ds.groups {
+		concerns := a.concerns(g)
+		if concerns == (concern{}) && len(ds.moving) == 0 {
+			continue
+		}
+		for _, d := range members {
+			if a.hits(d, concerns) {
+				templates = append(templates, d.template)
+			}
+		}
+	}
+	return templates
+}
+
+// evicting returns the templates of which something moves out of a cluster; of one binding
+// or, without a UID, of all.
+func (ds *decisions) evicting(cluster string, uid types.UID) []binding.Template {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	var templates []binding.Template
+	if uid != "" {
+		if d := ds.moving[uid]; d != nil && slices.Contains(d.evicting, cluster) {
+			templates = append(templates, d.template)
+		}
+		return templates
+	}
+	for _, d := range ds.moving {
+		if slices.Contains(d.evicting, cluster) {
+			templates = append(templates, d.template)
+		}
+	}
+	return templates
+}
+
+// aim tells which decisions a change of a cluster concerns.
+type aim struct {
+	change fleet.Change
+	placed sets.Set[types.NamespacedName] // the bindings that place something in the cluster
+}
+
+func newAim(change fleet.Change, bindings *binding.Cache) aim {
+	a := aim{change: change, placed: sets.New[types.NamespacedName]()}
+	for _, name := range bindings.In(change.Name) {
+		if b, ok := bindings.Get(name); ok {
+			if _, placed := binding.Target(b, change.Name); placed {
+				a.placed.Insert(name)
+			}
+		}
+	}
+	return a
+}
+
+// concern says which decisions of a group a change concerns: those that place something in
+// the cluster, those that do not, and those that did not place what was asked for.
+type concern struct{ placed, elsewhere, waiting bool }
+
+func (a aim) concerns(g group) concern {
+	change := a.change
+	if g.placement == nil {
+		return concern{placed: change.What&fleet.Membership != 0}
+	}
+	return concern{
+		placed:    g.placement.Concerns(change.Before, change.After, g.kind, true),
+		elsewhere: g.placement.Concerns(change.Before, change.After, g.kind, false),
+		waiting: change.What&(fleet.Reachability|fleet.Capacity) != 0 && change.After != nil && change.After.Reachable &&
+			g.placement.Selects(change.After),
+	}
+}
+
+// hits is true when the change concerns a decision of a group.
+func (a aim) hits(d *decision, group concern) bool {
+	switch here := a.placed.Has(d.binding); {
+	case here && group.placed, !here && group.elsewhere, group.waiting && d.waits():
+		return true
+	default: // what is known of a copy changes with these
+		return slices.Contains(d.evicting, a.change.Name) && a.change.What&(fleet.Membership|fleet.Reachability|fleet.APIs) != 0
+	}
+}

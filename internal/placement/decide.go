@@ -1,0 +1,231 @@
+package placement
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// Template is an object on the hub and who claims it.
+type Template struct {
+	Object *unstructured.Unstructured
+	// Replicas that it asks for, nil for kinds without, and what each of them requests of a
+	// node.
+	Replicas *int32
+	Requests corev1.ResourceList
+	// Claims on it, in order: the first one places it. None: what is placed stays.
+	Claims []policy.Claim
+	// Placement of the first claim's policy, and the hash that identifies it.
+	Placement     *scheduler.Placement
+	PlacementHash string
+	// Overrides are the override policies that select it, in order.
+	Overrides []records.Policy
+}
+
+// Standing is what stands already.
+type Standing struct {
+	// Binding of the template; nil when there is none yet.
+	Binding *workv1alpha2.ResourceBinding
+	// Copies says what is known of the binding's copy in a cluster: how many replicas it asks
+	// for, 1 for kinds without. It says the same for as long as the decision takes. nil:
+	// nothing is known.
+	Copies func(cluster string) (asked int32, known presence.Presence)
+	// Young is true just after a start, when clusters that answered before it are about to
+	// answer again.
+	Young bool
+}
+
+// Decision is where a template belongs, and why.
+type Decision struct {
+	// Spec that the binding shall have; nil when it is too early to say.
+	Spec    *workv1alpha2.BindingSpec
+	Outcome Outcome
+	// Record of the decision; who decides does not know its time, nor the UID of a new binding.
+	Record records.Decision
+	// RetryAfter is when to decide again without an event; 0: never.
+	RetryAfter time.Duration
+}
+
+const (
+	// settlingLook is when a workload is looked at again that waits for the fleet.
+	settlingLook = 250 * time.Millisecond
+	// capacityLook is when a workload that does not fit is tried again.
+	capacityLook = 15 * time.Second
+)
+
+// Decide says where a template belongs. It is pure: it reads nothing but its arguments. A
+// template that nobody claims must have a binding.
+func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
+	b := standing.Binding
+	if b == nil && divides(t) && standing.Young && settling(s, t) {
+		return Decision{RetryAfter: settlingLook}
+	}
+	var d Decision
+	if len(t.Claims) == 0 {
+		d = keep(s, t, b)
+	} else {
+		d = place(s, t, b)
+	}
+	o := t.Object
+	d.Spec.Resource = workv1alpha2.ObjectReference{
+		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
+	}
+	d.Spec.Replicas = t.Replicas
+	if t.Replicas == nil {
+		d.Spec.ReplicaSchedulingType = ""
+	}
+	if b != nil && o.GetDeletionTimestamp().IsZero() {
+		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, standing.Copies)
+	}
+	d.record(s, t)
+	return d
+}
+
+// divides is true when the policy has the template's replicas shared out.
+func divides(t Template) bool {
+	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement.Divided()
+}
+
+// settling is true while something is not known that was known when the hub's last process
+// ended: it will be again in a moment.
+func settling(s *fleet.Snapshot, t Template) bool {
+	kind := t.Object.GroupVersionKind()
+	for _, c := range s.Clusters() {
+		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || t.Placement.Dynamic() && c.Room == nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// keep is the decision on a template that nobody claims any more.
+func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
+	was := &b.Spec
+	return Decision{
+		Spec: &workv1alpha2.BindingSpec{
+			PolicyRef: was.PolicyRef, PlacementHash: was.PlacementHash,
+			ReplicaSchedulingType: schedulingType(shared(was)),
+			Clusters:              scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas),
+			ConflictResolution:    was.ConflictResolution, PreserveResourcesOnDeletion: was.PreserveResourcesOnDeletion,
+		},
+		Outcome: Outcome{
+			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyGone,
+			Message: fmt.Sprintf("no policy claims %s any more; its placement by %s %s stays",
+				templateOf(t.Object), was.PolicyRef.Kind, was.PolicyRef.Name),
+		},
+	}
+}
+
+// place is the decision of the policy that claims a template.
+func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
+	p := t.Claims[0].Policy
+	r := scheduler.Request{
+		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Replicas: t.Replicas, Requests: t.Requests,
+	}
+	if b != nil {
+		r.Previous, r.Shared = b.Spec.Clusters, shared(&b.Spec)
+		// A binding without a hash was written before there were any: nothing says that the policy changed.
+		r.Fresh = b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash
+	}
+	result := scheduler.Schedule(s.Clusters(), r)
+	d := Decision{
+		Spec: &workv1alpha2.BindingSpec{
+			PolicyRef:                   workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name},
+			PlacementHash:               t.PlacementHash,
+			ReplicaSchedulingType:       schedulingType(result.Shared),
+			Clusters:                    result.Clusters,
+			PreserveResourcesOnDeletion: p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion,
+		},
+		Outcome: Outcome{Status: metav1.ConditionTrue, Reason: result.Reason, Message: result.Message},
+		Record:  records.Decision{Verdicts: verdicts(&result.Verdicts)},
+	}
+	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
+		d.Spec.ConflictResolution = p.Spec.ConflictResolution
+	}
+	if t.Replicas == nil && t.Placement.Divided() {
+		d.Outcome.Message += fmt.Sprintf("; %s %s has no replicas to divide: each cluster gets it whole",
+			t.Object.GetKind(), t.Object.GetName())
+	}
+	if result.Reason != workv1alpha2.ReasonScheduled {
+		d.Outcome.Status = metav1.ConditionFalse
+	}
+	if result.Reason == workv1alpha2.ReasonInsufficient {
+		d.RetryAfter = capacityLook
+	}
+	return d
+}
+
+func schedulingType(shared bool) policyv1alpha1.ReplicaSchedulingType {
+	if shared {
+		return policyv1alpha1.Divided
+	}
+	return policyv1alpha1.Duplicated
+}
+
+// shared is true when the clusters' replicas are shares of what a template asks for. A
+// binding that does not say so was written before bindings could: then the numbers do.
+func shared(spec *workv1alpha2.BindingSpec) bool {
+	if spec.ReplicaSchedulingType != "" {
+		return spec.ReplicaSchedulingType == policyv1alpha1.Divided
+	}
+	for _, t := range spec.Clusters {
+		if spec.Replicas != nil && t.Replicas != nil && *t.Replicas != *spec.Replicas {
+			return true
+		}
+	}
+	return false
+}
+
+// record makes the decision's record whole.
+func (d *Decision) record(s *fleet.Snapshot, t Template) {
+	o, r := t.Object, &d.Record
+	r.Template = records.Template{
+		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(),
+		UID: o.GetUID(), Generation: o.GetGeneration(),
+	}
+	r.Snapshot = s.Version()
+	if len(t.Claims) > 0 {
+		r.Claimed = claimant(t.Claims[0])
+		for _, c := range t.Claims[1:] {
+			r.Lost = append(r.Lost, claimant(c))
+		}
+	}
+	r.PlacementHash, r.Overrides = d.Spec.PlacementHash, t.Overrides
+	r.Reason, r.Message = d.Outcome.Reason, d.Outcome.Message
+	r.Replicas, r.Divided = d.Spec.Replicas, d.Spec.ReplicaSchedulingType == policyv1alpha1.Divided
+	if n := len(d.Spec.Clusters); n > 0 {
+		r.Targets = make([]records.Target, n)
+		for i, c := range d.Spec.Clusters {
+			r.Targets[i] = records.Target{Cluster: c.Name, Replicas: c.Replicas}
+		}
+	}
+	for _, e := range d.Spec.GracefulEvictionTasks {
+		r.Evictions = append(r.Evictions, records.Target{Cluster: e.FromCluster, Replicas: e.Replicas})
+	}
+}
+
+func claimant(c policy.Claim) records.Policy {
+	return records.Policy{
+		Kind: policy.Kind(c.Policy.Namespace), Namespace: c.Policy.Namespace, Name: c.Policy.Name, Generation: c.Policy.Generation,
+	}
+}
+
+func verdicts(v *scheduler.Verdicts) []records.Verdict {
+	said := v.All()
+	all := make([]records.Verdict, len(said))
+	for i, s := range said {
+		all[i] = records.Verdict{Reason: s.Reason, Message: s.Message, Clusters: s.Clusters}
+	}
+	return all
+}

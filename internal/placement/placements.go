@@ -1,0 +1,63 @@
+package placement
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// placements holds what policies say about where, read once for all decisions.
+type placements struct {
+	mu   sync.RWMutex
+	read map[types.NamespacedName]placement
+}
+
+type placement struct {
+	policy   *policyv1alpha1.PropagationPolicy // that was read
+	hash     string
+	compiled *scheduler.Placement
+}
+
+// of returns what a policy says about where, and the hash that identifies it. An edit of the
+// policy that says the same leaves both as they are.
+func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
+	name := policy.Name(p)
+	ps.mu.RLock()
+	held := ps.read[name]
+	ps.mu.RUnlock()
+	if held.policy == p {
+		return held.compiled, held.hash
+	}
+	next := placement{policy: p, hash: hash(p.Spec.Placement), compiled: held.compiled}
+	if next.hash != held.hash {
+		next.compiled = scheduler.Compile(p.Spec.Placement)
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.read == nil {
+		ps.read = map[types.NamespacedName]placement{}
+	}
+	ps.read[name] = next
+	return next.compiled, next.hash
+}
+
+// forget forgets a policy that is gone.
+func (ps *placements) forget(name types.NamespacedName) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	delete(ps.read, name)
+}
+
+// hash identifies a placement.
+func hash(p policyv1alpha1.Placement) string {
+	text, _ := json.Marshal(p) //nolint:errchkjson // plain data
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
+}

@@ -1,0 +1,60 @@
+package scheduler
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/presence"
+)
+
+// Cluster is what the scheduler knows of a cluster. It does not change once it was handed
+// out, so that decisions and snapshots share it.
+type Cluster struct {
+	Name string
+	// UID of the Cluster object: a cluster that joins again under the name has another.
+	UID              types.UID
+	Labels           labels.Set
+	Provider, Region string
+	Zones            []string
+	Taints           []corev1.Taint
+
+	Leaving bool // it is being removed from the fleet
+	Joined  bool // its identity was recorded: it answered at least once
+	// Expected is true when the cluster was ready when its status was last written, perhaps
+	// by an earlier process.
+	Expected  bool
+	Reachable bool // it answers
+	// APIs says which kinds it serves; nil while nothing is known.
+	APIs APIs
+	// Room is its free capacity; nil while that is not known. Only dynamic weights look at it.
+	Room Room
+}
+
+// APIs says which kinds a cluster serves.
+type APIs interface {
+	Serves(kind schema.GroupVersionKind) presence.Presence
+}
+
+// Room is the free capacity of a cluster at one moment.
+type Room interface {
+	// Fits counts how many more replicas with a request fit.
+	Fits(request corev1.ResourceList) int64
+}
+
+// Serves says whether the cluster serves a kind.
+func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
+	if c.APIs == nil {
+		return presence.Unknown
+	}
+	return c.APIs.Serves(kind)
+}
+
+// Fits counts how many more replicas with a request fit; false when that is not known.
+func (c *Cluster) Fits(request corev1.ResourceList) (replicas int64, known bool) {
+	if c.Room == nil {
+		return 0, false
+	}
+	return c.Room.Fits(request), true
+}

@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// Verdicts hold what every filter said of every cluster, and put it into words when asked.
+type Verdicts struct {
+	request  Request
+	clusters []*Cluster
+	rejected []rejections
+	chosen   []bool   // nil when nothing was chosen
+	unknown  []string // names in the affinity that no cluster has
+}
+
+// Verdict says of some clusters why an object is not placed in them.
+type Verdict struct {
+	Reason, Message string
+	Clusters        []string // by name
+}
+
+const unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
+
+// Of says why an object is not in a cluster: every reason, in the filters' order. None: it
+// is, or there is no such cluster.
+func (v *Verdicts) Of(cluster string) []Verdict {
+	if slices.Contains(v.unknown, cluster) {
+		return []Verdict{{Reason: ReasonUnknownCluster, Message: unknownMessage, Clusters: []string{cluster}}}
+	}
+	i := find(v.clusters, cluster)
+	if i < 0 {
+		return nil
+	}
+	var all []Verdict
+	for left := v.rejected[i]; left != 0; left &= left - 1 {
+		f := &filters[bits.TrailingZeros16(uint16(left))]
+		all = append(all, Verdict{Reason: f.reason, Message: f.message(&v.request, v.clusters[i]), Clusters: []string{cluster}})
+	}
+	if all == nil && v.chosen != nil && !v.chosen[i] {
+		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: []string{cluster}})
+	}
+	return all
+}
+
+const noReplicasMessage = "it fits, and no replica fell to it"
+
+// All returns the verdicts by reason, in the filters' order, and apart by message where a
+// reason has several. A cluster that several filters reject is in several verdicts.
+func (v *Verdicts) All() []Verdict {
+	var counts [len(filters)]int
+	for _, rejected := range v.rejected {
+		for left := rejected; left != 0; left &= left - 1 {
+			counts[bits.TrailingZeros16(uint16(left))]++
+		}
+	}
+	var all []Verdict
+	if len(v.unknown) > 0 {
+		all = append(all, Verdict{Reason: ReasonUnknownCluster, Message: unknownMessage, Clusters: v.unknown})
+	}
+	for f, n := range counts {
+		if n == 0 {
+			continue
+		}
+		first := len(all)   // the verdicts of this filter begin here
+		var like []*Cluster // a cluster of which each of them speaks
+		for i, c := range v.clusters {
+			if v.rejected[i]&(1<<f) == 0 {
+				continue
+			}
+			at := slices.IndexFunc(like, func(other *Cluster) bool { return f != taints || v.request.Placement.alike(c, other) })
+			if at < 0 {
+				at = len(like)
+				like = append(like, c)
+				all = append(all, Verdict{Reason: filters[f].reason, Message: filters[f].message(&v.request, c), Clusters: make([]string, 0, n)})
+			}
+			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
+		}
+	}
+	var idle []string
+	for i, c := range v.clusters {
+		if v.chosen != nil && !v.chosen[i] && v.rejected[i] == 0 {
+			idle = append(idle, c.Name)
+		}
+	}
+	if len(idle) > 0 {
+		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: idle})
+	}
+	return all
+}
+
+// selected says whether the policy means a cluster. Those that the affinity does not select
+// are none of its business, so that a message does not change whenever some cluster joins.
+func selected(r rejections) bool { return r&(1<<affinity) == 0 }
+
+// details says of each cluster that was not chosen why not; of those that the affinity does
+// not select only when nothing fits at all.
+func (v *Verdicts) details(all bool) string {
+	var said []byte
+	count := 0
+	say := func(cluster string, message func() string) {
+		if count++; count <= mostNamed {
+			said = append(append(append(append(said, "; "...), cluster...), ": "...), message()...)
+		}
+	}
+	for _, name := range v.unknown {
+		say(name, func() string { return unknownMessage })
+	}
+	for i, rejected := range v.rejected {
+		if rejected != 0 && (all || selected(rejected)) {
+			say(v.clusters[i].Name, func() string {
+				return filters[bits.TrailingZeros16(uint16(rejected))].message(&v.request, v.clusters[i])
+			})
+		}
+	}
+	return string(said) + more(count, "; ")
+}
