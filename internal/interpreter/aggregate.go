@@ -23,6 +23,9 @@ type Report struct {
 	// Asked is how many replicas the copy asks for; nil where that is not known, or of a kind
 	// without replicas.
 	Asked *int32
+	// Leaving is true when the template is placed there no more, and the copy stays until as
+	// much is available elsewhere: its replicas count as those of an earlier version.
+	Leaving bool
 	// Status is what Reflect made of the copy's status; nil: nothing is reported.
 	Status map[string]any
 }
@@ -39,7 +42,7 @@ type Placing struct {
 }
 
 // Aggregate makes the status of a template on the hub from the reports of all clusters that
-// it is placed in. It equals the status that the template has when nothing changed, and is
+// it is placed in, or leaves. It equals the status that the template has when nothing changed, and is
 // valid to the API server of the hub. It is not ok for kinds whose status is not aggregated,
 // and where nothing is known yet that would be worth a write.
 //
@@ -56,7 +59,15 @@ func aggregate(template *unstructured.Unstructured, placing Placing, reports []R
 	k := kindOf(template)
 	reports = slices.Clone(reports)
 	slices.SortFunc(reports, func(a, b Report) int { return cmp.Compare(a.Cluster, b.Cluster) })
-	in := input{template: template, placing: placing, reports: reports, now: at.UTC().Format(time.RFC3339)}
+	in := input{template: template, placing: placing, now: at.UTC().Format(time.RFC3339)}
+	for _, r := range reports {
+		if r.Leaving {
+			in.leaving = append(in.leaving, r)
+		} else {
+			in.reports = append(in.reports, r)
+		}
+	}
+	reports = in.reports
 	if k.whole && len(reports) == 1 {
 		return in.theOne(k)
 	}
@@ -75,11 +86,59 @@ func aggregate(template *unstructured.Unstructured, placing Placing, reports []R
 	return status, true
 }
 
+// Equal compares a status that was aggregated with the one that the template has. The API
+// server writes some fields that are zero, leaves others out, and has other types for numbers.
+func Equal(wanted map[string]any, is any) bool {
+	return reflect.DeepEqual(significant(wanted), significant(is))
+}
+
+// significant is a value without what is zero in it; nil when that is all of it.
+func significant(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for name, field := range v {
+			if field = significant(field); field != nil {
+				out[name] = field
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = significant(v[i])
+		}
+		if len(out) > 0 {
+			return out
+		}
+	case string:
+		if v != "" {
+			return v
+		}
+	case bool:
+		if v {
+			return v
+		}
+	case int64:
+		if v != 0 {
+			return float64(v)
+		}
+	case float64:
+		if v != 0 {
+			return v
+		}
+	}
+	return nil
+}
+
 // input is what a status is aggregated from. The reports are in the order of their clusters.
 type input struct {
 	template *unstructured.Unstructured
 	placing  Placing
 	reports  []Report
+	leaving  []Report
 	now      string
 }
 
@@ -103,6 +162,9 @@ func (in input) observe(status map[string]any) {
 func (in input) count(k kind, status map[string]any) {
 	for _, name := range k.counters {
 		n := sum(in.reports, name)
+		if k.replicas != nil {
+			n += sum(in.leaving, name)
+		}
 		if in.placing.Duplicated && k.replicas != nil {
 			n = in.duplicated(name)
 		}

@@ -434,6 +434,10 @@ func TestAggregatePlacing(t *testing.T) {
 		"DuplicatedOneLacks": {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, one)}, numbers{2, 2, 1, 1, "ReplicaSetUpdated", "Being rolled out."}},
 		"DuplicatedNoReport": {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, nil)}, numbers{2, 0, 0, 0, "ReplicaSetUpdated", "Being rolled out."}},
 		"DuplicatedOldOnes":  {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", false, up)}, numbers{2, 0, 2, 2, "ReplicaSetUpdated", "Not yet applied in b."}},
+		"MovingCountsWhatStays": {
+			Placing{}, []Report{report(t, "a", true, one), {Cluster: "b", Leaving: true, Observed: true, Status: report(t, "b", true, up).Status}},
+			numbers{4, 2, 3, 3, "ReplicaSetUpdated", "Being rolled out."},
+		},
 		"DuplicatedButOneIsScaledThere": {
 			Placing{Duplicated: true}, []Report{asks(report(t, "a", true, up), 2), asks(report(t, "b", true, five), 5)},
 			numbers{2, 2, 2, 2, "NewReplicaSetAvailable", ""},

@@ -34,6 +34,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
@@ -157,10 +158,14 @@ func (f *fleet) start() {
 	templates, err := template.New(mgr)
 	f.must(err)
 	f.must(templates.Watch(appsv1.SchemeGroupVersion.WithKind("Deployment")))
-	f.applier, err = apply.Add(mgr, apply.Options{Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	bindings, err := binding.NewCache(ctx, mgr.GetCache())
 	f.must(err)
-	w := newWriter(mgr.GetClient(), scheduled{}, f.applier, f.mirror, f.registry, templates)
-	f.must(mgr.Add(manager.RunnableFunc(w.start)))
+	f.applier, err = apply.Add(mgr, apply.Options{Bindings: bindings, Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	f.must(err)
+	f.must((&writer{
+		hub: mgr.GetClient(), events: mgr.GetEventRecorder("orrery"), placement: scheduled{}, applier: f.applier,
+		mirror: f.mirror, registry: f.registry, templates: templates, bindings: bindings,
+	}).add(mgr))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	f.stop = sync.OnceFunc(func() {
@@ -215,7 +220,7 @@ func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.Resour
 	b := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name + "-deployment", Finalizers: []string{workv1alpha2.Finalizer}},
 		Spec: workv1alpha2.BindingSpec{
-			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID},
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID, Generation: d.Generation},
 			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
 			Replicas:  new(int32(2)),
 		},

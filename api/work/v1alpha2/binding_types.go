@@ -293,6 +293,7 @@ const (
 	ReasonHealthy            = "Healthy"            //
 	ReasonUnhealthy          = "Unhealthy"          //
 	ReasonProgressing        = "Progressing"        // not healthy yet
+	ReasonCannotJudge        = "CannotJudge"        // the status of its kind does not say whether it is healthy
 )
 
 // Marks on the objects in members. User objects on the hub get none.
