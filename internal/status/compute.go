@@ -141,7 +141,6 @@ func compute(b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, standi
 	status := *b.Status.DeepCopy()
 	status.AggregatedStatus = items(standings)
 	if outcome != nil {
-		status.SchedulerObservedGeneration = outcome.Generation
 		set(&status, metav1.Condition{
 			Type: workv1alpha2.ConditionScheduled, Status: outcome.Status, Reason: outcome.Reason,
 			Message: cut(outcome.Message, maxScheduledMessage), ObservedGeneration: outcome.Generation,
