@@ -100,8 +100,8 @@ func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standin
 	return standings, nil
 }
 
-// judgeApplied judges one cluster. Only a result about the template, the binding and the manifest as they
-// are now is an answer.
+// judgeApplied judges one cluster. Only a result about the template, the binding and the
+// manifest as they are now is an answer.
 func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
 	r := v.result
 	switch {
@@ -137,7 +137,9 @@ func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 }
 
 // compute returns the status that a binding shall have. What is not known stays.
-func compute(b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, standings []standing, now time.Time) workv1alpha2.BindingStatus {
+func compute(
+	b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, standings []standing, now time.Time,
+) workv1alpha2.BindingStatus {
 	status := *b.Status.DeepCopy()
 	status.AggregatedStatus = items(standings)
 	if outcome != nil {
@@ -273,7 +275,8 @@ func fullyApplied(standings []standing) *metav1.Condition {
 		case no:
 			messages[s.result.Reason] = append(messages[s.result.Reason], s.cluster+": "+s.result.Message)
 		case unreachable:
-			messages[workv1alpha2.ReasonClusterUnreachable] = append(messages[workv1alpha2.ReasonClusterUnreachable], s.cluster+": the cluster cannot be reached")
+			const reason = workv1alpha2.ReasonClusterUnreachable
+			messages[reason] = append(messages[reason], s.cluster+": the cluster cannot be reached")
 		case waiting:
 			due = append(due, s.cluster)
 		}
@@ -354,7 +357,8 @@ func removal(views []view) *metav1.Condition {
 	switch {
 	case len(away) > 0:
 		c.Reason = workv1alpha2.ReasonClusterUnreachable
-		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " + listing(away, ", ")
+		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " +
+			listing(away, ", ")
 	case len(busy) > 0:
 		c.Reason = workv1alpha2.ReasonRemoving
 		c.Message = "deleted; its copies are not gone yet from " + listing(busy, ", ")
@@ -364,9 +368,9 @@ func removal(views []view) *metav1.Condition {
 	return c
 }
 
-// reports are what the template's own status is made from; not ok: too little is known to
+// reported is what the template's own status is made from; not ok: too little is known to
 // change it.
-func reports(of subject, standings []standing) (reports []interpreter.Report, ok bool) {
+func reported(of subject, standings []standing) (reports []interpreter.Report, ok bool) {
 	for _, s := range standings {
 		switch {
 		case !s.placed && s.leaving && s.contact != lost && s.object != nil:

@@ -329,7 +329,7 @@ func TestObservedGeneration(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			reports, ok := reports(tc.of, standings)
+			reports, ok := reported(tc.of, standings)
 			if !ok {
 				if tc.want != 0 {
 					t.Fatal("the template's status is left as it is")
@@ -342,9 +342,10 @@ func TestObservedGeneration(t *testing.T) {
 			}}
 			status, _ := interpreter.Aggregate(template, placing(b), reports)
 			reason := ""
-			for _, c := range status["conditions"].([]any) {
-				if c := c.(map[string]any); c["type"] == "Progressing" {
-					reason = c["reason"].(string)
+			conditions, _, _ := unstructured.NestedSlice(status, "conditions")
+			for _, c := range conditions {
+				if c, _ := c.(map[string]any); c["type"] == "Progressing" {
+					reason, _ = c["reason"].(string)
 				}
 			}
 			updated, _ := status["updatedReplicas"].(int64)

@@ -150,7 +150,7 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 func (w *writer) writeTemplate(
 	ctx context.Context, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured, of subject, standings []standing,
 ) error {
-	reports, ok := reports(of, standings)
+	reports, ok := reported(of, standings)
 	if !ok {
 		return nil
 	}
@@ -178,7 +178,8 @@ func (w *writer) writeTemplate(
 	case apierrors.IsInvalid(err):
 		// The hub holds a status to rules that several clusters' need not obey together, such
 		// as those of a pod that was made anew. The binding says how it is.
-		logr.FromContextOrDiscard(ctx).Info("the hub refuses the status of the template", "template", binding.TemplateOf(b).String(), "reason", err.Error())
+		logr.FromContextOrDiscard(ctx).Info("the hub refuses the status of the template",
+			"template", binding.TemplateOf(b).String(), "reason", err.Error())
 	case err != nil:
 		return fmt.Errorf("update status of %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
