@@ -11,12 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -31,7 +30,8 @@ func TestAggregateIsValid(t *testing.T) {
 		resource schema.GroupVersionResource
 		manifest string
 		reports  [][]string // each one the JSON of every cluster's reflected status
-		rollout  []string   // what kubectl rollout status says after each report
+		placing  interpreter.Placing
+		rollout  []string // what kubectl rollout status says after each report
 	}{
 		"Deployment": {
 			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
@@ -112,6 +112,66 @@ func TestAggregateIsValid(t *testing.T) {
 			manifest: `{apiVersion: batch/v1, kind: Job, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}`,
 			reports:  [][]string{{`{"active":1,"startTime":"2026-01-01T00:00:03Z"}`}, {`{"suspended":true}`}, {`{"active":1,"startTime":"2026-01-01T00:00:05Z"}`}},
 		},
+		"DeploymentDuplicated": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+			manifest: `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 2, selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			placing:  interpreter.Placing{Duplicated: true},
+			reports: [][]string{
+				{`{"observed":true,"available":true,"replicas":2,"updatedReplicas":2,"readyReplicas":2,"availableReplicas":2}`, `{"observed":true,"replicas":2,"updatedReplicas":2,"readyReplicas":1,"unavailableReplicas":2}`},
+				{`{"observed":true,"available":true,"replicas":2,"updatedReplicas":2,"readyReplicas":2,"availableReplicas":2}`, `{"observed":true,"available":true,"replicas":2,"updatedReplicas":2,"readyReplicas":2,"availableReplicas":2}`},
+			},
+			rollout: []string{"0 of 2 updated replicas are available", "successfully rolled out"},
+		},
+		"DeploymentWithoutRoom": {
+			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+			manifest: `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 4, selector: {matchLabels: {app: x}}, template: ` + podTemplate + `}}`,
+			placing:  interpreter.Placing{Missing: 2},
+			reports:  [][]string{{`{"observed":true,"available":true,"replicas":2,"updatedReplicas":2,"readyReplicas":2,"availableReplicas":2}`}},
+			rollout:  []string{"2 out of 4 new replicas have been updated"},
+		},
+		"ReplicationController": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "replicationcontrollers"},
+			manifest: `{apiVersion: v1, kind: ReplicationController, spec: {replicas: 2, selector: {app: x}, template: ` + podTemplate + `}}`,
+			reports:  [][]string{{``}, {`{"observed":true,"replicas":2,"fullyLabeledReplicas":2,"readyReplicas":2,"availableReplicas":2}`, `{"observed":true,"replicas":1}`}},
+		},
+		"PodDisruptionBudget": {
+			resource: schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+			manifest: `{apiVersion: policy/v1, kind: PodDisruptionBudget, spec: {minAvailable: 1, selector: {matchLabels: {app: x}}}}`,
+			reports: [][]string{
+				{`{"observed":true,"currentHealthy":2,"desiredHealthy":1,"disruptionsAllowed":1,"expectedPods":2}`, `{"observed":true,"currentHealthy":1}`},
+				{`{"observed":true,"generation":7,"status":{"observedGeneration":7,"currentHealthy":2,"desiredHealthy":1,"disruptionsAllowed":1,"expectedPods":2}}`},
+			},
+		},
+		"HorizontalPodAutoscaler": {
+			resource: schema.GroupVersionResource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"},
+			manifest: `{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, spec: {maxReplicas: 4, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: x}, metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]}}`,
+			reports: [][]string{
+				{`{"observed":true,"currentReplicas":2,"desiredReplicas":2}`, `{"observed":true,"currentReplicas":1,"desiredReplicas":2}`},
+				{`{"observed":true,"status":{"currentReplicas":1,"desiredReplicas":2,"conditions":[{"type":"AbleToScale","status":"True","reason":"Ready","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`},
+			},
+		},
+		"PersistentVolumeClaim": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"},
+			manifest: `{apiVersion: v1, kind: PersistentVolumeClaim, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`,
+			reports: [][]string{
+				{`{"observed":true,"status":{"phase":"Bound"}}`, ``},
+				{`{"observed":true,"status":{"phase":"Bound"}}`, `{"observed":true,"status":{"phase":"Bound"}}`},
+				{`{"observed":true,"status":{"phase":"Bound","capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"]}}`},
+			},
+		},
+		"CronJob": {
+			resource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "cronjobs"},
+			manifest: `{apiVersion: batch/v1, kind: CronJob, spec: {schedule: "* * * * *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: c}]}}}}}}`,
+			reports:  [][]string{{`{"lastScheduleTime":"2026-01-01T00:00:00Z"}`, `{"lastScheduleTime":"2026-01-01T00:01:00Z"}`}, {`{"lastScheduleTime":"2026-01-01T00:00:00Z"}`}},
+		},
+		"Pod": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"},
+			manifest: `{apiVersion: v1, kind: Pod, spec: {automountServiceAccountToken: false, restartPolicy: Never, containers: [{name: c, image: c}]}}`,
+			reports: [][]string{
+				{`{"observed":true,"status":{"phase":"Running","qosClass":"BestEffort","podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"}],"conditions":[{"type":"Ready","status":"True","lastProbeTime":null,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`},
+				{`{"observed":true,"status":{"phase":"Succeeded","qosClass":"BestEffort","conditions":[{"type":"Ready","status":"False","reason":"PodCompleted","lastProbeTime":null,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`},
+			},
+		},
 		"ServiceLoadBalancer": {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "services"},
 			manifest: `{apiVersion: v1, kind: Service, spec: {type: LoadBalancer, selector: {app: x}, ports: [{port: 80}]}}`,
@@ -147,8 +207,8 @@ func TestAggregateIsValid(t *testing.T) {
 			client := hub.Resource(tc.resource).Namespace(namespace)
 			template := create(t, client, strings.ToLower(name), tc.manifest)
 			for i, report := range tc.reports {
-				items := itemsOf(report)
-				status, ok := interpreter.Aggregate(template, items)
+				reports := reportsOf(t, report)
+				status, ok := interpreter.Aggregate(template, tc.placing, reports)
 				if !ok {
 					t.Fatal("not aggregated")
 				}
@@ -158,9 +218,10 @@ func TestAggregateIsValid(t *testing.T) {
 					t.Fatalf("report %d: the API server refused the status: %v", i, err)
 				}
 				template = written
-				again, _ := interpreter.Aggregate(template, items)
-				if diff := cmp.Diff(template.Object["status"], any(again)); diff != "" {
-					t.Errorf("report %d: the same report makes another status: -present +aggregated:\n%s", i, diff)
+				again, _ := interpreter.Aggregate(template, tc.placing, reports)
+				if !interpreter.Equal(again, template.Object["status"]) {
+					t.Errorf("report %d: the same report makes another status: -present +aggregated:\n%s", i,
+						cmp.Diff(template.Object["status"], any(again)))
 				}
 				if tc.rollout != nil {
 					wantRollout(t, kubeconfig, namespace, template, tc.rollout[i])
@@ -184,16 +245,20 @@ func create(t *testing.T, client dynamic.ResourceInterface, name, manifest strin
 	return created
 }
 
-func itemsOf(report []string) []workv1alpha2.AggregatedStatusItem {
-	items := make([]workv1alpha2.AggregatedStatusItem, 0, len(report))
-	for i, status := range report {
-		item := workv1alpha2.AggregatedStatusItem{ClusterName: string(rune('a' + i)), Applied: true}
+func reportsOf(t *testing.T, statuses []string) []interpreter.Report {
+	t.Helper()
+	reports := make([]interpreter.Report, 0, len(statuses))
+	for i, status := range statuses {
+		r := interpreter.Report{Cluster: string(rune('a' + i)), Current: true}
 		if status != "" {
-			item.Status = &runtime.RawExtension{Raw: []byte(status)}
+			if err := json.Unmarshal([]byte(status), &r.Status); err != nil {
+				t.Fatal(err)
+			}
 		}
-		items = append(items, item)
+		r.Observed = interpreter.Observed(r.Status)
+		reports = append(reports, r)
 	}
-	return items
+	return reports
 }
 
 // wantRollout asks kubectl, which people and pipelines wait with.

@@ -8,29 +8,20 @@ import (
 )
 
 // Health says whether an object does its job as its spec says. An object that is still
-// on its way there is Unhealthy; Unknown is never the answer, for the object was seen.
-func Health(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
-	if kindOf(o).healthy(o) {
+// on its way there is Unhealthy. Unknown are objects of custom kinds that say nothing of it
+// in a way that is known here.
+func Health(o *unstructured.Unstructured) workv1alpha2.ResourceHealth { return kindOf(o).health(o) }
+
+func health(healthy bool) workv1alpha2.ResourceHealth {
+	if healthy {
 		return workv1alpha2.ResourceHealthy
 	}
 	return workv1alpha2.ResourceUnhealthy
 }
 
-// conventionallyHealthy reads what most kinds say in their status: the generation that
-// their controller has seen, and a condition Ready or Available. A kind that says none
-// of it is healthy when it exists.
-func conventionallyHealthy(o *unstructured.Unstructured) bool {
-	_, found, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
-	if found && !observed(o) {
-		return false
-	}
-	conditions := list(o.Object, "status", "conditions")
-	for _, conditionType := range []string{"Ready", "Available"} {
-		if c := condition(conditions, conditionType); c != nil {
-			return c["status"] == string(corev1.ConditionTrue)
-		}
-	}
-	return true
+// judge makes a test the health of a kind.
+func judge(healthy func(o *unstructured.Unstructured) bool) func(*unstructured.Unstructured) workv1alpha2.ResourceHealth {
+	return func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth { return health(healthy(o)) }
 }
 
 // observed says whether an object's controller has seen its current spec.

@@ -8,21 +8,28 @@ package interpreter
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
 // kind is what one kind means. What is nil or empty the kind does not have.
 type kind struct {
 	// replicas is the path of the number of replicas.
 	replicas []string
-	healthy  func(o *unstructured.Unstructured) bool
+	health   func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth
 	// counters are the numbers of a workload's status that add up over clusters; those in
 	// always are written even when they are zero, for the API server writes them too. A
 	// kind with counters has an observedGeneration as well.
 	counters, always []string
 	// reflect adds what else is kept of an object's status.
 	reflect func(o *unstructured.Unstructured, status map[string]any)
-	// aggregate adds what else the members' reports say of the template.
-	aggregate func(template *unstructured.Unstructured, members []member, status map[string]any, now string)
+	// whole is true when the status of a template that is placed in one cluster is that of its
+	// copy, all of it but the volatile fields: those that change all the time, or that name
+	// what is not on the hub.
+	whole    bool
+	volatile []string
+	// aggregate adds what else the clusters' reports say of the template.
+	aggregate func(in input, status map[string]any)
 }
 
 // kindOf is the table. It is by group and kind: what a kind means does not change with
@@ -31,25 +38,31 @@ func kindOf(o *unstructured.Unstructured) kind {
 	switch o.GroupVersionKind().GroupKind().String() {
 	case "Deployment.apps":
 		return kind{
-			replicas: []string{"spec", "replicas"}, healthy: deploymentHealthy,
+			replicas: []string{"spec", "replicas"}, health: judge(deploymentHealthy),
 			counters: []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"},
 			reflect:  reflectDeployment, aggregate: aggregateDeployment,
 		}
 	case "StatefulSet.apps":
 		return kind{
-			replicas: []string{"spec", "replicas"}, healthy: statefulSetHealthy,
+			replicas: []string{"spec", "replicas"}, health: judge(statefulSetHealthy),
 			counters: []string{"replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "currentReplicas"},
 			always:   []string{"replicas", "availableReplicas"},
 		}
 	case "ReplicaSet.apps":
 		return kind{
-			replicas: []string{"spec", "replicas"}, healthy: replicaSetHealthy,
+			replicas: []string{"spec", "replicas"}, health: judge(replicaSetHealthy),
+			counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"},
+			always:   []string{"replicas"},
+		}
+	case "ReplicationController":
+		return kind{
+			replicas: []string{"spec", "replicas"}, health: judge(replicaSetHealthy),
 			counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"},
 			always:   []string{"replicas"},
 		}
 	case "DaemonSet.apps":
 		return kind{
-			healthy: daemonSetHealthy,
+			health: judge(daemonSetHealthy),
 			counters: []string{
 				"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady",
 				"updatedNumberScheduled", "numberAvailable", "numberUnavailable",
@@ -57,21 +70,33 @@ func kindOf(o *unstructured.Unstructured) kind {
 			always: []string{"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"},
 		}
 	case jobKind:
-		return kind{replicas: []string{"spec", "parallelism"}, healthy: jobHealthy, reflect: reflectJob, aggregate: aggregateJob}
+		return kind{replicas: []string{"spec", "parallelism"}, health: judge(jobHealthy), reflect: reflectJob, aggregate: aggregateJob}
 	case "Service":
-		return kind{healthy: serviceHealthy, reflect: reflectLoadBalancer, aggregate: aggregateService}
+		return kind{health: judge(serviceHealthy), reflect: reflectLoadBalancer, aggregate: aggregateService}
 	case "Ingress.networking.k8s.io":
-		return kind{healthy: hasAddress, reflect: reflectLoadBalancer, aggregate: aggregateIngress}
+		return kind{health: judge(hasAddress), reflect: reflectLoadBalancer, aggregate: aggregateIngress}
 	case podKind:
-		return kind{healthy: podHealthy, reflect: reflectPhase}
+		return kind{health: judge(podHealthy), whole: true}
 	case "PersistentVolumeClaim":
-		return kind{healthy: claimHealthy, reflect: reflectPhase}
+		return kind{health: judge(claimHealthy), whole: true, aggregate: aggregateClaims}
+	case "PodDisruptionBudget.policy":
+		return kind{
+			health: conventionalHealth, whole: true, volatile: []string{"disruptedPods"},
+			counters: []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"},
+			always:   []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"},
+		}
 	case "HorizontalPodAutoscaler.autoscaling":
-		return kind{healthy: autoscalerHealthy}
-	case "ConfigMap", "Secret", "ServiceAccount", cronJobKind:
-		return kind{healthy: exists}
+		return kind{
+			health: judge(autoscalerHealthy), whole: true,
+			volatile: []string{"currentMetrics", "currentCPUUtilizationPercentage"},
+			counters: []string{"currentReplicas", "desiredReplicas"}, always: []string{"desiredReplicas"},
+		}
+	case cronJobKind:
+		return kind{health: judge(exists), reflect: reflectCronJob, aggregate: aggregateCronJob}
+	case "ConfigMap", "Secret", "ServiceAccount":
+		return kind{health: judge(exists)}
 	}
-	return kind{healthy: conventionallyHealthy}
+	return custom(o)
 }
 
 // The kinds that keep their replicas or their pods elsewhere than most.

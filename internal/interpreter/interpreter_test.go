@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
@@ -29,18 +29,20 @@ func object(t testing.TB, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// item is what a binding holds of a cluster; the status went through JSON, as it does.
-func item(t testing.TB, cluster string, applied bool, status map[string]any) workv1alpha2.AggregatedStatusItem {
+// report is what is known of a cluster; the status went through JSON, as it does.
+func report(t testing.TB, cluster string, current bool, status map[string]any) Report {
 	t.Helper()
-	i := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: applied}
+	r := Report{Cluster: cluster, Current: current, Observed: Observed(status)}
 	if status != nil {
 		raw, err := json.Marshal(status)
 		if err != nil {
 			t.Fatal(err)
 		}
-		i.Status = &runtime.RawExtension{Raw: raw}
+		if err := json.Unmarshal(raw, &r.Status); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return i
+	return r
 }
 
 func TestReplicas(t *testing.T) {
@@ -80,8 +82,13 @@ func TestReplicas(t *testing.T) {
 			manifest: `{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4, template: {spec: {containers: [{name: a}]}}}}`,
 			replicas: new(int32(4)),
 		},
-		"DaemonSetHasNone":     {manifest: `{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: []}}}}`},
-		"OtherGroupsKind":      {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: 3}}`},
+		"DaemonSetHasNone":  {manifest: `{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: []}}}}`},
+		"CustomKind":        {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: 3}}`, replicas: new(int32(3))},
+		"CustomKindWithout": {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: {min: 1}}}`},
+		"ReplicationController": {
+			manifest: `{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6, template: {spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
+			replicas: new(int32(6)), request: quantities("cpu", "50m"),
+		},
 		"PodSpecOfWrongTypes":  {manifest: `{apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: 7}}}}`, replicas: new(int32(1))},
 		"NothingWhereAllIsDue": {manifest: `{apiVersion: apps/v1, kind: Deployment}`, replicas: new(int32(1))},
 	}
@@ -122,6 +129,8 @@ func TestSetReplicas(t *testing.T) {
 		"CompletionsRoundUp":    {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 3, completions: 10}}`, 2, map[string]any{"parallelism": int64(2), "completions": int64(7)}, false},
 		"WorkQueue":             {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4}}`, 3, map[string]any{"parallelism": int64(3)}, false},
 		"NoParallelismToDivide": {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 0, completions: 5}}`, 0, map[string]any{"parallelism": int64(0), "completions": int64(5)}, false},
+		"ReplicationController": {`{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6}}`, 2, map[string]any{"replicas": int64(2)}, false},
+		"CustomKind":            {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 6}}`, 4, map[string]any{"replicas": int64(4)}, false},
 		"KindWithout":           {`{apiVersion: v1, kind: ConfigMap, spec: {}}`, 1, map[string]any{}, true},
 		"CompletionsNoNumber":   {`{apiVersion: batch/v1, kind: Job, spec: {completions: "5"}}`, 1, map[string]any{"completions": "5"}, true},
 	}
@@ -139,7 +148,7 @@ func TestSetReplicas(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	const healthy, unhealthy = workv1alpha2.ResourceHealthy, workv1alpha2.ResourceUnhealthy
+	const healthy, unhealthy, unknown = workv1alpha2.ResourceHealthy, workv1alpha2.ResourceUnhealthy, workv1alpha2.ResourceUnknown
 	cases := map[string]struct {
 		manifest string
 		want     workv1alpha2.ResourceHealth
@@ -173,12 +182,22 @@ func TestHealth(t *testing.T) {
 		"AutoscalerNew":           {`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler}`, healthy},
 		"AutoscalerBlind":         {`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, status: {conditions: [{type: ScalingActive, status: "False", reason: FailedGetResourceMetric}]}}`, unhealthy},
 		"AutoscalerSwitchedOff":   {`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, status: {conditions: [{type: ScalingActive, status: "False", reason: ScalingDisabled}]}}`, healthy},
-		"OtherWithoutStatus":      {`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 4}}`, healthy},
+		"OtherWithoutStatus":      {`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 4}}`, unknown},
+		"OtherObserved":           {`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 4}, status: {observedGeneration: 4}}`, healthy},
+		"OtherStatusOfItsOwn":     {`{apiVersion: example.org/v1, kind: Thing, status: {mood: good}}`, unknown},
+		"OtherStalled":            {`{apiVersion: example.org/v1, kind: Thing, status: {conditions: [{type: Stalled, status: "True"}]}}`, unhealthy},
+		"OtherReplicasShort":      {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 2}}`, unhealthy},
+		"OtherReplicasReady":      {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 3}}`, healthy},
+		"OtherOfADottedGroup":     {`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway}`, unknown},
+		"BuiltInWithoutStatus":    {`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role}`, healthy},
+		"DefinitionNotServed":     {`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, status: {conditions: [{type: Established, status: "False"}]}}`, unhealthy},
+		"ControllerAvailable":     {`{apiVersion: v1, kind: ReplicationController, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 2, availableReplicas: 2}}`, healthy},
+		"ControllerOfNobody":      {`{apiVersion: v1, kind: ReplicationController, metadata: {generation: 1}, spec: {replicas: 6}, status: {replicas: 0}}`, unhealthy},
 		"OtherReady":              {`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 4}, status: {observedGeneration: 4, conditions: [{type: Available, status: "False"}, {type: Ready, status: "True"}]}}`, healthy},
 		"OtherNotReady":           {`{apiVersion: example.org/v1, kind: Thing, status: {conditions: [{type: Ready, status: Unknown}]}}`, unhealthy},
 		"OtherAvailable":          {`{apiVersion: example.org/v1, kind: Thing, status: {conditions: [{type: Available, status: "True"}]}}`, healthy},
 		"OtherNotObserved":        {`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 4}, status: {observedGeneration: 3, conditions: [{type: Ready, status: "True"}]}}`, unhealthy},
-		"StatusOfWrongTypes":      {`{apiVersion: example.org/v1, kind: Thing, status: {observedGeneration: x, conditions: 7}}`, healthy},
+		"StatusOfWrongTypes":      {`{apiVersion: example.org/v1, kind: Thing, status: {observedGeneration: x, conditions: 7}}`, unknown},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -199,30 +218,65 @@ func TestReflect(t *testing.T) {
 				availableReplicas: 1, unavailableReplicas: 1, collisionCount: 0, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True"}]}}`,
 			map[string]any{
 				"observed": true, "available": true, "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(1),
-				"availableReplicas": int64(1), "unavailableReplicas": int64(1),
+				"availableReplicas": int64(1), "unavailableReplicas": int64(1), "cause": "being rolled out",
 			},
 		},
 		"DeploymentStalled": {
 			`{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 2}, status: {observedGeneration: 1, conditions: [{type: Available, status: "False"}, {type: Progressing, status: "False"}]}}`,
-			map[string]any{"stalled": true},
+			map[string]any{"stalled": true, "cause": "0 of 1 replicas available: its controller has not seen the last change"},
 		},
 		"NothingYet": {`{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 1}, status: {}}`, nil},
 		"StatefulSet": {
 			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {generation: 1}, status: {observedGeneration: 1, replicas: 1, currentRevision: a, updateRevision: b}}`,
-			map[string]any{"observed": true, "replicas": int64(1)},
+			map[string]any{"observed": true, "replicas": int64(1), "cause": "0 of 1 replicas available"},
 		},
 		"JobFailed": {
 			`{apiVersion: batch/v1, kind: Job, status: {failed: 7, startTime: "2026-01-01T00:00:00Z", conditions: [{type: Failed, status: "True", reason: BackoffLimitExceeded}]}}`,
-			map[string]any{"failed": int64(7), "startTime": "2026-01-01T00:00:00Z", "failure": "BackoffLimitExceeded"},
+			map[string]any{"failed": int64(7), "startTime": "2026-01-01T00:00:00Z", "failure": "BackoffLimitExceeded", "cause": "BackoffLimitExceeded"},
 		},
 		"ServiceWithAddress": {
 			`{apiVersion: v1, kind: Service, status: {loadBalancer: {ingress: [{ip: 10.0.0.1, ipMode: VIP}]}}}`,
 			map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}}}},
 		},
 		"ServiceWithout": {`{apiVersion: v1, kind: Service, status: {loadBalancer: {}}}`, nil},
-		"Claim":          {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Bound}}`, map[string]any{"phase": "Bound"}},
+		"Claim":          {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Bound}}`, map[string]any{"observed": true, "status": map[string]any{"phase": "Bound"}}},
 		"KindWithout":    {`{apiVersion: v1, kind: ConfigMap, data: {a: b}}`, nil},
-		"OtherKind":      {`{apiVersion: example.org/v1, kind: Thing, status: {replicas: 1}}`, nil},
+		"BuiltInOther":   {`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, status: {storedVersions: [v1]}}`, nil},
+		"CustomKind": {
+			`{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 3}, spec: {replicas: 2}, status: {observedGeneration: 3, replicas: 1, conditions: [{type: Ready, status: "False", reason: Cold, message: it is cold}]}}`,
+			map[string]any{
+				"observed": true, "replicas": int64(1), "generation": int64(3), "cause": "Cold: it is cold",
+				"status": map[string]any{"observedGeneration": int64(3), "replicas": int64(1), "conditions": []any{
+					map[string]any{"type": "Ready", "status": "False", "reason": "Cold", "message": "it is cold"},
+				}},
+			},
+		},
+		"CustomKindOfManyWords": {
+			`{apiVersion: example.org/v1, kind: Thing, status: {log: ` + strings.Repeat("x", 9000) + `, conditions: [{type: Ready, status: "True"}]}}`,
+			map[string]any{"observed": true, "status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}},
+		},
+		"PodThatCannotPull": {
+			`{apiVersion: v1, kind: Pod, status: {phase: Pending, containerStatuses: [{name: app, state: {waiting: {reason: ImagePullBackOff, message: no such image}}}]}}`,
+			map[string]any{"observed": true, "cause": "app: ImagePullBackOff: no such image", "status": map[string]any{
+				"phase": "Pending", "containerStatuses": []any{map[string]any{"name": "app", "state": map[string]any{
+					"waiting": map[string]any{"reason": "ImagePullBackOff", "message": "no such image"},
+				}}},
+			}},
+		},
+		"DeploymentOverQuota": {
+			`{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 1}, spec: {replicas: 3}, status: {observedGeneration: 1, availableReplicas: 1, conditions: [
+				{type: Available, status: "False", reason: MinimumReplicasUnavailable}, {type: ReplicaFailure, status: "True", reason: FailedCreate, message: exceeded quota}]}}`,
+			map[string]any{"observed": true, "availableReplicas": int64(1), "cause": "1 of 3 replicas available: FailedCreate: exceeded quota"},
+		},
+		"Autoscaler": {
+			`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, status: {currentReplicas: 2, desiredReplicas: 3, currentMetrics: [{type: Resource}]}}`,
+			map[string]any{"observed": true, "currentReplicas": int64(2), "desiredReplicas": int64(3),
+				"status": map[string]any{"currentReplicas": int64(2), "desiredReplicas": int64(3)}},
+		},
+		"CronJob": {
+			`{apiVersion: batch/v1, kind: CronJob, status: {lastScheduleTime: "2026-01-01T00:00:00Z", active: [{name: x}]}}`,
+			map[string]any{"lastScheduleTime": "2026-01-01T00:00:00Z"},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -252,23 +306,27 @@ func TestAggregateDeployment(t *testing.T) {
 	up := map[string]any{"observed": true, "available": true, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
 	coming := map[string]any{"observed": true, "replicas": 2, "updatedReplicas": 2, "unavailableReplicas": 2}
 	cond := func(kind, status, reason, message, transition, update string) map[string]any {
-		return map[string]any{
-			"type": kind, "status": status, "reason": reason, "message": message,
-			"lastTransitionTime": transition, "lastUpdateTime": update,
+		c := map[string]any{
+			"type": kind, "status": status, "reason": reason, "lastTransitionTime": transition, "lastUpdateTime": update,
 		}
+		if message != "" {
+			c["message"] = message
+		}
+		return c
 	}
-	available := cond("Available", "True", "MinimumReplicasAvailable", "Available in every cluster.", now, now)
-	rolledOut := cond("Progressing", "True", "NewReplicaSetAvailable", "Rolled out in every cluster.", now, now)
+	available := cond("Available", "True", "MinimumReplicasAvailable", "", now, now)
+	rolledOut := cond("Progressing", "True", "NewReplicaSetAvailable", "", now, now)
 	rolling := cond("Progressing", "True", "ReplicaSetUpdated", "Being rolled out.", now, now)
+	waiting := cond("Progressing", "True", "ReplicaSetUpdated", "Not yet applied in b.", now, now)
 	cases := map[string]struct {
 		status string // that the template has, at generation 3
-		items  []workv1alpha2.AggregatedStatusItem
+		items  []Report
 		want   map[string]any
 	}{
-		"NothingKnown": {`{}`, []workv1alpha2.AggregatedStatusItem{item(t, "a", false, nil)}, map[string]any{}},
+		"NothingKnown": {`{}`, []Report{report(t, "a", false, nil)}, map[string]any{}},
 		"Sums": {
 			`{}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "b", true, up), item(t, "a", true, up)},
+			[]Report{report(t, "b", true, up), report(t, "a", true, up)},
 			map[string]any{
 				"observedGeneration": int64(3), "replicas": int64(4), "updatedReplicas": int64(4), "readyReplicas": int64(4), "availableReplicas": int64(4),
 				"conditions": []any{available, rolledOut},
@@ -276,15 +334,15 @@ func TestAggregateDeployment(t *testing.T) {
 		},
 		"OneClusterHasNotTheManifest": {
 			`{observedGeneration: 2}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, up), item(t, "b", false, up)},
+			[]Report{report(t, "a", true, up), report(t, "b", false, up)},
 			map[string]any{
-				"observedGeneration": int64(2), "replicas": int64(4), "updatedReplicas": int64(4), "readyReplicas": int64(4), "availableReplicas": int64(4),
-				"conditions": []any{available, rolling},
+				"observedGeneration": int64(2), "replicas": int64(4), "updatedReplicas": int64(2), "readyReplicas": int64(4), "availableReplicas": int64(4),
+				"conditions": []any{available, waiting},
 			},
 		},
 		"OneClusterHasNotObserved": {
 			`{}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, up), item(t, "b", true, nil)},
+			[]Report{report(t, "a", true, up), report(t, "b", true, nil)},
 			map[string]any{
 				"replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(2), "availableReplicas": int64(2),
 				"conditions": []any{
@@ -295,7 +353,7 @@ func TestAggregateDeployment(t *testing.T) {
 		"TransitionTimeStays": {
 			`{conditions: [{type: Available, status: "False", reason: MinimumReplicasUnavailable, message: Not available in b., lastTransitionTime: "` + before + `", lastUpdateTime: "` + before + `"},
 				{type: Progressing, status: "True", reason: Other, message: Other, lastTransitionTime: "` + before + `", lastUpdateTime: "` + before + `"}]}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, up), item(t, "b", true, coming)},
+			[]Report{report(t, "a", true, up), report(t, "b", true, coming)},
 			map[string]any{
 				"observedGeneration": int64(3), "replicas": int64(4), "updatedReplicas": int64(4), "readyReplicas": int64(2), "availableReplicas": int64(2), "unavailableReplicas": int64(2),
 				"conditions": []any{
@@ -306,13 +364,26 @@ func TestAggregateDeployment(t *testing.T) {
 		},
 		"Stalled": {
 			`{}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, map[string]any{"observed": true, "stalled": true})},
+			[]Report{report(t, "a", true, map[string]any{"observed": true, "stalled": true})},
 			map[string]any{
 				"observedGeneration": int64(3),
 				"conditions": []any{
 					cond("Available", "False", "MinimumReplicasUnavailable", "Not available in a.", now, now),
 					cond("Progressing", "False", "ProgressDeadlineExceeded", "No progress in time in a.", now, now),
 				},
+			},
+		},
+		"StalledOnWhatWasBefore": {
+			`{observedGeneration: 2}`,
+			[]Report{report(t, "b", false, map[string]any{"observed": true, "available": true, "stalled": true})},
+			map[string]any{"observedGeneration": int64(2), "conditions": []any{available, waiting}},
+		},
+		"ObservedGenerationDoesNotGoBack": {
+			`{observedGeneration: 4}`,
+			[]Report{report(t, "a", true, up)},
+			map[string]any{
+				"observedGeneration": int64(4), "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(2), "availableReplicas": int64(2),
+				"conditions": []any{available, rolledOut},
 			},
 		},
 		"NoClusterLeft": {
@@ -325,16 +396,11 @@ func TestAggregateDeployment(t *testing.T) {
 				},
 			},
 		},
-		"ReportsThatAreNone": {
-			`{}`,
-			[]workv1alpha2.AggregatedStatusItem{{ClusterName: "a", Applied: true, Status: &runtime.RawExtension{Raw: []byte(`[1]`)}}},
-			map[string]any{},
-		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			template := object(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, generation: 3}, spec: {replicas: 2}, status: `+tc.status+`}`)
-			got, ok := aggregate(template, tc.items, clock(t))
+			got, ok := aggregate(template, Placing{}, tc.items, clock(t))
 			if !ok {
 				t.Fatal("not aggregated")
 			}
@@ -345,22 +411,208 @@ func TestAggregateDeployment(t *testing.T) {
 	}
 }
 
+// TestAggregatePlacing: what is placed in no cluster is no finished rollout, and replicas that
+// each cluster has all of are counted as the template asks for them.
+func TestAggregatePlacing(t *testing.T) {
+	up := map[string]any{"observed": true, "available": true, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
+	one := map[string]any{"observed": true, "available": true, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1, "availableReplicas": 1, "unavailableReplicas": 1}
+	five := map[string]any{"observed": true, "available": true, "replicas": 5, "updatedReplicas": 5, "readyReplicas": 5, "availableReplicas": 5}
+	asks := func(r Report, n int32) Report { r.Asked = &n; return r }
+	type numbers struct {
+		Replicas, Updated, Ready, Available int64
+		Progressing, Message                string
+	}
+	cases := map[string]struct {
+		placing Placing
+		reports []Report
+		want    numbers
+	}{
+		"DividedSums":        {Placing{}, []Report{report(t, "a", true, up), report(t, "b", true, up)}, numbers{4, 4, 4, 4, "NewReplicaSetAvailable", ""}},
+		"NoRoomForSome":      {Placing{Missing: 1}, []Report{report(t, "a", true, up)}, numbers{2, 2, 2, 2, "ReplicaSetUpdated", "1 of 2 replicas are placed in no cluster."}},
+		"NotAllMadeYet":      {Placing{}, []Report{asks(report(t, "a", true, up), 3)}, numbers{2, 2, 2, 2, "ReplicaSetUpdated", "Being rolled out."}},
+		"Duplicated":         {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, up)}, numbers{2, 2, 2, 2, "NewReplicaSetAvailable", ""}},
+		"DuplicatedOneLacks": {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, one)}, numbers{2, 2, 1, 1, "ReplicaSetUpdated", "Being rolled out."}},
+		"DuplicatedNoReport": {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, nil)}, numbers{2, 0, 0, 0, "ReplicaSetUpdated", "Being rolled out."}},
+		"DuplicatedOldOnes":  {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", false, up)}, numbers{2, 0, 2, 2, "ReplicaSetUpdated", "Not yet applied in b."}},
+		"MovingCountsWhatStays": {
+			Placing{}, []Report{report(t, "a", true, one), {Cluster: "b", Leaving: true, Observed: true, Status: report(t, "b", true, up).Status}},
+			numbers{4, 2, 3, 3, "ReplicaSetUpdated", "Being rolled out."},
+		},
+		"DuplicatedButOneIsScaledThere": {
+			Placing{Duplicated: true}, []Report{asks(report(t, "a", true, up), 2), asks(report(t, "b", true, five), 5)},
+			numbers{2, 2, 2, 2, "NewReplicaSetAvailable", ""},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			template := object(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, generation: 3}, spec: {replicas: 2}}`)
+			s, ok := aggregate(template, tc.placing, tc.reports, clock(t))
+			if !ok {
+				t.Fatal("not aggregated")
+			}
+			p := condition(list(s, "conditions"), "Progressing")
+			got := numbers{
+				number(s, "replicas"), number(s, "updatedReplicas"), number(s, "readyReplicas"), number(s, "availableReplicas"),
+				text(p, "reason"), text(p, "message"),
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAggregateWhole: what is placed in one cluster has that copy's status; what is in several
+// has what one statement can be right about.
+func TestAggregateWhole(t *testing.T) {
+	const thing = `{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 5}, status: {observedGeneration: 4}}`
+	copied := func(cluster string, current bool, manifest string) Report {
+		return report(t, cluster, current, Reflect(object(t, manifest)))
+	}
+	ready := func(status string) string {
+		return `{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 2}, status: {observedGeneration: 2, phase: Up, conditions: [
+			{type: Ready, status: "` + status + `", reason: R, message: m, observedGeneration: 2, lastTransitionTime: "` + before + `"}]}}`
+	}
+	claim := func(phase string) string {
+		return `{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: ` + phase + `, capacity: {storage: 1Gi}}}`
+	}
+	condition := func(status, reason, message string, generation int64, since string) map[string]any {
+		c := map[string]any{"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+		if generation >= 0 {
+			c["observedGeneration"] = generation
+		}
+		return c
+	}
+	cases := map[string]struct {
+		template string
+		reports  []Report
+		want     map[string]any // nil: nothing is written
+	}{
+		"CustomOnce": {thing, []Report{copied("a", true, ready("True"))}, map[string]any{
+			"observedGeneration": int64(5), "phase": "Up", "conditions": []any{condition("True", "R", "m", 5, before)},
+		}},
+		"CustomOnceOfWhatWasBefore": {thing, []Report{copied("a", false, ready("True"))}, map[string]any{
+			"observedGeneration": int64(4), "phase": "Up", "conditions": []any{condition("True", "R", "m", 0, before)},
+		}},
+		"CustomNotReportedYet": {thing, []Report{{Cluster: "a"}}, nil},
+		"CustomTwiceTheSame": {thing, []Report{copied("a", true, ready("True")), copied("b", true, ready("True"))}, map[string]any{
+			"observedGeneration": int64(5), "conditions": []any{condition("True", "R", "m", -1, now)},
+		}},
+		"CustomTwiceWorseCounts": {thing, []Report{copied("a", true, ready("True")), copied("b", false, ready("False"))}, map[string]any{
+			"observedGeneration": int64(4), "conditions": []any{condition("False", "ClustersDiffer", "False in b; True in a", -1, now)},
+		}},
+		"ClaimOnce":  {claim("Pending"), []Report{copied("a", true, claim("Bound"))}, map[string]any{"phase": "Bound", "capacity": map[string]any{"storage": "1Gi"}}},
+		"ClaimTwice": {claim("Pending"), []Report{copied("a", true, claim("Bound")), copied("b", true, claim("Bound"))}, map[string]any{"phase": "Bound"}},
+		"ClaimHalf":  {claim("Pending"), []Report{copied("a", true, claim("Bound")), {Cluster: "b"}}, map[string]any{"phase": "Pending"}},
+		"PodTwice": {
+			`{apiVersion: v1, kind: Pod}`,
+			[]Report{copied("a", true, `{apiVersion: v1, kind: Pod, status: {phase: Running}}`), {Cluster: "b"}}, nil,
+		},
+		"BudgetTwice": {
+			`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}}`,
+			[]Report{
+				copied("a", true, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}, status: {observedGeneration: 1, currentHealthy: 2, desiredHealthy: 1, expectedPods: 2, disruptionsAllowed: 1}}`),
+				copied("b", true, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}, status: {observedGeneration: 1, currentHealthy: 1, desiredHealthy: 1, expectedPods: 1, disruptionsAllowed: 0}}`),
+			},
+			map[string]any{"observedGeneration": int64(1), "currentHealthy": int64(3), "desiredHealthy": int64(2), "expectedPods": int64(3), "disruptionsAllowed": int64(1)},
+		},
+		"CronJobTwice": {
+			`{apiVersion: batch/v1, kind: CronJob}`,
+			[]Report{report(t, "a", true, map[string]any{"lastScheduleTime": before}), report(t, "b", true, map[string]any{"lastScheduleTime": now})},
+			map[string]any{"lastScheduleTime": now},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			template := object(t, tc.template)
+			got, ok := aggregate(template, Placing{}, tc.reports, clock(t))
+			if ok != (tc.want != nil) {
+				t.Fatalf("aggregated: %v, want %v", ok, tc.want != nil)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBrief(t *testing.T) {
+	got := Brief(map[string]any{"observed": true, "status": map[string]any{
+		"phase": "Up", "secretWords": "many", "conditions": []any{map[string]any{"type": "Ready", "status": "True", "reason": "R", "message": "long"}},
+	}})
+	want := map[string]any{"observed": true, "status": map[string]any{
+		"phase": "Up", "conditions": []any{map[string]any{"type": "Ready", "status": "True", "reason": "R"}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestAvailability(t *testing.T) {
+	for name, tc := range map[string]struct {
+		manifest         string
+		asked, available int32
+	}{
+		"Controller":         {`{apiVersion: v1, kind: ReplicationController, spec: {replicas: 3}, status: {availableReplicas: 2}}`, 3, 2},
+		"Custom":             {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {availableReplicas: 1}}`, 3, 1},
+		"CustomReady":        {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 2}}`, 3, 2},
+		"CustomHealthy":      {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {conditions: [{type: Ready, status: "True"}]}}`, 3, 3},
+		"CustomUnhealthy":    {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {conditions: [{type: Ready, status: "False"}]}}`, 3, 0},
+		"CustomNotJudged":    {`{apiVersion: example.org/v1, kind: Thing}`, 1, 1},
+		"ReplicasNotCounted": {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}}`, 3, 3},
+		"ClaimPending":       {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Pending}}`, 1, 0},
+		"ConfigMap":          {`{apiVersion: v1, kind: ConfigMap}`, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if asked, available := Availability(object(t, tc.manifest)); asked != tc.asked || available != tc.available {
+				t.Errorf("%d of %d, want %d of %d", available, asked, tc.available, tc.asked)
+			}
+		})
+	}
+}
+
+func TestDivisibleBy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		manifest string
+		ok, why  bool
+	}{
+		"Deployment":      {`{apiVersion: apps/v1, kind: Deployment}`, true, false},
+		"Custom":          {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}}`, true, false},
+		"CustomWithout":   {`{apiVersion: example.org/v1, kind: Thing}`, false, false},
+		"CustomOtherwise": {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: {min: 1}}}`, false, true},
+		"ConfigMap":       {`{apiVersion: v1, kind: ConfigMap}`, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if ok, why := DivisibleBy(object(t, tc.manifest)); ok != tc.ok || (why != "") != tc.why {
+				t.Errorf("%v, %q; want %v, a reason: %v", ok, why, tc.ok, tc.why)
+			}
+		})
+	}
+	crd := object(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {names: {kind: Fleet}, versions: [
+		{name: v1, subresources: {scale: {specReplicasPath: .spec.size}}}, {name: v2, subresources: {scale: {specReplicasPath: .spec.replicas}}}, {name: v3}]}}`)
+	for version, want := range map[string]bool{"v1": false, "v2": true, "v3": true} {
+		if ok, why := ScaledBy(crd, version); ok != want || (why == "") != want {
+			t.Errorf("%s: %v, %q", version, ok, why)
+		}
+	}
+}
+
 func TestAggregateOthers(t *testing.T) {
 	cases := map[string]struct {
 		template string
-		items    []workv1alpha2.AggregatedStatusItem
+		items    []Report
 		want     map[string]any
 	}{
 		"StatefulSet": {
 			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {generation: 1}}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, map[string]any{"observed": true, "replicas": 1, "readyReplicas": 1})},
+			[]Report{report(t, "a", true, map[string]any{"observed": true, "replicas": 1, "readyReplicas": 1})},
 			map[string]any{"observedGeneration": int64(1), "replicas": int64(1), "readyReplicas": int64(1), "availableReplicas": int64(0)},
 		},
 		"DaemonSet": {
 			`{apiVersion: apps/v1, kind: DaemonSet, metadata: {generation: 1}}`,
-			[]workv1alpha2.AggregatedStatusItem{
-				item(t, "a", true, map[string]any{"observed": true, "desiredNumberScheduled": 2, "numberReady": 1}),
-				item(t, "b", true, map[string]any{"observed": true, "desiredNumberScheduled": 3, "numberReady": 3}),
+			[]Report{
+				report(t, "a", true, map[string]any{"observed": true, "desiredNumberScheduled": 2, "numberReady": 1}),
+				report(t, "b", true, map[string]any{"observed": true, "desiredNumberScheduled": 3, "numberReady": 3}),
 			},
 			map[string]any{
 				"observedGeneration": int64(1), "currentNumberScheduled": int64(0), "numberMisscheduled": int64(0),
@@ -369,10 +621,10 @@ func TestAggregateOthers(t *testing.T) {
 		},
 		"ServiceAddressesOnce": {
 			`{apiVersion: v1, kind: Service, spec: {type: LoadBalancer}}`,
-			[]workv1alpha2.AggregatedStatusItem{
-				item(t, "b", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.2"}, map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}}}}),
-				item(t, "a", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}, map[string]any{"hostname": "lb.example.org"}}}}),
-				item(t, "c", true, nil),
+			[]Report{
+				report(t, "b", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.2"}, map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}}}}),
+				report(t, "a", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}, map[string]any{"hostname": "lb.example.org"}}}}),
+				report(t, "c", true, nil),
 			},
 			map[string]any{"loadBalancer": map[string]any{"ingress": []any{
 				map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}, map[string]any{"hostname": "lb.example.org"}, map[string]any{"ip": "10.0.0.2", "ipMode": "VIP"},
@@ -380,26 +632,26 @@ func TestAggregateOthers(t *testing.T) {
 		},
 		"ServiceOfAnotherType": {
 			`{apiVersion: v1, kind: Service, spec: {type: ClusterIP}}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "a", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1"}}}})},
+			[]Report{report(t, "a", true, map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1"}}}})},
 			map[string]any{"loadBalancer": map[string]any{}},
 		},
 		"JobWorking": {
 			`{apiVersion: batch/v1, kind: Job, status: {succeeded: 2, startTime: "2026-01-01T00:00:05Z"}}`,
-			[]workv1alpha2.AggregatedStatusItem{
-				item(t, "a", true, map[string]any{"active": 1, "ready": 1, "startTime": "2026-01-01T00:00:03Z"}),
-				item(t, "b", true, map[string]any{"succeeded": 1, "startTime": "2026-01-01T00:00:04Z", "completionTime": "2026-01-01T00:00:08Z"}),
+			[]Report{
+				report(t, "a", true, map[string]any{"active": 1, "ready": 1, "startTime": "2026-01-01T00:00:03Z"}),
+				report(t, "b", true, map[string]any{"succeeded": 1, "startTime": "2026-01-01T00:00:04Z", "completionTime": "2026-01-01T00:00:08Z"}),
 			},
 			map[string]any{"active": int64(1), "ready": int64(1), "succeeded": int64(2), "startTime": "2026-01-01T00:00:05Z"},
 		},
 		"JobFinishedStaysFinished": {
 			`{apiVersion: batch/v1, kind: Job, status: {succeeded: 2, conditions: [{type: Complete, status: "True"}]}}`,
-			[]workv1alpha2.AggregatedStatusItem{item(t, "c", true, map[string]any{"active": 1})},
+			[]Report{report(t, "c", true, map[string]any{"active": 1})},
 			map[string]any{"succeeded": int64(2), "conditions": []any{map[string]any{"type": "Complete", "status": "True"}}},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, ok := aggregate(object(t, tc.template), tc.items, clock(t))
+			got, ok := aggregate(object(t, tc.template), Placing{}, tc.items, clock(t))
 			if !ok {
 				t.Fatal("not aggregated")
 			}
@@ -408,7 +660,7 @@ func TestAggregateOthers(t *testing.T) {
 			}
 		})
 	}
-	if _, ok := Aggregate(object(t, `{apiVersion: v1, kind: ConfigMap}`), nil); ok {
+	if _, ok := Aggregate(object(t, `{apiVersion: v1, kind: ConfigMap}`), Placing{}, nil); ok {
 		t.Error("a ConfigMap's status was aggregated")
 	}
 }
@@ -429,9 +681,15 @@ func FuzzInterpret(f *testing.F) {
 		Health(o)
 		Reflect(o)
 		Replicas(o)
-		Aggregate(o, []workv1alpha2.AggregatedStatusItem{
-			{ClusterName: "a", Applied: true, Status: &runtime.RawExtension{Raw: status}}, {ClusterName: "b"},
-		})
+		var reflected map[string]any
+		_ = json.Unmarshal(status, &reflected) // what is no object is no report
+		for _, placing := range []Placing{{}, {Duplicated: true}, {Missing: 1}} {
+			one := Report{Cluster: "a", Current: true, Observed: Observed(reflected), Status: reflected}
+			Aggregate(o, placing, []Report{one})
+			Aggregate(o, placing, []Report{one, {Cluster: "b"}})
+		}
+		Brief(reflected)
+		Availability(o)
 		if diff := cmp.Diff(original.Object, o.Object); diff != "" {
 			t.Errorf("changed by being read:\n%s", diff)
 		}

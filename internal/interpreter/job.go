@@ -12,7 +12,8 @@ import (
 // finished stays finished, counters do not go back, a start time does not change. So
 // that the hub's status can always be written, a cluster that left, or that runs a Job
 // that was finished elsewhere, does not undo what was reported before.
-func aggregateJob(t *unstructured.Unstructured, members []member, status map[string]any, now string) {
+func aggregateJob(in input, status map[string]any) {
+	t, reports, now := in.template, in.reports, in.now
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
 	old, _ := present.(map[string]any)
 	conditions := list(old, "conditions")
@@ -24,32 +25,32 @@ func aggregateJob(t *unstructured.Unstructured, members []member, status map[str
 	}
 
 	for _, name := range []string{"succeeded", "failed"} {
-		if n := max(sum(members, name), number(old, name)); n != 0 {
+		if n := max(sum(reports, name), number(old, name)); n != 0 {
 			status[name] = n
 		}
 	}
-	start := earliest(members, "startTime")
+	start := earliest(reports, "startTime")
 	if suspended, _, _ := unstructured.NestedBool(t.Object, "spec", "suspend"); !suspended && text(old, "startTime") != "" {
 		start = text(old, "startTime")
 	}
 
-	completed := which(members, func(m member) bool { return text(m.status, "completionTime") != "" })
-	failed := which(members, func(m member) bool { _, ok := m.status[keyFailure]; return ok })
-	if len(members) > 0 && len(completed)+len(failed) == len(members) {
-		end := latest(members, "completionTime")
+	completed := which(reports, func(r Report) bool { return r.Current && text(r.Status, "completionTime") != "" })
+	failed := which(reports, func(r Report) bool { _, ok := r.Status[keyFailure]; return ok && r.Current })
+	if len(reports) > 0 && len(completed)+len(failed) == len(reports) {
+		end := latest(reports, "completionTime")
 		if start == "" {
 			start = now
 		}
 		status["startTime"] = start
 		if len(failed) > 0 {
-			status["conditions"] = failedJob(members, failed, now)
+			status["conditions"] = failedJob(reports, failed, now)
 			return
 		}
 		end = max(end, start)
 		status["completionTime"] = end
 		status["conditions"] = []any{
-			verdict{"SuccessCriteriaMet", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
-			verdict{"Complete", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
+			conditionState{"SuccessCriteriaMet", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
+			conditionState{"Complete", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
 		}
 		return
 	}
@@ -57,49 +58,49 @@ func aggregateJob(t *unstructured.Unstructured, members []member, status map[str
 	if start != "" {
 		status["startTime"] = start
 	}
-	if active := sum(members, "active"); active > 0 {
+	if active := sum(reports, "active"); active > 0 {
 		status["active"] = active
-		if ready := min(sum(members, "ready"), active); ready > 0 {
+		if ready := min(sum(reports, "ready"), active); ready > 0 {
 			status["ready"] = ready
 		}
 	}
-	if suspended := which(members, has(keySuspended)); len(members) > 0 && len(suspended) == len(members) {
+	if suspended := which(reports, has(keySuspended)); len(reports) > 0 && len(suspended) == len(reports) {
 		status["conditions"] = []any{
-			verdict{"Suspended", corev1.ConditionTrue, "JobSuspended", "Suspended in every cluster."}.condition(conditions, now, "lastProbeTime"),
+			conditionState{"Suspended", corev1.ConditionTrue, "JobSuspended", "Suspended in every cluster."}.condition(conditions, now, "lastProbeTime"),
 		}
 	}
 }
 
-func failedJob(members []member, failed []string, now string) []any {
+func failedJob(reports []Report, failed []string, now string) []any {
 	reason := ""
-	for _, m := range members {
-		if reason = text(m.status, keyFailure); reason != "" {
+	for _, r := range reports {
+		if reason = text(r.Status, keyFailure); reason != "" {
 			break
 		}
 	}
 	message := "Failed in " + naming(failed) + "."
 	return []any{
-		verdict{"FailureTarget", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
-		verdict{"Failed", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
+		conditionState{"FailureTarget", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
+		conditionState{"Failed", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
 	}
 }
 
 // earliest and latest compare times as the API writes them, RFC 3339 in UTC and whole
 // seconds, which sort as text. They are "" when no cluster reports the time.
-func earliest(members []member, name string) string {
+func earliest(reports []Report, name string) string {
 	first := ""
-	for _, m := range members {
-		if t := text(m.status, name); t != "" && (first == "" || t < first) {
+	for _, r := range reports {
+		if t := text(r.Status, name); t != "" && (first == "" || t < first) {
 			first = t
 		}
 	}
 	return first
 }
 
-func latest(members []member, name string) string {
+func latest(reports []Report, name string) string {
 	last := ""
-	for _, m := range members {
-		last = max(last, text(m.status, name))
+	for _, r := range reports {
+		last = max(last, text(r.Status, name))
 	}
 	return last
 }

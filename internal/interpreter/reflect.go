@@ -3,6 +3,8 @@ package interpreter
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
 // Keys of a reflected status that are not fields of the kind's own status. They hold in
@@ -13,6 +15,10 @@ const (
 	keyStalled   = "stalled"   // true: the Deployment exceeded its progress deadline
 	keySuspended = "suspended" // true: the Job's condition Suspended is True
 	keyFailure   = "failure"   // the reason for which the Job failed
+	keyCause     = "cause"     // why the object is not healthy, in its own words
+
+	keyWhole      = "status"     // the object's own status, all of it
+	keyGeneration = "generation" // of the object, for the generations in its own status
 )
 
 // Reflect returns the part of an object's status that bindings keep for each cluster, in
@@ -29,6 +35,14 @@ func Reflect(o *unstructured.Unstructured) map[string]any {
 	}
 	if k.reflect != nil {
 		k.reflect(o, status)
+	}
+	if k.whole {
+		reflectWhole(k, o, status)
+	}
+	if Health(o) == workv1alpha2.ResourceUnhealthy && len(status) > 0 {
+		if c := cause(o); c != "" {
+			status[keyCause] = c
+		}
 	}
 	if len(status) == 0 {
 		return nil
@@ -56,11 +70,7 @@ func reflectDeployment(o *unstructured.Unstructured, status map[string]any) {
 
 func reflectJob(o *unstructured.Unstructured, status map[string]any) {
 	count(o, status, "active", "ready", "succeeded", "failed")
-	for _, name := range []string{"startTime", "completionTime"} {
-		if t := text(o.Object, "status", name); t != "" {
-			status[name] = t
-		}
-	}
+	copyTexts(o, status, "startTime", "completionTime")
 	if c := condition(list(o.Object, "status", "conditions"), "Failed"); c["status"] == string(corev1.ConditionTrue) {
 		status[keyFailure] = text(c, "reason")
 	}
@@ -75,8 +85,15 @@ func reflectLoadBalancer(o *unstructured.Unstructured, status map[string]any) {
 	}
 }
 
-func reflectPhase(o *unstructured.Unstructured, status map[string]any) {
-	if phase := text(o.Object, "status", "phase"); phase != "" {
-		status["phase"] = phase
+func reflectCronJob(o *unstructured.Unstructured, status map[string]any) {
+	copyTexts(o, status, "lastScheduleTime", "lastSuccessfulTime")
+}
+
+// copyTexts copies the texts that are not empty.
+func copyTexts(o *unstructured.Unstructured, status map[string]any, names ...string) {
+	for _, name := range names {
+		if t := text(o.Object, "status", name); t != "" {
+			status[name] = t
+		}
 	}
 }

@@ -3,7 +3,6 @@ package interpreter
 import (
 	"fmt"
 	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,19 +26,67 @@ func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.Res
 	return new(int32(n)), podRequest(o)
 }
 
+// DivisibleBy says whether the replicas of an object can be divided among clusters. Where it
+// has replicas, as far as is known here, that cannot be divided, why says so. Kinds whose scale
+// subresource has its replicas elsewhere than in spec.replicas are not known here: the
+// object does not say so, only its CustomResourceDefinition does; see ScaledBy.
+func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
+	if kindOf(o).replicas != nil {
+		return true, ""
+	}
+	if is, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicas"); found && !builtIn(o.GroupVersionKind().Group) {
+		return false, fmt.Sprintf("spec.replicas of %s %s is %v: only a whole number can be divided", o.GetKind(), o.GetName(), is)
+	}
+	return false, ""
+}
+
+// ScaledBy says whether the replicas of the objects that a CustomResourceDefinition defines can
+// be divided among clusters, as far as their scale subresource tells: only where it has them
+// in spec.replicas, or where there is none.
+func ScaledBy(crd *unstructured.Unstructured, version string) (ok bool, why string) {
+	for _, v := range list(crd.Object, "spec", "versions") {
+		v, _ := v.(map[string]any)
+		path := text(v, "subresources", "scale", "specReplicasPath")
+		if text(v, "name") == version && path != "" && path != ".spec.replicas" {
+			return false, fmt.Sprintf("%s has its replicas in %s: only those in .spec.replicas can be divided",
+				text(crd.Object, "spec", "names", "kind"), path)
+		}
+	}
+	return true, ""
+}
+
 // Availability returns how many replicas an object asks for and how many of them serve. An
-// object of a kind without replicas is one of one, and serves while it is healthy.
+// object of a kind without replicas is one of one, and serves while it is healthy. What cannot
+// be judged serves by being there: otherwise it could never move.
 func Availability(o *unstructured.Unstructured) (asked, available int32) {
 	k := kindOf(o)
-	if !slices.Contains(k.counters, "availableReplicas") {
-		if Health(o) == workv1alpha2.ResourceHealthy {
+	if k.replicas == nil || len(k.counters) == 0 {
+		if Health(o) != workv1alpha2.ResourceUnhealthy {
 			available = 1
 		}
 		return 1, available
 	}
 	asked = int32(desired(o)) //nolint:gosec // the API server checks the range
+	n, known := serving(k, o)
+	if !known && Health(o) != workv1alpha2.ResourceUnhealthy {
+		n = int64(asked) // a custom kind that does not count its replicas
+	}
 	// The status may be of a larger spec.
-	return asked, min(asked, int32(number(o.Object, "status", "availableReplicas"))) //nolint:gosec // the same
+	return asked, min(asked, int32(n)) //nolint:gosec // the same
+}
+
+// serving is how many replicas of an object with replicas serve, if that is known: the status
+// of a custom kind need not say so.
+func serving(k kind, o *unstructured.Unstructured) (n int64, known bool) {
+	if !k.whole {
+		return number(o.Object, "status", "availableReplicas"), len(k.counters) > 0
+	}
+	for _, name := range []string{"availableReplicas", "readyReplicas"} {
+		if n, found, err := unstructured.NestedInt64(o.Object, "status", name); found && err == nil {
+			return n, true
+		}
+	}
+	return 0, false
 }
 
 // SetReplicas sets how many replicas an object asks for.

@@ -2,7 +2,7 @@ package status
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -13,16 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
 )
 
 const (
+	maxItems            = 100  // clusters that aggregatedStatus speaks of
 	maxItemMessage      = 1024 // the schema's limit of appliedMessage
-	maxConditionMessage = 2048
+	maxScheduledMessage = 1024 // it speaks of clusters that were not chosen
+	maxConditionMessage = 512
+	maxNamed            = 5 // clusters that a message speaks of
 )
 
 // contact says what is known of a cluster's answering.
@@ -38,76 +43,201 @@ const (
 type view struct {
 	cluster string
 	placed  bool // the binding names the cluster
+	leaving bool // it does not, and what is there is to stay until it is available elsewhere
 	contact contact
 	result  *apply.Result  // nil: not known
 	listed  bool           // the mirror knows every object of the type
 	object  *mirror.Object // nil: there is none, or it is not known
+
+	// recorded is what is known of a cluster from before this process started; nil: nothing.
+	recorded *workv1alpha2.AggregatedStatusItem
+}
+
+// subject is the template that a status is to speak of, as it is now.
+type subject struct {
+	version    string // see template.Version; empty: not known
+	generation int64  // 0 for kinds without
+	observed   int64  // the observedGeneration that its status has
+	edited     bool   // this process has seen another version of it
+}
+
+// applied says whether a cluster has the manifest as it is to be now.
+type applied int
+
+const (
+	unknown applied = iota // what was written before stays
+	yes
+	no          // for the reason that the cluster's result gives
+	unreachable // the cluster cannot be asked
+	waiting     // it has not answered for this version yet
+)
+
+// standing is what is known of a cluster, judged.
+type standing struct {
+	view
+	applied applied
+	item    workv1alpha2.AggregatedStatusItem
+}
+
+// current is true when the cluster's object, too, is the one that is wanted now.
+func (s standing) current() bool {
+	return s.applied == yes && (s.result == nil || s.object != nil && s.object.Digest == s.result.Digest)
+}
+
+// judge says how a binding stands in each cluster, in the order of their names.
+func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standing, error) {
+	standings := make([]standing, 0, len(views))
+	alone := len(b.Spec.Clusters) == 1
+	for _, v := range views {
+		s := standing{view: v, applied: judgeApplied(b, of, v)}
+		var err error
+		if s.item, err = item(s, alone); err != nil {
+			return nil, err
+		}
+		standings = append(standings, s)
+	}
+	slices.SortFunc(standings, func(a, b standing) int { return cmp.Compare(a.cluster, b.cluster) })
+	return standings, nil
+}
+
+// judgeApplied judges one cluster. Only a result about the template, the binding and the
+// manifest as they are now is an answer.
+func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
+	r := v.result
+	switch {
+	case r != nil && of.version != "" && b.Spec.Resource.Generation == of.generation &&
+		!r.Stale && r.Generation >= b.Generation && r.Template == of.version:
+		if r.Applied {
+			return yes
+		}
+		return no
+	case (r == nil || of.version == "") && stands(b, of, v.contact):
+		if v.contact != lost {
+			return unknown
+		}
+		if v.recorded != nil && v.recorded.Applied {
+			return yes
+		}
+		return unreachable
+	case v.contact == lost:
+		return unreachable
+	}
+	return waiting
+}
+
+// stands is true when what an earlier process wrote may still speak of the template as it is
+// now. That can be told by its generation. Where it has none, an edit while no process ran
+// would not be noticed: what cannot be asked for then is unknown.
+func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
+	w := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
+	if w == nil || w.ObservedGeneration != b.Generation || of.edited {
+		return false
+	}
+	return of.version == "" || b.Spec.Resource.Generation == of.generation && (of.generation != 0 || c != lost)
 }
 
 // compute returns the status that a binding shall have. What is not known stays.
-func compute(b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, views []view, now time.Time) (workv1alpha2.BindingStatus, error) {
+func compute(
+	b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, standings []standing, now time.Time,
+) workv1alpha2.BindingStatus {
 	status := *b.Status.DeepCopy()
-	written := make(map[string]workv1alpha2.AggregatedStatusItem, len(status.AggregatedStatus))
-	for _, i := range status.AggregatedStatus {
-		written[i.ClusterName] = i
-	}
-	items := make([]workv1alpha2.AggregatedStatusItem, 0, len(views))
-	for _, v := range views {
-		i, err := item(written[v.cluster], v)
-		if err != nil {
-			return status, err
-		}
-		items = append(items, i)
-	}
-	slices.SortFunc(items, func(a, b workv1alpha2.AggregatedStatusItem) int {
-		return strings.Compare(a.ClusterName, b.ClusterName)
-	})
-	status.AggregatedStatus = items
-	if len(items) == 0 {
-		status.AggregatedStatus = nil
-	}
-
-	views = slices.DeleteFunc(slices.Clone(views), func(v view) bool { return !v.placed })
-	slices.SortFunc(views, func(a, b view) int { return strings.Compare(a.cluster, b.cluster) })
+	status.AggregatedStatus = items(standings)
 	if outcome != nil {
-		status.SchedulerObservedGeneration = outcome.Generation
 		set(&status, metav1.Condition{
 			Type: workv1alpha2.ConditionScheduled, Status: outcome.Status, Reason: outcome.Reason,
-			Message: cut(outcome.Message, maxConditionMessage), ObservedGeneration: outcome.Generation,
+			Message: cut(outcome.Message, maxScheduledMessage), ObservedGeneration: outcome.Generation,
 		}, now)
 	}
-	for _, c := range []*metav1.Condition{fullyApplied(b, views), healthy(items, views)} {
+	standings = slices.DeleteFunc(slices.Clone(standings), func(s standing) bool { return !s.placed })
+	if c, ok := counts(standings); ok {
+		status.Counts = &c
+	}
+	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings)} {
 		if c != nil {
 			c.ObservedGeneration = b.Generation
 			set(&status, *c, now)
 		}
 	}
-	return status, nil
+	return status
 }
 
-// item is what the status says of one cluster.
-func item(written workv1alpha2.AggregatedStatusItem, v view) (workv1alpha2.AggregatedStatusItem, error) {
-	i := written
-	i.ClusterName = v.cluster
-	if v.result != nil {
-		i.Applied, i.AppliedMessage = v.result.Applied, cut(v.result.Message, maxItemMessage)
+// items are what the status says of single clusters: first of those that are to hold nothing
+// any more, for nothing else remembers them, then of those that need a look.
+func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
+	rank := func(s standing) int {
+		switch {
+		case !s.placed:
+			return 0
+		case !s.item.Applied || s.item.Health != workv1alpha2.ResourceHealthy:
+			return 1
+		}
+		return 2
+	}
+	standings = slices.Clone(standings)
+	slices.SortStableFunc(standings, func(a, b standing) int { return cmp.Compare(rank(a), rank(b)) })
+	var items []workv1alpha2.AggregatedStatusItem
+	for _, s := range standings[:min(maxItems, len(standings))] {
+		items = append(items, s.item)
+	}
+	return items
+}
+
+// counts sums up the clusters; not ok: not known well enough to change what is written.
+func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
+	for _, s := range standings {
+		if s.applied == unknown && s.recorded == nil {
+			return c, false
+		}
+		c.Total++
+		if s.item.Applied {
+			c.Applied++
+		}
+		switch s.item.Health {
+		case workv1alpha2.ResourceHealthy:
+			c.Healthy++
+		case workv1alpha2.ResourceUnhealthy:
+			c.Unhealthy++
+		case workv1alpha2.ResourceUnknown:
+		}
+	}
+	return c, true
+}
+
+// item is what the status says of one cluster: of the only one more than of one of several.
+func item(s standing, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
+	var recorded workv1alpha2.AggregatedStatusItem
+	if s.recorded != nil {
+		recorded = *s.recorded
+	}
+	i := recorded
+	i.ClusterName = s.cluster
+	switch {
+	case s.applied == unknown:
+	case s.applied == no || !s.placed && s.result != nil:
+		i.Applied, i.AppliedMessage = s.result.Applied, cut(s.result.Message, maxItemMessage)
+	default:
+		i.Applied, i.AppliedMessage = s.applied == yes, ""
 	}
 	switch {
-	case v.contact == lost:
+	case s.contact == lost:
 		i.Health = workv1alpha2.ResourceUnknown
-	case v.contact == unsure:
-	case v.object != nil:
-		i.Health, i.Status = v.object.Health, nil
-		if len(v.object.Status) > 0 {
-			raw, err := json.Marshal(v.object.Status)
-			if err != nil {
-				return i, fmt.Errorf("encode status in cluster %s: %w", v.cluster, err)
+	case s.contact == unsure:
+	case s.object != nil:
+		i.Health, i.Status = s.object.Health, nil
+		if len(s.object.Status) > 0 {
+			body := s.object.Status
+			if !alone {
+				body = interpreter.Brief(body)
 			}
-			if i.Status = (&runtime.RawExtension{Raw: raw}); written.Status != nil && sameJSON(raw, written.Status.Raw) {
-				i.Status = written.Status
+			raw, err := json.Marshal(body)
+			if err != nil {
+				return i, fmt.Errorf("encode status in cluster %s: %w", s.cluster, err)
+			}
+			if i.Status = (&runtime.RawExtension{Raw: raw}); recorded.Status != nil && sameJSON(raw, recorded.Status.Raw) {
+				i.Status = recorded.Status
 			}
 		}
-	case v.listed:
+	case s.listed:
 		i.Health, i.Status = "", nil // it is not there
 	}
 	return i, nil
@@ -129,82 +259,82 @@ var precedence = []string{
 }
 
 // fullyApplied sums up the results; nil: not known well enough to change what is written.
-func fullyApplied(b *workv1alpha2.ResourceBinding, views []view) *metav1.Condition {
+func fullyApplied(standings []standing) *metav1.Condition {
 	c := &metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionFalse}
-	if len(views) == 0 {
+	if len(standings) == 0 {
 		c.Reason = workv1alpha2.ReasonNoClusterFits
 		return c
 	}
-	if slices.ContainsFunc(views, func(v view) bool { return !answered(b, v) }) {
-		if w := meta.FindStatusCondition(b.Status.Conditions, c.Type); w != nil && w.ObservedGeneration == b.Generation {
-			return nil
-		}
-	}
-	var waiting []string
+	var due []string
 	messages := map[string][]string{}
-	for _, v := range views {
-		switch {
-		case !answered(b, v) && v.contact == lost:
-			messages[workv1alpha2.ReasonClusterUnreachable] = append(messages[workv1alpha2.ReasonClusterUnreachable], v.cluster+": the cluster cannot be reached")
-		case !answered(b, v):
-			waiting = append(waiting, v.cluster)
-		case !v.result.Applied:
-			messages[v.result.Reason] = append(messages[v.result.Reason], v.cluster+": "+v.result.Message)
+	for _, s := range standings {
+		switch s.applied {
+		case unknown:
+			return nil
+		case yes:
+		case no:
+			messages[s.result.Reason] = append(messages[s.result.Reason], s.cluster+": "+s.result.Message)
+		case unreachable:
+			const reason = workv1alpha2.ReasonClusterUnreachable
+			messages[reason] = append(messages[reason], s.cluster+": the cluster cannot be reached")
+		case waiting:
+			due = append(due, s.cluster)
 		}
 	}
 	for _, reason := range precedence {
 		if len(messages[reason]) > 0 {
-			c.Reason, c.Message = reason, cut(strings.Join(messages[reason], "; "), maxConditionMessage)
+			c.Reason, c.Message = reason, listing(messages[reason], "; ")
 			return c
 		}
 	}
-	if len(waiting) > 0 {
-		c.Reason, c.Message = workv1alpha2.ReasonApplying, cut("waiting for "+strings.Join(waiting, ", "), maxConditionMessage)
+	if len(due) > 0 {
+		c.Reason, c.Message = workv1alpha2.ReasonApplying, "waiting for "+listing(due, ", ")
 		return c
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied
 	return c
 }
 
-// answered is true when the result in a cluster speaks of the binding as it is now.
-func answered(b *workv1alpha2.ResourceBinding, v view) bool {
-	return v.result != nil && v.result.Generation >= b.Generation
-}
-
 // healthy sums up the objects' health; nil: not known well enough to change what is written.
-func healthy(items []workv1alpha2.AggregatedStatusItem, views []view) *metav1.Condition {
-	if len(views) == 0 {
-		return &metav1.Condition{Type: workv1alpha2.ConditionHealthy, Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonNoClusterFits}
+// A healthy object counts only if it is the one that is wanted now.
+func healthy(standings []standing) *metav1.Condition {
+	c := &metav1.Condition{Type: workv1alpha2.ConditionHealthy, Status: metav1.ConditionFalse}
+	if len(standings) == 0 {
+		c.Reason = workv1alpha2.ReasonNoClusterFits
+		return c
 	}
-	health := make(map[string]workv1alpha2.ResourceHealth, len(items))
-	for _, i := range items {
-		health[i.ClusterName] = i.Health
-	}
-	var away, unhealthy, waiting []string
-	for _, v := range views {
+	var away, unhealthy, due, unjudged []string
+	for _, s := range standings {
 		switch {
-		case v.contact == lost:
-			away = append(away, v.cluster)
-		case v.contact == unsure || v.object == nil && !v.listed:
+		case s.contact == lost:
+			away = append(away, s.cluster)
+		case s.contact == unsure || s.object == nil && !s.listed:
 			return nil
-		case health[v.cluster] == workv1alpha2.ResourceUnhealthy:
-			unhealthy = append(unhealthy, v.cluster)
-		case health[v.cluster] != workv1alpha2.ResourceHealthy:
-			waiting = append(waiting, v.cluster)
+		case s.item.Health == workv1alpha2.ResourceUnhealthy:
+			said := s.cluster
+			if why := interpreter.Cause(s.object.Status); why != "" {
+				said += ": " + why
+			}
+			unhealthy = append(unhealthy, said)
+		case s.object == nil || s.applied != unknown && !s.current():
+			due = append(due, s.cluster)
+		case s.item.Health == workv1alpha2.ResourceUnknown:
+			unjudged = append(unjudged, s.cluster)
 		}
 	}
-	c := &metav1.Condition{Type: workv1alpha2.ConditionHealthy, Status: metav1.ConditionFalse}
 	switch {
 	case len(away) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable, strings.Join(away, ", ")
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable, listing(away, ", ")
 	case len(unhealthy) > 0:
-		c.Reason, c.Message = workv1alpha2.ReasonUnhealthy, strings.Join(unhealthy, ", ")
-	case len(waiting) > 0:
-		c.Reason, c.Message = workv1alpha2.ReasonProgressing, strings.Join(waiting, ", ")
+		c.Reason, c.Message = workv1alpha2.ReasonUnhealthy, listing(unhealthy, "; ")
+	case len(due) > 0:
+		c.Reason, c.Message = workv1alpha2.ReasonProgressing, listing(due, ", ")
+	case len(unjudged) > 0:
+		c.Status, c.Reason = metav1.ConditionUnknown, workv1alpha2.ReasonCannotJudge
+		c.Message = "its status does not say whether it does its job: " + listing(unjudged, ", ")
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonHealthy
 	}
-	c.Message = cut(c.Message, maxConditionMessage)
 	return c
 }
 
@@ -227,21 +357,63 @@ func removal(views []view) *metav1.Condition {
 	switch {
 	case len(away) > 0:
 		c.Reason = workv1alpha2.ReasonClusterUnreachable
-		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " + strings.Join(away, ", ")
+		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " +
+			listing(away, ", ")
 	case len(busy) > 0:
 		c.Reason = workv1alpha2.ReasonRemoving
-		c.Message = "deleted; its copies are not gone yet from " + strings.Join(busy, ", ")
+		c.Message = "deleted; its copies are not gone yet from " + listing(busy, ", ")
 	default:
 		return nil
 	}
-	c.Message = cut(c.Message, maxConditionMessage)
 	return c
+}
+
+// reported is what the template's own status is made from; not ok: too little is known to
+// change it.
+func reported(of subject, standings []standing) (reports []interpreter.Report, ok bool) {
+	for _, s := range standings {
+		switch {
+		case !s.placed && s.leaving && s.contact != lost && s.object != nil:
+			reports = append(reports, interpreter.Report{Cluster: s.cluster, Leaving: true, Status: s.object.Status})
+			continue
+		case !s.placed:
+			continue
+		case s.applied == unknown || s.contact == unsure:
+			return nil, false
+		}
+		r := interpreter.Report{Cluster: s.cluster}
+		if s.object != nil {
+			r.Status, r.Asked = s.object.Status, &s.object.Replicas
+		} else if s.item.Status != nil && json.Unmarshal(s.item.Status.Raw, &r.Status) != nil {
+			r.Status = nil // not what this package wrote
+		}
+		if s.result != nil {
+			r.Current = s.current()
+			r.Observed = r.Current && interpreter.Observed(r.Status)
+		} else {
+			// An earlier process saw it applied. That may keep what it wrote, and advance nothing.
+			r.Current = s.applied == yes && of.observed == of.generation
+			r.Observed = r.Current
+		}
+		reports = append(reports, r)
+	}
+	return reports, true
 }
 
 // set sets a condition; only a change of its status moves lastTransitionTime.
 func set(status *workv1alpha2.BindingStatus, c metav1.Condition, now time.Time) {
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&status.Conditions, c)
+}
+
+// listing joins the first of what is said of clusters and counts the others.
+func listing(said []string, separator string) string {
+	more := ""
+	if len(said) > maxNamed {
+		more = fmt.Sprintf(" and %d more", len(said)-maxNamed)
+		said = said[:maxNamed]
+	}
+	return cut(strings.Join(said, separator), maxConditionMessage-len(more)-100) + more
 }
 
 // cut shortens a text to at most n bytes without breaking a character.

@@ -6,24 +6,23 @@ package status
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/queue"
 	"orrery.dev/orrery/internal/template"
 )
 
@@ -35,26 +34,16 @@ type Options struct {
 	Mirror    *mirror.Mirror        // observations
 	Registry  *member.Registry      // reachability
 	Templates *template.Cache       // whose status is written
+	// Recorded is what is known of a cluster that the binding's own status, which speaks of the
+	// first 100, leaves out, and that did not answer this process yet. Without it that is nothing.
+	Recorded func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
 }
 
 const (
 	// workers is how many bindings are written at once.
 	workers = 8
-	// settle is how long changes are collected before they are written, so that the
-	// answers of all clusters become one write.
-	settle = 100 * time.Millisecond
-	// patience is how much longer a binding that has no status yet waits for clusters
-	// that have not answered.
-	patience = 500 * time.Millisecond
-	// pace is the least time between two writes of one binding: rollouts change quickly.
-	pace = time.Second
-	// removalPatience is how long a deleted binding may take to go without saying why.
-	removalPatience = 3 * time.Second
-	// unsureDelay is when to look again at a binding in a cluster that stopped answering,
-	// while the cluster's own condition does not say so yet.
-	unsureDelay = 2 * time.Second
-
-	soonest, atMost = 500 * time.Millisecond, 2 * time.Minute
+	// firstRetry and lastRetry bound the time until a failed write is tried again.
+	firstRetry, lastRetry = 500 * time.Millisecond, 2 * time.Minute
 )
 
 // placer is the part of placement.Controller that is needed here.
@@ -92,87 +81,65 @@ type templates interface {
 // writer writes the status of bindings and templates.
 type writer struct {
 	hub       client.Client
+	events    events
 	placement placer
 	applier   applier
 	mirror    observer
 	registry  registry
 	templates templates
 	bindings  *binding.Cache
-	queue     workqueue.TypedDelayingInterface[types.NamespacedName]
-	failures  workqueue.TypedRateLimiter[types.NamespacedName]
-
-	mu    sync.Mutex
-	paces map[types.UID]times
+	recorded  func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
+	queue     *queue.Queue[types.NamespacedName]
+	pacer     *pacer
 }
-
-// times of one binding in this process.
-type times struct{ first, written, deleted time.Time }
 
 // Add adds the status writer to the manager.
 func Add(mgr ctrl.Manager, o Options) error {
-	w := newWriter(mgr.GetClient(), o.Bindings, o.Placement, o.Applier, o.Mirror, o.Registry, o.Templates)
-	if err := mgr.Add(manager.RunnableFunc(w.start)); err != nil {
+	w := &writer{
+		hub: mgr.GetClient(), events: mgr.GetEventRecorder("orrery"), placement: o.Placement, applier: o.Applier,
+		mirror: o.Mirror, registry: o.Registry, templates: o.Templates, bindings: o.Bindings, recorded: o.Recorded,
+	}
+	return w.add(mgr)
+}
+
+// add adds a writer that knows where everything comes from to the manager.
+func (w *writer) add(mgr ctrl.Manager) error {
+	w.pacer = newPacer()
+	w.queue = queue.New(workers, firstRetry, lastRetry, w.do)
+	w.subscribe()
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { w.queue.Run(ctx); return nil })); err != nil {
 		return fmt.Errorf("add status writer to the manager: %w", err)
 	}
 	return nil
 }
 
-func newWriter(hub client.Client, b *binding.Cache, p placer, a applier, m observer, r registry, t templates) *writer {
-	w := &writer{
-		hub: hub, placement: p, applier: a, mirror: m, registry: r, templates: t, bindings: b,
-		queue:    workqueue.NewTypedDelayingQueue[types.NamespacedName](),
-		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](soonest, atMost),
-		paces:    map[types.UID]times{},
-	}
+// subscribe has whatever changes a status make it be computed.
+func (w *writer) subscribe() {
 	w.bindings.Subscribe(func(before, after *workv1alpha2.ResourceBinding) {
 		if after != nil {
 			w.changed(binding.Name(after))
 			return
 		}
-		w.mu.Lock()
-		delete(w.paces, before.UID)
-		w.mu.Unlock()
+		w.pacer.forget(before.UID)
 	})
-	p.Subscribe(w.changed)
-	a.Subscribe(w.changed)
-	m.Subscribe(func(e mirror.Event) {
+	w.placement.Subscribe(w.changed)
+	w.applier.Subscribe(w.changed)
+	w.mirror.Subscribe(func(e mirror.Event) {
 		if b, ok := w.bindings.ByUID(e.Binding); ok {
 			w.changed(binding.Name(b))
 		}
 	})
-	r.Subscribe(func(e member.Event) {
+	w.registry.Subscribe(func(e member.Event) {
 		for _, name := range w.bindings.In(e.Name) {
 			w.changed(name)
 		}
 	})
-	t.Subscribe(func(e template.Event) {
+	w.templates.Subscribe(func(e template.Event) {
 		if b, _ := w.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}); b != nil {
 			w.changed(binding.Name(b))
 		}
 	})
-	return w
 }
 
 // changed has a binding's status computed again shortly.
 func (w *writer) changed(binding types.NamespacedName) { w.queue.AddAfter(binding, settle) }
-
-// start writes until ctx ends.
-func (w *writer) start(ctx context.Context) error {
-	var running sync.WaitGroup
-	for range workers {
-		running.Go(func() {
-			for {
-				name, closed := w.queue.Get()
-				if closed {
-					return
-				}
-				w.do(ctx, name)
-				w.queue.Done(name)
-			}
-		})
-	}
-	<-ctx.Done()
-	w.queue.ShutDown()
-	running.Wait()
-	return nil
-}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +36,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
@@ -157,10 +160,14 @@ func (f *fleet) start() {
 	templates, err := template.New(mgr)
 	f.must(err)
 	f.must(templates.Watch(appsv1.SchemeGroupVersion.WithKind("Deployment")))
-	f.applier, err = apply.Add(mgr, apply.Options{Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	bindings, err := binding.NewCache(ctx, mgr.GetCache())
 	f.must(err)
-	w := newWriter(mgr.GetClient(), scheduled{}, f.applier, f.mirror, f.registry, templates)
-	f.must(mgr.Add(manager.RunnableFunc(w.start)))
+	f.applier, err = apply.Add(mgr, apply.Options{Bindings: bindings, Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	f.must(err)
+	f.must((&writer{
+		hub: mgr.GetClient(), events: mgr.GetEventRecorder("orrery"), placement: scheduled{}, applier: f.applier,
+		mirror: f.mirror, registry: f.registry, templates: templates, bindings: bindings,
+	}).add(mgr))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	f.stop = sync.OnceFunc(func() {
@@ -197,12 +204,11 @@ func (f *fleet) eventually(what string, check func() error) {
 	}
 }
 
-// deploy creates a Deployment and its binding on the hub.
-func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.ResourceBinding {
-	f.t.Helper()
+// template is a Deployment of two replicas.
+func (f *fleet) template(name string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
@@ -211,11 +217,18 @@ func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.Resour
 			},
 		},
 	}
+}
+
+// deploy creates a Deployment and its binding on the hub.
+func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.ResourceBinding {
+	f.t.Helper()
+	d := f.template(name)
+	d.Namespace = ns
 	f.must(f.hub.Create(f.t.Context(), d))
 	b := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name + "-deployment", Finalizers: []string{workv1alpha2.Finalizer}},
 		Spec: workv1alpha2.BindingSpec{
-			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID},
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID, Generation: d.Generation},
 			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
 			Replicas:  new(int32(2)),
 		},
@@ -225,6 +238,32 @@ func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.Resour
 	}
 	f.must(f.hub.Create(f.t.Context(), b))
 	return b
+}
+
+// edit changes a template and what its binding says of it, as placement does.
+func (f *fleet) edit(b *workv1alpha2.ResourceBinding) *appsv1.Deployment {
+	f.t.Helper()
+	d := &appsv1.Deployment{}
+	f.must(f.hub.Get(f.t.Context(), client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, d))
+	d.Spec.Template.Spec.Containers[0].Image += "x"
+	f.must(f.hub.Update(f.t.Context(), d))
+	f.must(f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b))
+	b.Spec.Resource.Generation = d.Generation
+	f.must(f.hub.Update(f.t.Context(), b))
+	return d
+}
+
+// warnings are the events of a namespace on the hub, as KIND REASON.
+func (f *fleet) warnings(ns string) []string {
+	f.t.Helper()
+	var events eventsv1.EventList
+	f.must(f.hub.List(f.t.Context(), &events, client.InNamespace(ns)))
+	var said []string
+	for _, e := range events.Items {
+		said = append(said, e.Regarding.Kind+" "+e.Reason)
+	}
+	slices.Sort(said)
+	return said
 }
 
 // runs says in a member that every replica of a Deployment runs.
@@ -287,7 +326,29 @@ func TestStatus(t *testing.T) {
 	})
 	body, err := json.Marshal(b)
 	f.must(err)
-	t.Logf("a binding in two clusters is %d bytes of JSON", len(body))
+	d := &appsv1.Deployment{}
+	f.must(f.hub.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "a"}, d))
+	grown, err := json.Marshal(d.Status)
+	f.must(err)
+	for _, m := range d.ManagedFields {
+		if m.Manager == workv1alpha2.FieldManager {
+			grown = append(grown, m.FieldsV1.GetRawBytes()...)
+		}
+	}
+	t.Logf("a binding in two clusters is %d bytes of JSON, its template grows by about %d", len(body), len(grown))
+
+	// What fails is told where people look, once.
+	foreign := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c"}, Spec: f.template("c").Spec}
+	f.must(oak.Create(t.Context(), foreign))
+	refused := f.deploy(ns, "c", "oak")
+	f.condition(refused, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict)
+	told := []string{"Deployment Conflict", "ResourceBinding Conflict"}
+	f.eventually("the conflict is told", func() error {
+		if diff := cmp.Diff(told, f.warnings(ns)); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
 
 	// Nothing changes: nothing is written, by this process or by the next one.
 	f.quiet("before the restart", b)
@@ -302,6 +363,9 @@ func TestStatus(t *testing.T) {
 		return nil
 	})
 	f.quiet("after the restart", b)
+	if diff := cmp.Diff(told, f.warnings(ns)); diff != "" {
+		t.Errorf("events after the restart (-want +got):\n%s", diff)
+	}
 
 	// A cluster that hangs is unknown, and its last status is kept.
 	written := b.Status.DeepCopy()
@@ -335,7 +399,26 @@ func TestStatus(t *testing.T) {
 		}
 		return nil
 	})
+	// An edit that one cluster does not know of is not rolled out, though nothing is known of
+	// the cluster since the restart.
+	d = f.edit(b)
+	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonClusterUnreachable)
+	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+	if d.Status.ObservedGeneration != d.Generation-1 {
+		t.Errorf("the template of generation %d says that %d is rolled out", d.Generation, d.Status.ObservedGeneration)
+	}
+
 	slow.Signal(t, syscall.SIGCONT)
+	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+	f.runs(oak, ns, "a")
+	f.runs(bog, ns, "a")
+	f.eventually("the edit is rolled out", func() error {
+		f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(d), d))
+		if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 4 {
+			return fmt.Errorf("it is %+v", d.Status)
+		}
+		return nil
+	})
 	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionTrue, workv1alpha2.ReasonHealthy)
 
 	for _, name := range []string{"oak", "bog"} {

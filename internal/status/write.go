@@ -4,24 +4,27 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/template"
 )
 
 // dropManagedFields empties an object's managedFields; the API server does not fill them
@@ -29,99 +32,94 @@ import (
 var dropManagedFields = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))
 
 // do brings the status of a binding and of its template up to date.
-func (w *writer) do(ctx context.Context, name types.NamespacedName) {
+func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := w.bindings.Get(name)
 	if !ok {
-		return
+		return queue.Next{}
 	}
 	log := logr.FromContextOrDiscard(ctx).WithName("status").WithValues("binding", name.String())
-	err := w.write(logr.NewContext(ctx, log), b)
+	next, err := w.write(logr.NewContext(ctx, log), b)
 	switch {
 	case err == nil:
-		w.failures.Forget(name)
+		return queue.Next{After: next}
 	case ctx.Err() != nil || apierrors.IsNotFound(err):
+		return queue.Next{}
 	case apierrors.IsConflict(err):
-		w.queue.AddAfter(name, settle) // the cache is about to know the newer one
+		return queue.Next{After: settle} // the caches are about to know the newer one
 	default:
 		log.Error(err, "write status")
-		w.queue.AddAfter(name, w.failures.When(name))
+		return queue.Next{Backoff: true}
 	}
 }
 
-func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
-	name, now := binding.Name(b), time.Now()
+// write returns when to look again without an event, 0 for not at all.
+func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (next time.Duration, err error) {
 	views := w.views(ctx, b)
-	for _, v := range views {
-		if v.contact == unsure {
-			w.queue.AddAfter(name, unsureDelay)
-		}
+	if slices.ContainsFunc(views, func(v view) bool { return v.contact == unsure }) {
+		next = unsureDelay
 	}
 	if !b.DeletionTimestamp.IsZero() {
-		return w.writeRemoval(ctx, b, views, now)
+		if wait := w.pacer.removal(b.UID); wait > 0 {
+			return wait, nil
+		}
+		return next, w.writeRemoval(ctx, b, views)
 	}
 	var outcome *placement.Outcome
 	if v, ok := w.placement.Outcome(b.UID); ok {
 		outcome = &v
 	}
-	status, err := compute(b, outcome, views, now)
+	o := w.template(b)
+	of := subjectOf(o)
+	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
+	standings, err := judge(b, of, views)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	status := compute(b, outcome, standings, time.Now())
 	if !equality.Semantic.DeepEqual(status, b.Status) {
-		if wait := w.wait(b, views, now); wait > 0 {
-			w.queue.AddAfter(name, wait)
-			return nil
+		due := slices.ContainsFunc(standings, func(s standing) bool { return s.placed && (s.applied == waiting || s.applied == unknown) })
+		if wait := w.pacer.wait(b, due); wait > 0 {
+			return wait, nil
 		}
 		if err := w.writeBinding(ctx, b, status); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return w.writeTemplate(ctx, b, status)
+	if o == nil {
+		return next, nil
+	}
+	return next, w.writeTemplate(ctx, b, o, of, standings)
 }
 
-// writeRemoval says of a deleted binding what it waits for, if that takes its time.
-func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view, now time.Time) error {
-	w.mu.Lock()
-	t := w.paces[b.UID]
-	if t.deleted.IsZero() {
-		t.deleted = now
-		w.paces[b.UID] = t
-	}
-	w.mu.Unlock()
-	if wait := t.deleted.Add(removalPatience).Sub(now); wait > 0 {
-		w.queue.AddAfter(binding.Name(b), wait)
+// template is the binding's template; nil where it is not known, or is another object.
+func (w *writer) template(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
+	o, state := w.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
+	if state != presence.Present || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
 		return nil
 	}
+	return o
+}
+
+func subjectOf(o *unstructured.Unstructured) subject {
+	if o == nil {
+		return subject{}
+	}
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
+	return subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed}
+}
+
+// writeRemoval says of a deleted binding what it waits for.
+func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view) error {
 	c := removal(views)
 	if c == nil {
 		return nil
 	}
 	status := *b.Status.DeepCopy()
 	c.ObservedGeneration = b.Generation
-	if set(&status, *c, now); equality.Semantic.DeepEqual(status, b.Status) {
+	if set(&status, *c, time.Now()); equality.Semantic.DeepEqual(status, b.Status) {
 		return nil
 	}
 	return w.writeBinding(ctx, b, status)
-}
-
-// wait is how long a write is put off: for clusters that are about to answer for the
-// first time, and to leave some time between two writes.
-func (w *writer) wait(b *workv1alpha2.ResourceBinding, views []view, now time.Time) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t := w.paces[b.UID]
-	if t.first.IsZero() {
-		t.first = now
-		w.paces[b.UID] = t
-	}
-	if len(b.Status.Conditions) == 0 && now.Sub(t.first) < patience {
-		for _, v := range views {
-			if v.placed && !answered(b, v) {
-				return settle
-			}
-		}
-	}
-	return t.written.Add(pace).Sub(now)
 }
 
 func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) error {
@@ -141,85 +139,83 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if err := w.hub.Status().Update(ctx, o); err != nil {
 		return fmt.Errorf("update status: %w", err)
 	}
-	w.mu.Lock()
-	t := w.paces[b.UID]
-	t.written = time.Now()
-	w.paces[b.UID] = t
-	w.mu.Unlock()
+	w.pacer.wrote(b.UID)
+	w.tell(b, status)
 	logr.FromContextOrDiscard(ctx).V(1).Info("wrote status")
 	return nil
 }
 
-// writeTemplate writes the template's own status, added up from the clusters that it is
-// placed in, if its kind has one.
-func (w *writer) writeTemplate(ctx context.Context, b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) error {
-	gvk := schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
-	o, state := w.templates.Get(gvk, b.Namespace, b.Spec.Resource.Name)
-	if state != presence.Present || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
-		return nil
-	}
-	placed := make(map[string]bool, len(b.Spec.Clusters))
-	for _, c := range b.Spec.Clusters {
-		placed[c.Name] = true
-	}
-	var items []workv1alpha2.AggregatedStatusItem
-	for _, i := range status.AggregatedStatus {
-		if placed[i.ClusterName] {
-			items = append(items, i)
-		}
-	}
-	wanted, ok := interpreter.Aggregate(o, items)
+// writeTemplate writes the template's own status, made from those of its copies, if its kind
+// has one.
+func (w *writer) writeTemplate(
+	ctx context.Context, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured, of subject, standings []standing,
+) error {
+	reports, ok := reported(of, standings)
 	if !ok {
 		return nil
 	}
-	same, err := equal(wanted, o.Object["status"])
-	if err != nil || same {
-		return err
+	wanted, ok := interpreter.Aggregate(o, placing(b), reports)
+	if !ok || interpreter.Equal(wanted, o.Object["status"]) {
+		return nil
 	}
-	// The whole status, in one operation that also knows whose it is.
+	// The whole status, of the version that it was made for: one that is older than what the
+	// hub has might take back what was written.
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "test", "path": "/metadata/uid", "value": o.GetUID()},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": o.GetResourceVersion()},
 		{"op": "add", "path": "/status", "value": wanted},
 	})
 	if err != nil {
-		return fmt.Errorf("encode status of %s %s: %w", gvk.Kind, o.GetName(), err)
+		return fmt.Errorf("encode status of %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	target := &unstructured.Unstructured{}
-	target.SetGroupVersionKind(gvk)
+	target.SetGroupVersionKind(o.GroupVersionKind())
 	target.SetNamespace(o.GetNamespace())
 	target.SetName(o.GetName())
 	err = w.hub.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(workv1alpha2.FieldManager))
-	if err != nil && !apierrors.IsNotFound(err) { // not found: it is gone, or its kind has no status of its own
-		return fmt.Errorf("update status of %s %s: %w", gvk.Kind, o.GetName(), err)
+	switch {
+	case apierrors.IsNotFound(err): // it is gone, or its kind has no status of its own
+	case apierrors.IsInvalid(err):
+		// The hub holds a status to rules that several clusters' need not obey together, such
+		// as those of a pod that was made anew. The binding says how it is.
+		logr.FromContextOrDiscard(ctx).Info("the hub refuses the status of the template",
+			"template", binding.TemplateOf(b).String(), "reason", err.Error())
+	case err != nil:
+		return fmt.Errorf("update status of %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return nil
 }
 
-// equal compares two statuses as they are written down: numbers have other types where
-// they come from the interpreter than where they come from the API server.
-func equal(wanted map[string]any, is any) (bool, error) {
-	if is == nil {
-		is = map[string]any{}
+// placing says how the replicas of a binding are placed.
+func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
+	if !binding.Divided(b) {
+		return interpreter.Placing{Duplicated: b.Spec.ReplicaSchedulingType == policyv1alpha1.Duplicated}
 	}
-	if equality.Semantic.DeepEqual(wanted, is) {
-		return true, nil
+	if b.Spec.Replicas == nil {
+		return interpreter.Placing{}
 	}
-	a, err := json.Marshal(wanted)
-	if err != nil {
-		return false, fmt.Errorf("encode status: %w", err)
+	missing := *b.Spec.Replicas
+	for _, c := range b.Spec.Clusters {
+		if c.Replicas != nil {
+			missing -= *c.Replicas
+		}
 	}
-	b, err := json.Marshal(is)
-	if err != nil {
-		return false, fmt.Errorf("encode status: %w", err)
-	}
-	return sameJSON(a, b), nil
+	return interpreter.Placing{Missing: max(0, missing)}
 }
 
 // views is what is known of a binding in each cluster that it names, and in those that
 // may still hold something of it. A deleted binding is placed nowhere.
 func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []view {
 	objects := w.mirror.Placed(b.UID)
-	gvk := schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+	gvk := binding.Kind(b)
+	recorded := make(map[string]*workv1alpha2.AggregatedStatusItem, len(b.Status.AggregatedStatus))
+	for i := range b.Status.AggregatedStatus {
+		recorded[b.Status.AggregatedStatus[i].ClusterName] = &b.Status.AggregatedStatus[i]
+	}
+	leaving := map[string]bool{}
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		leaving[t.FromCluster] = true
+	}
 	placed := map[string]bool{}
 	if b.DeletionTimestamp.IsZero() {
 		for _, c := range b.Spec.Clusters {
@@ -240,7 +236,15 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 		if !placed[cluster] && (w.applier.Gone(b.UID, cluster) || !joined && w.left(ctx, cluster)) {
 			continue
 		}
-		v := view{cluster: cluster, placed: placed[cluster], contact: w.contact(ctx, m, cluster), object: found[cluster]}
+		v := view{
+			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
+			contact: w.contact(ctx, m, cluster), object: found[cluster], recorded: recorded[cluster],
+		}
+		if v.recorded == nil && w.recorded != nil {
+			if applied, health, ok := w.recorded(b.UID, cluster); ok {
+				v.recorded = &workv1alpha2.AggregatedStatusItem{Applied: applied, Health: health}
+			}
+		}
 		if r, ok := w.applier.Result(b.UID, cluster); ok {
 			v.result = &r
 		}

@@ -422,7 +422,7 @@ kind: Job
 metadata: {name: once, namespace: %[1]s}
 spec: {completions: 2, parallelism: 2, `+fmt.Sprintf(pod, ns, "once", ", restartPolicy: Never")+`}
 `, ns))
-	shows(t, "hub", "6", "statefulset", "db", "-n", ns, "-o", "jsonpath={.status.readyReplicas}")
+	shows(t, "hub", "2", "statefulset", "db", "-n", ns, "-o", "jsonpath={.status.readyReplicas}")
 	shows(t, "hub", "9 9", "daemonset", "agent", "-n", ns, "-o", "jsonpath={.status.desiredNumberScheduled} {.status.numberReady}")
 	shows(t, "hub", "6", "job", "once", "-n", ns, "-o", "jsonpath={.status.succeeded}")
 	kubectl(t, "hub", "-n", ns, "rollout", "status", "daemonset/agent", "--timeout=30s")

@@ -191,9 +191,6 @@ type ClusterCounts struct {
 
 // BindingStatus is what became of a placement.
 type BindingStatus struct {
-	// schedulerObservedGeneration is the generation of the spec that Scheduled speaks of.
-	// +optional
-	SchedulerObservedGeneration int64 `json:"schedulerObservedGeneration,omitempty"`
 	// counts sums up all clusters, those among them that aggregatedStatus leaves out.
 	// +optional
 	Counts *ClusterCounts `json:"counts,omitempty"`
@@ -294,6 +291,7 @@ const (
 	ReasonHealthy            = "Healthy"            //
 	ReasonUnhealthy          = "Unhealthy"          //
 	ReasonProgressing        = "Progressing"        // not healthy yet
+	ReasonCannotJudge        = "CannotJudge"        // the status of its kind does not say whether it is healthy
 )
 
 // Marks on the objects in members. User objects on the hub get none.

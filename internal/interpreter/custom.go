@@ -1,0 +1,235 @@
+package interpreter
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// maxWhole bounds a status that is reflected whole, in bytes of JSON. Of a larger one the
+// conditions are kept, if they fit.
+const maxWhole = 8 << 10
+
+// builtIn says whether a group is one of Kubernetes' own. The group of a custom resource has a
+// dot in it, and may end in k8s.io too.
+func builtIn(group string) bool {
+	switch group {
+	case "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "authentication.k8s.io",
+		"authorization.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io", "events.k8s.io",
+		"flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io",
+		"rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io", "storagemigration.k8s.io":
+		return true
+	}
+	return !strings.Contains(group, ".")
+}
+
+// custom is what an object of a kind means that is not in the table: what the conventions
+// say. It has replicas when spec.replicas is a number.
+func custom(o *unstructured.Unstructured) kind {
+	k := kind{health: conventionalHealth}
+	if builtIn(o.GroupVersionKind().Group) {
+		return k // its status on the hub is the hub's own
+	}
+	k.whole, k.aggregate = true, aggregateCustom
+	if _, found, err := unstructured.NestedInt64(o.Object, "spec", "replicas"); found && err == nil {
+		k.replicas = []string{"spec", "replicas"}
+		k.counters = []string{"replicas", "readyReplicas", "availableReplicas", "updatedReplicas"}
+	}
+	return k
+}
+
+// The conditions by which most kinds say that an object does its job, and those by which it
+// says that it does not.
+var (
+	goodConditions = []string{"Ready", "Available", "Established", "Healthy"}
+	badConditions  = []string{"Stalled", "Reconciling"}
+)
+
+// conventionalHealth reads what most kinds say in their status: the generation that their
+// controller has seen, conditions, and how many replicas serve. Built-in kinds that say none
+// of it do their job by being there. A custom kind that says none of it cannot be judged.
+func conventionalHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
+	_, judged, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	if judged && !observed(o) {
+		return workv1alpha2.ResourceUnhealthy
+	}
+	conditions := list(o.Object, "status", "conditions")
+	for _, conditionType := range badConditions {
+		if conditionIs(o, conditionType, corev1.ConditionTrue) {
+			return workv1alpha2.ResourceUnhealthy
+		}
+	}
+	for _, conditionType := range goodConditions {
+		if c := condition(conditions, conditionType); c != nil {
+			return health(c["status"] == string(corev1.ConditionTrue))
+		}
+	}
+	if k := kindOf(o); k.replicas != nil {
+		if n, known := serving(k, o); known {
+			return health(n >= desired(o))
+		}
+	}
+	if judged || builtIn(o.GroupVersionKind().Group) {
+		return workv1alpha2.ResourceHealthy
+	}
+	return workv1alpha2.ResourceUnknown
+}
+
+// reflectWhole keeps a status as it is, with the generation of the object that the
+// generations in it are to be compared with.
+func reflectWhole(k kind, o *unstructured.Unstructured, status map[string]any) {
+	whole, _, err := unstructured.NestedMap(o.Object, "status")
+	if err != nil || len(whole) == 0 {
+		return
+	}
+	for _, name := range k.volatile {
+		delete(whole, name)
+	}
+	if tooLarge(whole) {
+		conditions := whole["conditions"]
+		if whole = map[string]any{"conditions": conditions}; conditions == nil || tooLarge(whole) {
+			return
+		}
+	}
+	if _, found, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); !found || observed(o) {
+		status[keyObserved] = true
+	}
+	if generation := o.GetGeneration(); generation != 0 {
+		status[keyGeneration] = generation
+	}
+	status[keyWhole] = whole
+}
+
+func tooLarge(status map[string]any) bool {
+	raw, err := json.Marshal(status)
+	return err != nil || len(raw) > maxWhole
+}
+
+// Brief returns of a reflected status what a binding of several clusters has room for.
+func Brief(status map[string]any) map[string]any {
+	whole, ok := status[keyWhole].(map[string]any)
+	if !ok {
+		return status
+	}
+	status = maps.Clone(status)
+	delete(status, keyWhole)
+	brief := map[string]any{}
+	if phase := text(whole, "phase"); phase != "" {
+		brief["phase"] = phase
+	}
+	var conditions []any
+	for _, c := range list(whole, "conditions") {
+		if c, ok := c.(map[string]any); ok {
+			conditions = append(conditions, map[string]any{"type": text(c, "type"), "status": text(c, "status"), "reason": text(c, "reason")})
+		}
+	}
+	const most = 8
+	if len(conditions) > 0 {
+		brief["conditions"] = conditions[:min(most, len(conditions))]
+	}
+	if len(brief) > 0 {
+		status[keyWhole] = brief
+	}
+	return status
+}
+
+// theOne makes the status of a template from that of its only copy.
+func (in input) theOne(k kind) (map[string]any, bool) {
+	r := in.reports[0]
+	whole, ok := r.Status[keyWhole].(map[string]any)
+	if !ok {
+		return nil, false
+	}
+	whole = runtime.DeepCopyJSON(whole)
+	for _, name := range k.volatile {
+		delete(whole, name)
+	}
+	generation := number(r.Status, keyGeneration)
+	old := list(in.template.Object, "status", "conditions")
+	in.translate(r, whole, generation, number(in.template.Object, "status", "observedGeneration"))
+	for _, c := range list(whole, "conditions") {
+		if c, ok := c.(map[string]any); ok {
+			in.translate(r, c, generation, number(condition(old, text(c, "type")), "observedGeneration"))
+		}
+	}
+	return whole, true
+}
+
+// translate makes of an observedGeneration of the copy's one of the template's.
+func (in input) translate(r Report, o map[string]any, generation, old int64) {
+	seen, found, err := unstructured.NestedInt64(o, "observedGeneration")
+	switch {
+	case !found || err != nil:
+	case r.Current && seen >= generation:
+		o["observedGeneration"] = max(old, in.template.GetGeneration())
+	default:
+		o["observedGeneration"] = old
+	}
+}
+
+// aggregateCustom sums up the conditions of several copies. What else their statuses say is
+// each cluster's own.
+func aggregateCustom(in input, status map[string]any) {
+	delete(status, "observedGeneration")
+	if slices.ContainsFunc(in.reports, func(r Report) bool { return number(r.Status, keyWhole, "observedGeneration") != 0 }) {
+		in.observe(status)
+	}
+	var types []string
+	for _, r := range in.reports {
+		for _, c := range list(r.Status, keyWhole, "conditions") {
+			if c, ok := c.(map[string]any); ok && text(c, "type") != "" && !slices.Contains(types, text(c, "type")) {
+				types = append(types, text(c, "type"))
+			}
+		}
+	}
+	var conditions []any
+	for _, conditionType := range types {
+		conditions = append(conditions, in.together(conditionType))
+	}
+	if len(conditions) > 0 {
+		status["conditions"] = conditions
+	}
+}
+
+// together is one condition of several copies. It has their common status. Where they differ,
+// the worse one counts if it is known which that is.
+func (in input) together(conditionType string) map[string]any {
+	all := make([]map[string]any, len(in.reports))
+	statuses := map[string][]string{}
+	for i, r := range in.reports {
+		all[i] = condition(list(r.Status, keyWhole, "conditions"), conditionType)
+		status := cmp.Or(text(all[i], "status"), string(corev1.ConditionUnknown))
+		statuses[status] = append(statuses[status], r.Cluster)
+	}
+	s := conditionState{kind: conditionType, status: corev1.ConditionUnknown, reason: "ClustersDiffer"}
+	if len(statuses) == 1 {
+		s.status = corev1.ConditionStatus(slices.Collect(maps.Keys(statuses))[0])
+		s.reason, s.message = text(all[0], "reason"), text(all[0], "message")
+	} else {
+		for _, worse := range []struct {
+			of     []string
+			status corev1.ConditionStatus
+		}{{goodConditions, corev1.ConditionFalse}, {badConditions, corev1.ConditionTrue}} {
+			if slices.Contains(worse.of, conditionType) && len(statuses[string(worse.status)]) > 0 {
+				s.status = worse.status
+			}
+		}
+		var said []string
+		for _, status := range slices.Sorted(maps.Keys(statuses)) {
+			said = append(said, fmt.Sprintf("%s in %s", status, naming(statuses[status])))
+		}
+		s.message = strings.Join(said, "; ")
+	}
+	c := s.condition(list(in.template.Object, "status", "conditions"), in.now, "lastTransitionTime")
+	c["message"] = s.message // the type that most kinds use demands one
+	return c
+}

@@ -1,0 +1,60 @@
+package status
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+)
+
+// maxNote is the API server's limit of an event's text.
+const maxNote = 1024
+
+// events are written on a hub for its users to see.
+type events interface {
+	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
+}
+
+// failures are the reasons for which a user has to do something.
+var failures = []string{
+	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonAPINotServed,
+}
+
+// news are the conditions of a status that failed since another one was written.
+func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
+	var failed []metav1.Condition
+	for _, c := range after.Conditions {
+		speaks := c.Type == workv1alpha2.ConditionScheduled ||
+			c.Type == workv1alpha2.ConditionFullyApplied && slices.Contains(failures, c.Reason)
+		if !speaks || c.Status != metav1.ConditionFalse {
+			continue
+		}
+		if old := meta.FindStatusCondition(before.Conditions, c.Type); old == nil || old.Status != c.Status || old.Reason != c.Reason {
+			failed = append(failed, c)
+		}
+	}
+	return failed
+}
+
+// tell writes what failed as events, of the binding and of its template: that is where people
+// look first.
+func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) {
+	for _, c := range news(b.Status, status) {
+		action := "Apply"
+		if c.Type == workv1alpha2.ConditionScheduled {
+			action = "Schedule"
+		}
+		of := &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: b.Spec.Resource.APIVersion, Kind: b.Spec.Resource.Kind},
+			ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Spec.Resource.Name, UID: b.Spec.Resource.UID},
+		}
+		for _, regarding := range []runtime.Object{of, binding.Object(b)} {
+			w.events.Eventf(regarding, nil, corev1.EventTypeWarning, c.Reason, action, "%s", cut(c.Message, maxNote))
+		}
+	}
+}
