@@ -340,7 +340,7 @@ func (c *clusters) cleanUp(ctx context.Context, o *clusterv1alpha1.Cluster) erro
 	}
 	err = c.registry.options.Leave(ctx, m)
 	switch {
-	case err == nil, reconciler.IsVerdict(err):
+	case err == nil, reconciler.IsOutcome(err):
 		return err
 	default:
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "clean up in the cluster: %v", err)
