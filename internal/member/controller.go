@@ -35,6 +35,8 @@ const (
 	mirrorGrace = 5 * time.Minute
 	// leaveRetry is the time between two tries to clean up in a cluster that leaves.
 	leaveRetry = 2 * time.Second
+	// staleLook is how long a cache that is behind is given to catch up.
+	staleLook = 50 * time.Millisecond
 )
 
 // clusters reconciles Clusters. The probes and discovery do the asking, each cluster in
@@ -100,6 +102,10 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		c.registry.remove(req.Name)
 		return c.loop.Reconcile(ctx, req)
 	}
+	if m, ok := c.registry.Member(req.Name); ok && m.Cluster().UID == cluster.UID && m.Cluster().Generation > cluster.Generation {
+		// The cache is behind what was written here: its address would be the old one.
+		return ctrl.Result{RequeueAfter: staleLook}, nil
+	}
 	m := c.registry.ensure(cluster)
 	if err := c.registry.connect(ctx, m, cluster); err != nil {
 		return ctrl.Result{}, err
@@ -129,7 +135,7 @@ func (m *Member) settled() bool {
 	case silent:
 		return true
 	case answering:
-		return m.contact.refused || len(m.contact.missing) > 0 || (m.contact.id != "" && m.discovered)
+		return m.contact.refused || m.contact.proxied || len(m.contact.missing) > 0 || (m.contact.id != "" && m.discovered)
 	case undecided:
 	}
 	return false
@@ -183,6 +189,8 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 // admit says why the cluster that answers is not to be worked with.
 func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	switch {
+	case found.proxied:
+		return reconciler.Stalled(clusterv1alpha1.ReasonThroughHub, "spec.apiEndpoint %s: %v", o.Spec.APIEndpoint, errThroughHub)
 	case found.refused:
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnauthorized, 0, "%s; renew the credentials in Secret %s/%s",
 			found.message, o.Spec.SecretRef.Namespace, o.Spec.SecretRef.Name)

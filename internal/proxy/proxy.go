@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 )
 
@@ -71,6 +72,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if !ok {
 		return apierrors.NewNotFound(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster)
 	}
+	w.Header().Set(fleetv1alpha1.ProxiedHeader, cluster)
 	if !member.Reachable() {
 		return unreachable(member.Cluster())
 	}

@@ -28,6 +28,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -445,5 +446,30 @@ func TestKubectl(t *testing.T) {
 			t.Fatal("the watch shows nothing")
 		case <-tick.C:
 		}
+	}
+}
+
+// TestProxied wants every answer to say that it came through a hub, whatever the member says.
+func TestProxied(t *testing.T) {
+	reached := fake(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for name, m := range map[string]*fakeMember{
+		"Reached":     reached,
+		"Unreachable": {unreachable: &metav1.Condition{Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, _ := front(t, m, alice)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/oak/readyz", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get(fleetv1alpha1.ProxiedHeader); got != "oak" {
+				t.Errorf("header is %q, want the cluster's name", got)
+			}
+		})
 	}
 }

@@ -307,6 +307,7 @@ const (
 	ReasonIdentityChanged     = "IdentityChanged"     // another cluster answers at the endpoint
 	ReasonAlreadyJoined       = "AlreadyJoined"       // the same cluster is joined under another name
 	ReasonIsHub               = "IsHub"               // the endpoint is the hub itself
+	ReasonThroughHub          = "ThroughHub"          // the endpoint leads through the proxy of a hub
 	ReasonJoined              = "Joined"              //
 	ReasonComplete            = "Complete"            //
 	ReasonPartial             = "Partial"             // some aggregated API does not answer
