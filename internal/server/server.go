@@ -96,6 +96,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		Metrics: metricsserver.Options{BindAddress: "0"}, // the fleet server serves the metrics
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer:      hub.NewInformer,
 			ByObject:         map[client.Object]cache.ByObject{&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim}},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
