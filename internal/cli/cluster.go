@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -187,15 +188,35 @@ our marks, unless --delete-workloads asks for its deletion.`,
 			if err := member.Unjoin(ctx, c, args[0], deleteWorkloads); err != nil {
 				return fmt.Errorf("unjoin cluster %s: %w", args[0], err)
 			}
-			if err := member.WaitGone(ctx, c, args[0]); err != nil {
+			last, err := member.WaitGone(ctx, c, args[0])
+			if err != nil {
 				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
 			}
-			return say(s.out, "cluster %s has left the fleet\n", args[0])
+			return say(s.out, "cluster %s has left the fleet\n%s", args[0], afterwards(last))
 		},
 	}
 	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
+}
+
+// afterwards says what stays in a cluster that has left, and what a join makes of it.
+func afterwards(last *clusterv1alpha1.Cluster) string {
+	var left *metav1.Condition
+	if last != nil {
+		left = meta.FindStatusCondition(last.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft)
+	}
+	switch {
+	case left == nil:
+		return ""
+	case left.Reason == clusterv1alpha1.ReasonMarksLeft:
+		return "It could not be reached: the workloads keep running there, and our labels and annotations stay on them.\n" +
+			"When it joins this hub again, what is still placed there is taken up as it is, and \"orrery cluster orphans\" lists the rest.\n"
+	case left.Reason == clusterv1alpha1.ReasonOrphaned:
+		return "The workloads keep running there. When it joins this hub again, what is still placed there is taken up as it is.\n"
+	default:
+		return "What Orrery had placed there was deleted.\n"
+	}
 }
 
 func newList(s streams, f *hubFlags) *cobra.Command {
