@@ -97,6 +97,31 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, string(system.UID), nil
 }
 
+// completeClusters completes the name of a cluster, as the hub knows them.
+func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	_, c, _, err := f.connect(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var clusters clusterv1alpha1.ClusterList
+	if err := c.List(ctx, &clusters); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names := make([]string, 0, len(clusters.Items))
+	for i := range clusters.Items {
+		names = append(names, clusters.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTimeout bounds a completion: somebody is typing.
+const completeTimeout = 3 * time.Second
+
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
@@ -107,7 +132,7 @@ func newCluster(s streams) *cobra.Command {
 	var f hubFlags
 	f.add(cmd)
 	cmd.AddCommand(
-		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f),
+		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
 		newConfig(s), newPreflight(s), newPlan(s),
 		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s),
 	)
@@ -177,7 +202,8 @@ func newUnjoin(s streams, f *hubFlags) *cobra.Command {
 		Short: "Remove a cluster from the fleet; its workloads keep running",
 		Long: `Remove a cluster from the fleet. What Orrery placed there keeps running and loses only
 our marks, unless --delete-workloads asks for its deletion.`,
-		Args: oneName,
+		Args:              oneName,
+		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
@@ -220,7 +246,10 @@ func afterwards(last *clusterv1alpha1.Cluster) string {
 }
 
 func newList(s streams, f *hubFlags) *cobra.Command {
-	var output string
+	var (
+		output    string
+		noHeaders bool
+	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the clusters",
@@ -230,10 +259,11 @@ func newList(s streams, f *hubFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output)
+			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
 		},
 	}
-	addOutput(cmd, &output)
+	addOutput(cmd, &output, outputName)
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "print the table without its first line")
 	return cmd
 }
 
@@ -243,6 +273,8 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 		Use:   "describe NAME",
 		Short: "Show a cluster, its conditions and what is placed there",
 		Args:  oneName,
+
+		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, c, _, err := f.connect(cmd.Context())
 			if err != nil {
