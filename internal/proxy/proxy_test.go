@@ -473,3 +473,50 @@ func TestProxied(t *testing.T) {
 		})
 	}
 }
+
+// TestHungMember wants a read to end, and what may take long to go on.
+func TestHungMember(t *testing.T) {
+	release := make(chan struct{})
+	m := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		w.WriteHeader(http.StatusTeapot)
+	})
+	server, p := front(t, m, alice)
+	p.patience = 100 * time.Millisecond
+	do := func(method, path string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/oak"+path, nil)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	long := []struct{ method, path string }{
+		{http.MethodGet, "/api/v1/pods?watch=true"},
+		{http.MethodGet, "/api/v1/namespaces/a/pods/b/log?follow=true"},
+		{http.MethodGet, "/api/v1/namespaces/a/services/b/proxy/events"},
+		{http.MethodPost, "/api/v1/namespaces"},
+	}
+	codes := make(chan int, len(long))
+	for _, request := range long {
+		go func() { codes <- do(request.method, request.path) }()
+	}
+	if got := do(http.MethodGet, "/api/v1/namespaces"); got != http.StatusServiceUnavailable {
+		t.Errorf("a read of a hung cluster ends with %d", got)
+	}
+	close(release)
+	for range long {
+		if got := <-codes; got != http.StatusTeapot {
+			t.Errorf("what may take long ended with %d, want the cluster's answer", got)
+		}
+	}
+}
