@@ -314,8 +314,10 @@ func (f *fleet) start() {
 			}
 			return f.mirror.Observation(cluster)
 		},
-		Leave:         func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) },
-		Left:          func(cluster string) error { return f.mirror.Drop(cluster) },
+		Departures: []member.Departure{
+			{Inside: func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) }},
+			{Outside: func(_ context.Context, o *clusterv1alpha1.Cluster) error { return f.mirror.Drop(o.Name) }},
+		},
 		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
 	})
 	f.must(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -96,6 +97,31 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, string(system.UID), nil
 }
 
+// completeClusters completes the name of a cluster, as the hub knows them.
+func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	_, c, _, err := f.connect(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var clusters clusterv1alpha1.ClusterList
+	if err := c.List(ctx, &clusters); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names := make([]string, 0, len(clusters.Items))
+	for i := range clusters.Items {
+		names = append(names, clusters.Items[i].Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTimeout bounds a completion: somebody is typing.
+const completeTimeout = 3 * time.Second
+
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
@@ -106,7 +132,7 @@ func newCluster(s streams) *cobra.Command {
 	var f hubFlags
 	f.add(cmd)
 	cmd.AddCommand(
-		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f),
+		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
 		newConfig(s), newPreflight(s), newPlan(s),
 		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s),
 	)
@@ -176,7 +202,8 @@ func newUnjoin(s streams, f *hubFlags) *cobra.Command {
 		Short: "Remove a cluster from the fleet; its workloads keep running",
 		Long: `Remove a cluster from the fleet. What Orrery placed there keeps running and loses only
 our marks, unless --delete-workloads asks for its deletion.`,
-		Args: oneName,
+		Args:              oneName,
+		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
@@ -187,10 +214,11 @@ our marks, unless --delete-workloads asks for its deletion.`,
 			if err := member.Unjoin(ctx, c, args[0], deleteWorkloads); err != nil {
 				return fmt.Errorf("unjoin cluster %s: %w", args[0], err)
 			}
-			if err := member.WaitGone(ctx, c, args[0]); err != nil {
+			last, err := member.WaitGone(ctx, c, args[0])
+			if err != nil {
 				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
 			}
-			return say(s.out, "cluster %s has left the fleet\n", args[0])
+			return say(s.out, "cluster %s has left the fleet\n%s", args[0], afterwards(last))
 		},
 	}
 	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
@@ -198,8 +226,30 @@ our marks, unless --delete-workloads asks for its deletion.`,
 	return cmd
 }
 
+// afterwards says what stays in a cluster that has left, and what a join makes of it.
+func afterwards(last *clusterv1alpha1.Cluster) string {
+	var left *metav1.Condition
+	if last != nil {
+		left = meta.FindStatusCondition(last.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft)
+	}
+	switch {
+	case left == nil:
+		return ""
+	case left.Reason == clusterv1alpha1.ReasonMarksLeft:
+		return "It could not be reached: the workloads keep running there, and our labels and annotations stay on them.\n" +
+			"When it joins this hub again, what is still placed there is taken up as it is, and \"orrery cluster orphans\" lists the rest.\n"
+	case left.Reason == clusterv1alpha1.ReasonOrphaned:
+		return "The workloads keep running there. When it joins this hub again, what is still placed there is taken up as it is.\n"
+	default:
+		return "What Orrery had placed there was deleted.\n"
+	}
+}
+
 func newList(s streams, f *hubFlags) *cobra.Command {
-	var output string
+	var (
+		output    string
+		noHeaders bool
+	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the clusters",
@@ -209,10 +259,11 @@ func newList(s streams, f *hubFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output)
+			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
 		},
 	}
-	addOutput(cmd, &output)
+	addOutput(cmd, &output, outputName)
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "print the table without its first line")
 	return cmd
 }
 
@@ -222,6 +273,8 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 		Use:   "describe NAME",
 		Short: "Show a cluster, its conditions and what is placed there",
 		Args:  oneName,
+
+		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, c, _, err := f.connect(cmd.Context())
 			if err != nil {

@@ -57,7 +57,7 @@ simulated: pods become ready, but nothing runs in them.`,
 			}
 			p := newProgress(s.err)
 			o.Progress = p.step
-			if err := os.MkdirAll(dir, 0o700); err != nil {
+			if err := demo.MakeDataDir(dir); err != nil {
 				return err
 			}
 			// What the hub and the supervisor log is of use only when something fails.
@@ -97,9 +97,9 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	if pid, err := demo.Running(o.DataDir); err != nil {
 		return err
 	} else if pid != 0 {
-		return fmt.Errorf("%w in %s (process %d)", demo.ErrRunning, o.DataDir, pid)
+		return fmt.Errorf("%w in %s (process %d); stop it with %q", demo.ErrRunning, o.DataDir, pid, demo.Command("down", o.DataDir))
 	}
-	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+	if err := demo.MakeDataDir(o.DataDir); err != nil {
 		return err
 	}
 	if err := os.Remove(readyFile(o.DataDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -156,12 +156,16 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 		Short: "Show the demo's clusters and what runs where",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pid, err := demo.Running(*dataDir)
+			dir, err := filepath.Abs(*dataDir)
+			if err != nil {
+				return err
+			}
+			pid, err := demo.Running(dir)
 			if err != nil {
 				return err
 			}
 			if pid == 0 {
-				return fmt.Errorf("no demo is running in %s; start one with %q", *dataDir, "orrery demo up")
+				return fmt.Errorf("no demo is running in %s; start one with %q, or name another directory with --data-dir", dir, demo.Command("up", dir))
 			}
 			f := hubFlags{kubeconfig: demo.Kubeconfig(*dataDir)}
 			cfg, c, _, err := f.connect(cmd.Context())
@@ -175,7 +179,7 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 			if output == outputJSON || output == outputYAML {
 				return printDemoValue(cmd.Context(), s.out, output, pid, *dataDir, c, placed)
 			}
-			if err := printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output); err != nil {
+			if err := printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, false); err != nil {
 				return err
 			}
 			if err := say(s.out, "\n"); err != nil {
@@ -222,8 +226,11 @@ func newDemoDown(s streams, dataDir *string) *cobra.Command {
 					return err
 				}
 			}
+			if !stopped && !deleteData {
+				return fmt.Errorf("no demo is running in %s; name the directory of the one to stop with --data-dir", *dataDir)
+			}
 			if !stopped {
-				return say(s.out, "no demo was running in %s\n", *dataDir)
+				return say(s.out, "no demo was running; %s is deleted\n", *dataDir)
 			}
 			return say(s.out, "the demo has stopped\n")
 		},
@@ -246,7 +253,7 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 	if err := printPlacements(w, placed); err != nil {
 		return err
 	}
-	stop := "Stop it with: orrery demo down"
+	stop := "Stop it with: " + demo.Command("down", dataDir)
 	if foreground {
 		stop = "Ctrl-C stops everything."
 	}

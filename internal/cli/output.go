@@ -25,12 +25,15 @@ const (
 	outputWide  = "wide"
 	outputJSON  = "json"
 	outputYAML  = "yaml"
+	outputName  = "name" // for scripts; not of every command
 )
 
-// addOutput adds the flag -o, which is checked before the command runs.
-func addOutput(cmd *cobra.Command, output *string) {
-	formats := []string{outputTable, outputWide, outputJSON, outputYAML}
+// addOutput adds the flag -o, which is checked before the command runs. Some commands have more formats than all have.
+func addOutput(cmd *cobra.Command, output *string, more ...string) {
+	formats := append([]string{outputTable, outputWide, outputJSON, outputYAML}, more...)
 	cmd.Flags().StringVarP(output, "output", "o", outputTable, "how to print: "+strings.Join(formats, ", "))
+	// It fails for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(formats, *output) {
 			return usageError{fmt.Errorf("--output %q: want one of %s", *output, strings.Join(formats, ", "))}
@@ -60,7 +63,7 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 
 // printList prints the objects of a cluster-scoped resource: as the API server's own
 // table, or as the objects.
-func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.GroupVersionResource, output string) error {
+func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.GroupVersionResource, output string, noHeaders bool) error {
 	if output == outputJSON || output == outputYAML {
 		c, err := dynamic.NewForConfig(cfg)
 		if err != nil {
@@ -93,12 +96,27 @@ func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.Gr
 	if err := json.Unmarshal(raw, &table); err != nil {
 		return fmt.Errorf("read table of %s: %w", gvr.Resource, err)
 	}
+	if output == outputName {
+		for _, row := range table.Rows {
+			var o metav1.PartialObjectMetadata
+			if err := json.Unmarshal(row.Object.Raw, &o); err != nil {
+				return fmt.Errorf("read table of %s: %w", gvr.Resource, err)
+			}
+			if err := say(w, "%s\n", o.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(table.Rows) == 0 && noHeaders {
+		return nil
+	}
 	if len(table.Rows) == 0 {
 		_, err := fmt.Fprintf(w, "No %s found.\n", gvr.Resource)
 		return err
 	}
 	out := printers.GetNewTabWriter(w)
-	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide}).PrintObj(&table, out); err != nil {
+	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide, NoHeaders: noHeaders}).PrintObj(&table, out); err != nil {
 		return err
 	}
 	return out.Flush()

@@ -28,20 +28,9 @@ type placement struct {
 
 // placements lists what is placed in a cluster, or in every cluster when it is empty.
 func placements(ctx context.Context, c client.Client, cluster string) ([]placement, error) {
-	var namespaced workv1alpha2.ResourceBindingList
-	if err := c.List(ctx, &namespaced); err != nil {
-		return nil, fmt.Errorf("list bindings: %w", err)
-	}
-	var wide workv1alpha2.ClusterResourceBindingList
-	if err := c.List(ctx, &wide); err != nil {
-		return nil, fmt.Errorf("list bindings: %w", err)
-	}
-	bindings := make([]*workv1alpha2.ResourceBinding, 0, len(namespaced.Items)+len(wide.Items))
-	for i := range namespaced.Items {
-		bindings = append(bindings, namespaced.Items[i].Binding())
-	}
-	for i := range wide.Items {
-		bindings = append(bindings, wide.Items[i].Binding())
+	bindings, err := listBindings(ctx, c)
+	if err != nil {
+		return nil, err
 	}
 	placed := make([]placement, 0)
 	for _, b := range bindings {
@@ -61,6 +50,26 @@ func placements(ctx context.Context, c client.Client, cluster string) ([]placeme
 		)
 	})
 	return placed, nil
+}
+
+// listBindings lists those of both scopes.
+func listBindings(ctx context.Context, c client.Client) ([]*workv1alpha2.ResourceBinding, error) {
+	var namespaced workv1alpha2.ResourceBindingList
+	if err := c.List(ctx, &namespaced); err != nil {
+		return nil, fmt.Errorf("list bindings: %w", err)
+	}
+	var wide workv1alpha2.ClusterResourceBindingList
+	if err := c.List(ctx, &wide); err != nil {
+		return nil, fmt.Errorf("list bindings: %w", err)
+	}
+	bindings := make([]*workv1alpha2.ResourceBinding, 0, len(namespaced.Items)+len(wide.Items))
+	for i := range namespaced.Items {
+		bindings = append(bindings, namespaced.Items[i].Binding())
+	}
+	for i := range wide.Items {
+		bindings = append(bindings, wide.Items[i].Binding())
+	}
+	return bindings, nil
 }
 
 func state(b *workv1alpha2.ResourceBinding, cluster string) string {

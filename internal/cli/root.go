@@ -134,3 +134,11 @@ func oneName(cmd *cobra.Command, args []string) error {
 	}
 	return nil
 }
+
+// atMostOneName wants the name of a cluster, or none.
+func atMostOneName(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError{fmt.Errorf("want at most one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}
+	}
+	return nil
+}

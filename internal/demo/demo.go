@@ -63,6 +63,14 @@ type Options struct {
 // DefaultDataDir is where a demonstration keeps its data unless told otherwise.
 func DefaultDataDir() string { return filepath.Join(filepath.Dir(hub.DefaultDataDir()), "orrery-demo") }
 
+// MakeDataDir makes the data directory, if it is absent.
+func MakeDataDir(dataDir string) error {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w; name another with --data-dir", err)
+	}
+	return nil
+}
+
 // Kubeconfig is the path of the demonstration's kubeconfig.
 func Kubeconfig(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
 
@@ -80,7 +88,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+	if err := MakeDataDir(o.DataDir); err != nil {
 		return err
 	}
 	unlock, err := lock(o.DataDir)
@@ -287,6 +295,14 @@ func waitSample(ctx context.Context, c client.Client) error {
 	})
 }
 
+// Command is a command line of the demonstration in a data directory: with --data-dir, unless that is the default.
+func Command(verb, dataDir string) string {
+	if dataDir == DefaultDataDir() {
+		return "orrery demo " + verb
+	}
+	return "orrery demo " + verb + " --data-dir=" + dataDir
+}
+
 // lock takes the data directory for this process and writes its pid there.
 func lock(dataDir string) (unlock func(), err error) {
 	f, err := os.OpenFile(lockFile(dataDir), os.O_RDWR|os.O_CREATE, 0o600)
@@ -296,7 +312,7 @@ func lock(dataDir string) (unlock func(), err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		pid, _ := readPID(dataDir)
 		f.Close() //nolint:errcheck,gosec // nothing was written
-		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, "orrery demo down")
+		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, Command("down", dataDir))
 	}
 	if err := f.Truncate(0); err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -57,8 +57,8 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 			return apierrors.NewServiceUnavailable(err.Error())
 		}
 		return answer.Text(w, "ok")
-	case "/metrics":
-		if err := a.access.path(r.Context(), path); err != nil {
+	case metricsPath, metricsThroughHub:
+		if err := a.access.path(r.Context(), metricsPath); err != nil {
 			return err
 		}
 		a.metrics.ServeHTTP(w, r)
@@ -83,6 +83,13 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
 	}
 }
+
+// The metrics are served to those who may get the first of these paths. By the second they are reached through the hub's API
+// server, with whatever it takes to authenticate there.
+const (
+	metricsPath       = "/metrics"
+	metricsThroughHub = "/apis/fleet.orrery.dev/v1alpha1/metrics"
+)
 
 // serveProxy serves NAME/proxy/..., escaped.
 func (a *api) serveProxy(w http.ResponseWriter, r *http.Request, path string) error {

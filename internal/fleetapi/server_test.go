@@ -185,6 +185,10 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
 		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"clusters/proxy"}, Verbs: []string{"*"}, ResourceNames: []string{"oak"},
 	}, "bob")
+	w.create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "prometheus"}},
+	})
 	w.eventually(t, "--context fleet get configmaps,secrets,pods -A", "pod/web")
 	w.eventually(t, "--context oak get namespace "+shop+" -o name", "namespace/"+shop)
 
@@ -197,6 +201,8 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"AdminGets":              {"--context fleet get pod web -o name -n " + shop, true, "pod/web"},
 		"SecretsAreMetadata":     {"--context fleet get secret token -o yaml -n " + shop, true, "only the metadata is mirrored"},
 		"AdminUsesOak":           {"--context oak get pods -o name -n " + shop, true, "pod/web"},
+		"MetricsThroughTheHub":   {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/metrics --as prometheus", true, "orrery_fleet_request_duration_seconds"},
+		"MetricsForNobodyElse":   {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/metrics --as alice", false, "Forbidden"},
 		"UnknownCluster":         {"--context oak get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/proxy/version", false, "NotFound"},
 		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
 		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},

@@ -36,6 +36,7 @@ type Hub struct {
 	dir     dataDir
 	keys    keyring
 	config  *rest.Config
+	outage  *outage // nil until the API server has answered
 	id      string
 
 	kubeconfigMu sync.Mutex // of the file and of members
@@ -111,6 +112,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if h.id, err = install(starting, h.Config(), *o, d, log); err != nil {
 		return err
 	}
+	h.outage = &outage{ctx: ctx, config: rest.CopyConfig(h.config), log: log}
 	old, err := readKubeconfig(d.kubeconfig())
 	if err != nil {
 		return err
@@ -223,11 +225,15 @@ func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 }
 
 // Config returns an administrator's access to the hub, without client-side rate limit.
-// It sets no timeout, because that would end watches too.
+// It sets no timeout, because that would end watches too. While the API server does not
+// answer, requests wait for it, as long as their context lasts.
 func (h *Hub) Config() *rest.Config {
 	c := rest.CopyConfig(h.config)
 	c.QPS = -1
 	c.UserAgent = userAgent
+	if h.outage != nil {
+		c.Wrap(h.outage.wrap)
+	}
 	return c
 }
 

@@ -202,9 +202,10 @@ func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret)
 		if s == nil {
 			continue
 		}
+		data := present(s)
 		parts = append(parts, s.Namespace, s.Name)
-		for _, key := range slices.Sorted(maps.Keys(s.Data)) {
-			parts = append(parts, key, s.Data[key])
+		for _, key := range slices.Sorted(maps.Keys(data)) {
+			parts = append(parts, key, data[key])
 		}
 	}
 	b, err := json.Marshal(parts)

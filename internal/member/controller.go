@@ -1,7 +1,6 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -35,6 +34,8 @@ const (
 	mirrorGrace = 5 * time.Minute
 	// leaveRetry is the time between two tries to clean up in a cluster that leaves.
 	leaveRetry = 2 * time.Second
+	// staleLook is how long a cache that is behind is given to catch up.
+	staleLook = 50 * time.Millisecond
 )
 
 // clusters reconciles Clusters. The probes and discovery do the asking, each cluster in
@@ -100,6 +101,10 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		c.registry.remove(req.Name)
 		return c.loop.Reconcile(ctx, req)
 	}
+	if m, ok := c.registry.Member(req.Name); ok && m.Cluster().UID == cluster.UID && m.Cluster().Generation > cluster.Generation {
+		// The cache is behind what was written here: its address would be the old one.
+		return ctrl.Result{RequeueAfter: staleLook}, nil
+	}
 	m := c.registry.ensure(cluster)
 	if err := c.registry.connect(ctx, m, cluster); err != nil {
 		return ctrl.Result{}, err
@@ -118,7 +123,7 @@ func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != n
 // absent is true of a Cluster behind which there is no API server to be asked: it is not built yet, or nothing of ours is in
 // it any more and its hosts are being undone.
 func absent(o *clusterv1alpha1.Cluster) bool {
-	return provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && o.Status.ID == "")
+	return provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && (o.Status.ID == "" || emptied(o)))
 }
 
 // settled is true once there is something to say about the cluster.
@@ -129,7 +134,7 @@ func (m *Member) settled() bool {
 	case silent:
 		return true
 	case answering:
-		return m.contact.refused || len(m.contact.missing) > 0 || (m.contact.id != "" && m.discovered)
+		return m.contact.refused || m.contact.proxied || len(m.contact.missing) > 0 || (m.contact.id != "" && m.discovered)
 	case undecided:
 	}
 	return false
@@ -138,7 +143,8 @@ func (m *Member) settled() bool {
 // member returns the member of a Cluster that is being reconciled, and its contact.
 func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) {
 	m, ok := c.registry.Member(o.Name)
-	if !ok {
+	if !ok || m.Cluster().UID != o.UID {
+		// It went, and came again, between two looks at the cache.
 		return nil, contact{}, fmt.Errorf("cluster %s is not in the registry", o.Name)
 	}
 	m.mu.RLock()
@@ -161,69 +167,6 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 		return reconciler.Unknown(clusterv1alpha1.ReasonUnreachable, 0, "%s", found.problem)
 	}
 	return reconciler.Done(clusterv1alpha1.ReasonAPIServerReady, "")
-}
-
-func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
-	m, found, err := c.member(o)
-	if err != nil {
-		return err
-	}
-	// One at a time, or two names of one cluster could both be let in.
-	c.admission.Lock()
-	defer c.admission.Unlock()
-	if err := c.admit(o, found); err != nil {
-		m.update(func() { m.accepted = "" })
-		return err
-	}
-	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
-	m.update(func() { m.accepted = found.id })
-	return nil
-}
-
-// admit says why the cluster that answers is not to be worked with.
-func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
-	switch {
-	case found.refused:
-		return reconciler.Waiting(clusterv1alpha1.ReasonUnauthorized, 0, "%s; renew the credentials in Secret %s/%s",
-			found.message, o.Spec.SecretRef.Namespace, o.Spec.SecretRef.Name)
-	case len(found.missing) > 0:
-		return reconciler.Waiting(clusterv1alpha1.ReasonForbidden, 0, "%s", forbidden(found.missing))
-	case found.id == "":
-		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForReachable, 0, "the cluster is being asked who it is")
-	case found.id == c.registry.options.HubID:
-		return reconciler.Stalled(clusterv1alpha1.ReasonIsHub, "spec.apiEndpoint %s is the hub itself", o.Spec.APIEndpoint)
-	case o.Status.ID != "" && o.Status.ID != found.id:
-		return reconciler.Stalled(clusterv1alpha1.ReasonIdentityChanged,
-			"another cluster (%s) answers at spec.apiEndpoint than was joined (%s); correct the address, or unjoin this one and join the other",
-			found.id, o.Status.ID)
-	}
-	for _, other := range c.registry.Members() {
-		if other.name != o.Name && other.precedes(o, found.id) {
-			return reconciler.Stalled(clusterv1alpha1.ReasonAlreadyJoined,
-				"the same cluster is joined as %s; unjoin one of the two", other.name)
-		}
-	}
-	return nil
-}
-
-// precedes is true if the member is the cluster of that id and has a better claim to be
-// than o: it is joined and o is not, or it is the older one.
-func (m *Member) precedes(o *clusterv1alpha1.Cluster, id string) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	mine := cmp.Or(m.cluster.Status.ID, m.accepted, m.contact.id)
-	if mine != id {
-		return false
-	}
-	joined := m.accepted != "" || m.cluster.Status.ID != ""
-	if wasJoined := o.Status.ID != ""; joined != wasJoined {
-		return joined
-	}
-	created, other := m.cluster.CreationTimestamp, o.CreationTimestamp
-	if !created.Equal(&other) {
-		return created.Before(&other)
-	}
-	return m.cluster.UID < o.UID
 }
 
 func (c *clusters) discover(_ context.Context, o *clusterv1alpha1.Cluster) error {
@@ -293,74 +236,6 @@ func (c *clusters) summarise(m *Member, o *clusterv1alpha1.Cluster, now *cluster
 		return
 	}
 	o.Status.ResourceSummary = now
-}
-
-// leave lets a cluster go: what was placed in it is orphaned or deleted, and what is known
-// of it is forgotten.
-func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error {
-	// A cluster that never was a member has nothing of ours.
-	if o.Status.ID != "" {
-		if err := c.cleanUp(ctx, o); err != nil {
-			return err
-		}
-		if provisioned(o) {
-			// Written before its hosts are undone: then there is no cluster that could be cleaned up once more.
-			o.Status.ID = ""
-			return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "what was placed in the cluster is left or gone; its hosts are next")
-		}
-	}
-	if provisioned(o) {
-		if err := c.registry.options.Dismantle(ctx, o); err != nil {
-			return err
-		}
-	}
-	if err := c.registry.options.Left(o.Name); err != nil {
-		return fmt.Errorf("forget cluster %s: %w", o.Name, err)
-	}
-	c.registry.remove(o.Name)
-	return nil
-}
-
-func (c *clusters) cleanUp(ctx context.Context, o *clusterv1alpha1.Cluster) error {
-	m, _, err := c.member(o)
-	if err != nil {
-		return err
-	}
-	if !m.settled() {
-		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "the cluster is being asked who it is")
-	}
-	// The steps do not run any more, but whether it is the cluster that was joined matters
-	// now more than ever.
-	why := c.reach(ctx, o)
-	if !reconciler.Succeeded(why) {
-		return c.abandon(ctx, o, why)
-	}
-	if why = c.join(ctx, o); !reconciler.Succeeded(why) {
-		return c.abandon(ctx, o, why)
-	}
-	err = c.registry.options.Leave(ctx, m)
-	switch {
-	case err == nil, reconciler.IsVerdict(err):
-		return err
-	default:
-		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "clean up in the cluster: %v", err)
-	}
-}
-
-// abandon gives a cluster up in which nothing can be cleaned up, unless the user wants what
-// was placed in it deleted.
-func (c *clusters) abandon(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
-	if provisioned(o) && o.Spec.Provision.DeletionPolicy == clusterv1alpha1.DeletionDelete {
-		return nil // it goes with all that is in it
-	}
-	if o.Spec.DeletionPolicy == clusterv1alpha1.DeletionDelete {
-		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, 0,
-			"waits until what was placed in the cluster can be deleted; to leave at once and keep it, set spec.deletionPolicy to Orphan (%v)", why)
-	}
-	const note = "left without cleaning up: the workloads keep running, and our labels and annotations stay on them"
-	ctrl.LoggerFrom(ctx).Info(note, "cluster", o.Name, "cause", why.Error())
-	c.recorder.Eventf(o, nil, corev1.EventTypeWarning, "MarksLeft", "Unjoin", "%s (%v)", note, why)
-	return nil
 }
 
 // using returns the Clusters that use a Secret.

@@ -38,6 +38,11 @@ const (
 	readyNow     = clusterv1alpha1.ConditionReady
 )
 
+// inside are the departures of one phase in the cluster.
+func inside(run func(context.Context, *Member) error) []Departure {
+	return []Departure{{Name: "it is empty", Reason: clusterv1alpha1.ReasonLeavingWorkloads, Inside: run}}
+}
+
 func TestJoinWorkLeave(t *testing.T) {
 	var left, leaving atomic.Int32
 	f := startFleet(t, Options{
@@ -47,7 +52,7 @@ func TestJoinWorkLeave(t *testing.T) {
 				Resources: &clusterv1alpha1.ResourceSummary{Allocatable: corev1.ResourceList{"cpu": resource.MustParse("12")}},
 			}
 		},
-		Leave: func(_ context.Context, m *Member) error {
+		Departures: append(inside(func(_ context.Context, m *Member) error {
 			if !m.Leaving() || !m.Reachable() {
 				t.Errorf("leave is called with leaving %t and reachable %t", m.Leaving(), m.Reachable())
 			}
@@ -55,8 +60,7 @@ func TestJoinWorkLeave(t *testing.T) {
 				return errors.New("one object is still there")
 			}
 			return nil
-		},
-		Left: func(string) error { left.Add(1); return nil },
+		}), Departure{Outside: func(context.Context, *clusterv1alpha1.Cluster) error { left.Add(1); return nil }}),
 	})
 	c := f.joinReady(t, "one", testenv.Kubeconfig(1))
 
@@ -204,7 +208,7 @@ func TestOutage(t *testing.T) {
 }
 
 func TestLeaveUnreachable(t *testing.T) {
-	f := startFleet(t, Options{Leave: func(context.Context, *Member) error { return errors.New("unreachable") }})
+	f := startFleet(t, Options{Departures: inside(func(context.Context, *Member) error { return errors.New("unreachable") })})
 	s := testenv.StartServer(t)
 	f.joinReady(t, "lost", s.Kubeconfig())
 	s.Signal(t, syscall.SIGKILL)
@@ -213,7 +217,7 @@ func TestLeaveUnreachable(t *testing.T) {
 	if err := Unjoin(t.Context(), f.hub, "lost", true); err != nil {
 		t.Fatal(err)
 	}
-	f.until(t, "lost", readyNow, metav1.ConditionFalse, clusterv1alpha1.ReasonUnjoining)
+	f.until(t, "lost", readyNow, metav1.ConditionFalse, clusterv1alpha1.ReasonLeavingWorkloads)
 	f.afterProbes(t, "lost", 3)
 	if c := f.cluster(t, "lost"); !slices.Contains(c.Finalizers, clusterv1alpha1.Finalizer) {
 		t.Error("the cluster left though its workloads could not be deleted")
@@ -222,7 +226,13 @@ func TestLeaveUnreachable(t *testing.T) {
 	if err := Unjoin(t.Context(), f.hub, "lost", false); err != nil {
 		t.Fatal(err)
 	}
-	f.waitGone(t, "lost")
+	last, err := WaitGone(t.Context(), f.hub, "lost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := meta.FindStatusCondition(last.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft); said == nil || said.Reason != clusterv1alpha1.ReasonMarksLeft {
+		t.Errorf("WorkloadsLeft was %v, want it to say that our marks stay", said)
+	}
 }
 
 func TestRotatedCredentials(t *testing.T) {
@@ -300,7 +310,7 @@ func TestBadSecret(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	var leaves atomic.Int32
-	f := startFleet(t, Options{Leave: func(context.Context, *Member) error { leaves.Add(1); return nil }})
+	f := startFleet(t, Options{Departures: inside(func(context.Context, *Member) error { leaves.Add(1); return nil })})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
 
 	// The same cluster and the hub, past the checks of Join.

@@ -32,6 +32,12 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 		// to clean up.
 		return nil
 	}
+	if secret != nil && cluster.DeletionTimestamp.IsZero() {
+		if cluster, err = r.try(ctx, cluster, secret); err != nil {
+			return err
+		}
+		m.setCluster(cluster)
+	}
 	key, err := connectionKey(&cluster.Spec, secret, impersonator)
 	if err != nil {
 		return err
@@ -67,7 +73,7 @@ func (m *Member) reconnect(next *connection) {
 		case m.contact.state == silent:
 			m.contact = contact{} // why it was silent may be what changed
 		default:
-			m.contact.id, m.contact.refused, m.contact.missing = "", false, nil
+			m.contact.id, m.contact.refused, m.contact.proxied, m.contact.missing = "", false, false, nil
 		}
 	})
 	old.close()

@@ -230,7 +230,7 @@ func (f *fleet) waitGone(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := WaitGone(ctx, f.hub, name); err != nil {
+	if _, err := WaitGone(ctx, f.hub, name); err != nil {
 		t.Fatal(err)
 	}
 }

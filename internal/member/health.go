@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
 // state says whether a cluster answers.
@@ -36,6 +39,7 @@ type contact struct {
 	problem string // why it is silent
 
 	// What follows is known while the cluster answers.
+	proxied  bool     // through the proxy of a hub, to no cluster that can be a member
 	refused  bool     // our credentials were
 	message  string   // of the refusal
 	missing  []string // permissions
@@ -46,7 +50,7 @@ type contact struct {
 
 // equal leaves out when the identity was asked.
 func (c contact) equal(d contact) bool {
-	return c.state == d.state && c.problem == d.problem && c.refused == d.refused && c.id == d.id &&
+	return c.state == d.state && c.problem == d.problem && c.proxied == d.proxied && c.refused == d.refused && c.id == d.id &&
 		c.version == d.version && c.message == d.message && slices.Equal(c.missing, d.missing)
 }
 
@@ -161,6 +165,9 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 		rt = c.fresh
 	}
 	err := ready(ctx, rt, c)
+	if errors.Is(err, errThroughHub) {
+		return contact{state: answering, proxied: true}, nil
+	}
 	if refusal := asRefusal(err); refusal != nil {
 		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
 	}
@@ -211,11 +218,27 @@ func (r *refusal) explain(c *connection) string {
 	return r.message
 }
 
+// errThroughHub is what an address leads to that ends in a hub's own proxy: the hub would go through itself, and the
+// credentials are those of a user of that hub.
+var errThroughHub = errors.New("the address leads through the proxy of an Orrery hub; " +
+	"use a kubeconfig that names the cluster's own API server, not a context of a hub's kubeconfig")
+
+// throughHub is true for an address below the API of a fleet.
+func throughHub(base *url.URL) bool {
+	return strings.Contains(base.Path+"/", "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
+}
+
 // ready asks /readyz.
 func ready(ctx context.Context, rt http.RoundTripper, c *connection) error {
+	if throughHub(c.base) {
+		return errThroughHub
+	}
 	resp, err := get(ctx, rt, c.base, "/readyz", nil)
 	if err != nil {
 		return err
+	}
+	if resp.Header.Get(fleetv1alpha1.ProxiedHeader) != "" {
+		return errors.Join(errThroughHub, resp.Body.Close())
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
 	err = errors.Join(err, resp.Body.Close())

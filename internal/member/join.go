@@ -80,7 +80,8 @@ func refuse(reason, format string, args ...any) error {
 
 // Join checks that a cluster can become a member of the hub's fleet and stores it: a
 // Cluster, and a Secret that the Cluster owns. It can be repeated at any time, to renew
-// credentials or to finish what was interrupted.
+// credentials or to finish what was interrupted. Credentials that are there already are
+// replaced only after the hub has reached the cluster with the new ones.
 func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, error) {
 	progress := o.Progress
 	if progress == nil {
@@ -99,6 +100,20 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 	known, err := checkFleet(ctx, hub, o, cluster, found.id)
 	if err != nil {
 		return nil, err
+	}
+	stored, err := credentials(ctx, hub, known)
+	if err != nil {
+		return nil, err
+	}
+	if stored != nil {
+		progress("waiting until the hub has tried the new credentials")
+		if err := renew(ctx, hub, known, cluster, stored, secret); err != nil {
+			return nil, err
+		}
+		if err := describeAgain(ctx, hub, o.Name, cluster); err != nil {
+			return nil, err
+		}
+		return &JoinResult{ID: found.id, Version: found.version, Refreshed: true}, nil
 	}
 	progress("storing Cluster " + o.Name + " and its credentials")
 	if err := store(ctx, hub, known, cluster, secret); err != nil {
@@ -126,6 +141,9 @@ func examine(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *core
 		found, err = identify(ctx, c.transport, c)
 	}
 	endpoint := cluster.Spec.APIEndpoint
+	if errors.Is(err, errThroughHub) {
+		return contact{}, refuse(clusterv1alpha1.ReasonThroughHub, "%s: %w", endpoint, errThroughHub)
+	}
 	if refusal := asRefusal(err); refusal != nil {
 		return contact{}, refuse(clusterv1alpha1.ReasonUnauthorized, "%s: %s", endpoint, refusal.explain(c))
 	}
@@ -192,6 +210,42 @@ func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *
 	return known, nil
 }
 
+// credentials returns the Secret of a Cluster that is joined already, or nil if it has none yet.
+func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster) (*corev1.Secret, error) {
+	if known == nil || known.Spec.SecretRef.Name == "" {
+		return nil, nil //nolint:nilnil // there is none, which is no error
+	}
+	ref := known.Spec.SecretRef
+	secret := &corev1.Secret{}
+	err := hub.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // as above
+	case err != nil:
+		return nil, fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	case len(secret.Data[keyToken]) == 0 && len(secret.Data[keyCert]) == 0:
+		return nil, nil //nolint:nilnil // as above
+	}
+	return secret, nil
+}
+
+// describeAgain writes what this join says of a Cluster, its address apart, which the hub has written.
+func describeAgain(ctx context.Context, hub client.Client, name string, joining *clusterv1alpha1.Cluster) error {
+	known := &clusterv1alpha1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
+		return fmt.Errorf("get cluster %s: %w", name, err)
+	}
+	updated := known.DeepCopy()
+	described(updated, joining)
+	if equality.Semantic.DeepEqual(known, updated) {
+		return nil
+	}
+	if err := hub.Patch(ctx, updated, client.MergeFrom(known)); err != nil {
+		return fmt.Errorf("update cluster %s: %w", name, err)
+	}
+	return nil
+}
+
 // store writes the Cluster and then the Secret, which thus always has an owner: whenever
 // this is interrupted, unjoining the Cluster leaves nothing behind.
 func store(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) error {
@@ -235,6 +289,13 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 	if spec.SecretRef.Name == "" { // it was not built until now
 		spec.SecretRef = joining.Spec.SecretRef
 	}
+	described(updated, joining)
+	return updated
+}
+
+// described adds what a join says of a Cluster beside its address.
+func described(updated, joining *clusterv1alpha1.Cluster) {
+	spec := &updated.Spec
 	if joining.Spec.Provider != "" {
 		spec.Provider = joining.Spec.Provider
 	}
@@ -250,5 +311,4 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 		}
 		maps.Copy(updated.Labels, joining.Labels)
 	}
-	return updated
 }

@@ -25,16 +25,24 @@ func TestProvisionedCluster(t *testing.T) {
 			}
 			return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
 		},
-		Leave: func(context.Context, *Member) error { cleaned.Add(1); return nil },
-		Dismantle: func(_ context.Context, o *clusterv1alpha1.Cluster) error {
-			if o.Status.ID != "" || cleaned.Load() == 0 {
-				t.Error("the hosts are undone before the cluster was cleaned up")
-			}
-			dismantled.Add(1)
-			if !undone.Load() {
-				return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "undoing the hosts")
-			}
-			return nil
+		Departures: []Departure{
+			{Inside: func(context.Context, *Member) error { cleaned.Add(1); return nil }},
+			{Outside: func(_ context.Context, o *clusterv1alpha1.Cluster) error {
+				if !emptied(o) || cleaned.Load() == 0 {
+					t.Error("the hosts are undone before the cluster was cleaned up")
+				}
+				dismantled.Add(1)
+				if !undone.Load() {
+					return reconciler.Waiting(clusterv1alpha1.ReasonUndoingHosts, leaveRetry, "undoing the hosts")
+				}
+				return nil
+			}},
+			{Outside: func(context.Context, *clusterv1alpha1.Cluster) error {
+				if !undone.Load() {
+					t.Error("the last phase ran before the one in front of it was done")
+				}
+				return nil
+			}},
 		},
 	})
 	o := &clusterv1alpha1.Cluster{
@@ -66,9 +74,8 @@ func TestProvisionedCluster(t *testing.T) {
 	if _, ok := f.registry.Member("oak"); ok {
 		t.Error("a cluster whose hosts are being undone is a member")
 	}
-	if f.cluster(t, "oak").Status.ID != "" {
-		t.Error("status.id is still set")
-	}
+	f.until(t, "oak", readyNow, metav1.ConditionFalse, clusterv1alpha1.ReasonUndoingHosts)
+	f.until(t, "oak", clusterv1alpha1.ConditionWorkloadsLeft, metav1.ConditionTrue, clusterv1alpha1.ReasonOrphaned)
 	undone.Store(true)
 	f.waitGone(t, "oak")
 	if n := cleaned.Load(); n != 1 {

@@ -26,16 +26,10 @@ type Options struct {
 	// Observe tells what the mirror knows of a cluster. Unset: nothing is observed, and
 	// every cluster counts as mirrored.
 	Observe func(cluster string) Observation
-	// Leave orphans or deletes what was placed in a cluster that leaves, as its
-	// spec.deletionPolicy says. It returns nil when nothing of ours is left.
-	Leave func(ctx context.Context, m *Member) error
-	// Left drops what is stored of a cluster that has left.
-	Left func(cluster string) error
 	// Provision brings the hosts of a Cluster with spec.provision to it. It is the step of the condition Provisioned.
 	Provision func(ctx context.Context, o *clusterv1alpha1.Cluster) error
-	// Dismantle undoes, as spec.provision.deletionPolicy says, what Provision did for a Cluster that leaves and in which
-	// nothing of ours is left. It returns nil when that is done.
-	Dismantle func(ctx context.Context, o *clusterv1alpha1.Cluster) error
+	// Departures are the phases in which a cluster leaves.
+	Departures []Departure
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
@@ -57,17 +51,8 @@ func (o Options) withDefaults() Options {
 	if o.Observe == nil {
 		o.Observe = func(string) Observation { return Observation{Synced: true} }
 	}
-	if o.Leave == nil {
-		o.Leave = func(context.Context, *Member) error { return nil }
-	}
 	if o.Provision == nil {
 		o.Provision = func(context.Context, *clusterv1alpha1.Cluster) error { return nil }
-	}
-	if o.Dismantle == nil {
-		o.Dismantle = func(context.Context, *clusterv1alpha1.Cluster) error { return nil }
-	}
-	if o.Left == nil {
-		o.Left = func(string) error { return nil }
 	}
 	if o.ProbeInterval <= 0 {
 		o.ProbeInterval = 10 * time.Second

@@ -55,14 +55,21 @@ func WaitReady(ctx context.Context, hub client.WithWatch, name string) (*cluster
 	return cluster, nil
 }
 
-// WaitGone waits until a cluster has left. When ctx ends first, the error says what it
+// WaitGone waits until a cluster has left, and returns the Cluster as it was last seen, nil if it was gone from the
+// beginning: its condition WorkloadsLeft says what became of its workloads. When ctx ends first, the error says what it
 // waits for.
-func WaitGone(ctx context.Context, hub client.WithWatch, name string) error {
-	cluster, err := await(ctx, hub, name, func(c *clusterv1alpha1.Cluster) bool { return c == nil })
+func WaitGone(ctx context.Context, hub client.WithWatch, name string) (*clusterv1alpha1.Cluster, error) {
+	var seen *clusterv1alpha1.Cluster
+	cluster, err := await(ctx, hub, name, func(c *clusterv1alpha1.Cluster) bool {
+		if c != nil {
+			seen = c
+		}
+		return c == nil
+	})
 	if err != nil {
-		return fmt.Errorf("wait for cluster %s to leave: %w", name, because(cluster, err))
+		return seen, fmt.Errorf("wait for cluster %s to leave: %w", name, because(cluster, err))
 	}
-	return nil
+	return seen, nil
 }
 
 // because adds what a Cluster says of itself to an error.

@@ -187,8 +187,12 @@ func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) bool {
 }
 
 // Dismantle is what a Cluster that is being deleted, and in which nothing is left to clean up, waits for: that no run works on
-// its hosts and, if spec.provision.deletionPolicy says so, that what was done on them is undone.
+// its hosts and, if spec.provision.deletionPolicy says so, that what was done on them is undone. A Cluster that was joined as
+// it is waits for nothing.
 func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	if o.Spec.Provision == nil {
+		return nil
+	}
 	ops, err := p.operations(ctx, o)
 	if err != nil {
 		return err
@@ -198,7 +202,7 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return p.await(ctx, &ops[i], undo)
 	}
 	if p.runs.operation(o.Name) != "" {
-		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, soon, "a run is ending")
+		return reconciler.Waiting(clusterv1alpha1.ReasonUndoingHosts, soon, "a run is ending")
 	}
 	p.settle(o.Name, "")
 	state, err := p.store.Load(ctx, o.Name)
@@ -216,7 +220,7 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if n := len(ops); n > 0 && ops[n-1].Spec.Action == lifecyclev1alpha1.ActionDelete {
 		switch last := &ops[n-1]; last.Status.Phase {
 		case lifecyclev1alpha1.PhaseFailed:
-			return p.retry(ctx, last, clusterv1alpha1.ReasonUnjoining,
+			return p.retry(ctx, last, clusterv1alpha1.ReasonUndoingHosts,
 				"to leave the hosts as they are set spec.provision.deletionPolicy to Orphan; for hosts that are gone for good create an Operation with action Delete and unreachable Forget")
 		case lifecyclev1alpha1.PhaseCanceled:
 			return reconciler.Waiting(clusterv1alpha1.ReasonCanceled, 0,
@@ -227,7 +231,7 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if o.Status.Provision == nil {
 		o.Status.Provision = &clusterv1alpha1.ProvisionStatus{}
 	}
-	return p.create(ctx, o, &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionDelete}, "", clusterv1alpha1.ReasonUnjoining)
+	return p.create(ctx, o, &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionDelete}, "", clusterv1alpha1.ReasonUndoingHosts)
 }
 
 // await waits until an Operation has ended. All but one that undoes the hosts are ended for that.
@@ -238,5 +242,5 @@ func (p *Provisioner) await(ctx context.Context, op *lifecyclev1alpha1.Operation
 			return err
 		}
 	}
-	return underWay(op, clusterv1alpha1.ReasonUnjoining)
+	return underWay(op, clusterv1alpha1.ReasonUndoingHosts)
 }

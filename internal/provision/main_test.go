@@ -118,7 +118,9 @@ func (h *hub) start(t *testing.T) {
 	registry, err := member.Add(mgr, member.Options{
 		ProbeInterval: 100 * time.Millisecond, DiscoveryInterval: time.Second,
 		Provision: func(ctx context.Context, o *clusterv1alpha1.Cluster) error { return p.Provision(ctx, o) },
-		Dismantle: func(ctx context.Context, o *clusterv1alpha1.Cluster) error { return p.Dismantle(ctx, o) },
+		Departures: []member.Departure{
+			{Outside: func(ctx context.Context, o *clusterv1alpha1.Cluster) error { return p.Dismantle(ctx, o) }},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -28,12 +28,18 @@ import (
 	"k8s.io/client-go/transport"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 )
 
 // retryAfter is the number of seconds after which an unreachable cluster may be asked
 // again.
 const retryAfter = 5
+
+// answerTimeout is how long a cluster that is not known to be away may take to begin an answer to a read that is no stream.
+const answerTimeout = 15 * time.Second
+
+var errNoAnswer = fmt.Errorf("no answer within %s", answerTimeout)
 
 // Member is what the proxy needs of a member cluster.
 type Member interface {
@@ -49,11 +55,12 @@ type Member interface {
 type Proxy struct {
 	find       func(name string) (Member, bool)
 	transports transports
+	patience   time.Duration
 }
 
 // New returns a proxy to the members that find knows.
 func New(find func(name string) (Member, bool)) *Proxy {
-	return &Proxy{find: find, transports: transports{of: map[string]*pair{}}}
+	return &Proxy{find: find, transports: transports{of: map[string]*pair{}}, patience: answerTimeout}
 }
 
 // Forget drops the connections to a cluster. It must be called after the cluster's
@@ -71,6 +78,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if !ok {
 		return apierrors.NewNotFound(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster)
 	}
+	w.Header().Set(fleetv1alpha1.ProxiedHeader, cluster)
 	if !member.Reachable() {
 		return unreachable(member.Cluster())
 	}
@@ -86,7 +94,15 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if r.Header.Get("Upgrade") != "" {
 		through = to.upgrades
 	}
+	answered := func() bool { return true }
+	if isQuick(r, plain) {
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		answered = time.AfterFunc(p.patience, func() { cancel(errNoAnswer) }).Stop
+		r = r.WithContext(ctx)
+	}
 	(&httputil.ReverseProxy{
+		ModifyResponse: func(*http.Response) error { answered(); return nil },
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Path, pr.Out.URL.RawPath = plain, path
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as the client wrote it
@@ -98,6 +114,9 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 		Transport:     transport.NewImpersonatingRoundTripper(impersonation(caller), through),
 		FlushInterval: -1, // watches and logs
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) {
+				err = cause
+			}
 			if !errors.Is(err, context.Canceled) {
 				logr.FromContextOrDiscard(r.Context()).V(1).Info("cluster did not answer", "cluster", cluster, "error", err.Error())
 			}
@@ -105,6 +124,18 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 		},
 	}).ServeHTTP(w, r)
 	return nil
+}
+
+// isQuick is true for a read to which an API server begins its answer soon: no watch, no log that is followed, nothing that
+// goes on to a pod or a node, no upgrade. Writes may wait for webhooks, and whether they happened must not be guessed.
+func isQuick(r *http.Request, path string) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
+		return false
+	}
+	isTrue := func(value string) bool { return value == "true" || value == "1" }
+	query := r.URL.Query()
+	return !isTrue(query.Get("watch")) && !isTrue(query.Get("follow")) &&
+		!strings.Contains(path, "/watch/") && !strings.Contains(path+"/", "/proxy/")
 }
 
 // dropIdentity removes everything by which a client could tell the member who it is.

@@ -28,6 +28,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -444,6 +445,78 @@ func TestKubectl(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatal("the watch shows nothing")
 		case <-tick.C:
+		}
+	}
+}
+
+// TestProxied wants every answer to say that it came through a hub, whatever the member says.
+func TestProxied(t *testing.T) {
+	reached := fake(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for name, m := range map[string]*fakeMember{
+		"Reached":     reached,
+		"Unreachable": {unreachable: &metav1.Condition{Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, _ := front(t, m, alice)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/oak/readyz", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get(fleetv1alpha1.ProxiedHeader); got != "oak" {
+				t.Errorf("header is %q, want the cluster's name", got)
+			}
+		})
+	}
+}
+
+// TestHungMember wants a read to end, and what may take long to go on.
+func TestHungMember(t *testing.T) {
+	release := make(chan struct{})
+	m := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		w.WriteHeader(http.StatusTeapot)
+	})
+	server, p := front(t, m, alice)
+	p.patience = 100 * time.Millisecond
+	do := func(method, path string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/oak"+path, nil)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	long := []struct{ method, path string }{
+		{http.MethodGet, "/api/v1/pods?watch=true"},
+		{http.MethodGet, "/api/v1/namespaces/a/pods/b/log?follow=true"},
+		{http.MethodGet, "/api/v1/namespaces/a/services/b/proxy/events"},
+		{http.MethodPost, "/api/v1/namespaces"},
+	}
+	codes := make(chan int, len(long))
+	for _, request := range long {
+		go func() { codes <- do(request.method, request.path) }()
+	}
+	if got := do(http.MethodGet, "/api/v1/namespaces"); got != http.StatusServiceUnavailable {
+		t.Errorf("a read of a hung cluster ends with %d", got)
+	}
+	close(release)
+	for range long {
+		if got := <-codes; got != http.StatusTeapot {
+			t.Errorf("what may take long ended with %d, want the cluster's answer", got)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	var (
 		result ctrl.Result
 		failed error
-		stop   *verdict // of the step after which no other runs
+		stop   *outcome // of the step after which no other runs
 		at     string   // and its condition
 	)
 	for _, s := range l.Steps {
@@ -135,7 +135,7 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 }
 
 // block marks a step that did not run because the step that owns condition at did not
-// succeed. A verdict may let it keep what it said before.
+// succeed. An outcome may let it keep what it said before.
 func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep bool) {
 	if keep && meta.FindStatusCondition(*l.Conditions(o), condition) != nil {
 		return

@@ -83,7 +83,7 @@ func said(conditionType string, status metav1.ConditionStatus, reason string) me
 	return metav1.Condition{Type: conditionType, Status: status, Reason: reason, ObservedGeneration: 1}
 }
 
-func TestVerdicts(t *testing.T) {
+func TestOutcomes(t *testing.T) {
 	c := newCounter(t)
 	type run struct {
 		first, second error
@@ -115,7 +115,7 @@ func TestVerdicts(t *testing.T) {
 			},
 			result: ctrl.Result{RequeueAfter: time.Minute},
 		},
-		"WrappedVerdictIsStillOne": {
+		"WrappedOutcomeIsStillOne": {
 			run: run{second: fmt.Errorf("second: %w", Waiting("NotYet", 0, "not yet"))},
 			want: []metav1.Condition{
 				said("First", "True", "First"), said("Second", "False", "NotYet"), said("Ready", "False", "NotYet"),

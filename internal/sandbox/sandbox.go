@@ -38,7 +38,8 @@ const (
 )
 
 // Clusters share one etcd. Everything about them is kept in one
-// directory, so that they come back with their addresses and credentials.
+// directory, so that they come back with their credentials, and with their addresses
+// unless somebody else has taken those.
 type Clusters struct {
 	dir        string
 	kubeBinary string
@@ -60,12 +61,13 @@ type Cluster struct {
 func Prepare(dir, kubeBinary string, tier Tier, names ...string) (*Clusters, error) {
 	m := &Clusters{dir: dir, kubeBinary: kubeBinary, tier: tier}
 	var err error
-	if m.etcdPort, err = port(filepath.Join(dir, "etcd.port")); err != nil {
+	p := ports{drawn: map[int]bool{}}
+	if m.etcdPort, err = p.keep(filepath.Join(dir, "etcd.port")); err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		one := &Cluster{Name: name, dir: filepath.Join(dir, name)}
-		if one.port, err = port(filepath.Join(one.dir, "port")); err != nil {
+		if one.port, err = p.keep(filepath.Join(one.dir, "port")); err != nil {
 			return nil, err
 		}
 		if err := one.prepare(); err != nil {
@@ -76,12 +78,19 @@ func Prepare(dir, kubeBinary string, tier Tier, names ...string) (*Clusters, err
 	return m, nil
 }
 
-// port reads the port kept in a file, or keeps there one that is free.
-func port(path string) (int, error) {
+// ports draws TCP ports of the loopback interface, each once.
+type ports struct{ drawn map[int]bool }
+
+// keep returns the port that is kept in a file, if nobody else has it, or draws one and keeps that.
+func (p *ports) keep(path string) (int, error) {
 	if b, err := os.ReadFile(path); err == nil {
-		return strconv.Atoi(strings.TrimSpace(string(b)))
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err == nil && !p.drawn[n] && isFree(n) {
+			p.drawn[n] = true
+			return n, nil
+		}
 	}
-	n, err := freePort()
+	n, err := p.draw()
 	if err != nil {
 		return 0, err
 	}
@@ -91,14 +100,30 @@ func port(path string) (int, error) {
 	return n, os.WriteFile(path, []byte(strconv.Itoa(n)), 0o600)
 }
 
-// freePort finds a TCP port of the loopback interface that nobody listens on.
-func freePort() (int, error) {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+// draw finds a port that nobody listens on and that was not drawn before: the kernel may name one twice, as long as nobody
+// listens there.
+func (p *ports) draw() (int, error) {
+	for {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			return 0, fmt.Errorf("find a free port: %w", err)
+		}
+		n := l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener has a TCP address
+		l.Close()                         //nolint:errcheck,gosec // nothing was written
+		if !p.drawn[n] {
+			p.drawn[n] = true
+			return n, nil
+		}
 	}
-	defer l.Close()                          //nolint:errcheck // nothing was written
-	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has a TCP address
+}
+
+func isFree(port int) bool {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		return false
+	}
+	l.Close() //nolint:errcheck,gosec // nothing was written
+	return true
 }
 
 func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
@@ -106,8 +131,12 @@ func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
 // prepare makes what the API server needs; the kubeconfig is written last and stands for
 // all of it.
 func (m *Cluster) prepare() error {
-	if _, err := os.Stat(m.file("kubeconfig")); err == nil {
-		return nil
+	if old, err := clientcmd.LoadFromFile(m.file("kubeconfig")); err == nil && old.Clusters[m.Name] != nil {
+		if old.Clusters[m.Name].Server == m.url() {
+			return nil
+		}
+		old.Clusters[m.Name].Server = m.url() // somebody else has taken the port
+		return clientcmd.WriteToFile(*old, m.file("kubeconfig"))
 	}
 	crt, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -215,7 +244,9 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 			"--event-ttl=10m", "--profiling=false",
 			"--disable-admission-plugins=" + m.unwanted(all.tier),
 		},
-		Env:   map[string]string{"GOGC": "50", "GOMEMLIMIT": "200MiB"},
+		// No GOMEMLIMIT: a few large CRDs need more than an idle cluster does, and at its limit a process does nothing but
+		// collect garbage.
+		Env:   map[string]string{"GOGC": "50"},
 		Ready: &process.Probe{HTTP: &process.HTTPProbe{URL: m.url() + "/readyz", CAFile: m.file("tls.crt")}, Timeout: metav1.Duration{Duration: 2 * time.Minute}},
 		After: []string{"members-etcd"},
 	}}

@@ -109,6 +109,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		Metrics: metricsserver.Options{BindAddress: "0"}, // the fleet server serves the metrics
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
+			NewInformer:      hub.NewInformer,
 			ByObject:         map[client.Object]cache.ByObject{&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim}},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
@@ -172,10 +173,22 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	registry, err := member.Add(mgr, member.Options{
 		HubID:     h.ID(),
 		Observe:   func(cluster string) member.Observation { return m.Observation(cluster) },
-		Leave:     func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
-		Left:      func(cluster string) error { return m.Drop(cluster) },
 		Provision: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Provision(ctx, c) },
-		Dismantle: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Dismantle(ctx, c) },
+		// The order in which a cluster leaves.
+		Departures: []member.Departure{
+			{
+				Name: "its workloads are left or deleted", Reason: clusterv1alpha1.ReasonLeavingWorkloads,
+				Inside: func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
+			},
+			{
+				Name: "its hosts are undone, if the hub built it", Reason: clusterv1alpha1.ReasonUndoingHosts,
+				Outside: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Dismantle(ctx, c) },
+			},
+			{
+				Name: "its mirror is dropped", Reason: clusterv1alpha1.ReasonForgetting,
+				Outside: func(_ context.Context, c *clusterv1alpha1.Cluster) error { return m.Drop(c.Name) },
+			},
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add member: %w", err)

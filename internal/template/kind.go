@@ -14,10 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/render"
 )
 
@@ -120,8 +122,15 @@ var errUnserved = errors.New("the hub serves the kind no longer")
 func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersionResource) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	informer := dynamicinformer.NewFilteredDynamicInformer(c.dynamic, resource, corev1.NamespaceAll, 0,
-		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil).Informer()
+	objects := c.dynamic.Resource(resource)
+	informer := hub.NewInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return objects.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return objects.Watch(ctx, o)
+		},
+	}, c.dynamic), &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := informer.SetTransform(strip); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}

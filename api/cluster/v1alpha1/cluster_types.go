@@ -347,6 +347,9 @@ const (
 	ConditionAPIsComplete = "APIsComplete"
 	// ConditionMirrored is True when every selected type was listed at least once.
 	ConditionMirrored = "Mirrored"
+	// ConditionWorkloadsLeft is there while a Cluster leaves: True once nothing more is done
+	// in the cluster, with a reason that says what became of what was placed there.
+	ConditionWorkloadsLeft = "WorkloadsLeft"
 )
 
 // Reasons of a Cluster's conditions.
@@ -360,12 +363,19 @@ const (
 	ReasonIdentityChanged     = "IdentityChanged"     // another cluster answers at the endpoint
 	ReasonAlreadyJoined       = "AlreadyJoined"       // the same cluster is joined under another name
 	ReasonIsHub               = "IsHub"               // the endpoint is the hub itself
+	ReasonThroughHub          = "ThroughHub"          // the endpoint leads through the proxy of a hub
 	ReasonJoined              = "Joined"              //
 	ReasonComplete            = "Complete"            //
 	ReasonPartial             = "Partial"             // some aggregated API does not answer
 	ReasonMirroring           = "Mirroring"           // first lists are under way
 	ReasonMirrored            = "Mirrored"            //
 	ReasonUnjoining           = "Unjoining"           // the cluster is leaving
+	ReasonLeavingWorkloads    = "LeavingWorkloads"    // what was placed in the cluster is being left or deleted
+	ReasonUndoingHosts        = "UndoingHosts"        // the hosts are being undone
+	ReasonForgetting          = "Forgetting"          // what was stored of the cluster is being dropped
+	ReasonOrphaned            = "Orphaned"            // the workloads keep running, without our marks
+	ReasonDeleted             = "Deleted"             // the workloads were deleted
+	ReasonMarksLeft           = "MarksLeft"           // the workloads keep running, with our marks
 	ReasonWaitingForReachable = "WaitingForReachable" // an earlier condition must be True first
 	ReasonProvisioning        = "Provisioning"        // an Operation is to bring the hosts to the spec
 	ReasonProvisioned         = "Provisioned"         //

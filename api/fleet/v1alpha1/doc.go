@@ -22,3 +22,7 @@ const (
 // ClusterAnnotation is set on every object that the fleet API returns and names
 // the cluster that the object lives in.
 const ClusterAnnotation = "fleet.orrery.dev/cluster"
+
+// ProxiedHeader is on every answer of the per-cluster proxies and names the cluster. It
+// tells a client that talks to a hub, even where something in between rewrites paths.
+const ProxiedHeader = "Orrery-Proxied-Cluster"

@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+)
+
+// sourceAnnotation, on a copy, says what it is from; docs/design/0003-spine.md.
+const sourceAnnotation = "work.orrery.dev/source"
+
+// Reasons why a copy is an orphan.
+const (
+	// orphanNoBinding: the hub does not have the binding that placed it.
+	orphanNoBinding = "NoBinding"
+	// orphanEarlierJoin: it was placed when the cluster was joined before, and is placed there no more.
+	orphanEarlierJoin = "EarlierJoin"
+)
+
+// orphan is a copy in a member that nothing on the hub names.
+type orphan struct {
+	Cluster   string `json:"cluster"`
+	Group     string `json:"group,omitempty"`
+	Version   string `json:"version"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Reason    string `json:"reason"`
+
+	UID             types.UID `json:"uid"`
+	ResourceVersion string    `json:"resourceVersion"`
+}
+
+// String is CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
+func (o *orphan) String() string {
+	resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
+	return strings.Join(slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" }), "/")
+}
+
+// placedOnHub is what the hub says of where objects belong.
+type placedOnHub struct {
+	clusters map[string]types.UID
+	// bindings by UID: the clusters that each names, also those that it is leaving.
+	bindings map[types.UID]map[string]bool
+}
+
+func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
+	var clusters clusterv1alpha1.ClusterList
+	if err := c.List(ctx, &clusters); err != nil {
+		return nil, fmt.Errorf("list clusters: %w", err)
+	}
+	bindings, err := listBindings(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	p := &placedOnHub{clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}}
+	for i := range clusters.Items {
+		p.clusters[clusters.Items[i].Name] = clusters.Items[i].UID
+	}
+	for _, b := range bindings {
+		named := map[string]bool{}
+		for _, target := range b.Spec.Clusters {
+			named[target.Name] = true
+		}
+		for _, task := range b.Spec.GracefulEvictionTasks {
+			named[task.FromCluster] = true
+		}
+		p.bindings[b.UID] = named
+	}
+	return p, nil
+}
+
+// orphaned says why a copy in a cluster is an orphan; empty if it is none.
+func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
+	named, known := p.bindings[types.UID(o.GetLabels()[workv1alpha2.BindingLabel])]
+	if !known {
+		return orphanNoBinding
+	}
+	source, err := mark.Parse(o.GetAnnotations()[sourceAnnotation])
+	if err == nil && source.Cluster != p.clusters[cluster] && !named[cluster] {
+		return orphanEarlierJoin
+	}
+	return ""
+}
+
+// findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
+// was found of the others.
+func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) ([]orphan, error) {
+	fleet := rest.CopyConfig(cfg)
+	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.ResourcesPath
+	served, err := discovery.NewDiscoveryClientForConfig(fleet)
+	if err != nil {
+		return nil, fmt.Errorf("reach the fleet: %w", err)
+	}
+	objects, err := metadata.NewForConfig(fleet)
+	if err != nil {
+		return nil, fmt.Errorf("reach the fleet: %w", err)
+	}
+	// Copies first: a binding that is made in between is known, and what it has placed is no orphan.
+	lists, problem := served.ServerPreferredResources()
+	type copied struct {
+		metav1.PartialObjectMetadata
+
+		resource schema.GroupVersionResource
+	}
+	var copies []copied
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, fmt.Errorf("read the fleet's types: %w", err)
+		}
+		for _, r := range list.APIResources {
+			if strings.Contains(r.Name, "/") || !slices.Contains(r.Verbs, "list") {
+				continue
+			}
+			resource := gv.WithResource(r.Name)
+			options := metav1.ListOptions{LabelSelector: workv1alpha2.BindingLabel, Limit: 500}
+			for {
+				page, err := objects.Resource(resource).List(ctx, options)
+				if err != nil {
+					problem = errors.Join(problem, fmt.Errorf("list %s: %w", resource.GroupResource(), err))
+					break
+				}
+				for _, item := range page.Items {
+					copies = append(copies, copied{item, resource})
+				}
+				if options.Continue = page.Continue; options.Continue == "" {
+					break
+				}
+			}
+		}
+	}
+	placed, err := readPlaced(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]orphan, 0)
+	for i := range copies {
+		o := &copies[i]
+		in := o.Annotations[fleetv1alpha1.ClusterAnnotation]
+		reason := placed.orphaned(in, o)
+		if reason == "" || cluster != "" && in != cluster {
+			continue
+		}
+		found = append(found, orphan{
+			Cluster: in, Group: o.resource.Group, Version: o.resource.Version, Resource: o.resource.Resource,
+			Namespace: o.Namespace, Name: o.Name, Reason: reason, UID: o.UID, ResourceVersion: o.ResourceVersion,
+		})
+	}
+	slices.SortFunc(found, func(a, b orphan) int { return cmp.Compare(a.String(), b.String()) })
+	return found, problem
+}
+
+// remove deletes an orphan in its cluster, as the caller there, unless it has changed since it was listed.
+func (o *orphan) remove(ctx context.Context, cfg *rest.Config) error {
+	through := rest.CopyConfig(cfg)
+	through.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.ClustersPath + "/" + o.Cluster + "/proxy"
+	c, err := dynamic.NewForConfig(through)
+	if err != nil {
+		return fmt.Errorf("reach cluster %s: %w", o.Cluster, err)
+	}
+	background := metav1.DeletePropagationBackground
+	err = c.Resource(schema.GroupVersionResource{Group: o.Group, Version: o.Version, Resource: o.Resource}).Namespace(o.Namespace).
+		Delete(ctx, o.Name, metav1.DeleteOptions{
+			PropagationPolicy: &background,
+			Preconditions:     &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion},
+		})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", o, err)
+	}
+	return nil
+}
+
+func newOrphans(s streams, f *hubFlags) *cobra.Command {
+	var (
+		output      string
+		remove, yes bool
+	)
+	cmd := &cobra.Command{
+		Use:   "orphans [CLUSTER]",
+		Short: "List copies in members that nothing on the hub names any more",
+		Long: `List objects in members that carry the mark of a placement, and whose binding this hub does
+not have (NoBinding), or that were placed when the cluster was joined before and are placed
+there no more (EarlierJoin). The hub leaves them alone. They are taken up when their template
+is made again; --remove deletes them instead, after it has asked.
+
+In a cluster that is a member of several hubs, what another hub has placed is listed as
+NoBinding too.`,
+		Args:              atMostOneName,
+		ValidArgsFunction: f.completeClusters,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			cfg, c, _, err := f.connect(ctx)
+			if err != nil {
+				return err
+			}
+			cluster := ""
+			if len(args) > 0 {
+				cluster = args[0]
+				if err := c.Get(ctx, types.NamespacedName{Name: cluster}, &clusterv1alpha1.Cluster{}); err != nil {
+					return fmt.Errorf("get cluster %s: %w", cluster, err)
+				}
+			}
+			found, problem := findOrphans(ctx, cfg, c, cluster)
+			if found == nil {
+				return problem
+			}
+			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(w, output, found) }); err != nil {
+				return err
+			}
+			if problem != nil || !remove || len(found) == 0 {
+				return problem
+			}
+			if !yes {
+				if !s.interactive() {
+					return usageError{errors.New("--remove asks before it deletes, and nobody is there to answer; add --yes")}
+				}
+				if err := s.confirm(ctx, fmt.Sprintf("Delete these %d objects in their clusters?", len(found))); err != nil {
+					return err
+				}
+			}
+			var failed error
+			for i := range found {
+				failed = errors.Join(failed, found[i].remove(ctx, cfg))
+			}
+			return failed
+		},
+	}
+	addOutput(cmd, &output, outputName)
+	cmd.Flags().BoolVar(&remove, "remove", false, "delete what is listed, after asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func printOrphans(w io.Writer, output string, found []orphan) error {
+	if output == outputName {
+		for i := range found {
+			if err := say(w, "%s\n", &found[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(found) == 0 {
+		return say(w, "No orphans.\n")
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, "CLUSTER\tRESOURCE\tNAMESPACE\tNAME\tREASON") //nolint:errcheck // Flush reports it
+	for i := range found {
+		o := &found[i]
+		resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
+	}
+	return t.Flush()
+}

@@ -1,0 +1,210 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// failures counts the requests that did not get an answer.
+type failures struct {
+	next  http.RoundTripper
+	count *atomic.Int32
+}
+
+func (f failures) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := f.next.RoundTrip(req)
+	if err != nil && req.Context().Err() == nil {
+		f.count.Add(1)
+	}
+	return resp, err
+}
+
+// TestWorkGoesOnAfterOutages kills the API server so often that client-go would wait for a minute before it lists again, and
+// wants what is written then to be seen as soon as it can be.
+func TestWorkGoesOnAfterOutages(t *testing.T) {
+	const (
+		kills = 5
+		// The issue wants 3 s; a loaded machine gets a few more. client-go's delay is 12 s and more at the last kill.
+		soon = 8 * time.Second
+	)
+	server := testenv.StartServer(t)
+	direct := kubernetes.NewForConfigOrDie(server.Config())
+	var failed atomic.Int32
+	cfg := server.Config()
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return failures{rt, &failed} }) // nearer to the server than what follows
+	gate := &outage{ctx: t.Context(), config: server.Config(), log: logr.Discard()}
+	cfg.Wrap(gate.wrap)
+	patientClient := kubernetes.NewForConfigOrDie(cfg)
+
+	maps := patientClient.CoreV1().ConfigMaps("default")
+	informer := NewInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return maps.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return maps.Watch(ctx, o)
+		},
+	}, patientClient), &corev1.ConfigMap{}, 0, cache.Indexers{})
+	seen := make(chan string, 100)
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) {
+		seen <- o.(*corev1.ConfigMap).Name
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	defer stop()
+	if !cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced) {
+		t.Fatal("the informer has not synced")
+	}
+
+	for i := range kills {
+		// Others write meanwhile, so that the version from which the watch would go on is forgotten.
+		if _, err := direct.CoreV1().Secrets("default").Create(t.Context(),
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "other-"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		before := failed.Load()
+		server.Signal(t, syscall.SIGKILL)
+		// A write that is made while nobody listens waits, too.
+		name := fmt.Sprintf("map-%d", i)
+		written := make(chan error, 1)
+		go func() {
+			_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			written <- err
+		}()
+		server.Restart(t)
+		answered := time.Now()
+		if err := <-written; err != nil {
+			t.Fatalf("after kill %d: %v", i+1, err)
+		}
+		deadline := time.After(time.Minute)
+		for got := ""; got != name; {
+			select {
+			case got = <-seen:
+			case <-deadline:
+				t.Fatalf("after kill %d nothing was seen for a minute", i+1)
+			}
+		}
+		if took := time.Since(answered); took > soon {
+			t.Errorf("after kill %d what was written was seen after %s", i+1, took)
+		}
+		// Who waits does not knock: one failure for each of those who were on their way.
+		if n := failed.Load() - before; n > 4 {
+			t.Errorf("kill %d made %d requests fail, want those under way alone", i+1, n)
+		}
+	}
+}
+
+func TestOutageEndsWithItsContext(t *testing.T) {
+	server := testenv.StartServer(t)
+	hub, stop := context.WithCancel(t.Context())
+	gate := &outage{ctx: hub, config: server.Config(), log: logr.Discard()}
+	cfg := server.Config()
+	cfg.Wrap(gate.wrap)
+	client := kubernetes.NewForConfigOrDie(cfg)
+	server.Signal(t, syscall.SIGKILL)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil || ctx.Err() == nil {
+		t.Errorf("list: %v, want it to wait until its context ends", err)
+	}
+	time.AfterFunc(100*time.Millisecond, stop)
+	if _, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a list succeeded on a hub that has stopped")
+	}
+}
+
+// scripted is an API server that forgets versions.
+type scripted struct {
+	list    corev1.ConfigMapList
+	watches []func() (watch.Interface, error)
+}
+
+func (s *scripted) List(metav1.ListOptions) (runtime.Object, error) { return s.list.DeepCopy(), nil }
+
+func (s *scripted) Watch(metav1.ListOptions) (watch.Interface, error) {
+	next := s.watches[0]
+	s.watches = s.watches[1:]
+	return next()
+}
+
+func (s *scripted) IsWatchListSemanticsUnSupported() bool { return true }
+
+func configMap(name, version string) corev1.ConfigMap {
+	return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}}
+}
+
+// TestForgottenVersion wants a list within the watch, and of it what has changed.
+func TestForgottenVersion(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old resource version")
+	status := expired.Status()
+	for name, forgotten := range map[string]func() (watch.Interface, error){
+		"Refused": func() (watch.Interface, error) { return nil, expired },
+		"Told": func() (watch.Interface, error) {
+			w := watch.NewFakeWithChanSize(1, false)
+			w.Action(watch.Error, &status)
+			return w, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last := watch.NewFakeWithChanSize(1, false)
+			kept, gone, old := configMap("kept", "1"), configMap("gone", "2"), configMap("changed", "3")
+			server := &scripted{
+				list:    corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "3"}, Items: []corev1.ConfigMap{kept, gone, old}},
+				watches: []func() (watch.Interface, error){forgotten, func() (watch.Interface, error) { return last, nil }},
+			}
+			informer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+			r := &relister{lw: cache.ToListerWatcherWithContext(server), example: &corev1.ConfigMap{}, known: informer}
+			if _, err := r.List(metav1.ListOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			gone.Data = map[string]string{"last": "known"}
+			if err := informer.Add(&gone); err != nil {
+				t.Fatal(err)
+			}
+			server.list = corev1.ConfigMapList{
+				ListMeta: metav1.ListMeta{ResourceVersion: "9"},
+				Items:    []corev1.ConfigMap{kept, configMap("changed", "7"), configMap("new", "8")},
+			}
+			w, err := r.Watch(metav1.ListOptions{ResourceVersion: "3"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			afterwards := configMap("afterwards", "10")
+			last.Add(&afterwards)
+			var got []string
+			for range 5 {
+				e := <-w.ResultChan()
+				o := e.Object.(*corev1.ConfigMap)
+				got = append(got, fmt.Sprintf("%s %s %s %s", e.Type, o.Name, o.ResourceVersion, o.Data["last"]))
+			}
+			want := []string{"MODIFIED changed 7 ", "ADDED new 8 ", "DELETED gone 9 known", "BOOKMARK  9 ", "ADDED afterwards 10 "}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package member
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/reconciler"
+)
+
+// Departure is a phase of leaving: something that is done before a Cluster goes. The phases of Options.Departures run in
+// their order, each until it returns nil. A phase may run again after it has succeeded, so it must be idempotent. Its error is
+// the condition Ready of the Cluster, as for a step of reconciler.Loop; a plain one is tried again.
+type Departure struct {
+	// Name says what the phase brings about, such as "the hosts are undone".
+	Name string
+	// Reason of the condition Ready while the phase fails or waits without a reason of its own.
+	Reason string
+	// Inside is set for a phase that works in the cluster itself. Those come first. They run while the cluster is reachable
+	// and is the one that was joined, and no more once the condition WorkloadsLeft is True. A Cluster that never was a
+	// member skips them, as does one that cannot be reached and whose workloads are to stay anyway.
+	Inside func(ctx context.Context, m *Member) error
+	// Outside is set for any other phase.
+	Outside func(ctx context.Context, o *clusterv1alpha1.Cluster) error
+}
+
+// leave runs the phases and forgets the cluster.
+func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	if o.Status.ID != "" && !emptied(o) {
+		if err := c.empty(ctx, o); err != nil {
+			return err
+		}
+		// Written before anything else is taken away: then nobody looks into a cluster that is no more.
+		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "nothing more is done in the cluster; what the hub has of it is next")
+	}
+	for _, phase := range c.registry.options.Departures {
+		if phase.Outside == nil {
+			continue
+		}
+		if err := phase.waits(phase.Outside(ctx, o)); err != nil {
+			return err
+		}
+	}
+	c.registry.remove(o.Name)
+	return nil
+}
+
+// waits is the outcome of a phase that returned err.
+func (d Departure) waits(err error) error {
+	if err == nil || reconciler.IsOutcome(err) {
+		return err
+	}
+	return reconciler.Waiting(d.Reason, leaveRetry, "until %s: %v", d.Name, err)
+}
+
+// emptied is true once nothing more is to be done in a cluster that leaves.
+func emptied(o *clusterv1alpha1.Cluster) bool {
+	return meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft)
+}
+
+// empty runs the phases in the cluster, and says in the condition WorkloadsLeft what has become of what was placed there.
+func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	m, _, err := c.member(o)
+	if err != nil {
+		return err
+	}
+	if !m.settled() {
+		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "the cluster is being asked who it is")
+	}
+	// The steps do not run any more, but whether it is the cluster that was joined matters
+	// now more than ever.
+	why := c.reach(ctx, o)
+	if reconciler.Succeeded(why) {
+		why = c.join(ctx, o)
+	}
+	said := metav1.Condition{Type: clusterv1alpha1.ConditionWorkloadsLeft, Status: metav1.ConditionTrue, Reason: clusterv1alpha1.ReasonOrphaned}
+	if o.Spec.DeletionPolicy == clusterv1alpha1.DeletionDelete {
+		said.Reason = clusterv1alpha1.ReasonDeleted
+	}
+	if !reconciler.Succeeded(why) {
+		if err := c.abandon(ctx, o, why); err != nil {
+			return err
+		}
+		said.Reason, said.Message = clusterv1alpha1.ReasonMarksLeft, marksLeft
+		reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
+		return nil
+	}
+	for _, phase := range c.registry.options.Departures {
+		if phase.Inside == nil {
+			continue
+		}
+		if err := phase.waits(phase.Inside(ctx, m)); err != nil {
+			return err
+		}
+	}
+	reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
+	return nil
+}
+
+const marksLeft = "left without cleaning up: the workloads keep running, and our labels and annotations stay on them"
+
+// abandon gives a cluster up in which nothing can be cleaned up, unless the user wants what
+// was placed in it deleted.
+func (c *clusters) abandon(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
+	if provisioned(o) && o.Spec.Provision.DeletionPolicy == clusterv1alpha1.DeletionDelete {
+		return nil // it goes with all that is in it
+	}
+	if o.Spec.DeletionPolicy == clusterv1alpha1.DeletionDelete {
+		return reconciler.Waiting(clusterv1alpha1.ReasonLeavingWorkloads, 0,
+			"waits until what was placed in the cluster can be deleted; to leave at once and keep it, set spec.deletionPolicy to Orphan (%v)", why)
+	}
+	ctrl.LoggerFrom(ctx).Info(marksLeft, "cluster", o.Name, "cause", why.Error())
+	c.recorder.Eventf(o, nil, corev1.EventTypeWarning, "MarksLeft", "Unjoin", "%s (%v)", marksLeft, why)
+	return nil
+}
