@@ -388,7 +388,7 @@ func TestRestart(t *testing.T) {
 
 	// A cluster that does not answer at the next start can still be searched.
 	east := newSource(t, "east", cfg, "configmaps")
-	east.reachable, east.apis, east.complete = false, nil, false
+	east.reachable, east.apis = false, nil
 	m, _ = start(t, s, newFleet(east))
 	eventually(t, "the types are known", func() bool { return len(m.Types()) > 0 })
 	if _, stale := m.Stale("east"); !stale || m.Synced("east", configmaps.GroupResource()) || len(rows(t, s, q)) != 3 {

@@ -25,6 +25,7 @@ type FieldRequirement struct {
 // Query selects objects of one type. An empty list of names selects every one.
 type Query struct {
 	Group, Resource             string
+	Version                     string // of the stored objects; "": any
 	Clusters, Namespaces, Names []string
 	OwnerUID                    types.UID
 	Labels                      labels.Selector // nil: everything

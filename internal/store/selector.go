@@ -26,12 +26,18 @@ func (c *condition) and(sql string, args ...any) {
 	c.args = append(c.args, args...)
 }
 
+// maxTerms is how many requirements a query may have: SQLite takes no expression that is
+// deeper than 1000.
+const maxTerms = 100
+
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored.
 func compile(q Query) (*condition, error) {
 	c := &condition{}
+	terms := len(q.Fields)
 	if q.Labels != nil {
 		requirements, selectable := q.Labels.Requirements()
+		terms += len(requirements)
 		c.nothing = !selectable
 		for _, r := range requirements {
 			if c.drive == nil && equality(r) {
@@ -42,6 +48,13 @@ func compile(q Query) (*condition, error) {
 				return nil, err
 			}
 		}
+	}
+	if terms > maxTerms {
+		return nil, fmt.Errorf("%w: %d requirements on labels and fields, and at most %d can be answered; write several values of a label as KEY in (A,B)",
+			ErrSelector, terms, maxTerms)
+	}
+	if q.Version != "" {
+		c.and("o.version = ?", q.Version)
 	}
 	c.in("o.namespace", q.Namespaces)
 	c.in("o.name", q.Names)

@@ -117,6 +117,11 @@ func TestSelect(t *testing.T) {
 	}{
 		"Everything":          {Query{}, all},
 		"OtherType":           {Query{Group: "apps"}, []string{}},
+		"Version":             {Query{Version: "v1"}, all},
+		"OtherVersion":        {Query{Version: "v2"}, []string{}},
+		"VersionInjection":    {Query{Version: "' OR 1=1 --"}, []string{}},
+		"ManyTerms":           {Query{Labels: selector(t, "size>3"+strings.Repeat(",size>3", maxTerms-1))}, all[1:2]},
+		"ManyValues":          {Query{Labels: selector(t, "app in (web,"+manyValues(9000)+")")}, all[:2]},
 		"Cluster":             {Query{Clusters: []string{"west"}}, all[3:]},
 		"Clusters":            {Query{Clusters: []string{"west", "east", "none"}}, all},
 		"UnknownCluster":      {Query{Clusters: []string{"none"}}, []string{}},
@@ -165,6 +170,35 @@ func TestSelect(t *testing.T) {
 	}
 	if diff := cmp.Diff(all, listed(t, s, Query{Resource: "pods"})); diff != "" {
 		t.Error("after the injections:", diff)
+	}
+}
+
+func manyValues(n int) string {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = fmt.Sprintf("v%d", i)
+	}
+	return strings.Join(values, ",")
+}
+
+// TestTooManyTerms: what the database could not answer is refused before it is asked.
+func TestTooManyTerms(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	fields := make([]FieldRequirement, 1000)
+	for i := range fields {
+		fields[i] = FieldRequirement{Path: "spec.a", Operator: selection.Equals, Value: "x"}
+	}
+	for name, q := range map[string]Query{
+		"Labels": {Labels: selector(t, "a!=b"+strings.Repeat(",a!=b", 9000))},
+		"Fields": {Fields: fields},
+		"Both":   {Labels: selector(t, "a!=b"+strings.Repeat(",a!=b", maxTerms-1)), Fields: fields[:1]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q.Resource = "pods"
+			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrSelector) || !strings.Contains(err.Error(), "at most 100") {
+				t.Errorf("%v, want ErrSelector", err)
+			}
+		})
 	}
 }
 

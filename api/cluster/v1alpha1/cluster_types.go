@@ -312,6 +312,7 @@ const (
 	ReasonPartial             = "Partial"             // some aggregated API does not answer
 	ReasonMirroring           = "Mirroring"           // first lists are under way
 	ReasonMirrored            = "Mirrored"            //
+	ReasonNotStored           = "NotStored"           // what is observed cannot be stored, or was lost and is read again
 	ReasonUnjoining           = "Unjoining"           // the cluster is leaving
 	ReasonWaitingForReachable = "WaitingForReachable" // an earlier condition must be True first
 	ReasonProvisioning        = "Provisioning"        // an Operation is to bring the hosts to the spec
