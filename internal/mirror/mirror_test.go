@@ -97,6 +97,7 @@ func TestMirror(t *testing.T) {
 		want := Object{
 			Cluster: "east", Resource: configmaps, Namespace: namespace, Name: "placed", UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 			Binding: "b1", Digest: "d1", Fields: ownedFields(o), Health: got.Health, Status: got.Status,
+			Replicas: 1, Available: 1,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
