@@ -75,7 +75,10 @@ func use(t *testing.T, s *Store) {
 	ctx := context.Background()
 	pods := schema.GroupResource{Resource: "pods"}
 	calls := map[string]func() error{
-		"List":     func() error { _, err := s.List(ctx, Query{Resource: "pods", Labels: selector(t, "app=web,app!=x")}); return err },
+		"List": func() error {
+			_, err := s.List(ctx, Query{Resource: "pods", Labels: selector(t, "app=web,app!=x")})
+			return err
+		},
 		"Count":    func() error { _, err := s.Count(ctx, Query{Resource: "pods"}); return err },
 		"Keys":     func() error { _, err := s.Keys(ctx, "a", pods); return err },
 		"Types":    func() error { _, err := s.Types(ctx, "a"); return err },
