@@ -193,6 +193,27 @@ func TestDamagedWhileRunning(t *testing.T) {
 	}
 }
 
+// TestFaultOfTheSchema: what is wrong with a table is not held against the rows, which would
+// be dropped one by one.
+func TestFaultOfTheSchema(t *testing.T) {
+	for name, fault := range map[string]string{
+		"Table": "DROP TABLE label", "Column": "ALTER TABLE object DROP COLUMN owner", "Trigger": "CREATE TRIGGER t BEFORE INSERT ON body BEGIN SELECT none(); END",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, t.TempDir())
+			for _, q := range []string{"DROP INDEX object_owner", fault} {
+				if _, err := s.db.write.ExecContext(t.Context(), q); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := s.Write(t.Context(), []Change{{Row: pod("a", "x", "1", map[string]string{"a": "b"}, nil)}, {Row: pod("a", "x", "2", nil, nil)}})
+			if _, rejected := errors.AsType[*RejectedError](err); rejected || err == nil {
+				t.Errorf("%v, want an error that is about no row", err)
+			}
+		})
+	}
+}
+
 // TestOnlyTheLastDamagedDatabaseIsKept: a failing disk must not be filled with copies.
 func TestOnlyTheLastDamagedDatabaseIsKept(t *testing.T) {
 	dir, file := written(t)

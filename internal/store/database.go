@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -47,9 +48,11 @@ func openDatabase(ctx context.Context, path string) (_ *database, err error) {
 		return nil, err
 	}
 	d := &database{clusters: map[string]int64{}, types: map[groupResource]int64{}}
-	if d.write, err = sql.Open("sqlite", dsn(path, "synchronous(NORMAL)", "journal_size_limit(67108864)")+"&_txlock=immediate"); err != nil {
+	if d.write, err = sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(67108864)")+"&_txlock=immediate"); err != nil {
 		return nil, err
 	}
+	// The journal mode is in the file. A reader must not set it: in a file that somebody
+	// truncated it would wait for the writer, and not say that the tables are gone.
 	if d.read, err = sql.Open("sqlite", dsn(path, "query_only(1)")); err != nil {
 		return nil, errors.Join(err, d.write.Close())
 	}
@@ -80,7 +83,7 @@ func (d *database) prepare(ctx context.Context) error {
 func dsn(path string, pragmas ...string) string {
 	q := url.Values{
 		"vfs":     {"unix-excl"},
-		"_pragma": append([]string{"busy_timeout(2000)", "mmap_size(0)", "journal_mode(WAL)", "temp_store(MEMORY)"}, pragmas...),
+		"_pragma": append([]string{"busy_timeout(2000)", "mmap_size(0)", "temp_store(MEMORY)"}, pragmas...),
 	}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
@@ -114,8 +117,9 @@ func damaged(err error) bool {
 	switch code(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return true
-	case sqlite3.SQLITE_ERROR: // tables that were there, and JSON that was valid, are not any more
-		return strings.Contains(e.Error(), "no such table") || strings.Contains(e.Error(), "malformed JSON")
+	case sqlite3.SQLITE_ERROR: // tables and columns that were there, and JSON that was valid, are not any more
+		return slices.ContainsFunc([]string{"no such table", "no such column", "has no column named", "malformed JSON"},
+			func(s string) bool { return strings.Contains(e.Error(), s) })
 	default:
 		return false
 	}
