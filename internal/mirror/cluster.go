@@ -30,7 +30,7 @@ type cluster struct {
 	gate   *gate
 
 	wake    chan struct{}
-	slots   chan struct{} // held by types that are listed
+	slots   chan struct{}   // held by types that are listed
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
 	stopped chan struct{} // closed when nothing of the cluster runs any more

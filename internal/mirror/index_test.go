@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // fakeTable is the configmaps of a cluster, fed by the test instead of a reflector.

@@ -194,8 +194,8 @@ func openStore(t testing.TB) *store.Store {
 func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {
 	t.Helper()
 	m = newMirror(s, f, testr.NewWithInterface(t, testr.Options{}))
-	if real, ok := s.(*store.Store); ok {
-		m.follow(real)
+	if db, ok := s.(*store.Store); ok {
+		m.follow(db)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -30,7 +30,7 @@ type Mirror struct {
 	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
 	run         func(func(ctx context.Context)) // nil until Start
 	clusters    map[string]*cluster
-	dropped     map[string]types.UID // clusters that are leaving: not mirrored again under this UID
+	dropped     map[string]types.UID                       // clusters that are leaving: not mirrored again under this UID
 	placed      map[types.UID]map[string]map[place]*Object // by binding and cluster
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(Event)

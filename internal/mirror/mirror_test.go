@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )

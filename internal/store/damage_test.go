@@ -279,7 +279,7 @@ func TestUnwritableDirectory(t *testing.T) {
 		t.Skip("root may write everywhere")
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o500); err != nil { //nolint:gosec // that is the point
+	if err := os.Chmod(dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), dir); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "writable by this user") {

@@ -40,7 +40,7 @@ var (
 func openDatabase(ctx context.Context, path string) (_ *database, err error) {
 	// SQLite gives its journal files the mode of the database, so the database must have
 	// the right one from the start.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator says where
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
