@@ -9,7 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
+	requestauthenticator "k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
@@ -25,14 +25,15 @@ import (
 // publishes whom aggregated API servers may believe.
 const authenticationConfig = "extension-apiserver-authentication"
 
-// entrance says who a request is from.
-type entrance struct {
+// authenticator says who a request is from: what the hub's kube-apiserver says of it, or a
+// client certificate of the hub.
+type authenticator struct {
 	proxyCA, clientCA *dynamiccertificates.ConfigMapCAController
 	headers           *headerrequest.RequestHeaderAuthRequestController
-	authenticator     authenticator.Request
+	requests          requestauthenticator.Request
 }
 
-func newEntrance(hub kubernetes.Interface) (*entrance, error) {
+func newAuthenticator(hub kubernetes.Interface) (*authenticator, error) {
 	proxyCA, err := dynamiccertificates.NewDynamicCAFromConfigMapController(
 		"front-proxy", metav1.NamespaceSystem, authenticationConfig, "requestheader-client-ca-file", hub)
 	if err != nil {
@@ -49,9 +50,9 @@ func newEntrance(hub kubernetes.Interface) (*entrance, error) {
 	provider := func(f func() []string) headerrequest.StringSliceProvider {
 		return headerrequest.StringSliceProviderFunc(f)
 	}
-	return &entrance{
+	return &authenticator{
 		proxyCA: proxyCA, clientCA: clientCA, headers: headers,
-		authenticator: group.NewAuthenticatedGroupAdder(union.New(
+		requests: group.NewAuthenticatedGroupAdder(union.New(
 			headerrequest.NewDynamicVerifyOptionsSecure(proxyCA.VerifyOptions, provider(headers.AllowedClientNames),
 				provider(headers.UsernameHeaders), provider(headers.UIDHeaders),
 				provider(headers.GroupHeaders), provider(headers.ExtraHeaderPrefixes)),
@@ -61,28 +62,28 @@ func newEntrance(hub kubernetes.Interface) (*entrance, error) {
 }
 
 // run follows the ConfigMap until ctx ends.
-func (e *entrance) run(ctx context.Context) {
-	go e.proxyCA.Run(ctx, 1)
-	go e.clientCA.Run(ctx, 1)
-	e.headers.Run(ctx, 1)
+func (a *authenticator) run(ctx context.Context) {
+	go a.proxyCA.Run(ctx, 1)
+	go a.clientCA.Run(ctx, 1)
+	a.headers.Run(ctx, 1)
 }
 
 // ready is an error until the kube-apiserver can be recognized.
-func (e *entrance) ready() error {
-	if _, ok := e.proxyCA.VerifyOptions(); !ok || len(e.headers.UsernameHeaders()) == 0 {
+func (a *authenticator) ready() error {
+	if _, ok := a.proxyCA.VerifyOptions(); !ok || len(a.headers.UsernameHeaders()) == 0 {
 		return errors.New("the hub's front proxy is not known yet: ConfigMap kube-system/" + authenticationConfig + " was not read, or the hub has no --requestheader flags")
 	}
 	return nil
 }
 
-// authenticated lets through whom it recognizes, and puts the user into the context.
-func (e *entrance) authenticated(next http.Handler) http.Handler {
+// withUser is the middleware that puts the user into the context, and refuses requests of nobody known.
+func (a *authenticator) withUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isProbe(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		who, ok, err := e.authenticator.AuthenticateRequest(r)
+		who, ok, err := a.requests.AuthenticateRequest(r)
 		if err != nil || !ok {
 			if err != nil {
 				logr.FromContextOrDiscard(r.Context()).V(1).Info("request not authenticated", "error", err.Error())

@@ -49,21 +49,21 @@ func metrics() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(gather), promhttp.HandlerOpts{})
 }
 
-// observer remembers the status code. It hides no ability of the writer: who needs one
+// statusWriter remembers the status code. It hides no ability of the writer: who needs one
 // asks http.ResponseController, which unwraps.
-type observer struct {
+type statusWriter struct {
 	http.ResponseWriter
 	code int
 }
 
-func (o *observer) WriteHeader(code int) {
+func (o *statusWriter) WriteHeader(code int) {
 	if o.code == 0 {
 		o.code = code
 	}
 	o.ResponseWriter.WriteHeader(code)
 }
 
-func (o *observer) Write(b []byte) (int, error) {
+func (o *statusWriter) Write(b []byte) (int, error) {
 	if o.code == 0 {
 		o.code = http.StatusOK
 	}
@@ -71,12 +71,12 @@ func (o *observer) Write(b []byte) (int, error) {
 }
 
 // Unwrap is for http.ResponseController.
-func (o *observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+func (o *statusWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// measured counts and times requests.
-func measured(next http.Handler) http.Handler {
+// withMetrics counts and times requests.
+func withMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o, start := &observer{ResponseWriter: w}, time.Now()
+		o, start := &statusWriter{ResponseWriter: w}, time.Now()
 		defer func() {
 			requests.WithLabelValues(part(r.URL.Path), method(r.Method), strconv.Itoa(o.code)).Observe(time.Since(start).Seconds())
 		}()
@@ -103,8 +103,8 @@ func method(m string) string {
 	return m
 }
 
-// recovered keeps a request that panics from being more than that request's failure.
-func recovered(next http.Handler) http.Handler {
+// withRecovery keeps a request that panics from being more than that request's failure.
+func withRecovery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { //nolint:contextcheck // the request has it
 			p := recover()
@@ -115,7 +115,7 @@ func recovered(next http.Handler) http.Handler {
 				panic(p) // breaks off the answer, on purpose
 			}
 			logr.FromContextOrDiscard(r.Context()).Error(nil, "request panicked", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-			if o, ok := w.(*observer); ok && o.code != 0 {
+			if o, ok := w.(*statusWriter); ok && o.code != 0 {
 				panic(http.ErrAbortHandler) // the client must not take half an answer for a whole
 			}
 			answer.Error(w, r, apierrors.NewGenericServerResponse(http.StatusInternalServerError, r.Method, fleetv1alpha1.GroupVersion.WithResource("").GroupResource(), "", "the request panicked; the server's log says why", 0, true))

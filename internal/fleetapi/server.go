@@ -73,10 +73,10 @@ type Options struct {
 
 // Server is the aggregated API server.
 type Server struct {
-	address     string
-	certificate *dynamiccertificates.DynamicCertKeyPairContent
-	entrance    *entrance
-	api         *api
+	address       string
+	certificate   *dynamiccertificates.DynamicCertKeyPairContent
+	authenticator *authenticator
+	api           *api
 }
 
 // New returns a server that does not serve yet.
@@ -89,7 +89,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read serving certificate: %w", err)
 	}
-	entrance, err := newEntrance(hub)
+	authenticator, err := newAuthenticator(hub)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func New(o Options) (*Server, error) {
 	proxies := proxy.New(func(name string) (proxy.Member, bool) { return o.Registry.Member(name) })
 	o.Registry.Subscribe(func(e member.Event) { proxies.Forget(e.Name) })
 	return &Server{
-		address: o.Address, certificate: certificate, entrance: entrance,
+		address: o.Address, certificate: certificate, authenticator: authenticator,
 		api: &api{
 			access: access,
 			proxy:  proxies,
@@ -108,7 +108,7 @@ func New(o Options) (*Server, error) {
 				Version:   hub.Discovery().ServerVersion,
 			}),
 			metrics: metrics(),
-			ready:   entrance.ready,
+			ready:   authenticator.ready,
 		},
 	}, nil
 }
@@ -143,7 +143,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	certificates := dynamiccertificates.NewDynamicServingCertificateController(&tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2", "http/1.1"},
-		ClientAuth: tls.RequestClientCert, // verified by the entrance
+		ClientAuth: tls.RequestClientCert, // verified by the authenticator
 	}, nil, s.certificate, nil, nil)
 	if err := certificates.RunOnce(); err != nil {
 		return errors.Join(fmt.Errorf("load serving certificate: %w", err), listener.Close())
@@ -151,7 +151,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	s.certificate.AddListener(certificates)
 	go s.certificate.Run(ctx, 1)
 	go certificates.Run(1, ctx.Done())
-	go s.entrance.run(ctx)
+	go s.authenticator.run(ctx)
 
 	server := &http.Server{
 		Handler:           s.handler(),
@@ -178,7 +178,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// handler is the whole way of a request, the outermost first.
+// handler is the chain of middleware around the API, the outermost first.
 func (s *Server) handler() http.Handler {
-	return measured(recovered(s.entrance.authenticated(s.api)))
+	return withMetrics(withRecovery(s.authenticator.withUser(s.api)))
 }

@@ -289,7 +289,7 @@ func (w *world) direct(t *testing.T) {
 
 // A request that panics is answered, or broken off, and no other one notices.
 func TestPanics(t *testing.T) {
-	server := httptest.NewServer(measured(recovered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(withMetrics(withRecovery(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/late" {
 			fmt.Fprint(w, "half an ans")
 		}

@@ -43,12 +43,14 @@ type APIs struct {
 	resources   map[schema.GroupVersionResource]int
 	hash        string
 	fingerprint [sha256.Size]byte // of everything, staleness too
-	complete    bool
-	stale       []string // what does not answer, such as metrics.k8s.io/v1beta1
+	known       bool                  // the list was read: a group that it does not name is not served
+	stale       []schema.GroupVersion // versions that do not answer, such as metrics.k8s.io/v1beta1
+	failure     string                // why the list as a whole is not trusted; "": it is
 }
 
-// newAPIs makes a snapshot. stale names what does not answer.
-func newAPIs(all []API, stale []string) *APIs {
+// newAPIs makes a snapshot. stale are the versions that do not answer; failure, unless it is
+// "", is why the list as a whole is not trusted.
+func newAPIs(all []API, stale []schema.GroupVersion, failure string) *APIs {
 	slices.SortFunc(all, func(a, b API) int {
 		return cmp.Or(
 			strings.Compare(a.GroupVersionKind.Group, b.GroupVersionKind.Group),
@@ -56,9 +58,9 @@ func newAPIs(all []API, stale []string) *APIs {
 			strings.Compare(a.Resource, b.Resource),
 		)
 	})
-	slices.Sort(stale)
+	slices.SortFunc(stale, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
 	a := &APIs{
-		all: all, complete: len(stale) == 0, stale: stale,
+		all: all, known: true, stale: stale, failure: failure,
 		kinds:     make(map[schema.GroupVersionKind]int, len(all)),
 		resources: make(map[schema.GroupVersionResource]int, len(all)),
 	}
@@ -73,7 +75,7 @@ func newAPIs(all []API, stale []string) *APIs {
 		_, _ = fmt.Fprintf(list, "%q %q %t %q\n", api.GroupVersionKind, api.Resource, api.Namespaced, api.Verbs)
 		_, _ = fmt.Fprintf(whole, "%#v\n", api)
 	}
-	_, _ = fmt.Fprintf(whole, "%q", stale)
+	_, _ = fmt.Fprintf(whole, "%q %q", stale, failure)
 	a.hash = hex.EncodeToString(list.Sum(nil)[:8])
 	a.fingerprint = [sha256.Size]byte(whole.Sum(nil))
 	return a
@@ -81,28 +83,28 @@ func newAPIs(all []API, stale []string) *APIs {
 
 // incomplete is the same list, not trusted to be whole.
 func (a *APIs) incomplete(cause string) *APIs {
-	return newAPIs(slices.Clone(a.all), append(slices.Clone(a.stale), cause))
+	return newAPIs(slices.Clone(a.all), slices.Clone(a.stale), cause)
 }
 
 // Kind says whether the cluster serves a kind, and how.
 func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, presence.Presence) {
 	i, ok := a.kinds[gvk]
-	return a.at(i, ok)
+	return a.at(i, ok, gvk.Group)
 }
 
 // Resource says whether the cluster serves a resource, and how.
 func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, presence.Presence) {
 	i, ok := a.resources[gvr]
-	return a.at(i, ok)
+	return a.at(i, ok, gvr.Group)
 }
 
-func (a *APIs) at(i int, ok bool) (API, presence.Presence) {
+func (a *APIs) at(i int, ok bool, group string) (API, presence.Presence) {
 	switch {
 	case ok && a.all[i].Stale:
 		return a.all[i], presence.Unknown
 	case ok:
 		return a.all[i], presence.Present
-	case a.complete:
+	case a.CompleteIn(group):
 		return API{}, presence.Absent
 	default:
 		return API{}, presence.Unknown
@@ -115,8 +117,23 @@ func (a *APIs) All() []API { return a.all }
 // Hash of the list: it changes when and only when the list does.
 func (a *APIs) Hash() string { return a.hash }
 
-// Complete is false while some aggregated API of the cluster does not answer.
-func (a *APIs) Complete() bool { return a.complete }
+// Complete is false while some aggregated API of the cluster does not answer, or all of it.
+func (a *APIs) Complete() bool { return a.known && a.failure == "" && len(a.stale) == 0 }
+
+// CompleteIn says whether every type of a group is known: one that is not listed is not
+// served, whatever other groups do.
+func (a *APIs) CompleteIn(group string) bool {
+	return a.known && a.failure == "" && !slices.ContainsFunc(a.stale, func(gv schema.GroupVersion) bool { return gv.Group == group })
+}
 
 // unanswered names what does not answer.
-func (a *APIs) unanswered() string { return strings.Join(a.stale, ", ") }
+func (a *APIs) unanswered() string {
+	names := make([]string, 0, len(a.stale)+1)
+	for _, gv := range a.stale {
+		names = append(names, gv.String())
+	}
+	if a.failure != "" {
+		names = append(names, a.failure)
+	}
+	return strings.Join(names, ", ")
+}

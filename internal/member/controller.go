@@ -176,13 +176,13 @@ func (c *clusters) discover(_ context.Context, o *clusterv1alpha1.Cluster) error
 	}
 	apis := m.APIs()
 	completeness := clusterv1alpha1.APIsComplete
-	if !apis.complete {
+	if !apis.Complete() {
 		completeness = clusterv1alpha1.APIsPartial
 	}
 	o.Status.APIs = &clusterv1alpha1.APISummary{
 		Count: int32(len(apis.all)), Hash: apis.hash, Completeness: completeness, //nolint:gosec // a cluster serves hundreds
 	}
-	if !apis.complete {
+	if !apis.Complete() {
 		return reconciler.Waiting(clusterv1alpha1.ReasonPartial, 0,
 			"types that are not listed are unknown, because these do not answer: %s", apis.unanswered())
 	}
@@ -210,6 +210,8 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	switch {
 	case seen.Synced:
 		return reconciler.Done(clusterv1alpha1.ReasonMirrored, "")
+	case seen.NotStored:
+		return reconciler.Waiting(clusterv1alpha1.ReasonNotStored, 0, "%s", seen.Message)
 	case again && said != nil && said.Status == metav1.ConditionTrue:
 		// Just restarted: the first lists of this process say nothing about the cluster.
 		c.registry.enqueue(o.Name, grace)

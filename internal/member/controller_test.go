@@ -158,6 +158,15 @@ func TestIdleWritesNothing(t *testing.T) {
 	synced.Store(false)
 	g.registry.Refresh("one")
 	g.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionFalse, clusterv1alpha1.ReasonMirroring)
+	synced.Store(true)
+	g.registry.Refresh("one")
+	g.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionTrue, clusterv1alpha1.ReasonMirrored)
+	g.stop()
+
+	// After a restart that lost what was stored, it is not said to be mirrored for a moment longer.
+	h := runFleet(t, Options{Observe: func(string) Observation { return Observation{NotStored: true, Message: "lost"} }})
+	defer h.stop()
+	h.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionFalse, clusterv1alpha1.ReasonNotStored)
 }
 
 func TestOutage(t *testing.T) {

@@ -104,7 +104,7 @@ func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) err
 // discoveryFailed keeps the last list, but does not trust it to be whole any more.
 func (m *Member) discoveryFailed(cause error) {
 	old := m.APIs()
-	if m.asked() && !old.complete {
+	if m.asked() && old.failure != "" {
 		return // that is known
 	}
 	m.setAPIs(old.incomplete(cause.Error()))
@@ -300,11 +300,7 @@ func snapshot(groups []apidiscoveryv2.APIGroupDiscovery, old *APIs, unavailable 
 			all = append(all, api)
 		}
 	}
-	names := make([]string, 0, len(stale))
-	for gv := range maps.Keys(stale) {
-		names = append(names, gv.String())
-	}
-	return newAPIs(all, names), nil
+	return newAPIs(all, slices.Collect(maps.Keys(stale)), ""), nil
 }
 
 func apiOf(gv schema.GroupVersion, r apidiscoveryv2.APIResourceDiscovery) (API, bool) {

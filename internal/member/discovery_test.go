@@ -151,13 +151,15 @@ func TestSnapshot(t *testing.T) {
 			now: []apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", stale)), before[1]},
 			want: map[schema.GroupVersionKind]presence.Presence{
 				kind("a", "v1", "Pear"): presence.Unknown, kind("a", "v1", "Plum"): presence.Unknown,
-				kind("b", "v1", "Nut"): presence.Present, kind("c", "v1", "Oak"): presence.Unknown,
+				kind("b", "v1", "Nut"): presence.Present, kind("c", "v1", "Oak"): presence.Absent,
+				kind("a", "v1", "Fig"): presence.Unknown, kind("a", "v2", "Fig"): presence.Unknown, kind("b", "v1", "Pear"): presence.Absent,
 			},
 		},
 		"UnavailableThoughCurrent": {
 			now: before, unavailable: []string{"b/v1"},
 			want: map[schema.GroupVersionKind]presence.Presence{
-				kind("b", "v1", "Nut"): presence.Unknown, kind("b", "v2", "Fig"): presence.Present, kind("c", "v1", "Oak"): presence.Unknown,
+				kind("b", "v1", "Nut"): presence.Unknown, kind("b", "v2", "Fig"): presence.Present, kind("c", "v1", "Oak"): presence.Absent,
+				kind("b", "v2", "Oak"): presence.Unknown,
 			},
 		},
 		"UnavailableAndNotListed": {
@@ -184,6 +186,32 @@ func TestSnapshot(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFailedDiscovery: what is not listed is unknown in every group, however few were stale
+// before.
+func TestFailedDiscovery(t *testing.T) {
+	const fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
+	before, err := snapshot([]apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", fresh, "Pear"))}, &APIs{}, []string{"metrics.k8s.io/v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, apis := range map[string]*APIs{"NeverAsked": {}, "FailedAfterAStaleGroup": before.incomplete("connection refused")} {
+		t.Run(name, func(t *testing.T) {
+			if _, got := apis.Kind(schema.GroupVersionKind{Group: "c", Version: "v1", Kind: "Oak"}); got != presence.Unknown {
+				t.Errorf("a kind that is not listed is %s, want Unknown", got)
+			}
+			if _, got := apis.Resource(schema.GroupVersionResource{Group: "a", Version: "v1", Resource: "plums"}); got != presence.Unknown || apis.Complete() || apis.CompleteIn("a") {
+				t.Errorf("a resource that is not listed is %s, complete %t", got, apis.Complete())
+			}
+		})
+	}
+	if got := before.incomplete("connection refused").unanswered(); got != "metrics.k8s.io/v1beta1, connection refused" {
+		t.Errorf("unanswered %q", got)
+	}
+	if _, got := before.Kind(schema.GroupVersionKind{Group: "a", Version: "v1", Kind: "Plum"}); got != presence.Absent || !before.CompleteIn("a") || before.CompleteIn("metrics.k8s.io") {
+		t.Errorf("a kind of a group that answers is %s while another group is stale, want Absent", got)
 	}
 }
 

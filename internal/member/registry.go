@@ -76,6 +76,9 @@ func (o Options) withDefaults() Options {
 type Observation struct {
 	// Synced is true when every selected type was listed at least once.
 	Synced bool
+	// NotStored is true while what was observed cannot be stored, or was lost: that the
+	// cluster was mirrored before says nothing then.
+	NotStored bool
 	// Message says what is missing while Synced is false.
 	Message string
 	// Nodes counts the nodes; nil while they are unknown.

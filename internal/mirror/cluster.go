@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
 )
 
 // firstLists is how many types of one cluster are listed for the first time at once.
@@ -27,6 +30,7 @@ type cluster struct {
 	gate   *gate
 
 	wake    chan struct{}
+	slots   chan struct{}   // held by types that are listed
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
 	stopped chan struct{} // closed when nothing of the cluster runs any more
@@ -41,12 +45,13 @@ type cluster struct {
 	capacity *capacity
 	since    time.Time // of the last change of reachability
 	planned  bool      // the cluster's API list was seen
+	problem  error     // why there is no client of the cluster
 }
 
 func newCluster(m *Mirror, name string, s source) *cluster {
 	c := &cluster{
 		mirror: m, name: name, source: s, gate: newGate(),
-		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, firstLists), stopped: make(chan struct{}),
 		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, marks: map[string]string{}, capacity: newCapacity(), since: time.Now(),
 	}
 	c.quit, c.end = context.WithCancel(context.Background())
@@ -60,8 +65,8 @@ func (c *cluster) reachable(yes bool) {
 	}
 }
 
-// look makes the cluster compare what is mirrored with what should be.
-func (c *cluster) look() {
+// wakeUp makes the cluster compare what is mirrored with what should be.
+func (c *cluster) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // it will
@@ -82,11 +87,13 @@ func (c *cluster) run(ctx context.Context) {
 	defer context.AfterFunc(c.quit, cancel)() //nolint:contextcheck // stop ends it, beside ctx
 	log := logr.FromContextOrDiscard(ctx).WithValues("cluster", c.name)
 	ctx = logr.NewContext(ctx, log)
-	if err := c.prepare(ctx); err != nil {
-		log.Error(err, "Cluster cannot be mirrored")
+	if !c.connect(ctx) {
 		return
 	}
-	slots := make(chan struct{}, firstLists)
+	var recalling sync.WaitGroup
+	defer recalling.Wait()
+	remembered := make(chan []store.Type, 1)
+	recalling.Go(func() { c.recall(ctx, remembered) })
 	for {
 		next, unwanted, changed := c.plan()
 		for _, t := range changed {
@@ -95,14 +102,16 @@ func (c *cluster) run(ctx context.Context) {
 		for _, t := range unwanted {
 			c.drop(ctx, t)
 		}
-		enter := slots
+		enter := c.slots
 		if next == nil {
 			enter = nil
 		}
 		select {
 		case enter <- struct{}{}:
-			next.start(ctx, func() { <-slots })
+			next.start(ctx, func() { <-c.slots })
 		case <-c.wake:
+		case types := <-remembered:
+			c.remember(log, types)
 		case <-ctx.Done():
 			for _, t := range c.tables { // only this goroutine adds or removes tables
 				t.stop()
@@ -112,36 +121,79 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// prepare makes the clients and remembers the types that the store has of the cluster.
-func (c *cluster) prepare(ctx context.Context) error {
-	var err error
+// connect makes the clients, however often that fails; false: ctx has ended.
+func (c *cluster) connect(ctx context.Context) bool {
+	for {
+		err := c.clients()
+		c.mirror.mu.Lock()
+		news := err != nil && (c.problem == nil || c.problem.Error() != err.Error())
+		c.problem = err
+		c.mirror.mu.Unlock()
+		if err == nil {
+			return true
+		}
+		if news {
+			logr.FromContextOrDiscard(ctx).Error(err, "Cluster cannot be mirrored; it is tried again until it can")
+			c.mirror.fleet.Refresh(c.name)
+		}
+		select {
+		case <-time.After(longestDelay):
+		case <-c.wake:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (c *cluster) clients() (err error) {
 	if c.objects, err = dynamic.NewForConfig(c.source.Config()); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
 	if c.metadata, err = metadata.NewForConfig(c.source.Config()); err != nil {
 		return fmt.Errorf("make metadata client: %w", err)
 	}
-	stored, err := c.mirror.store.Types(ctx, c.name)
-	if err != nil {
-		return err
+	return nil
+}
+
+// recall asks the store, until it answers, for the types that it has of the cluster.
+func (c *cluster) recall(ctx context.Context, to chan<- []store.Type) {
+	for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
+		types, err := c.mirror.store.Types(ctx, c.name)
+		if err == nil {
+			to <- types
+			return
+		}
+		logr.FromContextOrDiscard(ctx).V(1).Info("the store cannot say which types it has; it is asked again", "error", err.Error())
+		select {
+		case <-time.After(delay + rand.N(delay)/2): //nolint:gosec // spreads load, guards nothing
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+// remember makes the types that the store has of the cluster known, so that a cluster that
+// cannot be asked can be searched.
+func (c *cluster) remember(log logr.Logger, stored []store.Type) {
 	c.mirror.mu.Lock()
 	defer c.mirror.mu.Unlock()
 	for _, s := range stored {
 		var api member.API
 		if err := json.Unmarshal(s.API, &api); err != nil { //nolint:musttag // written by this package
-			return fmt.Errorf("decode stored type %s: %w", s.Resource, err)
+			log.Error(err, "Stored type cannot be read, and is known again when the cluster answers", "resource", s.Resource.String())
+			continue
 		}
-		c.tables[s.Resource] = newTable(c, api)
+		if c.tables[s.Resource] == nil {
+			c.tables[s.Resource] = newTable(c, api)
+		}
 	}
-	return nil
 }
 
 // plan compares what is mirrored with what the cluster serves. next is the type to start
 // with, unwanted are those to be forgotten, changed those to be started anew.
 func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	apis, complete := c.source.serves()
-	if len(apis) == 0 && !complete {
+	if len(apis) == 0 {
 		return nil, nil, nil // nothing is known yet
 	}
 	m := c.mirror
@@ -158,7 +210,7 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 		case t == nil:
 			t = newTable(c, api)
 			c.tables[gr] = t
-		case t.api.GroupVersionResource() != api.GroupVersionResource():
+		case t.api.GroupVersionResource() != api.GroupVersionResource() || t.api.Namespaced != api.Namespaced:
 			t.replaced = &api
 			if t.running {
 				changed = append(changed, t)
@@ -176,8 +228,8 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 		served[resourceOf(api)] = true
 	}
 	for gr, t := range c.tables {
-		// A type that an incomplete list does not name may be there all the same.
-		if !keep[gr] && (complete || served[gr]) {
+		// A type that is not listed may be there all the same while its group does not answer.
+		if !keep[gr] && (complete(gr.Group) || served[gr]) {
 			unwanted = append(unwanted, t)
 		}
 	}
@@ -206,6 +258,9 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 
 // progress says whether everything is listed; the index must be locked.
 func (c *cluster) progress() member.Observation {
+	if c.problem != nil {
+		return member.Observation{Message: c.problem.Error()}
+	}
 	if !c.planned {
 		return member.Observation{Message: "the API list is not known yet"}
 	}
@@ -224,11 +279,20 @@ func (c *cluster) progress() member.Observation {
 			missing = append(missing, gr.String())
 		}
 	}
+	what := "types are not listed yet"
+	if len(missing) == 0 {
+		for gr, t := range c.tables {
+			if t.wanted && !t.complete() {
+				missing = append(missing, gr.String())
+			}
+		}
+		what = "types are read again, for what was stored of them was lost"
+	}
 	if len(missing) == 0 {
 		return member.Observation{Synced: true, Message: fmt.Sprintf("%d types", total)}
 	}
 	slices.Sort(missing)
-	o := member.Observation{Message: fmt.Sprintf("%d of %d types are not listed yet: ", len(missing), total)}
+	o := member.Observation{Message: fmt.Sprintf("%d of %d %s: ", len(missing), total, what)}
 	if len(missing) > 3 {
 		missing = append(missing[:3:3], "…")
 	}

@@ -21,8 +21,8 @@ type source interface {
 	Cluster() *clusterv1alpha1.Cluster
 	Config() *rest.Config
 	Reachable() bool
-	// serves is the cluster's API list, and whether it is whole.
-	serves() (apis []member.API, complete bool)
+	// serves is the cluster's API list, and whether it is complete for a group.
+	serves() (apis []member.API, complete func(group string) bool)
 }
 
 // registry is the member package's registry as a fleet.
@@ -45,7 +45,7 @@ func (r registry) source(name string) (source, bool) {
 // joined is a member as a source.
 type joined struct{ *member.Member }
 
-func (j joined) serves() ([]member.API, bool) {
+func (j joined) serves() ([]member.API, func(string) bool) {
 	apis := j.APIs()
-	return apis.All(), apis.Complete()
+	return apis.All(), apis.CompleteIn
 }

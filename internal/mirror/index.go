@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-
 	"orrery.dev/orrery/internal/presence"
 )
 
@@ -110,11 +109,22 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 }
 
 // Placed returns a binding's objects in every cluster, those last seen in clusters that
-// are not reachable among them.
+// are not reachable among them. To ask about one cluster, PlacedOf is cheaper.
 func (m *Mirror) Placed(binding types.UID) []Object {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return sorted(m.placed[binding])
+	var out []Object
+	for _, name := range slices.Sorted(maps.Keys(m.placed[binding])) {
+		out = append(out, sorted(m.placed[binding][name])...)
+	}
+	return out
+}
+
+// PlacedOf returns a binding's objects in one cluster, as last seen.
+func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return sorted(m.placed[binding][cluster])
 }
 
 // PlacedIn returns the objects of every binding in a cluster.
@@ -152,7 +162,7 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 }
 
 // Synced says whether what is known of a type in a cluster is complete: it was listed, and
-// the cluster is reachable.
+// the cluster is reachable. It says nothing of the store, see Stored.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -191,16 +201,6 @@ func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespa
 	}
 	m.mu.Unlock()
 	m.notify(events...)
-}
-
-// unstored makes the next list hand an object to the store again.
-func (t *table) unstored(k key) {
-	t.cluster.mirror.mu.Lock()
-	defer t.cluster.mirror.mu.Unlock()
-	if r, ok := t.records[k]; ok {
-		r.stored = 0
-		t.records[k] = r
-	}
 }
 
 // table finds a type of a cluster; the index must be locked, as for all that follows.
@@ -279,16 +279,24 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 
 func (m *Mirror) index(o *Object) {
 	p := o.place()
-	if m.placed[o.Binding] == nil {
-		m.placed[o.Binding] = map[place]*Object{}
+	clusters := m.placed[o.Binding]
+	if clusters == nil {
+		clusters = map[string]map[place]*Object{}
+		m.placed[o.Binding] = clusters
 	}
-	m.placed[o.Binding][p] = o
+	if clusters[o.Cluster] == nil {
+		clusters[o.Cluster] = map[place]*Object{}
+	}
+	clusters[o.Cluster][p] = o
 	m.clusters[o.Cluster].placed[p] = o
 }
 
 func (m *Mirror) unindex(p place, o *Object) {
-	delete(m.placed[o.Binding], p)
-	if len(m.placed[o.Binding]) == 0 {
+	clusters := m.placed[o.Binding]
+	if delete(clusters[p.cluster], p); len(clusters[p.cluster]) == 0 {
+		delete(clusters, p.cluster)
+	}
+	if len(clusters) == 0 {
 		delete(m.placed, o.Binding)
 	}
 	if c := m.clusters[p.cluster]; c != nil {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // fakeTable is the configmaps of a cluster, fed by the test instead of a reflector.
-func fakeTable(t *testing.T) (*Mirror, *feed, *recorder) {
+func fakeTable(t *testing.T) (*Mirror, *reflectorStore, *recorder) {
 	t.Helper()
 	m := newMirror(nil, newFleet(), logr.Discard())
 	c := newCluster(m, "east", newSource(t, "east", nil))
@@ -27,7 +27,7 @@ func fakeTable(t *testing.T) (*Mirror, *feed, *recorder) {
 	c.tables[configmaps.GroupResource()] = tab
 	r := &recorder{}
 	m.Subscribe(r.record)
-	return m, &feed{table: tab, ctx: t.Context(), listed: func() {}}, r
+	return m, &reflectorStore{table: tab, ctx: t.Context(), listed: func() {}}, r
 }
 
 // at is a ConfigMap with a UID and resource version; binding "": it is foreign.
@@ -45,7 +45,7 @@ func at(name, uid string, version int, binding string) *unstructured.Unstructure
 func TestOrder(t *testing.T) {
 	type world struct {
 		*Mirror
-		*feed
+		*reflectorStore
 	}
 	observe := func(o *unstructured.Unstructured) func(world) error {
 		return func(w world) error { w.Observe("east", configmaps, o); return nil }

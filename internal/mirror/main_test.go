@@ -102,12 +102,12 @@ type testSource struct {
 	mu        sync.Mutex
 	reachable bool
 	apis      []member.API
-	complete  bool
+	stale     map[string]bool // groups that do not answer
 }
 
 func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string) *testSource {
 	t.Helper()
-	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, reachable: true, complete: true}
+	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, reachable: true}
 	s.cluster.Name, s.cluster.UID = name, types.UID("uid-of-"+name)
 	if len(resources) > 0 {
 		s.cluster.Spec.Mirror = &clusterv1alpha1.Mirror{}
@@ -132,10 +132,11 @@ func (s *testSource) Reachable() bool {
 	return s.reachable
 }
 
-func (s *testSource) serves() ([]member.API, bool) {
+func (s *testSource) serves() ([]member.API, func(string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.apis, s.complete
+	stale := maps.Clone(s.stale)
+	return s.apis, func(group string) bool { return !stale[group] }
 }
 
 // discover asks for the API list and says whether it changed.
@@ -190,9 +191,12 @@ func openStore(t testing.TB) *store.Store {
 }
 
 // start runs a mirror until the test ends or stop is called.
-func start(t testing.TB, s *store.Store, f *testFleet) (m *Mirror, stop func()) {
+func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {
 	t.Helper()
 	m = newMirror(s, f, testr.NewWithInterface(t, testr.Options{}))
+	if db, ok := s.(*store.Store); ok {
+		m.follow(db)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Start(ctx) }()

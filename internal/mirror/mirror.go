@@ -1,8 +1,10 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +22,7 @@ import (
 // Mirror observes every cluster of the fleet. Start runs it; everything else answers from
 // memory.
 type Mirror struct {
-	store  *store.Store
+	store  database
 	fleet  fleet
 	log    logr.Logger
 	writer *writer
@@ -28,26 +30,53 @@ type Mirror struct {
 	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
 	run         func(func(ctx context.Context)) // nil until Start
 	clusters    map[string]*cluster
-	dropped     map[string]types.UID // clusters that are leaving: not mirrored again under this UID
-	placed      map[types.UID]map[place]*Object
+	dropped     map[string]types.UID                       // clusters that are leaving: not mirrored again under this UID
+	placed      map[types.UID]map[string]map[place]*Object // by binding and cluster
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(Event)
 
 	roomSubscribers []func(cluster string)
+
+	generation  int  // of the store's contents: they were lost before each but the first
+	lost        bool // some contents were lost since the process started
+}
+
+// database is what the mirror needs of the store. Every call may fail, for any time: the
+// index does not depend on it.
+type database interface {
+	Write(ctx context.Context, changes []store.Change) error
+	Types(ctx context.Context, cluster string) ([]store.Type, error)
+	Keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]store.Key, error)
+	SaveType(ctx context.Context, t store.Type) error
+	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
+	DropCluster(ctx context.Context, cluster string) error
 }
 
 // New returns a mirror of the registry's clusters into the store.
 func New(s *store.Store, r *member.Registry, log logr.Logger) *Mirror {
-	return newMirror(s, registry{r}, log)
+	m := newMirror(s, registry{r}, log)
+	m.follow(s)
+	return m
 }
 
-func newMirror(s *store.Store, f fleet, log logr.Logger) *Mirror {
+// follow learns from the store when what was written to it is lost.
+func (m *Mirror) follow(s *store.Store) {
+	s.OnLoss(m.storeLost)
+	n := s.Losses()
+	m.mu.Lock()
+	m.lost = m.lost || n > 0
+	m.mu.Unlock()
+	losses.Add(float64(n))
+}
+
+func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log,
 		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
-		placed: map[types.UID]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
+		placed: map[types.UID]map[string]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
+		generation: 1,
 	}
-	m.writer = newWriter(s, log, m.storeTurned)
+	m.writer = newWriter(func(ctx context.Context, changes []store.Change) error { return m.store.Write(ctx, changes) }, log, m.storeTurned)
 	return m
 }
 
@@ -105,7 +134,7 @@ func (m *Mirror) changed(e member.Event) {
 		m.run(c.run)
 	}
 	c.reachable(source.Reachable())
-	c.look()
+	c.wakeUp()
 }
 
 // Require mirrors a kind in every cluster that serves it, whatever the cluster's
@@ -121,7 +150,7 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	defer m.mu.Unlock()
 	m.required[gvk] = true
 	for _, c := range m.clusters {
-		c.look()
+		c.wakeUp()
 	}
 }
 
@@ -161,33 +190,76 @@ func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
 	return c.since, true
 }
 
-// Type is a type that search can answer for.
+// Type is a type that search can answer for: one version in one scope.
 type Type struct {
 	member.API
-	Clusters []string // by name
+	Clusters []string // that have it so, by name
 }
 
-// Types returns what is mirrored, by group and resource.
+// Types returns what is mirrored, by group, resource, version and scope.
 func (m *Mirror) Types() []Type {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	found := map[schema.GroupResource]*Type{}
-	for _, name := range slices.Sorted(maps.Keys(m.clusters)) {
-		for gr, t := range m.clusters[name].tables {
-			if found[gr] == nil {
-				found[gr] = &Type{API: t.api}
+	return GroupTypes(func(yield func(string, member.API) bool) {
+		for _, name := range slices.Sorted(maps.Keys(m.clusters)) {
+			for _, t := range m.clusters[name].tables {
+				if !yield(name, t.api) {
+					return
+				}
 			}
-			found[gr].Clusters = append(found[gr].Clusters, name)
 		}
+	})
+}
+
+// GroupTypes sums up the types of clusters, which come by name. A type that clusters have
+// in different versions, or namespaced here and not there, is as many Types.
+func GroupTypes(served iter.Seq2[string, member.API]) []Type {
+	type identity struct {
+		schema.GroupVersionResource
+		namespaced bool
+	}
+	found := map[identity]*Type{}
+	for cluster, api := range served {
+		id := identity{api.GroupVersionResource(), api.Namespaced}
+		if found[id] == nil {
+			found[id] = &Type{API: api}
+		}
+		found[id].Clusters = append(found[id].Clusters, cluster)
 	}
 	out := make([]Type, 0, len(found))
 	for _, t := range found {
 		out = append(out, *t)
 	}
+	scope := func(t Type) int {
+		if t.Namespaced {
+			return 0
+		}
+		return 1
+	}
 	slices.SortFunc(out, func(a, b Type) int {
-		return cmpResource(a.GroupVersionResource().GroupResource(), b.GroupVersionResource().GroupResource())
+		return cmp.Or(
+			cmpResource(a.GroupVersionResource().GroupResource(), b.GroupVersionResource().GroupResource()),
+			cmp.Compare(a.GroupVersionKind.Version, b.GroupVersionKind.Version), cmp.Compare(scope(a), scope(b)),
+		)
 	})
 	return out
+}
+
+// Stored says whether the store has everything that was seen of a type in a cluster: a
+// search of it is then as complete as what was last seen.
+func (m *Mirror) Stored(cluster string, gr schema.GroupResource) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	t := m.table(cluster, gr)
+	return t != nil && t.complete() && m.writer.problem() == nil
+}
+
+// Lost says whether what was stored of a type in a cluster was lost and not read again.
+func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	t := m.table(cluster, gr)
+	return m.lost && (t == nil || !t.complete())
 }
 
 // Observation sums up a cluster for its status.
@@ -199,8 +271,9 @@ func (m *Mirror) Observation(name string) member.Observation {
 		return member.Observation{Message: "mirroring has not started"}
 	}
 	o := c.progress()
-	if problem := m.writer.problem(name); problem != nil {
-		o.Synced, o.Message = false, problem.Error()
+	o.NotStored = m.lost && !o.Synced
+	if problem := m.writer.problem(); problem != nil {
+		o.Synced, o.NotStored, o.Message = false, true, problem.Error()
 	}
 	if c.capacityKnown() {
 		o.Nodes, o.Resources = c.capacity.summary()
@@ -208,16 +281,43 @@ func (m *Mirror) Observation(name string) member.Observation {
 	return o
 }
 
-// storeTurned is called when the store begins or ceases to fail. lost are the tables of
+// storeTurned is called when the store begins or ceases to fail. gaveUp are the tables of
 // which changes were given up; their clusters have them still.
-func (m *Mirror) storeTurned(lost []*table) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	for name := range m.clusters {
-		m.fleet.Refresh(name)
+func (m *Mirror) storeTurned(gaveUp []*table) {
+	m.mu.Lock()
+	names := slices.Collect(maps.Keys(m.clusters))
+	for _, t := range gaveUp {
+		t.forgetStored()
 	}
-	for _, t := range lost {
+	m.mu.Unlock()
+	m.relist(names, gaveUp)
+}
+
+// storeLost is called when everything that was stored is lost: all of it is read from the
+// clusters again. The index knows what it knew.
+func (m *Mirror) storeLost() {
+	losses.Inc()
+	m.mu.Lock()
+	m.generation++
+	m.lost = true
+	names := slices.Collect(maps.Keys(m.clusters))
+	var tables []*table
+	for _, c := range m.clusters {
+		for _, t := range c.tables {
+			t.forgetStored()
+			tables = append(tables, t)
+		}
+	}
+	m.mu.Unlock()
+	m.relist(names, tables)
+}
+
+func (m *Mirror) relist(clusters []string, tables []*table) {
+	for _, t := range tables {
 		t.again()
+	}
+	for _, name := range clusters {
+		m.fleet.Refresh(name)
 	}
 }
 

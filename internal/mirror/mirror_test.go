@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -97,6 +97,7 @@ func TestMirror(t *testing.T) {
 		want := Object{
 			Cluster: "east", Resource: configmaps, Namespace: namespace, Name: "placed", UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 			Binding: "b1", Digest: "d1", Fields: ownedFields(o), Health: got.Health, Status: got.Status,
+			Replicas: 1, Available: 1,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
@@ -392,7 +393,7 @@ func TestRestart(t *testing.T) {
 
 	// A cluster that does not answer at the next start can still be searched.
 	east := newSource(t, "east", cfg, "configmaps")
-	east.reachable, east.apis, east.complete = false, nil, false
+	east.reachable, east.apis = false, nil
 	m, _ = start(t, s, newFleet(east))
 	eventually(t, "the types are known", func() bool { return len(m.Types()) > 0 })
 	if _, stale := m.Stale("east"); !stale || m.Synced("east", configmaps.GroupResource()) || len(rows(t, s, q)) != 3 {

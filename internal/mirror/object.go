@@ -124,7 +124,7 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 		UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
 		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: fields,
 		Deleting: o.GetDeletionTimestamp() != nil,
-		Source: o.GetAnnotations()[workv1alpha2.SourceAnnotation], Origin: o.GetAnnotations()[workv1alpha2.OriginAnnotation],
+		Source:   o.GetAnnotations()[workv1alpha2.SourceAnnotation], Origin: o.GetAnnotations()[workv1alpha2.OriginAnnotation],
 		Health: interpreter.Health(o), Status: interpreter.Reflect(o),
 		Replicas: replicas, Available: available,
 	}

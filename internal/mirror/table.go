@@ -3,10 +3,12 @@ package mirror
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,8 +25,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// table is the mirror of one type of one cluster. A reflector feeds it, for which it is
-// the store.
+// table is the mirror of one type of one cluster. A reflector fills it through a
+// reflectorStore. Nothing in it waits for the database: placement reads it.
 type table struct {
 	cluster *cluster
 	cancel  context.CancelFunc
@@ -38,9 +40,12 @@ type table struct {
 	relist   context.CancelFunc
 	problem  error // why it is not listed
 	synced   bool
-	loaded   bool   // what the store has is in records
 	version  uint64 // everything up to this resource version was observed; 0: nothing yet
 	records  map[key]record
+	handed   int            // the Mirror's generation when a whole list was handed to the store; 0: none was
+	recalled bool           // the store knows the type, and was asked what it has of it
+	recalls  bool           // the store is being asked
+	stored   map[key]record // what the store has, until the next list begins
 }
 
 // key names an object of a table.
@@ -73,10 +78,7 @@ func (t *table) start(ctx context.Context, listed func()) {
 	t.running = true
 	if t.replaced != nil {
 		t.api, t.replaced, t.synced = *t.replaced, nil, false
-		for k, r := range t.records {
-			r.stored = 0 // the bodies are of another version
-			t.records[k] = r
-		}
+		t.forgetStored() // the bodies are of another version
 	}
 	m.mu.Unlock()
 	go func() {
@@ -98,7 +100,16 @@ func (t *table) stop() {
 }
 
 // again makes the reflector list again.
-func (t *table) again() { t.relist() }
+func (t *table) again() {
+	t.cluster.mirror.mu.RLock()
+	relist := t.relist
+	t.cluster.mirror.mu.RUnlock()
+	relist()
+}
+
+// complete says whether the store was handed everything that the cluster was seen to have;
+// the index must be locked.
+func (t *table) complete() bool { return t.synced && t.handed == t.cluster.mirror.generation }
 
 // Delays between lists that fail. A server that comes back is listed within the shorter
 // one; what a server refuses is asked for less and less.
@@ -108,27 +119,37 @@ const (
 	refusedDelay = 30 * time.Second
 )
 
+// A first list waits a moment for what the store has: then it writes only what is news. A
+// store that fails is asked again; the lists go on without it.
+const (
+	recallPatience = 5 * time.Second
+	recallDelay    = time.Second
+	recallLongest  = 30 * time.Second
+)
+
 func (t *table) run(ctx context.Context, listed func()) {
-	defer listed()
 	log := logr.FromContextOrDiscard(ctx).WithValues("resource", resourceOf(t.api).String())
 	// The reflector's own news is only of interest when looking for its faults.
 	ctx = logr.NewContext(ctx, log.V(1))
 	m := t.cluster.mirror
-	if err := t.save(ctx); err != nil {
-		log.Error(err, "Type is mirrored, but searched only while its cluster is reachable")
-	}
-	reflector := cache.NewReflectorWithOptions(t.listWatch(), nil, &feed{table: t, ctx: ctx, listed: listed}, cache.ReflectorOptions{
+	var recalling sync.WaitGroup
+	defer recalling.Wait()
+	rs := &reflectorStore{table: t, ctx: ctx, listed: listed}
+	defer func() { rs.listed() }()
+	reflector := cache.NewReflectorWithOptions(t.listWatch(), nil, rs, cache.ReflectorOptions{
 		Name: t.cluster.name + "/" + resourceOf(t.api).String(),
 		// How long a watch waits that cannot connect; it is not a list and costs little.
 		Backoff: &wait.Backoff{Duration: firstDelay, Factor: 2, Steps: 3, Cap: time.Second, Jitter: 0.5},
 	})
 	delay := firstDelay
 	for ctx.Err() == nil {
-		err := t.listAndWatch(ctx, reflector)
-		listed()
+		t.recall(ctx, &recalling)
+		err := t.listAndWatch(ctx, reflector, rs)
+		rs.listed()
 		m.mu.Lock()
 		news := !t.synced && (err == nil) != (t.problem == nil)
 		t.problem = err
+		refill := t.synced && !t.complete()
 		m.mu.Unlock()
 		if news {
 			m.fleet.Refresh(t.cluster.name)
@@ -145,61 +166,147 @@ func (t *table) run(ctx context.Context, listed func()) {
 		case <-ctx.Done():
 		}
 		delay = min(2*delay, longest)
+		if refill { // so are all the cluster's types: they take turns, as with the first lists
+			select {
+			case t.cluster.slots <- struct{}{}:
+				rs.listed = sync.OnceFunc(func() { <-t.cluster.slots })
+			case <-ctx.Done():
+			}
+		}
 	}
 }
 
 // listAndWatch runs the reflector until its watch breaks or again is called.
-func (t *table) listAndWatch(ctx context.Context, reflector *cache.Reflector) error {
-	if err := t.load(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
+func (t *table) listAndWatch(ctx context.Context, reflector *cache.Reflector, rs *reflectorStore) error {
+	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t.cluster.mirror.mu.Lock()
+	m := t.cluster.mirror
+	m.mu.Lock()
 	t.relist = cancel
-	t.cluster.mirror.mu.Unlock()
-	return reflector.ListAndWatchWithContext(ctx)
+	leftovers := t.takeStored()
+	m.mu.Unlock()
+	rs.publish(nil, leftovers)
+	err := reflector.ListAndWatchWithContext(inner)
+	if inner.Err() != nil && ctx.Err() == nil {
+		return nil // again was called
+	}
+	return err
 }
 
-// save remembers the type in the store.
-func (t *table) save(ctx context.Context) error {
-	api, err := json.Marshal(t.api) //nolint:musttag // read by this package only
+// recall asks the store for what it has of the type, unless that was done, and waits a
+// moment for the answer. A store that fails is asked until it answers; then the type is
+// listed again, so that what the cluster does not have any more leaves the store.
+func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
+	m := t.cluster.mirror
+	m.mu.Lock()
+	begin := !t.recalled && !t.recalls
+	t.recalls = t.recalls || begin
+	m.mu.Unlock()
+	if !begin {
+		return
+	}
+	first := make(chan struct{})
+	var late atomic.Bool
+	running.Go(func() {
+		attempted := sync.OnceFunc(func() { close(first) })
+		defer attempted()
+		defer func() {
+			m.mu.Lock()
+			t.recalls = false
+			m.mu.Unlock()
+		}()
+		for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
+			err := t.askStore(ctx)
+			if err == nil {
+				break
+			}
+			logr.FromContextOrDiscard(ctx).Info("the store cannot say what it has of a type; it is asked again", "error", err.Error())
+			late.Store(true)
+			attempted()
+			select {
+			case <-time.After(delay + rand.N(delay)/2): //nolint:gosec // spreads load, guards nothing
+			case <-ctx.Done():
+				return
+			}
+		}
+		if late.Load() {
+			t.again()
+		}
+	})
+	select {
+	case <-first:
+	case <-time.After(recallPatience):
+		late.Store(true)
+	}
+}
+
+// askStore saves the type in the store, and reads what the store has of it.
+func (t *table) askStore(ctx context.Context) error {
+	m := t.cluster.mirror
+	m.mu.RLock()
+	generation, described := m.generation, t.api
+	m.mu.RUnlock()
+	api, err := json.Marshal(described) //nolint:musttag // read by this package only
 	if err != nil {
 		return fmt.Errorf("encode type: %w", err)
 	}
-	return t.cluster.mirror.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: resourceOf(t.api), API: api})
-}
-
-// load reads once what the store has, so that the first list finds what is to be written
-// and what was deleted since.
-func (t *table) load(ctx context.Context) error {
-	m := t.cluster.mirror
-	m.mu.RLock()
-	loaded := t.loaded
-	m.mu.RUnlock()
-	if loaded {
-		return nil
+	gr := resourceOf(described)
+	if err := m.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: gr, API: api}); err != nil {
+		return err
 	}
-	stored := map[key]record{}
-	for k, err := range m.store.Keys(ctx, t.cluster.name, resourceOf(t.api)) {
-		if err != nil {
-			return err
-		}
-		stored[key{k.Namespace, k.Name}] = record{uid: k.UID, stored: number(k.ResourceVersion)}
+	keys, err := m.store.Keys(ctx, t.cluster.name, gr)
+	if err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t.loaded = true
-	for k, r := range stored {
-		// A write's response may have come before the first list.
-		if known, ok := t.records[k]; !ok {
-			t.records[k] = r
-		} else if known.uid == r.uid {
-			known.stored = r.stored
-			t.records[k] = known
-		}
+	if m.generation != generation {
+		return errors.New("the store was lost meanwhile")
+	}
+	t.recalled, t.stored = true, make(map[key]record, len(keys))
+	for _, k := range keys {
+		t.stored[key{k.Namespace, k.Name}] = record{uid: k.UID, stored: number(k.ResourceVersion)}
 	}
 	return nil
+}
+
+// takeStored takes into the index what the store has, before a list: the list then finds
+// what is to be written and what was deleted since. Of a type that was listed already it
+// returns the deletions, since its index knows what there is. The index must be locked.
+func (t *table) takeStored() (leftovers []store.Change) {
+	for k, r := range t.stored {
+		known, ok := t.records[k]
+		switch {
+		case ok && known.uid == r.uid && known.stored == 0:
+			known.stored = r.stored
+			t.records[k] = known
+		case ok:
+		case t.synced:
+			leftovers = append(leftovers, t.deletion(k))
+		default:
+			t.records[k] = r
+		}
+	}
+	t.stored = nil
+	return leftovers
+}
+
+// deletion of an object from the store.
+func (t *table) deletion(k key) store.Change {
+	gr := resourceOf(t.api)
+	return store.Change{Delete: true, Row: store.Row{
+		Cluster: t.cluster.name, Group: gr.Group, Resource: gr.Resource, Namespace: k.namespace, Name: k.name,
+	}}
+}
+
+// forgetStored takes note that the store may have nothing, or not the latest, of the type's
+// objects: the next list hands over all of them. The index must be locked.
+func (t *table) forgetStored() {
+	t.handed, t.recalled, t.stored = 0, false, nil
+	for k, r := range t.records {
+		r.stored = 0
+		t.records[k] = r
+	}
 }
 
 // listWatch reads the type from the cluster. Of Secrets it reads the metadata: their data

@@ -31,35 +31,42 @@ type rowKey struct {
 	namespace, name string
 }
 
-// database is what the writer needs of the store.
-type database interface {
-	Write(ctx context.Context, changes []store.Change) error
-}
+// stallAfter is how long a write may take until the store counts as failing: what is
+// observed must not wait for a disk that does not answer.
+const stallAfter = 15 * time.Second
 
-// writer writes to the store what the tables observe, of each object only the latest
-// state. While the store fails it keeps what is pending, as far as the bound allows; tables
-// whose changes it gave up are listed again when the store has recovered.
+var errStalled = errors.New("the mirror's database has not answered for " + stallAfter.String())
+
+// writer writes to the store what the tables observe, of each object only the latest state,
+// and those first that have waited longest. While the store fails it keeps what is pending,
+// as far as the bound allows; tables whose changes it gave up are listed again when the store
+// has recovered.
 type writer struct {
-	store  database
+	write  func(ctx context.Context, changes []store.Change) error
 	log    logr.Logger
-	turned func(lost []*table) // called when the store begins or ceases to fail
+	turned func(gaveUp []*table) // called when the store begins or ceases to fail
 
 	flushing sync.Mutex // held while a batch is written
 
-	mu      sync.Mutex
-	pending map[rowKey]*pendingRow
-	lost    map[*table]bool
-	failure error
-	room    chan struct{} // closed when some pending rows were written, or the store began to fail
-	wake    chan struct{} // there is something to be written
-	full    chan struct{} // there is a batch
+	mu       sync.Mutex
+	pending  map[rowKey]*pendingRow
+	queue    []*pendingRow // in the order of their coming; those that are not pending any more are skipped
+	forsaken map[*table]bool
+	failure  error
+	room     chan struct{} // closed when some pending rows were written, or the store began to fail
+	wake     chan struct{} // there is something to be written
+	full     chan struct{} // there is a batch
 }
 
-type pendingRow struct{ change store.Change }
+type pendingRow struct {
+	key     rowKey
+	change  store.Change
+	written bool // it is being written: what comes now is another row
+}
 
-func newWriter(s database, log logr.Logger, turned func(lost []*table)) *writer {
+func newWriter(write func(context.Context, []store.Change) error, log logr.Logger, turned func(gaveUp []*table)) *writer {
 	return &writer{
-		store: s, log: log, turned: turned, pending: map[rowKey]*pendingRow{}, lost: map[*table]bool{},
+		write: write, log: log, turned: turned, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
 		room: make(chan struct{}), wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
 	}
 }
@@ -70,31 +77,41 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	for _, c := range changes {
 		k := rowKey{c.Cluster, schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Namespace, c.Name}
 		w.mu.Lock()
-		for len(w.pending) >= pendingBound && w.failure == nil {
+		for w.pending[k] == nil && len(w.pending) >= pendingBound && w.failure == nil {
 			room := w.room
 			w.mu.Unlock()
 			select {
 			case <-room:
 			case <-ctx.Done():
-				return // the next list finds what was not written
+				return // the table has ended: its next start finds what was not written
 			}
 			w.mu.Lock()
 		}
-		lost := false
-		if w.pending[k] == nil && !c.Delete && len(w.pending) >= pendingBound {
-			lost, w.lost[t] = true, true
-		} else {
-			w.pending[k] = &pendingRow{c}
+		r := w.pending[k]
+		switch {
+		case r != nil && !r.written:
+			r.change = c
+		case r == nil && len(w.pending) >= pendingBound:
+			w.forsaken[t] = true
+		default:
+			r = &pendingRow{key: k, change: c}
+			w.pending[k] = r
+			w.queue = append(w.queue, r)
 		}
 		signal(w.wake)
 		if len(w.pending) >= batchSize && w.failure == nil {
 			signal(w.full)
 		}
+		pendingChanges.Set(float64(len(w.pending)))
 		w.mu.Unlock()
-		if lost {
-			t.unstored(key{c.Namespace, c.Name})
-		}
 	}
+}
+
+// gaveUp says whether changes of a table were given up that it was not listed again for.
+func (w *writer) gaveUp(t *table) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.forsaken[t]
 }
 
 func signal(c chan struct{}) {
@@ -117,23 +134,14 @@ func (w *writer) forget(which func(rowKey) bool) {
 	}
 }
 
-// problem says why what a cluster has is not all in the store.
-func (w *writer) problem(cluster string) error {
+// problem says why what clusters have is not all in the store.
+func (w *writer) problem() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failure == nil {
 		return nil
 	}
-	waiting := 0
-	for k := range w.pending {
-		if k.cluster == cluster {
-			waiting++
-		}
-	}
-	if waiting == 0 {
-		return nil
-	}
-	return fmt.Errorf("%d changes wait to be stored: %w", waiting, w.failure)
+	return fmt.Errorf("%d changes wait to be stored: %w", len(w.pending), w.failure)
 }
 
 // run writes until ctx ends. What is pending then is found by the first lists of the next
@@ -170,18 +178,10 @@ func (w *writer) failing() bool {
 func (w *writer) flush(ctx context.Context) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
-	batch := make(map[rowKey]*pendingRow, batchSize)
-	changes := make([]store.Change, 0, batchSize)
-	w.mu.Lock()
-	for k, r := range w.pending {
-		if len(changes) == batchSize {
-			break
-		}
-		batch[k] = r
-		changes = append(changes, r.change)
-	}
-	w.mu.Unlock()
-	err := w.store.Write(ctx, changes)
+	batch, changes, taken := w.take()
+	stalled := time.AfterFunc(stallAfter, func() { w.fail(errStalled) })
+	err := w.write(ctx, changes)
+	stalled.Stop()
 	if ctx.Err() != nil {
 		return
 	}
@@ -189,40 +189,77 @@ func (w *writer) flush(ctx context.Context) {
 		w.log.Error(err, "Objects cannot be stored, and are missing in searches until they change", "resource", rejected.Resource, "cluster", rejected.Cluster)
 		err = nil
 	}
-	w.finish(batch, err)
+	w.finish(batch, taken, err)
+}
+
+// take returns the rows that have waited longest, and how much of the queue they take up.
+func (w *writer) take() (batch []*pendingRow, changes []store.Change, taken int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.queue {
+		if len(batch) == batchSize {
+			break
+		}
+		taken++
+		if w.pending[r.key] == r {
+			r.written = true
+			batch, changes = append(batch, r), append(changes, r.change)
+		}
+	}
+	return batch, changes, taken
 }
 
 // finish takes note of what became of a batch.
-func (w *writer) finish(batch map[rowKey]*pendingRow, err error) {
-	w.mu.Lock()
-	turned := (err == nil) != (w.failure == nil)
-	w.failure = err
-	var lost []*table
-	if err == nil {
-		for k, r := range batch {
-			if w.pending[k] == r { // else it changed meanwhile
-				delete(w.pending, k)
-			}
+func (w *writer) finish(batch []*pendingRow, taken int, err error) {
+	if err != nil {
+		w.mu.Lock()
+		for _, r := range batch {
+			r.written = false
 		}
-		lost = slices.Collect(maps.Keys(w.lost))
-		clear(w.lost)
+		signal(w.wake)
+		w.mu.Unlock()
+		w.fail(err)
+		return
 	}
+	w.mu.Lock()
+	for _, r := range batch {
+		if w.pending[r.key] == r { // else it changed meanwhile
+			delete(w.pending, r.key)
+		}
+	}
+	w.queue = w.queue[taken:]
+	turned := w.failure != nil
+	w.failure = nil
+	gaveUp := slices.Collect(maps.Keys(w.forsaken))
+	clear(w.forsaken)
 	close(w.room)
 	w.room = make(chan struct{})
 	if len(w.pending) > 0 {
 		signal(w.wake)
 	}
-	if len(w.pending) >= batchSize && err == nil {
+	if len(w.pending) >= batchSize {
 		signal(w.full)
 	}
+	pendingChanges.Set(float64(len(w.pending)))
 	w.mu.Unlock()
-	switch {
-	case turned && err != nil:
-		w.log.Error(err, "Mirror cannot be stored; it is tried again until it can")
-	case turned:
-		w.log.Info("Mirror can be stored again")
-	}
 	if turned {
-		w.turned(lost)
+		storeFailing.Set(0)
+		w.log.Info("Mirror can be stored again")
+		w.turned(gaveUp)
+	}
+}
+
+// fail takes note that the store fails, and lets go who waits for it.
+func (w *writer) fail(err error) {
+	w.mu.Lock()
+	turned := w.failure == nil
+	w.failure = err
+	close(w.room)
+	w.room = make(chan struct{})
+	w.mu.Unlock()
+	if turned {
+		storeFailing.Set(1)
+		w.log.Error(err, "Mirror cannot be stored; it is tried again until it can")
+		w.turned(nil)
 	}
 }

@@ -56,7 +56,7 @@ func (s *faultyStore) len() int {
 func runWriter(t *testing.T, turned func([]*table)) (*writer, *faultyStore) {
 	t.Helper()
 	s := &faultyStore{rows: map[string]store.Change{}}
-	w := newWriter(s, logr.Discard(), turned)
+	w := newWriter(s.Write, logr.Discard(), turned)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })
@@ -154,7 +154,7 @@ func TestFullStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "everything is written", func() bool { return s.len() == len(list) })
-	if problem := w.problem("east"); problem != nil {
+	if problem := w.problem(); problem != nil {
 		t.Error(problem)
 	}
 }

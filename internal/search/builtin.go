@@ -12,10 +12,12 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 const (
@@ -71,6 +73,25 @@ var builtin = map[schema.GroupKind]*columns{
 		wide("Containers", func(r *appsv1.ReplicaSet) string { return containers(r.Spec.Template) }),
 		wide("Images", func(r *appsv1.ReplicaSet) string { return images(r.Spec.Template) }),
 		wide("Selector", func(r *appsv1.ReplicaSet) string { return metav1.FormatLabelSelector(r.Spec.Selector) }),
+	),
+	{Kind: "ReplicationController"}: table(
+		number("Desired", func(r *corev1.ReplicationController) int32 { return value(r.Spec.Replicas, 1) }),
+		number("Current", func(r *corev1.ReplicationController) int32 { return r.Status.Replicas }),
+		number("Ready", func(r *corev1.ReplicationController) int32 { return r.Status.ReadyReplicas }),
+		age[corev1.ReplicationController](),
+		wide("Containers", func(r *corev1.ReplicationController) string {
+			return containers(value(r.Spec.Template, corev1.PodTemplateSpec{}))
+		}),
+		wide("Images", func(r *corev1.ReplicationController) string {
+			return images(value(r.Spec.Template, corev1.PodTemplateSpec{}))
+		}),
+		wide("Selector", func(r *corev1.ReplicationController) string { return labels.FormatLabels(r.Spec.Selector) }),
+	),
+	{Group: "policy", Kind: "PodDisruptionBudget"}: table(
+		text("Min Available", func(b *policyv1.PodDisruptionBudget) string { return orNotSet(b.Spec.MinAvailable) }),
+		text("Max Unavailable", func(b *policyv1.PodDisruptionBudget) string { return orNotSet(b.Spec.MaxUnavailable) }),
+		number("Allowed Disruptions", func(b *policyv1.PodDisruptionBudget) int32 { return b.Status.DisruptionsAllowed }),
+		age[policyv1.PodDisruptionBudget](),
 	),
 	{Group: "batch", Kind: "Job"}: table(
 		text("Status", jobStatus),
@@ -192,6 +213,14 @@ var builtin = map[schema.GroupKind]*columns{
 		wide("Count", func(e *corev1.Event) string { return strconv.Itoa(int(eventCount(e))) }),
 		column[corev1.Event]{head: head{name: nameHead.name, typ: "string", format: "name", wide: true, cell: nameHead.cell}},
 	),
+}
+
+// orNotSet is a number or percentage as kubectl shows it.
+func orNotSet(v *intstr.IntOrString) string {
+	if v == nil {
+		return "N/A"
+	}
+	return v.String()
 }
 
 func value[T any](p *T, otherwise T) T {

@@ -54,7 +54,7 @@ func TestColumnsAreThoseOfTheAPIServer(t *testing.T) {
 // path of an object, as every API server has it.
 func (f *fleet) path(t *testing.T, o *unstructured.Unstructured) string {
 	t.Helper()
-	for _, k := range f.mirror.types {
+	for _, k := range f.mirror.Types() {
 		if k.GroupVersionKind != o.GroupVersionKind() {
 			continue
 		}

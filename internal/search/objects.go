@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,8 +51,11 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := s.authorize(r.Context(), at, p); err != nil {
 		return err
 	}
+	if err := s.checkFields(r.Context(), at, t, p.fields); err != nil {
+		return err
+	}
 	q := store.Query{
-		Group: at.Group, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
+		Group: at.Group, Version: at.Version, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
 		Labels: p.labels, Fields: p.fields, Continue: p.next,
 	}
 	if t.partial {
@@ -171,9 +175,12 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind) {
 	gr := at.GroupResource()
 	var warnings []string
 	for _, c := range k.clusters {
-		if since, stale := s.Mirror.Stale(c); stale {
+		switch since, stale := s.Mirror.Stale(c); {
+		case stale && s.Mirror.Lost(c, gr):
+			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s, and its last known objects were lost: some or all are missing until it answers", c, since.UTC().Format(time.RFC3339)))
+		case stale:
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
-		} else if !s.Mirror.Synced(c, gr) {
+		case !s.Mirror.Stored(c, gr):
 			warnings = append(warnings, fmt.Sprintf("cluster %s: %s are still being read, some may be missing", c, gr))
 		}
 	}
@@ -241,8 +248,13 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
 		return page, apierrors.NewBadRequest(err.Error())
 	}
-	if err != nil {
-		return page, fmt.Errorf("list %s: %w", q.Resource, err)
+	if err == nil || ctx.Err() != nil {
+		return page, err
 	}
-	return page, nil
+	// What the database says is for the operator; the client is told what to do.
+	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", q.Resource)
+	if errors.Is(err, store.ErrUnavailable) {
+		return page, unavailable()
+	}
+	return page, failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the fleet's objects cannot be searched so; the server's log says why")
 }

@@ -8,10 +8,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func failure(code int32, reason metav1.StatusReason, message string) error {
+func failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
 	}}
+}
+
+// unavailable says that the mirror has no answer, for now. What is lost is read from the
+// clusters again.
+func unavailable() error {
+	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		"the fleet cannot be searched at present: the mirror's database is being replaced or cannot be read; ask again in a moment, or ask one cluster in its own context (kubectl --context CLUSTER)")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
 }
 
 // notFound is what an API server says of a path or a type that it does not have.

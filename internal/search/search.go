@@ -7,8 +7,9 @@
 //	/clusters/oak/api/v1/pods                 one cluster, as it was last seen
 //
 // labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
-// clusters, namespaces and names (comma-separated lists) narrow further. Whatever else is
-// asked for is refused, not ignored. Objects carry the annotation
+// clusters, namespaces and names (comma-separated lists) narrow further. A field selector may
+// name any field of the objects that is one value. Whatever else is asked for is refused,
+// not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
 // The answer comes from the mirror. Where that may differ from the truth, a Warning
@@ -43,10 +44,12 @@ import (
 
 // Mirror is what search needs of the mirror.
 type Mirror interface {
-	// Types that are mirrored, and from which clusters.
+	// Types that are mirrored, by version and scope, and from which clusters.
 	Types() []mirror.Type
-	// Synced is false until the type was listed in the cluster.
-	Synced(cluster string, gr schema.GroupResource) bool
+	// Stored is false until the type was listed in the cluster and handed to the store.
+	Stored(cluster string, gr schema.GroupResource) bool
+	// Lost is true while what the store had of the type in the cluster is lost.
+	Lost(cluster string, gr schema.GroupResource) bool
 	// Stale says since when a cluster has not been seen.
 	Stale(cluster string) (since time.Time, stale bool)
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +90,10 @@ func TestList(t *testing.T) {
 		"Names":                 {"/api/v1/pods?names=web,%20press", []string{"elm/blog/press", "elm/shop/web", "oak/shop/web"}},
 		"Labels":                {"/api/v1/pods?labelSelector=app+in+(web,x)", []string{"elm/shop/web", "oak/shop/web"}},
 		"Fields":                {"/api/v1/pods?fieldSelector=status.phase=Running,metadata.namespace!=blog", []string{"elm/shop/web", "oak/shop/web"}},
+		"FieldNobodyHas":        {"/api/v1/pods?fieldSelector=spec.nodeName%3Dn7", []string{}},
+		"FieldOfALabel":         {"/api/v1/pods?fieldSelector=metadata.labels.app%3Ddb", []string{"oak/shop/db"}},
+		"FieldOfAQuantity":      {"/api/v1/pods?fieldSelector=spec.overhead.cpu%3D1", []string{}},
+		"FieldOfEverything":     {"/api/v1/pods?fieldSelector=kind%3DPod&names=db", []string{"oak/shop/db"}},
 		"NameField":             {"/api/v1/pods?fieldSelector=metadata.name=db", []string{"oak/shop/db"}},
 		"Nothing":               {"/api/v1/pods?labelSelector=app=none&limit=500&resourceVersion=0&watch=false", []string{}},
 		"ClusterScoped":         {"/api/v1/namespaces", []string{"oak//shop"}},
@@ -226,6 +232,14 @@ func TestRefusals(t *testing.T) {
 		"UnknownClusterPath":  {"GET", "/clusters/oka/api/v1/pods", "", 404, "NotFound", `"oka"`},
 		"UnknownPath":         {"GET", "/openapi/v3", "", 404, "NotFound", "openapi"},
 		"EmptySegment":        {"GET", "/api//v1", "", 404, "NotFound", ""},
+		"ManyLabels":          {"GET", "/api/v1/pods?labelSelector=a!%3Db" + strings.Repeat(",a!%3Db", 9000), "", 400, "BadRequest", "at most 100"},
+		"ManyFields":          {"GET", "/api/v1/pods?fieldSelector=status.phase!%3Db" + strings.Repeat(",status.phase!%3Db", 1000), "", 400, "BadRequest", "at most 100"},
+		"NoSuchField":         {"GET", "/api/v1/pods?fieldSelector=spec.foo%3Dx", "", 400, "BadRequest", `there is no field "foo"`},
+		"NoSuchMetadata":      {"GET", "/api/v1/pods?fieldSelector=metadata.foo%3Dx", "", 400, "BadRequest", `there is no field "foo"`},
+		"FieldBelowAValue":    {"GET", "/api/v1/pods?fieldSelector=status.phase.a%3Dx", "", 400, "BadRequest", `there is no field "a"`},
+		"FieldBelowATime":     {"GET", "/api/v1/pods?fieldSelector=metadata.creationTimestamp.a%3Dx", "", 400, "BadRequest", `there is no field "a"`},
+		"FieldIsAnObject":     {"GET", "/api/v1/pods?fieldSelector=metadata.labels%3Dx", "", 400, "BadRequest", "not one value"},
+		"FieldInAList":        {"GET", "/api/v1/pods?fieldSelector=spec.containers.name%3Dx", "", 400, "BadRequest", "elements of lists"},
 		"NodesInANamespace":   {"GET", "/api/v1/namespaces/shop/namespaces", "", 404, "NotFound", "namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,6 +296,8 @@ func TestWarnings(t *testing.T) {
 	f := threeClusters(t)
 	f.mirror.stale["oak"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f.mirror.behind["ash"] = true
+	f.mirror.stale["fir"], f.mirror.lost["fir"] = f.mirror.stale["oak"], true
+	f.serve(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", true, "fir")
 	f.serve(gadgetV1, "gadgets", true, "oak")
 	f.serve(gadgetV1, "gadgets", false, "elm")
 	f.serve(gadgetV2, "gadgets", true, "ash")
@@ -308,6 +324,9 @@ func TestWarnings(t *testing.T) {
 			`299 - "gadgets.example.org of ash are left out: they are in version v2, ask for gadgets.v2.example.org"`,
 			`299 - "gadgets.example.org are namespaced in oak but not in elm"`,
 		}},
+		"StaleAndLost": {"/api/v1/configmaps", []string{}, []string{
+			`299 - "cluster fir is unreachable since 2026-01-02T03:04:05Z, and its last known objects were lost: some or all are missing until it answers"`,
+		}},
 		"Secrets": {"/api/v1/secrets", []string{}, []string{
 			`299 - "of secrets only the metadata is mirrored: read their data in the cluster's own context"`,
 		}},
@@ -321,6 +340,82 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("warnings (-want, +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRowsOfAnotherVersion: what the store still has in the version that a cluster served
+// before is not passed off as the one that it serves now.
+func TestRowsOfAnotherVersion(t *testing.T) {
+	f := newFleet(t, "ash", "oak")
+	f.serve(gadgetV2, "gadgets", true, "ash", "oak")
+	f.put(t, "ash", "gadgets", newObject(gadgetV1, "shop", "old"))
+	f.put(t, "oak", "gadgets", newObject(gadgetV2, "shop", "new"))
+	_, body := f.ask(t, http.MethodGet, "/apis/example.org/v2/gadgets", "")
+	if diff := cmp.Diff([]string{"oak/shop/new"}, found(body)); diff != "" {
+		t.Errorf("objects (-want, +got):\n%s", diff)
+	}
+}
+
+// TestFieldsOfSecretsAndCustomResources: a field is refused if no object can have it, as far
+// as the definitions in the clusters say.
+func TestFieldsOfSecretsAndCustomResources(t *testing.T) {
+	f := newFleet(t, "ash", "elm")
+	crd := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+	f.serve(secretKind, "secrets", true, "ash")
+	f.serve(gadgetV1, "gadgets", true, "ash", "elm")
+	f.serve(crd, "customresourcedefinitions", false, "ash", "elm")
+	define := func(cluster, spec string) {
+		o := newObject(crd, "", "gadgets.example.org")
+		var parsed any
+		properties := `{"type":"object","properties":{"spec":` + spec + `,"status":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`
+		if err := json.Unmarshal([]byte(`{"versions":[{"name":"v1","schema":{"openAPIV3Schema":`+properties+`}}]}`), &parsed); err != nil {
+			t.Fatal(err)
+		}
+		o.Object["spec"] = parsed
+		f.put(t, cluster, "customresourcedefinitions", o)
+	}
+	define("ash", `{"type":"object","properties":{"size":{"type":"integer"},"tags":{"type":"array"},"more":{"type":"object","additionalProperties":{"type":"string"}}}}`)
+	define("elm", `{"type":"object","properties":{"colour":{"type":"string"}}}`)
+	for name, c := range map[string]struct {
+		path string
+		code int
+	}{
+		"SecretType":     {"/api/v1/secrets?fieldSelector=type%3DOpaque", 400},
+		"SecretName":     {"/api/v1/secrets?fieldSelector=metadata.name%3Da", 200},
+		"Known":          {"/apis/example.org/v1/gadgets?fieldSelector=spec.size%3D3", 200},
+		"InOneCluster":   {"/apis/example.org/v1/gadgets?fieldSelector=spec.colour%3Dred", 200},
+		"NotInThisOne":   {"/clusters/ash/apis/example.org/v1/gadgets?fieldSelector=spec.colour%3Dred", 400},
+		"InNone":         {"/apis/example.org/v1/gadgets?fieldSelector=spec.weight%3D3", 400},
+		"Map":            {"/apis/example.org/v1/gadgets?fieldSelector=spec.more.a%3D3", 200},
+		"BelowAMap":      {"/apis/example.org/v1/gadgets?fieldSelector=spec.more.a.b%3D3", 400},
+		"List":           {"/apis/example.org/v1/gadgets?fieldSelector=spec.tags%3D3", 400},
+		"UnknownAllowed": {"/apis/example.org/v1/gadgets?fieldSelector=status.what.ever%3D3", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if resp, body := f.ask(t, http.MethodGet, c.path, ""); resp.StatusCode != c.code {
+				t.Errorf("%d %v, want %d", resp.StatusCode, body, c.code)
+			}
+		})
+	}
+}
+
+// TestDamagedStore: a search finds the damage, says that it cannot answer, in words for
+// whoever searches, and the next one works.
+func TestDamagedStore(t *testing.T) {
+	f := threeClusters(t)
+	for _, suffix := range []string{"", "-wal"} {
+		if err := os.WriteFile(filepath.Join(f.dir, "mirror.db"+suffix), []byte(strings.Repeat("garbage ", 1<<15)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp, body := f.ask(t, http.MethodGet, "/api/v1/pods", "")
+	message, _ := body["message"].(string)
+	if resp.StatusCode != http.StatusServiceUnavailable || body["reason"] != string(metav1.StatusReasonServiceUnavailable) ||
+		!strings.Contains(message, "ask again") || strings.Contains(message, "SQL") || strings.Contains(message, "malformed") || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", resp.StatusCode, body)
+	}
+	if resp, body := f.ask(t, http.MethodGet, "/api/v1/pods", ""); resp.StatusCode != http.StatusOK || len(found(body)) != 0 {
+		t.Errorf("%d %v, want what was written since: nothing", resp.StatusCode, body)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -39,21 +40,45 @@ var made []*unstructured.Unstructured
 
 // mirrored are their types.
 var mirrored = []string{
-	"configmaps", "events", "namespaces", "nodes", "persistentvolumeclaims", "persistentvolumes", "pods", "serviceaccounts", "services",
+	"configmaps", "events", "namespaces", "nodes", "persistentvolumeclaims", "persistentvolumes", "pods", "replicationcontrollers",
+	"serviceaccounts", "services", "poddisruptionbudgets.policy",
 	"cronjobs.batch", "daemonsets.apps", "deployments.apps", "ingresses.networking.k8s.io", "jobs.batch", "replicasets.apps", "statefulsets.apps",
 	"customresourcedefinitions.apiextensions.k8s.io", "widgets.example.org",
 }
 
-// fakeMirror is what a mirror would say; the objects are in a real store.
+// fakeMirror is what a mirror would say; the objects are in a real store. As a mirror does,
+// it has each type of a cluster in one version.
 type fakeMirror struct {
-	types  []mirror.Type
+	served map[string]map[schema.GroupResource]member.API
 	stale  map[string]time.Time
 	behind map[string]bool
+	lost   map[string]bool
 }
 
-func (f *fakeMirror) Types() []mirror.Type { return f.types }
+func (f *fakeMirror) Types() []mirror.Type {
+	return mirror.GroupTypes(func(yield func(string, member.API) bool) {
+		for _, cluster := range slices.Sorted(maps.Keys(f.served)) {
+			for _, api := range f.served[cluster] {
+				if !yield(cluster, api) {
+					return
+				}
+			}
+		}
+	})
+}
 
-func (f *fakeMirror) Synced(cluster string, _ schema.GroupResource) bool { return !f.behind[cluster] }
+func (f *fakeMirror) serve(api member.API, clusters []string) {
+	for _, c := range clusters {
+		if f.served[c] == nil {
+			f.served[c] = map[schema.GroupResource]member.API{}
+		}
+		f.served[c][api.GroupVersionResource().GroupResource()] = api
+	}
+}
+
+func (f *fakeMirror) Stored(cluster string, _ schema.GroupResource) bool { return !f.behind[cluster] }
+
+func (f *fakeMirror) Lost(cluster string, _ schema.GroupResource) bool { return f.lost[cluster] }
 
 func (f *fakeMirror) Stale(cluster string) (time.Time, bool) {
 	t, ok := f.stale[cluster]
@@ -64,6 +89,7 @@ func (f *fakeMirror) Stale(cluster string) (time.Time, bool) {
 type fleet struct {
 	mirror *fakeMirror
 	store  *store.Store
+	dir    string // of the store
 	denied func(authorizationv1.ResourceAttributes) bool
 	asked  []authorizationv1.ResourceAttributes
 	url    string
@@ -71,7 +97,8 @@ type fleet struct {
 
 func newFleet(t *testing.T, clusters ...string) *fleet {
 	t.Helper()
-	s, err := store.Open(t.Context(), t.TempDir())
+	dir := t.TempDir()
+	s, err := store.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +107,9 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			t.Error(err)
 		}
 	})
-	f := &fleet{mirror: &fakeMirror{stale: map[string]time.Time{}, behind: map[string]bool{}}, store: s}
+	f := &fleet{mirror: &fakeMirror{
+		served: map[string]map[schema.GroupResource]member.API{}, stale: map[string]time.Time{}, behind: map[string]bool{}, lost: map[string]bool{},
+	}, store: s, dir: dir}
 	search := New(Options{
 		Mirror: f.mirror, Store: s, Clusters: func() []string { return clusters },
 		Authorize: func(_ context.Context, what authorizationv1.ResourceAttributes) error {
@@ -108,9 +137,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 
 // serve declares that clusters have a type.
 func (f *fleet) serve(gvk schema.GroupVersionKind, resource string, namespaced bool, clusters ...string) {
-	f.mirror.types = append(f.mirror.types, mirror.Type{
-		API: member.API{GroupVersionKind: gvk, Resource: resource, Namespaced: namespaced}, Clusters: clusters,
-	})
+	f.mirror.serve(member.API{GroupVersionKind: gvk, Resource: resource, Namespaced: namespaced}, clusters)
 }
 
 // put stores objects as the mirror would.
@@ -161,13 +188,10 @@ func (f *fleet) fill(t *testing.T, keep func(cluster string, o *unstructured.Uns
 			if !slices.Contains(mirrored, gv.WithResource(r.Name).GroupResource().String()) {
 				continue
 			}
-			f.mirror.types = append(f.mirror.types, mirror.Type{
-				API: member.API{
-					GroupVersionKind: gv.WithKind(r.Kind), Resource: r.Name, Singular: r.SingularName, Namespaced: r.Namespaced,
-					ShortNames: r.ShortNames, Categories: r.Categories,
-				},
-				Clusters: clusters,
-			})
+			f.mirror.serve(member.API{
+				GroupVersionKind: gv.WithKind(r.Kind), Resource: r.Name, Singular: r.SingularName, Namespaced: r.Namespaced,
+				ShortNames: r.ShortNames, Categories: r.Categories,
+			}, clusters)
 			found, err := client.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)

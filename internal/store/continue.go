@@ -48,6 +48,6 @@ func (q Query) fingerprint() uint64 {
 		selector = q.Labels.String()
 	}
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q", q.Group, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields) // a hash takes everything
 	return h.Sum64()
 }

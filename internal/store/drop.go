@@ -13,57 +13,55 @@ import (
 // chunk is how many rows a deletion takes at once: other writes get their turn between.
 const chunk = 1000
 
-// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when
-// the deletion is interrupted; the next Open finishes it.
-func (s *Store) DropCluster(ctx context.Context, cluster string) error {
-	s.mu.Lock()
-	_, err := s.write.ExecContext(ctx, "UPDATE cluster SET name = NULL WHERE name = ?", cluster)
-	delete(s.clusters, cluster)
-	s.mu.Unlock()
+// dropCluster makes the rows of a cluster invisible at once, and then deletes them.
+func (d *database) dropCluster(ctx context.Context, cluster string) error {
+	d.mu.Lock()
+	_, err := d.write.ExecContext(ctx, "UPDATE cluster SET name = NULL WHERE name = ?", cluster)
+	delete(d.clusters, cluster)
+	d.mu.Unlock()
 	if err == nil {
-		err = s.sweep(ctx)
+		err = d.sweep(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("drop cluster %s: %w", cluster, classify(err))
+		return fmt.Errorf("drop cluster %s: %w", cluster, err)
 	}
 	return nil
 }
 
 // sweep deletes the rows of dropped clusters, and then the clusters.
-func (s *Store) sweep(ctx context.Context) error {
+func (d *database) sweep(ctx context.Context) error {
 	for {
 		var id int64
-		err := s.read.QueryRowContext(ctx, "SELECT id FROM cluster WHERE name IS NULL LIMIT 1").Scan(&id)
+		err := d.read.QueryRowContext(ctx, "SELECT id FROM cluster WHERE name IS NULL LIMIT 1").Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := s.deleteRows(ctx, "cluster = ?", id); err != nil {
+		if err := d.deleteRows(ctx, "cluster = ?", id); err != nil {
 			return err
 		}
-		if err := s.exec(ctx, "DELETE FROM cluster WHERE id = ?", id); err != nil {
+		if err := d.exec(ctx, "DELETE FROM cluster WHERE id = ?", id); err != nil {
 			return err
 		}
 	}
 }
 
-// DropType deletes every object of a type in a cluster.
-func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
-	c, t, err := s.ids(ctx, cluster, gr)
+func (d *database) dropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
+	c, t, err := d.ids(ctx, cluster, gr)
 	if err == nil && c != 0 && t != 0 {
-		err = s.deleteRows(ctx, "cluster = ? AND type = ?", c, t)
+		err = d.deleteRows(ctx, "cluster = ? AND type = ?", c, t)
 	}
 	if err != nil {
-		return fmt.Errorf("drop %s of cluster %s: %w", gr, cluster, classify(err))
+		return fmt.Errorf("drop %s of cluster %s: %w", gr, cluster, err)
 	}
 	return nil
 }
 
 // ids finds the numbers of a cluster and a type; 0 for what is not known.
-func (s *Store) ids(ctx context.Context, cluster string, gr schema.GroupResource) (c, t int64, err error) {
-	err = s.read.QueryRowContext(ctx,
+func (d *database) ids(ctx context.Context, cluster string, gr schema.GroupResource) (c, t int64, err error) {
+	err = d.read.QueryRowContext(ctx,
 		"SELECT ifnull((SELECT id FROM cluster WHERE name = ?), 0), ifnull((SELECT id FROM type WHERE grp = ? AND resource = ?), 0)",
 		cluster, gr.Group, gr.Resource).Scan(&c, &t)
 	return c, t, err
@@ -71,11 +69,11 @@ func (s *Store) ids(ctx context.Context, cluster string, gr schema.GroupResource
 
 // deleteRows deletes, in chunks, the rows of every table for which a condition on cluster
 // and type holds.
-func (s *Store) deleteRows(ctx context.Context, condition string, args ...any) error {
+func (d *database) deleteRows(ctx context.Context, condition string, args ...any) error {
 	for {
 		var n int64
-		s.mu.Lock()
-		err := s.transact(ctx, func(tx *sql.Tx) error {
+		d.mu.Lock()
+		err := d.transact(ctx, func(tx *sql.Tx) error {
 			for _, query := range []string{
 				"DELETE FROM body WHERE object IN (SELECT id FROM object WHERE " + condition + " ORDER BY cluster, type, namespace, name LIMIT ?)",
 				"DELETE FROM object WHERE id IN (SELECT id FROM object WHERE " + condition + " ORDER BY cluster, type, namespace, name LIMIT ?)",
@@ -93,19 +91,19 @@ func (s *Store) deleteRows(ctx context.Context, condition string, args ...any) e
 			}
 			return nil
 		})
-		s.mu.Unlock()
+		d.mu.Unlock()
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			return s.exec(ctx, "DELETE FROM served WHERE "+condition, args...)
+			return d.exec(ctx, "DELETE FROM served WHERE "+condition, args...)
 		}
 	}
 }
 
-func (s *Store) exec(ctx context.Context, query string, args ...any) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, err := s.write.ExecContext(ctx, query, args...)
+func (d *database) exec(ctx context.Context, query string, args ...any) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err := d.write.ExecContext(ctx, query, args...)
 	return err
 }

@@ -25,6 +25,7 @@ type FieldRequirement struct {
 // Query selects objects of one type. An empty list of names selects every one.
 type Query struct {
 	Group, Resource             string
+	Version                     string // of the stored objects; "": any
 	Clusters, Namespaces, Names []string
 	OwnerUID                    types.UID
 	Labels                      labels.Selector // nil: everything
@@ -39,9 +40,7 @@ type Page struct {
 	Continue string // "" on the last page
 }
 
-// List returns the next page of a query, ordered by cluster, namespace and name. Objects
-// that come or go between two pages move no other object out of them.
-func (s *Store) List(ctx context.Context, q Query) (Page, error) {
+func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	var page Page
 	cond, err := compile(q)
 	if err != nil {
@@ -54,7 +53,7 @@ func (s *Store) List(ctx context.Context, q Query) (Page, error) {
 	if cond.nothing {
 		return page, nil
 	}
-	err = s.each(ctx, q, after.Cluster, func(tx *sql.Tx, t target) (bool, error) {
+	err = d.each(ctx, q, after.Cluster, func(tx *sql.Tx, t target) (bool, error) {
 		limit := -1
 		if q.Limit > 0 {
 			limit = q.Limit - len(page.Rows) + 1 // one more says whether there is a next page
@@ -80,14 +79,13 @@ func (s *Store) List(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// Count returns how many objects a query selects, on all pages together.
-func (s *Store) Count(ctx context.Context, q Query) (int64, error) {
+func (d *database) count(ctx context.Context, q Query) (int64, error) {
 	cond, err := compile(q)
 	if err != nil || cond.nothing {
 		return 0, err
 	}
 	var total int64
-	err = s.each(ctx, q, "", func(tx *sql.Tx, t target) (bool, error) {
+	err = d.each(ctx, q, "", func(tx *sql.Tx, t target) (bool, error) {
 		query, args := cond.count(t)
 		var n int64
 		err := tx.QueryRowContext(ctx, query, args...).Scan(&n)
@@ -109,8 +107,8 @@ type target struct {
 // each calls f with the query's clusters from a name on, in their order, on one snapshot,
 // until f returns false. Going cluster by cluster keeps every statement a walk along an
 // index, whatever the query selects.
-func (s *Store) each(ctx context.Context, q Query, from string, f func(*sql.Tx, target) (bool, error)) (err error) {
-	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+func (d *database) each(ctx context.Context, q Query, from string, f func(*sql.Tx, target) (bool, error)) (err error) {
+	tx, err := d.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -172,7 +170,7 @@ func scan(ctx context.Context, tx *sql.Tx, q Query, t target, query string, args
 		}
 		if labels != "{}" {
 			if err := json.Unmarshal([]byte(labels), &r.Labels); err != nil {
-				return fmt.Errorf("read labels of %s/%s in cluster %s: %w", r.Namespace, r.Name, t.cluster, err)
+				return fmt.Errorf("%w: read labels of %s/%s in cluster %s: %w", errDamaged, r.Namespace, r.Name, t.cluster, err)
 			}
 		}
 		*out = append(*out, r)

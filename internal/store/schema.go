@@ -76,12 +76,11 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	if version > len(migrations) {
-		return fmt.Errorf("%w: its schema is %d and this version knows %d: use the newer version, or delete the file; it is filled again from the clusters",
-			ErrNewer, version, len(migrations))
+		return fmt.Errorf("%w: its schema is %d and this version knows %d", errNewer, version, len(migrations))
 	}
 	for i, script := range migrations[version:] {
 		if err := migrateOne(ctx, db, version+i+1, script); err != nil {
-			return fmt.Errorf("migrate to schema %d: %w", version+i+1, classify(err))
+			return fmt.Errorf("migrate to schema %d: %w", version+i+1, err)
 		}
 	}
 	return nil

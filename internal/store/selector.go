@@ -26,12 +26,18 @@ func (c *condition) and(sql string, args ...any) {
 	c.args = append(c.args, args...)
 }
 
+// maxTerms is how many requirements a query may have: SQLite takes no expression that is
+// deeper than 1000.
+const maxTerms = 100
+
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored.
 func compile(q Query) (*condition, error) {
 	c := &condition{}
+	terms := len(q.Fields)
 	if q.Labels != nil {
 		requirements, selectable := q.Labels.Requirements()
+		terms += len(requirements)
 		c.nothing = !selectable
 		for _, r := range requirements {
 			if c.drive == nil && equality(r) {
@@ -42,6 +48,13 @@ func compile(q Query) (*condition, error) {
 				return nil, err
 			}
 		}
+	}
+	if terms > maxTerms {
+		return nil, fmt.Errorf("%w: %d requirements on labels and fields, and at most %d can be answered; write several values of a label as KEY in (A,B)",
+			ErrSelector, terms, maxTerms)
+	}
+	if q.Version != "" {
+		c.and("o.version = ?", q.Version)
 	}
 	c.in("o.namespace", q.Namespaces)
 	c.in("o.name", q.Names)
@@ -148,16 +161,28 @@ func (c *condition) field(f FieldRequirement) error {
 	return nil
 }
 
-// jsonPath translates spec.nodeName and metadata.annotations['a.b/c'] to SQLite's paths.
+// jsonPath translates the path of a field to SQLite's.
 func jsonPath(path string) (string, error) {
-	invalid := func(why string) (string, error) {
-		return "", fmt.Errorf("%w: field %q: %s", ErrSelector, path, why)
+	keys, err := ParseFieldPath(path)
+	if err != nil {
+		return "", err
+	}
+	out := strings.Builder{}
+	out.WriteString("$")
+	for _, key := range keys {
+		out.WriteString(`."` + key + `"`)
+	}
+	return out.String(), nil
+}
+
+// ParseFieldPath returns the keys of spec.nodeName and metadata.annotations['a.b/c'].
+func ParseFieldPath(path string) (keys []string, err error) {
+	invalid := func(why string) ([]string, error) {
+		return nil, fmt.Errorf("%w: field %q: %s", ErrSelector, path, why)
 	}
 	if len(path) > 1024 {
 		return invalid("longer than 1024 characters")
 	}
-	out := strings.Builder{}
-	out.WriteString("$")
 	for rest := path; ; {
 		var key string
 		if quoted, ok := strings.CutPrefix(rest, "['"); ok {
@@ -180,10 +205,10 @@ func jsonPath(path string) (string, error) {
 		if key == "" {
 			return invalid("a key is empty")
 		}
-		out.WriteString(`."` + key + `"`)
+		keys = append(keys, key)
 		switch {
 		case rest == "":
-			return out.String(), nil
+			return keys, nil
 		case rest[0] == '.':
 			rest = rest[1:]
 		case !strings.HasPrefix(rest, "['"):

@@ -2,18 +2,18 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // Errors that callers tell apart.
@@ -21,8 +21,9 @@ var (
 	// ErrFull: there is no room for a write. What was written before is intact, and the
 	// same write can be tried again.
 	ErrFull = errors.New("no space left for the mirror's database")
-	// ErrNewer: the database was written by a newer version.
-	ErrNewer = errors.New("database of a newer version")
+	// ErrUnavailable: the database cannot be used at present, or was damaged and is new.
+	// The same call can be tried again.
+	ErrUnavailable = errors.New("the mirror's database cannot be used at present")
 	// ErrContinue: a continue token is damaged, or belongs to another query.
 	ErrContinue = errors.New("continue token is not of this query")
 	// ErrSelector: a selector says something that cannot be answered.
@@ -64,97 +65,260 @@ type Change struct {
 	Delete bool
 }
 
-// Store is the database. One connection writes; several read, and see each write whole or
-// not at all.
+// Store is a cache in a database file. When the file turns out to be damaged, Store sets
+// it aside, goes on with a new one and tells so: whoever writes to it must then write
+// everything again.
 type Store struct {
-	write *sql.DB
-	read  *sql.DB
-	stmts statements
+	path string
+	log  logr.Logger
 
-	mu       sync.Mutex // held while writing
-	clusters map[string]int64
-	types    map[groupResource]int64
+	opening sync.Mutex // held while the database is opened or replaced
+
+	mu      sync.RWMutex // held for reading while the database is used
+	db      *database    // nil: none is open
+	cause   error        // why none is open
+	next    time.Time    // when to try again to open it
+	closed  bool
+	losses  int
+	lossFns []func()
 }
 
-type groupResource struct{ group, resource string }
+// reopenDelay is the time between two attempts to open a database that cannot be opened.
+const reopenDelay = time.Second
 
-// readers is how many queries run at once.
-const readers = 4
-
-// Open opens or creates dir/mirror.db and brings its schema up to date.
+// Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
+// damaged, or of a newer version, is set aside. While the file is locked by another
+// process, or the disk is full, the Store answers with ErrUnavailable and tries again.
+// Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string) (*Store, error) {
-	path := filepath.Join(dir, "mirror.db")
-	s, err := open(ctx, path)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx)}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.open(ctx)
+	if _, ok := errors.AsType[*fs.PathError](s.cause); ok && !errors.Is(s.cause, syscall.ENOSPC) && !errors.Is(s.cause, syscall.EDQUOT) {
+		return nil, fmt.Errorf("%w: the directory of the mirror's database must exist and be writable by this user; "+
+			"the file holds only what is read again from the clusters, and may be deleted", s.cause)
+	}
+	if s.db == nil {
+		s.log.Error(s.cause, "Mirror's database cannot be opened; it is tried again until it can", "file", s.path)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, path string) (_ *Store, err error) {
-	// SQLite gives its journal files the mode of the database, so the database must have
-	// the right one from the start.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator says where
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
-		return nil, err
-	}
-	s := &Store{clusters: map[string]int64{}, types: map[groupResource]int64{}}
-	if s.write, err = sql.Open("sqlite", dsn(path, "synchronous(NORMAL)", "journal_size_limit(67108864)")+"&_txlock=immediate"); err != nil {
-		return nil, err
-	}
-	if s.read, err = sql.Open("sqlite", dsn(path, "query_only(1)")); err != nil {
-		return nil, errors.Join(err, s.write.Close())
-	}
-	s.write.SetMaxOpenConns(1)
-	s.read.SetMaxOpenConns(readers)
-	s.read.SetMaxIdleConns(readers)
-	if err := s.prepare(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
-}
-
-// prepare makes an open database usable: schema, statements, leftovers of an interrupted
-// DropCluster.
-func (s *Store) prepare(ctx context.Context) error {
-	if err := migrate(ctx, s.write); err != nil {
-		if code(err) == sqlite3.SQLITE_NOTADB || code(err) == sqlite3.SQLITE_CORRUPT {
-			return fmt.Errorf("%w: delete the file; it is filled again from the clusters", err)
+// open opens the database; s.opening must be held.
+func (s *Store) open(ctx context.Context) {
+	db, err := openDatabase(ctx, s.path)
+	if unusable(err) {
+		if err = s.setAside(err); err == nil {
+			db, err = openDatabase(ctx, s.path)
 		}
-		return err
 	}
-	if err := s.stmts.prepare(ctx, s.write); err != nil {
-		return err
-	}
-	return s.sweep(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
 }
 
-// dsn names the database with the pragmas of each of its connections.
-func dsn(path string, pragmas ...string) string {
-	q := url.Values{"_pragma": append([]string{"busy_timeout(10000)", "journal_mode(WAL)", "temp_store(MEMORY)"}, pragmas...)}
-	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+// setAside renames the files of a database that cannot be used; s.opening must be held. Only
+// the last one is kept: the next would fill the disk.
+func (s *Store) setAside(why error) error {
+	old, err := filepath.Glob(globEscape(s.path) + ".damaged-*")
+	if err != nil {
+		return fmt.Errorf("find older damaged databases: %w", err)
+	}
+	for _, f := range old {
+		if err := os.Remove(f); err != nil {
+			return fmt.Errorf("remove older damaged database: %w", err)
+		}
+	}
+	aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000Z")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Rename(s.path+suffix, aside+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("set damaged database aside: %w", err)
+		}
+	}
+	s.mu.Lock()
+	s.losses++
+	s.mu.Unlock()
+	s.log.Error(why, "Mirror's database cannot be used and is set aside; a new one is filled from the clusters", "setAside", aside)
+	return nil
+}
+
+// globEscape makes a pattern that matches a path literally.
+func globEscape(path string) string {
+	out := make([]rune, 0, len(path))
+	for _, r := range path {
+		switch r {
+		case '*', '?', '[', '\\':
+			out = append(out, '\\')
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// Losses is how often a database was set aside since Open began.
+func (s *Store) Losses() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.losses
+}
+
+// OnLoss calls f whenever a database was set aside after this call. What was written before is gone.
+func (s *Store) OnLoss(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lossFns = append(s.lossFns, f)
+}
+
+// do runs f with the database, and replaces the database if f finds it damaged.
+func (s *Store) do(ctx context.Context, f func(*database) error) error {
+	s.reopen(ctx)
+	s.mu.RLock()
+	db, cause := s.db, s.cause
+	if db == nil {
+		s.mu.RUnlock()
+		return fmt.Errorf("%w: %w", ErrUnavailable, classify(cause))
+	}
+	err := f(db)
+	s.mu.RUnlock()
+	if !damaged(err) {
+		return classify(err)
+	}
+	s.replace(ctx, db, err)
+	return fmt.Errorf("%w: it was damaged, and a new one is filled from the clusters: %w", ErrUnavailable, err)
+}
+
+// reopen tries to open the database if none is open, now and then and one caller at a time.
+func (s *Store) reopen(ctx context.Context) {
+	due := func() bool {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		return s.db == nil && !s.closed && !time.Now().Before(s.next)
+	}
+	if !due() || !s.opening.TryLock() {
+		return
+	}
+	defer s.opening.Unlock()
+	if !due() {
+		return
+	}
+	losses := s.Losses()
+	if s.open(context.WithoutCancel(ctx)); s.db != nil {
+		s.log.Info("Mirror's database is open again")
+	}
+	s.told(losses)
+}
+
+// replace sets a damaged database aside and opens a new one, unless somebody has.
+func (s *Store) replace(ctx context.Context, db *database, why error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.mu.Lock() // nobody uses the database any more
+	if s.db != db {
+		s.mu.Unlock()
+		return
+	}
+	losses := s.losses
+	s.db, s.cause = nil, why
+	s.mu.Unlock()
+	if err := db.close(); err != nil {
+		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
+	}
+	if err := s.setAside(why); err != nil {
+		s.mu.Lock()
+		s.cause, s.next = err, time.Now().Add(reopenDelay)
+		s.mu.Unlock()
+		s.log.Error(err, "Mirror's database is damaged; it is tried again until it can be replaced")
+		return
+	}
+	s.open(context.WithoutCancel(ctx))
+	s.told(losses)
+}
+
+// told calls who wants to know of losses, if there were any since there were so many.
+func (s *Store) told(before int) {
+	s.mu.RLock()
+	lost, fns := s.losses > before, s.lossFns
+	s.mu.RUnlock()
+	if !lost {
+		return
+	}
+	for _, f := range fns {
+		f()
+	}
 }
 
 // Close closes the database.
 func (s *Store) Close() error {
-	return errors.Join(s.read.Close(), s.stmts.close(), s.write.Close())
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	db := s.db
+	s.db, s.cause, s.closed = nil, errors.New("it is closed"), true
+	if db == nil {
+		return nil
+	}
+	return db.close()
 }
 
-// code is the primary result code of an error of SQLite; 0 for other errors.
-func code(err error) int {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		return e.Code() & 0xff
-	}
-	return 0
+// Write writes the changes in order, in one transaction. It is idempotent. Rows that the
+// database refuses are returned as RejectedErrors when everything else was written; any
+// other error means that nothing may have been written, and the same changes can be
+// written again.
+func (s *Store) Write(ctx context.Context, changes []Change) error {
+	return s.do(ctx, func(d *database) error { return d.apply(ctx, changes) })
 }
 
-// classify makes errors that callers tell apart out of SQLite's.
-func classify(err error) error {
-	if code(err) == sqlite3.SQLITE_FULL {
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return err
+// List returns the next page of a query, ordered by cluster, namespace and name. Objects
+// that come or go between two pages move no other object out of them.
+func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
+	err = s.do(ctx, func(d *database) (err error) {
+		page, err = d.list(ctx, q)
+		return err
+	})
+	return page, err
+}
+
+// Count returns how many objects a query selects, on all pages together.
+func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
+	err = s.do(ctx, func(d *database) (err error) {
+		n, err = d.count(ctx, q)
+		return err
+	})
+	return n, err
+}
+
+// SaveType remembers a type of a cluster until it or the cluster is dropped.
+func (s *Store) SaveType(ctx context.Context, t Type) error {
+	return s.do(ctx, func(d *database) error { return d.saveType(ctx, t) })
+}
+
+// Types returns the types of a cluster that are remembered.
+func (s *Store) Types(ctx context.Context, cluster string) (out []Type, err error) {
+	err = s.do(ctx, func(d *database) (err error) {
+		out, err = d.served(ctx, cluster)
+		return err
+	})
+	return out, err
+}
+
+// Keys returns what is stored of a type in a cluster.
+func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResource) (out []Key, err error) {
+	err = s.do(ctx, func(d *database) (err error) {
+		out, err = d.keys(ctx, cluster, gr)
+		return err
+	})
+	return out, err
+}
+
+// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when
+// the deletion is interrupted; the next Open finishes it.
+func (s *Store) DropCluster(ctx context.Context, cluster string) error {
+	return s.do(ctx, func(d *database) error { return d.dropCluster(ctx, cluster) })
+}
+
+// DropType deletes every object of a type in a cluster.
+func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
+	return s.do(ctx, func(d *database) error { return d.dropType(ctx, cluster, gr) })
 }

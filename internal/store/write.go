@@ -11,30 +11,26 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Write writes the changes in order, in one transaction. It is idempotent. Rows that the
-// database refuses are returned as RejectedErrors when everything else was written; any
-// other error means that nothing may have been written, and the same changes can be
-// written again.
-func (s *Store) Write(ctx context.Context, changes []Change) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.identify(ctx, changes); err != nil {
-		return fmt.Errorf("write %d changes: %w", len(changes), classify(err))
+func (d *database) apply(ctx context.Context, changes []Change) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.identify(ctx, changes); err != nil {
+		return fmt.Errorf("write %d changes: %w", len(changes), err)
 	}
-	rejected, err := s.bisect(ctx, changes)
+	rejected, err := d.bisect(ctx, changes)
 	if err != nil {
-		return fmt.Errorf("write %d changes: %w", len(changes), classify(err))
+		return fmt.Errorf("write %d changes: %w", len(changes), err)
 	}
 	return errors.Join(rejected...)
 }
 
 // bisect writes the changes, or, when the database refuses one of them, each half of them.
-func (s *Store) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
-	err = s.transact(ctx, func(tx *sql.Tx) error {
-		w := writer{ctx: ctx, tx: tx, stmts: &s.stmts}
+func (d *database) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
+	err = d.transact(ctx, func(tx *sql.Tx) error {
+		w := writer{ctx: ctx, tx: tx, stmts: &d.stmts}
 		for i := range changes {
 			c := &changes[i]
-			if err := w.change(c, s.clusters[c.Cluster], s.types[groupResource{c.Group, c.Resource}]); err != nil {
+			if err := w.change(c, d.clusters[c.Cluster], d.types[groupResource{c.Group, c.Resource}]); err != nil {
 				return err
 			}
 		}
@@ -50,26 +46,26 @@ func (s *Store) bisect(ctx context.Context, changes []Change) (rejected []error,
 		}}, nil
 	}
 	half := len(changes) / 2
-	first, err := s.bisect(ctx, changes[:half])
+	first, err := d.bisect(ctx, changes[:half])
 	if err != nil {
 		return nil, err
 	}
-	second, err := s.bisect(ctx, changes[half:])
+	second, err := d.bisect(ctx, changes[half:])
 	return append(first, second...), err
 }
 
 // refused says whether an error is about the row, not about the database.
 func refused(err error) bool {
 	switch code(err) {
-	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_ERROR:
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
 		return true
 	default:
 		return false
 	}
 }
 
-func (s *Store) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
+func (d *database) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
+	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -91,34 +87,34 @@ func rollback(tx *sql.Tx) error {
 
 // identify fills the numbers of the clusters and types that the changes write to. They are
 // committed before the rows, so that what is remembered of them is never rolled back.
-func (s *Store) identify(ctx context.Context, changes []Change) error {
+func (d *database) identify(ctx context.Context, changes []Change) error {
 	for i := range changes {
 		c := &changes[i]
-		if err := s.identifyOne(ctx, c.Cluster, groupResource{c.Group, c.Resource}); err != nil && !refused(err) {
+		if err := d.identifyOne(ctx, c.Cluster, groupResource{c.Group, c.Resource}); err != nil && !refused(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
-	if _, ok := s.clusters[cluster]; !ok {
+func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
+	if _, ok := d.clusters[cluster]; !ok {
 		var id int64
-		err := s.write.QueryRowContext(ctx,
+		err := d.write.QueryRowContext(ctx,
 			"INSERT INTO cluster (name) VALUES (?) ON CONFLICT DO UPDATE SET name = name RETURNING id", cluster).Scan(&id)
 		if err != nil {
 			return err
 		}
-		s.clusters[cluster] = id
+		d.clusters[cluster] = id
 	}
-	if _, ok := s.types[gr]; !ok {
+	if _, ok := d.types[gr]; !ok {
 		var id int64
-		err := s.write.QueryRowContext(ctx,
+		err := d.write.QueryRowContext(ctx,
 			"INSERT INTO type (grp, resource) VALUES (?, ?) ON CONFLICT DO UPDATE SET grp = grp RETURNING id", gr.group, gr.resource).Scan(&id)
 		if err != nil {
 			return err
 		}
-		s.types[gr] = id
+		d.types[gr] = id
 	}
 	return nil
 }
@@ -183,7 +179,7 @@ func (w *writer) change(c *Change, cluster, kind int64) error {
 	before := map[string]string{}
 	if known {
 		if err := json.Unmarshal([]byte(stored), &before); err != nil {
-			return fmt.Errorf("read labels of %s/%s: %w", c.Namespace, c.Name, err)
+			return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, c.Namespace, c.Name, err)
 		}
 	}
 	if c.Delete {

@@ -369,6 +369,7 @@ const (
 	ReasonPartial             = "Partial"             // some aggregated API does not answer
 	ReasonMirroring           = "Mirroring"           // first lists are under way
 	ReasonMirrored            = "Mirrored"            //
+	ReasonNotStored           = "NotStored"           // what is observed cannot be stored, or was lost and is read again
 	ReasonUnjoining           = "Unjoining"           // the cluster is leaving
 	ReasonLeavingWorkloads    = "LeavingWorkloads"    // what was placed in the cluster is being left or deleted
 	ReasonUndoingHosts        = "UndoingHosts"        // the hosts are being undone

@@ -9,19 +9,19 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// feed is a table as its reflector sees it.
-type feed struct {
+// reflectorStore is a table as the store of its reflector.
+type reflectorStore struct {
 	table  *table
 	ctx    context.Context //nolint:containedctx // of the reflector, whose interface has none
-	listed func()
+	listed func()          // called when a list has succeeded
 }
 
 // Add takes in an object that the watch brought.
-func (f *feed) Add(obj any) error { return f.Update(obj) }
+func (s *reflectorStore) Add(obj any) error { return s.Update(obj) }
 
 // Update takes in an object that the watch brought.
-func (f *feed) Update(obj any) error {
-	t := f.table
+func (s *reflectorStore) Update(obj any) error {
+	t := s.table
 	m := t.cluster.mirror
 	e, err := t.entry(obj)
 	if err != nil {
@@ -30,13 +30,13 @@ func (f *feed) Update(obj any) error {
 	m.mu.Lock()
 	events, changes := t.observe(e)
 	m.mu.Unlock()
-	f.publish(events, changes)
+	s.publish(events, changes)
 	return nil
 }
 
 // Delete takes in that an object is gone.
-func (f *feed) Delete(obj any) error {
-	t := f.table
+func (s *reflectorStore) Delete(obj any) error {
+	t := s.table
 	m := t.cluster.mirror
 	e, err := t.entry(obj)
 	if err != nil {
@@ -53,14 +53,14 @@ func (f *feed) Delete(obj any) error {
 		t.records[k] = r
 	}
 	m.mu.Unlock()
-	f.publish(events, []store.Change{{Row: e.row, Delete: true}})
+	s.publish(events, []store.Change{{Row: e.row, Delete: true}})
 	return nil
 }
 
 // Replace takes in a whole list. What is not in it is gone: that it succeeded was seen to
 // by the reflector.
-func (f *feed) Replace(list []any, resourceVersion string) error {
-	t := f.table
+func (s *reflectorStore) Replace(list []any, resourceVersion string) error {
+	t := s.table
 	m := t.cluster.mirror
 	entries := make([]*entry, 0, len(list))
 	for _, obj := range list {
@@ -71,40 +71,46 @@ func (f *feed) Replace(list []any, resourceVersion string) error {
 		entries = append(entries, e)
 	}
 	m.mu.Lock()
+	generation := m.generation
 	events, changes := t.replace(entries, number(resourceVersion))
 	m.mu.Unlock()
-	f.publish(events, changes)
-	f.listed()
+	s.publish(events, changes)
+	m.mu.Lock()
+	if !m.writer.gaveUp(t) {
+		t.handed = generation
+	}
+	m.mu.Unlock()
+	s.listed()
 	m.fleet.Refresh(t.cluster.name)
 	return nil
 }
 
 // Resync is of no use to us.
-func (f *feed) Resync() error { return nil }
+func (s *reflectorStore) Resync() error { return nil }
 
 // Transformer makes a reflector that streams a list hold entries instead of objects.
-func (f *feed) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return f.table.entry(obj) }
+func (s *reflectorStore) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return s.table.entry(obj) }
 }
 
 // UpdateResourceVersion follows the watch, bookmarks too.
-func (f *feed) UpdateResourceVersion(resourceVersion string) {
-	m := f.table.cluster.mirror
+func (s *reflectorStore) UpdateResourceVersion(resourceVersion string) {
+	m := s.table.cluster.mirror
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f.table.version = max(f.table.version, number(resourceVersion))
+	s.table.version = max(s.table.version, number(resourceVersion))
 }
 
 // publish tells what changed, and hands it to the store; it waits for the store to keep
 // up, but not for one that fails.
-func (f *feed) publish(events []Event, changes []store.Change) {
-	m := f.table.cluster.mirror
+func (s *reflectorStore) publish(events []Event, changes []store.Change) {
+	m := s.table.cluster.mirror
 	m.notify(events...)
-	switch resourceOf(f.table.api) {
+	switch resourceOf(s.table.api) {
 	case crds, apiservices:
-		m.fleet.Rediscover(f.table.cluster.name)
+		m.fleet.Rediscover(s.table.cluster.name)
 	}
-	m.writer.add(f.ctx, f.table, changes)
+	m.writer.add(s.ctx, s.table, changes)
 }
 
 // observe takes an entry of the watch or a list into the index, and returns what is to be
@@ -147,10 +153,7 @@ func (t *table) replace(entries []*entry, version uint64) (events []Event, chang
 		}
 		t.uncount(k)
 		events = append(events, t.remove(k, r)...)
-		gr := resourceOf(t.api)
-		changes = append(changes, store.Change{Delete: true, Row: store.Row{
-			Cluster: t.cluster.name, Group: gr.Group, Resource: gr.Resource, Namespace: k.namespace, Name: k.name,
-		}})
+		changes = append(changes, t.deletion(k))
 	}
 	t.version = version
 	if !t.synced {

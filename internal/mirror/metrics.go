@@ -1,0 +1,21 @@
+package mirror
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+var (
+	losses = promauto.NewCounter(prometheus.CounterOpts{
+		Name: "orrery_mirror_store_losses_total",
+		Help: "Databases of the mirror that were damaged, or of a newer version, and were set aside.",
+	})
+	storeFailing = promauto.NewGauge(prometheus.GaugeOpts{
+		Name: "orrery_mirror_store_failing",
+		Help: "1 while what is observed cannot be written to the mirror's database.",
+	})
+	pendingChanges = promauto.NewGauge(prometheus.GaugeOpts{
+		Name: "orrery_mirror_pending_changes",
+		Help: "Changes that wait to be written to the mirror's database.",
+	})
+)

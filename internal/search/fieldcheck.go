@@ -1,0 +1,168 @@
+package search
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// definitionsRead is how many clusters' definitions of a type are read at once.
+const definitionsRead = 4
+
+// checkFields refuses requirements on fields that objects of the type cannot have, or that
+// are no single value: the answer would be nothing, and look like a truth. Of types whose
+// shape is not known every field may be there.
+func (s *Search) checkFields(ctx context.Context, at location, k kind, requirements []store.FieldRequirement) error {
+	for _, r := range requirements {
+		keys, err := store.ParseFieldPath(r.Path)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		why, err := s.checkField(ctx, at, k, keys)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), why))
+		}
+	}
+	return nil
+}
+
+// checkField says why a field cannot be selected; "" if it can.
+func (s *Search) checkField(ctx context.Context, at location, k kind, keys []string) (why string, err error) {
+	switch {
+	case len(keys) == 1 && (keys[0] == "kind" || keys[0] == "apiVersion"):
+		return "", nil
+	case keys[0] == "metadata":
+		return inType(reflect.TypeFor[metav1.ObjectMeta](), keys[1:]), nil
+	case at.Group == "" && at.Resource == "secrets":
+		return "of secrets only the metadata is mirrored", nil
+	}
+	if o, err := scheme.Scheme.New(k.GroupVersionKind); err == nil {
+		return inType(reflect.TypeOf(o), keys), nil
+	}
+	return s.inDefinitions(ctx, at, k, keys)
+}
+
+// inType looks for a field in a Go type by its name in JSON.
+func inType(t reflect.Type, keys []string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
+		// A quantity or time is one value; anything may be in a raw object.
+		if _, raw := t.FieldByName("Raw"); raw || len(keys) == 0 {
+			return ""
+		}
+		return noField(keys[0])
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		if len(keys) == 0 {
+			return notOneValue
+		}
+		if f, ok := fieldNamed(t, keys[0]); ok {
+			return inType(f, keys[1:])
+		}
+		return noField(keys[0])
+	case reflect.Map:
+		if len(keys) == 0 {
+			return notOneValue
+		}
+		return inType(t.Elem(), keys[1:])
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 && len(keys) == 0 {
+			return ""
+		}
+		return notOneValue
+	default:
+		if len(keys) > 0 {
+			return noField(keys[0])
+		}
+		return ""
+	}
+}
+
+const notOneValue = "it is not one value: name a field in it; elements of lists cannot be selected"
+
+func noField(key string) string { return fmt.Sprintf("there is no field %q", key) }
+
+// fieldNamed finds the type of a struct's field by its name in JSON.
+func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
+	for f := range t.Fields() {
+		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == name {
+			return f.Type, true
+		}
+		if f.Anonymous && (tag == "" || strings.Contains(options, "inline")) {
+			if found, ok := fieldNamed(f.Type, name); ok {
+				return found, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// inDefinitions looks for a field in the clusters' CustomResourceDefinitions. It is there if
+// any of them has it.
+func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys []string) (why string, err error) {
+	q := store.Query{
+		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
+		Clusters: append([]string{}, k.clusters...), Names: []string{at.GroupResource().String()}, Limit: definitionsRead,
+	}
+	for {
+		page, err := s.query(ctx, q)
+		if err != nil {
+			return "", err
+		}
+		for _, row := range page.Rows {
+			var definition apiextensionsv1.CustomResourceDefinition
+			if err := json.Unmarshal(row.Body, &definition); err != nil {
+				return "", fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", row.Name, row.Cluster, err)
+			}
+			for _, v := range definition.Spec.Versions {
+				if v.Name != at.Version {
+					continue
+				}
+				if v.Schema == nil {
+					return "", nil
+				}
+				if why = inSchema(v.Schema.OpenAPIV3Schema, keys); why == "" {
+					return "", nil
+				}
+			}
+		}
+		if q.Continue = page.Continue; q.Continue == "" {
+			return why, nil
+		}
+	}
+}
+
+// inSchema looks for a field in the schema of a custom resource.
+func inSchema(schema *apiextensionsv1.JSONSchemaProps, keys []string) string {
+	switch {
+	case schema == nil || schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields || schema.XEmbeddedResource:
+		return ""
+	case schema.Type == "array", schema.Type == "object" && len(keys) == 0:
+		return notOneValue
+	case len(keys) == 0:
+		return ""
+	}
+	if p, ok := schema.Properties[keys[0]]; ok {
+		return inSchema(&p, keys[1:])
+	}
+	if more := schema.AdditionalProperties; more != nil && (more.Allows || more.Schema != nil) {
+		return inSchema(more.Schema, keys[1:])
+	}
+	return noField(keys[0])
+}
