@@ -76,6 +76,7 @@ type registry interface {
 type observer interface {
 	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object)
 	Placed(binding types.UID) []mirror.Object
+	PlacedOf(binding types.UID, cluster string) []mirror.Object
 	PlacedIn(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
 	Synced(cluster string, gr schema.GroupResource) bool

@@ -66,7 +66,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Retry:
 		return queue.Next{After: a.After, Backoff: a.After == 0}, false, true
 	case Forget:
-		t.update(func(s *state) { *s = state{gone: true, changes: s.changes} })
+		t.update(func(s *state) { *s = state{cluster: t.queue.uid, gone: true, changes: s.changes} })
 		t.queue.applier.released(t.binding, t.queue.name())
 		return queue.Next{}, false, true
 	case Suspect:
@@ -97,8 +97,8 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 
 // left is true while the mirror knows copies of the binding in the cluster.
 func (t *task) left() bool {
-	for _, o := range t.queue.applier.mirror.Placed(t.binding.UID) {
-		if o.Cluster == t.queue.name() && !o.Deleting {
+	for _, o := range t.queue.applier.mirror.PlacedOf(t.binding.UID, t.queue.name()) {
+		if !o.Deleting {
 			return true
 		}
 	}

@@ -173,10 +173,8 @@ func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	if s.Reachable {
 		s.Listed = q.complete(b) // asked before the copies that it vouches for
 	}
-	for _, o := range a.mirror.Placed(b.UID) {
-		if o.Cluster == q.name() {
-			s.Copies = append(s.Copies, a.copyOf(b, w.Source, o))
-		}
+	for _, o := range a.mirror.PlacedOf(b.UID, q.name()) {
+		s.Copies = append(s.Copies, a.copyOf(b, w.Source, o))
 	}
 	if w.Manifest == nil {
 		return s
@@ -265,8 +263,8 @@ func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructu
 	if stay == 0 {
 		return share
 	}
-	for _, o := range a.mirror.Placed(b.UID) {
-		if o.Cluster == cluster && o.Name == b.Spec.Resource.Name {
+	for _, o := range a.mirror.PlacedOf(b.UID, cluster) {
+		if o.Name == b.Spec.Resource.Name {
 			return max(share, min(o.Replicas, share+stay)) // a move never scales up where it moves out
 		}
 	}

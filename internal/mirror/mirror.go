@@ -37,8 +37,8 @@ type Mirror struct {
 
 	roomSubscribers []func(cluster string)
 
-	generation  int  // of the store's contents: they were lost before each but the first
-	lost        bool // some contents were lost since the process started
+	generation int  // of the store's contents: they were lost before each but the first
+	lost       bool // some contents were lost since the process started
 }
 
 // database is what the mirror needs of the store. Every call may fail, for any time: the

@@ -14,6 +14,9 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -110,7 +113,14 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      hub.NewInformer,
-			ByObject:         map[client.Object]cache.ByObject{&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim}},
+			ByObject: map[client.Object]cache.ByObject{
+				&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim},
+				// The one ConfigMap that the server follows.
+				&corev1.ConfigMap{}: {
+					Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}},
+					Field:      fields.OneTermEqualSelector("metadata.name", apply.RestoreConfigMap),
+				},
+			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		// Between two replicas of the server there is no lease yet: the data directory's
@@ -217,11 +227,15 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}
 	placer, err := placement.Add(mgr, placement.Options{
 		Bindings: bindings, Templates: templates, Fleet: clusters, Registry: registry, Mirror: m,
+		Records: kept, Overrides: func(o *unstructured.Unstructured) []records.Policy { return applier.Overrides(o) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add placement: %w", err)
 	}
-	applier, err = apply.Add(mgr, apply.Options{Bindings: bindings, Registry: registry, Mirror: m, Templates: templates, HubID: h.ID()})
+	applier, err = apply.Add(mgr, apply.Options{
+		Bindings: bindings, Registry: registry, Mirror: m, Templates: templates,
+		Decisions: placer, Records: kept, HubID: h.ID(),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("add apply: %w", err)
 	}
