@@ -304,6 +304,9 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 	}()
 	_ = json.Unmarshal(answer.body.Bytes(), &write.Answer)
 	write.Code = answer.code
+	if metadata, ok := write.Answer["metadata"].(map[string]any); ok && write.Name == "" {
+		write.Name, _ = metadata["name"].(string) // of what was created
+	}
 	r.end(write)
 	if aborted {
 		panic(http.ErrAbortHandler)

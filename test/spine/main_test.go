@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -398,6 +399,36 @@ func (w *world) quiet(d time.Duration) {
 		}
 		if time.Since(since) < d {
 			return fmt.Errorf("the last of %d writes was %s ago", sum, time.Since(since).Round(time.Millisecond))
+		}
+		return nil
+	})
+}
+
+func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
+// moved waits until a binding names exactly these clusters.
+func (w *world) moved(kind, name string, clusters ...string) {
+	w.Helper()
+	ns := w.ns
+	if kind == "ClusterResourceBinding" {
+		ns = ""
+	}
+	w.eventually(fmt.Sprintf("%s %s names %v", kind, name, clusters), func() error {
+		b, err := w.hub.Find(w.Context(), "work.orrery.dev/v1alpha2", kind, ns, name)
+		if err != nil {
+			return err
+		}
+		var names []string
+		list, _, _ := unstructured.NestedSlice(b.Object, "spec", "clusters")
+		for _, c := range list {
+			if c, ok := c.(map[string]any); ok {
+				names = append(names, fmt.Sprint(c["name"]))
+			}
+		}
+		slices.Sort(names)
+		slices.Sort(clusters)
+		if !slices.Equal(names, clusters) {
+			return fmt.Errorf("it names %v", names)
 		}
 		return nil
 	})
