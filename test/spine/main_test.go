@@ -433,3 +433,5 @@ func (w *world) moved(kind, name string, clusters ...string) {
 		return nil
 	})
 }
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
