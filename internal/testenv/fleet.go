@@ -177,7 +177,7 @@ func (h *Hub) Start() error {
 		h.Kill()
 		return fmt.Errorf("start hub: %w; its log ends:\n%s", errors.Join(err, missing), h.LogTail(30))
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
+	cfg, err := h.Config()
 	if err != nil {
 		return err
 	}
@@ -196,6 +196,11 @@ func startFromLastingThread(cmd *exec.Cmd) error {
 
 // Kubeconfig is an administrator's.
 func (h *Hub) Kubeconfig() string { return filepath.Join(h.Dir, "kubeconfig") }
+
+// Config is an administrator's access to the hub.
+func (h *Hub) Config() (*rest.Config, error) {
+	return clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
+}
 
 // Running is true until the server has ended.
 func (h *Hub) Running() bool {
@@ -339,14 +344,14 @@ func (h *Hub) run(binary string, args ...string) (string, error) {
 }
 
 // Join joins a member and returns when it is ready.
-func (h *Hub) Join(m *Member) error {
-	_, err := h.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", m.kubeconfig, "--labels", "name="+m.Name)
+func (h *Hub) Join(m *Member, args ...string) error {
+	_, err := h.Orrery(append([]string{"cluster", "join", m.Name, "--cluster-kubeconfig", m.kubeconfig}, args...)...)
 	return err
 }
 
 // Unjoin takes a member out of the fleet and returns when it has left. Its workloads stay.
-func (h *Hub) Unjoin(m *Member) error {
-	_, err := h.Orrery("cluster", "unjoin", m.Name)
+func (h *Hub) Unjoin(m *Member, args ...string) error {
+	_, err := h.Orrery(append([]string{"cluster", "unjoin", m.Name}, args...)...)
 	return err
 }
 

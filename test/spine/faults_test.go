@@ -72,6 +72,12 @@ func TestMirrorIsDamaged(t *testing.T) {
 			if err != nil || len(files) == 0 {
 				t.Fatalf("no file of the mirror ends in %s: %v", tc.file, err)
 			}
+			t.Cleanup(func() {
+				if t.Failed() { // other tests need a mirror
+					w.hub.Kill()
+					_ = os.RemoveAll(filepath.Join(w.hub.Dir, "mirror"))
+				}
+			})
 			if !tc.running {
 				w.must(w.hub.Stop())
 			}

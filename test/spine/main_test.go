@@ -76,8 +76,29 @@ type world struct {
 // start gives a test the shared fleet: every member answers and is joined.
 func start(t *testing.T, ns string) *world {
 	t.Helper()
+	return begin(t, hub, ns)
+}
+
+// alone gives a test a hub of its own, which has joined every member. The shared hub is stopped
+// meanwhile, and knows nothing of what the other one places in members.
+func alone(t *testing.T, ns string) *world {
+	t.Helper()
+	if err := hub.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	own, err := testenv.StartHub(t.TempDir(), binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := begin(t, own, ns)
+	t.Cleanup(own.Kill) // before what begin has registered
+	return w
+}
+
+func begin(t *testing.T, h *testenv.Hub, ns string) *world {
+	t.Helper()
 	w := &world{
-		T: t, hub: hub, ns: ns, marks: map[string]int{}, log: hub.LogSize(),
+		T: t, hub: h, ns: ns, marks: map[string]int{}, log: h.LogSize(),
 		oak: members.Named("oak"), pine: members.Named("pine"), birch: members.Named("birch"),
 	}
 	w.whole()
@@ -89,12 +110,11 @@ func start(t *testing.T, ns string) *world {
 		if t.Failed() {
 			w.explain()
 		}
-		if !hub.Running() {
-			return // the next test starts it
-		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_ = hub.Client.Delete(ctx, namespaceObject(ns))
+		if h.Running() {
+			_ = h.Client.Delete(ctx, namespaceObject(ns))
+		}
 		for _, m := range members.List {
 			_ = m.Client.Delete(ctx, namespaceObject(ns))
 		}
@@ -102,7 +122,7 @@ func start(t *testing.T, ns string) *world {
 	for _, m := range members.List {
 		w.marks[m.Name] = m.Mark()
 	}
-	hub.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
+	h.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
 	return w
 }
 
@@ -316,8 +336,11 @@ func (w *world) noDeletions(m *testenv.Member, mark int) {
 	}
 }
 
+// kindName names a kind as a manifest does.
+type kindName struct{ apiVersion, kind string }
+
 // kinds whose objects tests compare.
-var kinds = []struct{ apiVersion, kind string }{
+var kinds = []kindName{
 	{"apps/v1", "Deployment"}, {"apps/v1", "StatefulSet"}, {"batch/v1", "Job"}, {"v1", "ConfigMap"}, {"v1", "Secret"},
 	{"v1", "Service"}, {"v1", "ServiceAccount"}, {"v1", "PersistentVolumeClaim"},
 }
