@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -91,7 +92,12 @@ func alone(t *testing.T, ns string) *world {
 		t.Fatal(err)
 	}
 	w := begin(t, own, ns)
-	t.Cleanup(own.Kill) // before what begin has registered
+	t.Cleanup(func() { // before begin's, which removes what it placed
+		if t.Failed() {
+			w.explain()
+		}
+		own.Kill()
+	})
 	return w
 }
 
@@ -107,7 +113,7 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *world {
 			m.OnWrite(nil)
 			m.Heal()
 		}
-		if t.Failed() {
+		if t.Failed() && h.Running() {
 			w.explain()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -133,7 +139,11 @@ func (w *world) whole() {
 		m.Heal()
 	}
 	if !w.hub.Running() {
-		w.must(w.hub.Start())
+		if err := w.hub.Start(); err != nil {
+			// An earlier test may have left a mirror that it cannot open.
+			w.must(os.RemoveAll(filepath.Join(w.hub.Dir, "mirror")))
+			w.must(w.hub.Start())
+		}
 	}
 	for _, m := range members.List {
 		if !w.hub.Joined(w, m) {

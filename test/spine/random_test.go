@@ -60,10 +60,12 @@ func TestRandom(t *testing.T) {
 	for seed := first; seed < first+count; seed++ {
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
 			a := newAttack(t)
-			did := a.run(steps(uint64(seed), n))
-			if t.Failed() {
-				t.Logf("again with: SEED=%d SEEDS=1 STEPS=%d go test -count 1 -run TestRandom ./test/spine\n%s", seed, n, strings.Join(did, "\n"))
-			}
+			defer func() {
+				if t.Failed() {
+					t.Logf("again with: SEED=%d SEEDS=1 STEPS=%d go test -count 1 -run TestRandom ./test/spine\n%s", seed, n, strings.Join(a.did, "\n"))
+				}
+			}()
+			a.run(steps(uint64(seed), n))
 		})
 	}
 }
@@ -75,6 +77,7 @@ type attack struct {
 	history *history
 	busy    map[string]*sync.Mutex // who joins or unjoins a member
 	begun   sync.WaitGroup
+	did     []string // the steps, and how they ended
 
 	judging sync.Mutex // one write at a time is judged
 	pending map[string]intended
@@ -130,6 +133,10 @@ func newAttack(t *testing.T) *attack {
 		m.OnWrite(func(r testenv.Write) { a.judge(m, r) })
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			a.explain()
+		}
+		a.hub.Kill()
 		for _, ns := range attackNamespaces {
 			for _, m := range members.List {
 				_ = m.Client.Delete(context.Background(), namespaceObject(ns))
@@ -150,8 +157,8 @@ func newAttack(t *testing.T) *attack {
 	return a
 }
 
-// run does the steps and returns what they were and how they ended.
-func (a *attack) run(all []step) (did []string) {
+// run does the steps, mends everything and compares.
+func (a *attack) run(all []step) {
 	begin := time.Now()
 	a.must(a.namespaces())
 	for i, s := range all {
@@ -161,7 +168,7 @@ func (a *attack) run(all []step) (did []string) {
 		if err != nil {
 			line += ": " + strings.SplitN(err.Error(), "\n", 2)[0]
 		}
-		did = append(did, line)
+		a.did = append(a.did, line)
 	}
 	for _, m := range members.List {
 		a.heal(m)
@@ -171,15 +178,12 @@ func (a *attack) run(all []step) (did []string) {
 		a.restart()
 	}
 	ended := time.Since(begin)
-	var unequal error
-	testenv.Eventually(a, "clusters are ready", patience, func() error { return a.allReady() })
-	unequal = pollFor(converging, a.compare)
+	unequal := pollFor(converging, a.compare)
 	if unequal == nil {
 		a.quiet(2 * time.Second)
 		unequal = a.compare() // nothing was still on its way to undo it
 	}
-	did = append(did, fmt.Sprintf("    steps took %.1fs, all of it %.1fs", ended.Seconds(), time.Since(begin).Seconds()))
-	a.Logf("%s", did[len(did)-1])
+	a.Logf("steps took %.1fs, all of it %.1fs", ended.Seconds(), time.Since(begin).Seconds())
 	if unequal != nil {
 		a.Errorf("hub and members differ:\n%v", unequal)
 	}
@@ -188,7 +192,6 @@ func (a *attack) run(all []step) (did []string) {
 	for _, w := range a.wrong {
 		a.Error(w)
 	}
-	return did
 }
 
 func pollFor(d time.Duration, check func() error) error {
@@ -197,19 +200,6 @@ func pollFor(d time.Duration, check func() error) error {
 			return err
 		}
 	}
-}
-
-func (a *attack) allReady() error {
-	clusters, err := a.admin.ListKind(a.Context(), "cluster.orrery.dev/v1alpha1", "Cluster", "")
-	if err != nil {
-		return err
-	}
-	for _, c := range clusters {
-		if has := conditions(&c); !contains(has, "Ready=True/") {
-			return errorf("%s is %s", c.GetName(), has)
-		}
-	}
-	return nil
 }
 
 // short bounds what a step asks, for what it asks may be down.
@@ -584,10 +574,13 @@ func (a *attack) compare() error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, c := range clusters {
 		joined[c.GetName()] = c.GetUID()
+		if has := conditions(&c); !contains(has, "Ready=True/") {
+			errs = append(errs, errorf("cluster %s: %s", c.GetName(), has))
+		}
 	}
-	var errs []error
 	for _, ns := range attackNamespaces {
 		errs = append(errs, a.compareNamespace(ctx, ns, joined))
 	}
