@@ -60,11 +60,11 @@ func repertoire() []weighted {
 			case 1:
 				o = serviceAccount(ns, name)
 			}
-			return apply("put", ns, labelled(o))
+			return apply("put "+words(o), labelled(o))
 		}},
 		{14, func(r *rand.Rand) step {
-			ns := ns(r)
-			return apply("put", ns, labelled(deployment(ns, fmt.Sprintf("d%d", r.IntN(3)), 1+r.IntN(8))))
+			ns, name, n := ns(r), fmt.Sprintf("d%d", r.IntN(3)), 1+r.IntN(8)
+			return apply(fmt.Sprintf("put Deployment %s/%s with %d replicas", ns, name, n), labelled(deployment(ns, name, n)))
 		}},
 		{6, func(r *rand.Rand) step {
 			ns, name, edit := ns(r), fmt.Sprintf("d%d", r.IntN(3)), r.IntN(1000)
@@ -87,7 +87,7 @@ func repertoire() []weighted {
 			for _, i := range r.Perm(3)[:1+r.IntN(3)] {
 				weights[clusterNames[i]] = 1 + r.IntN(4)
 			}
-			return apply("place workloads", ns, policy(ns, "workloads", selected("apps/v1", "Deployment"), divided(weights)))
+			return apply(fmt.Sprintf("place workloads of %s in %v", ns, weights), policy(ns, "workloads", selected("apps/v1", "Deployment"), divided(weights)))
 		}},
 		{6, func(r *rand.Rand) step {
 			ns := ns(r)
@@ -95,11 +95,11 @@ func repertoire() []weighted {
 			for _, i := range r.Perm(3)[:1+r.IntN(3)] {
 				names = append(names, clusterNames[i])
 			}
-			return apply("place the rest", ns, restPolicy(ns, names...))
+			return apply(fmt.Sprintf("place the rest of %s in %v", ns, names), restPolicy(ns, names...))
 		}},
 		{4, func(r *rand.Rand) step {
-			ns := ns(r)
-			return apply("override", ns, override(ns, clusterNames[r.IntN(3)], fmt.Sprint(r.IntN(1000))))
+			ns, cluster, value := ns(r), clusterNames[r.IntN(3)], fmt.Sprint(r.IntN(1000))
+			return apply(fmt.Sprintf("override ConfigMaps of %s in %s: %s", ns, cluster, value), override(ns, cluster, value))
 		}},
 		{4, func(r *rand.Rand) step {
 			m := one(r)
@@ -158,11 +158,11 @@ func repertoire() []weighted {
 				return a.drift(m, "v1", "ConfigMap", ns, name, "")
 			}}
 		}},
-		{2, func(*rand.Rand) step {
+		{1, func(*rand.Rand) step {
 			ns := attackNamespaces[1]
 			return step{"delete namespace " + ns, func(a *attack) error { return a.delete("v1", "Namespace", "", ns) }}
 		}},
-		{6, func(*rand.Rand) step {
+		{8, func(*rand.Rand) step {
 			return step{"make the namespaces", func(a *attack) error { return a.namespaces() }}
 		}},
 		{8, func(r *rand.Rand) step {
@@ -172,9 +172,13 @@ func repertoire() []weighted {
 	}
 }
 
-func apply(what, ns, manifest string) step {
-	line := strings.Join(strings.Fields(strings.ReplaceAll(manifest, "---", "")), " ")
-	return step{fmt.Sprintf("%s in %s: %s", what, ns, line), func(a *attack) error { return a.apply(manifest) }}
+func apply(what, manifest string) step {
+	return step{what, func(a *attack) error { return a.apply(manifest) }}
+}
+
+// words are a short manifest on one line.
+func words(manifest string) string {
+	return strings.Join(strings.Fields(strings.NewReplacer("---", "", "apiVersion: v1\n", "", "metadata: ", "").Replace(manifest)), " ")
 }
 
 // labelled is a manifest of an object that the attack's policies select.

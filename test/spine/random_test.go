@@ -178,19 +178,32 @@ func (a *attack) run(all []step) {
 		a.restart()
 	}
 	ended := time.Since(begin)
-	unequal := pollFor(converging, a.compare)
-	if unequal == nil {
-		a.quiet(2 * time.Second)
-		unequal = a.compare() // nothing was still on its way to undo it
+	a.converge("as the steps left the fleet")
+	// Whoever is out of the fleet comes back: what it kept is the hub's again.
+	for _, m := range members.List {
+		if !a.hub.Joined(a, m) {
+			a.must(a.hub.Join(m))
+		}
 	}
+	a.converge("with every cluster joined")
 	a.Logf("steps took %.1fs, all of it %.1fs", ended.Seconds(), time.Since(begin).Seconds())
-	if unequal != nil {
-		a.Errorf("hub and members differ:\n%v", unequal)
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.wrong {
 		a.Error(w)
+	}
+}
+
+// converge waits until hub and members agree, and goes on agreeing.
+func (a *attack) converge(when string) {
+	a.Helper()
+	differ := pollFor(converging, a.compare)
+	if differ == nil {
+		a.quiet(2 * time.Second)
+		differ = a.compare() // nothing was still on its way
+	}
+	if differ != nil {
+		a.Errorf("hub and members differ, %s:\n%v", when, differ)
 	}
 }
 
