@@ -449,7 +449,7 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	}
 	copied := types.UID(o.GetLabels()[workv1alpha2.BindingLabel])
 	if r.Verb == "delete" {
-		if why := a.deletionFault(ctx, m, k.kind, r, copied); why != "" {
+		if why := a.deletionFault(ctx, m, r, o, copied); why != "" {
 			return why
 		}
 	}
@@ -486,27 +486,32 @@ func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testen
 	return ""
 }
 
-// deletionFault: a copy goes when its template was deleted, or was placed elsewhere.
-func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, kind string, r testenv.Write, binding types.UID) string {
+// deletionFault: a copy of this join goes when its template was deleted, or was placed elsewhere.
+func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv.Write, o *unstructured.Unstructured, binding types.UID) string {
 	if binding == "" {
 		return "the object has no mark of a binding"
 	}
-	_, listed := a.history.list(ctx)
-	p := a.history.since(binding, a.since(m))
-	if p == nil {
+	at := a.since(m)
+	if c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name); err == nil && at.Add(2*memory).After(time.Now()) && ofAnotherJoin(o, c.GetUID()) {
+		return "the object is of an earlier join"
+	}
+	_, err := a.history.list(ctx)
+	p := a.history.since(binding, at)
+	switch {
+	case p == nil && err == nil:
 		return "there never was its binding " + string(binding)
-	}
-	a.mu.Lock()
-	_, one := a.deleted[kind+" "+r.Namespace+"/"+r.Name]
-	_, all := a.deleted["Namespace /"+r.Namespace]
-	a.mu.Unlock()
-	if one || all {
-		return "" // perhaps of an older one of the name
-	}
-	if p.deleting {
-		return "nobody deleted its template, and its binding is gone"
-	}
-	if listed != nil {
+	case p == nil:
+		return "" // nobody can say now
+	case p.deleting:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		_, one := a.deleted[o.GetKind()+" "+r.Namespace+"/"+r.Name]
+		_, all := a.deleted["Namespace /"+r.Namespace]
+		if !one && !all {
+			return "nobody deleted its template, and its binding is gone"
+		}
+		return ""
+	case err != nil:
 		return "" // the binding may say what nobody can read now
 	}
 	for _, s := range p.said {
@@ -536,12 +541,10 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		return ""
 	}
 	a.mu.Lock()
-	_, deleted := a.deleted["Deployment "+key]
-	_, all := a.deleted["Namespace /"+r.Namespace]
 	down := time.Since(a.scaled[key]) < scaling
 	a.mu.Unlock()
 	p := a.history.since(binding, a.since(m))
-	if deleted || all || down || p == nil || p.deleting {
+	if down || p == nil || p.deleting {
 		return ""
 	}
 	wanted := int64(-1)
