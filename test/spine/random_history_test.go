@@ -95,7 +95,7 @@ func (h *history) observe(b *unstructured.Unstructured, gone bool) {
 		p.name, _, _ = unstructured.NestedString(b.Object, "spec", "resource", "name")
 		h.bindings[b.GetUID()] = p
 	}
-	p.deleting = p.deleting || gone || b.GetDeletionTimestamp() != nil
+	p.deleting = gone || b.GetDeletionTimestamp() != nil // one that was gone is back after a restore
 	p.said = append(p.said, placement{from: time.Now(), clusters: clustersOf(b)})
 }
 

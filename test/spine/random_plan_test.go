@@ -44,6 +44,10 @@ func steps(seed uint64, n int) []step {
 		i := slices.IndexFunc(kinds, func(k weighted) bool { at -= k.weight; return at < 0 })
 		all = append(all, kinds[i].make(r))
 	}
+	if n > 2 {
+		all[n/3] = step{"back the hub up", (*attack).backUp}
+		all[n*2/3] = step{"restore the hub, look, and confirm", (*attack).restore}
+	}
 	return all
 }
 

@@ -81,6 +81,7 @@ type attack struct {
 
 	judging sync.Mutex // one write at a time is judged
 	pending map[string]intended
+	backup  string // directory
 
 	mu      sync.Mutex
 	deleted map[string]time.Time // KIND NAMESPACE/NAME of templates, by us
@@ -88,6 +89,8 @@ type attack struct {
 	theirs  map[string]stranger  // MEMBER KIND NAMESPACE/NAME of foreign objects
 	faults  map[string]span
 	wrong   []string
+	// suspended is true from the restore of a backup to its confirmation; restored ever after.
+	suspended, restored bool
 }
 
 // intended is the number of replicas that a write, which may be on its way still, sets.
@@ -346,6 +349,46 @@ func (a *attack) damage(truncate bool) error {
 	return err
 }
 
+// backUp copies the hub's etcd away.
+func (a *attack) backUp() error {
+	a.backup = filepath.Join(a.TempDir(), "backup")
+	return errors.Join(a.hub.Stop(), a.hub.Backup(a.backup), a.hub.Start())
+}
+
+// restore puts the backup back, looks for a while at what the hub does of itself, and confirms.
+func (a *attack) restore() error {
+	for _, m := range members.List {
+		a.heal(m)
+	}
+	a.begun.Wait()
+	if err := a.hub.Stop(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.suspended, a.restored = true, true
+	a.mu.Unlock()
+	if err := errors.Join(a.hub.Restore(a.backup), a.hub.Start()); err != nil {
+		return err
+	}
+	suspected := pollFor(20*time.Second, func() error {
+		ctx, cancel := a.short()
+		defer cancel()
+		_, err := a.admin.Find(ctx, "v1", "ConfigMap", "orrery-cluster", "hub-restore")
+		return err
+	})
+	time.Sleep(3 * time.Second) // for whatever the hub would do
+	a.mu.Lock()
+	a.suspended = false
+	for _, ns := range attackNamespaces {
+		for i := range 4 { // what goes now is no move
+			a.scaled[fmt.Sprintf("%s/d%d", ns, i)] = time.Now()
+		}
+	}
+	a.mu.Unlock()
+	_, err := a.hub.Orrery(confirmRestore...)
+	return errors.Join(suspected, err)
+}
+
 func named(m *testenv.Member, kind, ns, name string) string {
 	return m.Name + " " + kind + " " + ns + "/" + name
 }
@@ -446,6 +489,12 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	}
 	if uid := r.UID(); uid != "" && uid != o.GetUID() {
 		return "" // it will be refused
+	}
+	a.mu.Lock()
+	suspended := a.suspended
+	a.mu.Unlock()
+	if suspended && r.Verb == "delete" {
+		return "the hub was restored, and nobody has confirmed it"
 	}
 	copied := types.UID(o.GetLabels()[workv1alpha2.BindingLabel])
 	if r.Verb == "delete" {
@@ -725,7 +774,8 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 				differs("%s: %s/%s is left, and its binding does not name the cluster", m.Name, ns, key)
 				continue
 			}
-			if o.GetAnnotations()[workv1alpha2.OrphanAnnotation] != "" || label != "" && ofAnotherJoin(o, joined[m.Name]) {
+			// A restored hub does not know what it placed since its backup.
+			if o.GetAnnotations()[workv1alpha2.OrphanAnnotation] != "" || a.restored && label != "" || label != "" && ofAnotherJoin(o, joined[m.Name]) {
 				continue
 			}
 			differs("%s: %s/%s is nobody's: labels %v, annotations %v", m.Name, ns, key, o.GetLabels(), o.GetAnnotations())

@@ -12,7 +12,7 @@ import (
 )
 
 // confirmRestore is the command by which an operator says that the hub was restored.
-var confirmRestore = []string{"hub", "confirm-restore"}
+var confirmRestore = []string{"server", "confirm-restore", "--yes"}
 
 // TestRestoredHub restores the hub's etcd from a backup that is older than what was placed since.
 // Until that is confirmed nothing may be deleted and nothing rolled back; then it converges.
