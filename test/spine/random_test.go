@@ -470,6 +470,12 @@ func (a *attack) judge(m *testenv.Member, r testenv.Write) {
 func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	a.mu.Lock()
+	suspended := a.suspended
+	a.mu.Unlock()
+	if suspended && r.Verb == "delete" {
+		return "the hub was restored, and nobody has confirmed it"
+	}
 	if r.Resource == "namespaces" {
 		return a.namespaceFault(ctx, m, r)
 	}
@@ -489,12 +495,6 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	}
 	if uid := r.UID(); uid != "" && uid != o.GetUID() {
 		return "" // it will be refused
-	}
-	a.mu.Lock()
-	suspended := a.suspended
-	a.mu.Unlock()
-	if suspended && r.Verb == "delete" {
-		return "the hub was restored, and nobody has confirmed it"
 	}
 	copied := types.UID(o.GetLabels()[workv1alpha2.BindingLabel])
 	if r.Verb == "delete" {
