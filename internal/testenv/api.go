@@ -93,7 +93,7 @@ func (a *API) Apply(t testing.TB, manifests string) {
 // Find returns an object. The apiVersion is as in a manifest, such as apps/v1.
 func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string) (*unstructured.Unstructured, error) {
 	o := object(apiVersion, kind, namespace, name)
-	if err := a.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+	if err := a.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -113,7 +113,7 @@ func (a *API) Object(t testing.TB, apiVersion, kind, namespace, name string) *un
 func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 	t.Helper()
 	Eventually(t, "delete "+kind+" "+name, Patience, func() error {
-		return client.IgnoreNotFound(a.Client.Delete(context.Background(), object(apiVersion, kind, namespace, name), client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		return client.IgnoreNotFound(a.Delete(context.Background(), object(apiVersion, kind, namespace, name), client.PropagationPolicy(metav1.DeletePropagationBackground)))
 	})
 }
 
@@ -121,7 +121,7 @@ func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch string) {
 	t.Helper()
 	Eventually(t, "patch "+kind+" "+name, Patience, func() error {
-		err := a.Client.Patch(context.Background(), object(apiVersion, kind, namespace, name), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(FieldManager))
+		err := a.Patch(context.Background(), object(apiVersion, kind, namespace, name), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(FieldManager))
 		if apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch 
 func (a *API) ListKind(ctx context.Context, apiVersion, kind, namespace string) ([]unstructured.Unstructured, error) {
 	l := &unstructured.UnstructuredList{}
 	l.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind+"List"))
-	if err := a.Client.List(ctx, l, client.InNamespace(namespace)); err != nil {
+	if err := a.List(ctx, l, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
 	return l.Items, nil

@@ -59,7 +59,7 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 	m.stop = sync.OnceValue(func() error {
 		var errs []error
 		for _, one := range m.List {
-			errs = append(errs, one.Recorder.Close())
+			errs = append(errs, one.Close())
 		}
 		cancel()
 		return errors.Join(append(errs, <-stopped)...)
@@ -152,7 +152,7 @@ func (h *Hub) Start() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the server has its own
+	defer log.Close()
 	h.cmd = exec.Command(h.binary, "server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
 		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready)
 	h.cmd.Stdout, h.cmd.Stderr = log, log

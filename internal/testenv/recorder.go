@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -318,9 +319,7 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 		}
 		panic(http.ErrAbortHandler)
 	}
-	for name, values := range answer.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), answer.header)
 	w.WriteHeader(answer.code)
 	_, _ = w.Write(answer.body.Bytes())
 }

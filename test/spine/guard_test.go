@@ -50,13 +50,6 @@ func (w *world) guarded(name string, wanted int64) *guard {
 	return g
 }
 
-// want says how many replicas are wanted from now on.
-func (g *guard) want(n int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.wanted = n
-}
-
 // seen returns what was written so far.
 func (g *guard) seen() guard {
 	g.mu.Lock()

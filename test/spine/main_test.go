@@ -351,8 +351,14 @@ type kindName struct{ apiVersion, kind string }
 
 // kinds whose objects tests compare.
 var kinds = []kindName{
-	{"apps/v1", "Deployment"}, {"apps/v1", "StatefulSet"}, {"batch/v1", "Job"}, {"v1", "ConfigMap"}, {"v1", "Secret"},
-	{"v1", "Service"}, {"v1", "ServiceAccount"}, {"v1", "PersistentVolumeClaim"},
+	{"apps/v1", "Deployment"},
+	{"apps/v1", "StatefulSet"},
+	{"batch/v1", "Job"},
+	{"v1", "ConfigMap"},
+	{"v1", "Secret"},
+	{"v1", "Service"},
+	{"v1", "ServiceAccount"},
+	{"v1", "PersistentVolumeClaim"},
 }
 
 // content is what is in one namespace of a member, Kubernetes' own things apart, with what no

@@ -29,8 +29,14 @@ func (w *world) load() content {
 func (w *world) loaded() {
 	w.Helper()
 	for _, o := range []struct{ apiVersion, kind, name string }{
-		{"apps/v1", "Deployment", "both"}, {"apps/v1", "Deployment", "only"}, {"v1", "ConfigMap", "settings"}, {"v1", "Secret", "password"},
-		{"v1", "Service", "only"}, {"v1", "ServiceAccount", "robot"}, {"v1", "PersistentVolumeClaim", "disk"}, {"batch/v1", "Job", "migration"},
+		{"apps/v1", "Deployment", "both"},
+		{"apps/v1", "Deployment", "only"},
+		{"v1", "ConfigMap", "settings"},
+		{"v1", "Secret", "password"},
+		{"v1", "Service", "only"},
+		{"v1", "ServiceAccount", "robot"},
+		{"v1", "PersistentVolumeClaim", "disk"},
+		{"batch/v1", "Job", "migration"},
 	} {
 		w.placed(w.oak, o.apiVersion, o.kind, o.name)
 		w.applied(o.kind, o.name)
