@@ -11,11 +11,14 @@ import (
 )
 
 // What the random attack uses: namespaces on the hub, in all of which one policy places
-// workloads and one the rest.
+// workloads and one the rest. One of them is in every member before any hub is; there the policy
+// would overwrite what is in its way.
 var (
-	attackNamespaces = []string{"attack-a", "attack-b"}
+	attackNamespaces = []string{"attack-a", "attack-b", existing}
 	clusterNames     = []string{"oak", "pine", "birch"}
 )
+
+const existing = "attack-existing"
 
 // step is one thing that the attack does. All of it is chosen by the seed alone, never by what
 // has happened, so that a seed replays the same steps.
@@ -195,7 +198,11 @@ func selected(apiVersion, kind string) string {
 }
 
 func restPolicy(ns string, clusters ...string) string {
-	return policy(ns, "rest", selected("v1", "ConfigMap")+", "+selected("v1", "Secret")+", "+selected("v1", "ServiceAccount"), in(clusters...))
+	resolution := "conflictResolution: Abort"
+	if ns == existing {
+		resolution = "conflictResolution: Overwrite"
+	}
+	return policy(ns, "rest", selected("v1", "ConfigMap")+", "+selected("v1", "Secret")+", "+selected("v1", "ServiceAccount"), in(clusters...), resolution)
 }
 
 // override writes data.where of ConfigMaps in one cluster.

@@ -163,6 +163,12 @@ func newAttack(t *testing.T) *attack {
 // run does the steps, mends everything and compares.
 func (a *attack) run(all []step) {
 	begin := time.Now()
+	for _, m := range members.List {
+		m.Apply(a, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+existing+"}\n")
+		for _, name := range []string{"c0", "c1"} {
+			a.must(a.foreign(m, configMap(existing, name, "theirs")))
+		}
+	}
 	a.must(a.namespaces())
 	for i, s := range all {
 		at := time.Since(begin)
