@@ -401,7 +401,7 @@ func named(m *testenv.Member, kind, ns, name string) string {
 
 // foreign makes an object in a member that is not the hub's.
 func (a *attack) foreign(m *testenv.Member, manifest string) error {
-	ctx, cancel := a.short()
+	ctx, cancel := context.WithTimeout(a.Context(), 20*time.Second)
 	defer cancel()
 	objects, err := testenv.Parse(manifest)
 	if err != nil {
