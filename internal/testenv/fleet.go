@@ -79,20 +79,33 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 		if err := c.AddNodes(ctx, nodes); err != nil {
 			return nil, err
 		}
-		one := &Member{Name: c.Name, kubeconfig: filepath.Join(dir, c.Name+".kubeconfig"), processes: processes}
-		if one.cfg, err = c.Config(); err != nil {
+		cfg, err := c.Config()
+		if err != nil {
 			return nil, err
 		}
-		if one.API, err = NewAPI(one.cfg); err != nil {
+		one, err := NewMember(dir, c.Name, cfg)
+		if err != nil {
 			return nil, err
 		}
-		if one.Recorder, err = NewRecorder(one.cfg); err != nil {
-			return nil, err
-		}
+		one.processes = processes
 		m.List = append(m.List, one)
-		if err := os.WriteFile(one.kubeconfig, one.Kubeconfig(), 0o600); err != nil {
-			return nil, err
-		}
+	}
+	return m, nil
+}
+
+// NewMember puts a recorder before an API server that runs already. Its kubeconfig is kept in a
+// directory. Who calls this closes the recorder.
+func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
+	m := &Member{Name: name, cfg: cfg, kubeconfig: filepath.Join(dir, name+".kubeconfig")}
+	var err error
+	if m.API, err = NewAPI(cfg); err != nil {
+		return nil, err
+	}
+	if m.Recorder, err = NewRecorder(cfg); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(m.kubeconfig, m.Kubeconfig(), 0o600); err != nil {
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }

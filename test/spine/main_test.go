@@ -424,13 +424,13 @@ func (w *world) stays(m *testenv.Member, before content) {
 	}
 }
 
-// quiet waits until nothing has been written in any member for a while.
-func (w *world) quiet(d time.Duration) {
+// quiet waits until nothing has been written in any member, or others, for a while.
+func (w *world) quiet(d time.Duration, others ...*testenv.Member) {
 	w.Helper()
 	last, since := -1, time.Now()
 	w.eventually("members are left in peace", func() error {
 		sum := 0
-		for _, m := range members.List {
+		for _, m := range append(others, members.List...) {
 			sum += m.Mark()
 		}
 		if sum != last {

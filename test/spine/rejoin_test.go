@@ -148,3 +148,61 @@ func TestEditedWhileAway(t *testing.T) {
 	delete(before, "ConfigMap/settings")
 	w.stays(w.oak, before)
 }
+
+// TestRebuilt joins another cluster under the name of one that has left: a new one that was
+// filled from a backup of the old, so that marks of the hub are on what is in it, and in which
+// others made things since. Nothing in it may be touched but marks.
+func TestRebuilt(t *testing.T) {
+	w := start(t, "rebuilt")
+	var elms []*testenv.Member
+	for range 2 {
+		m, err := testenv.NewMember(t.TempDir(), "elm", testenv.StartServer(t).Config())
+		w.must(err)
+		t.Cleanup(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		elms = append(elms, m)
+	}
+	old, rebuilt := elms[0], elms[1]
+	w.must(w.hub.Join(old))
+	t.Cleanup(func() { _ = w.hub.Unjoin(old) })
+	w.hub.Apply(t, policy(w.ns, "all", everything, in("elm"))+deployment(w.ns, "web", 2)+configMap(w.ns, "settings", "one")+
+		configMap(w.ns, "stale", "one")+configMap(w.ns, "taken", "one")+secret(w.ns, "password", "one"))
+	for _, name := range []string{"settings", "stale", "taken"} {
+		w.placed(old, "v1", "ConfigMap", name)
+	}
+	w.placed(old, "apps/v1", "Deployment", "web")
+	w.placed(old, "v1", "Secret", "password")
+
+	// The backup has all of it but "taken", which somebody made for themselves.
+	rebuilt.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.ns+"}\n"+configMap(w.ns, "taken", "theirs"))
+	for _, k := range kinds {
+		list, err := old.ListKind(t.Context(), k.apiVersion, k.kind, w.ns)
+		w.must(err)
+		for _, o := range list {
+			if o.GetName() == "taken" || builtIn(&o) {
+				continue
+			}
+			o.SetResourceVersion("")
+			o.SetUID("")
+			w.must(rebuilt.Create(t.Context(), &o))
+		}
+	}
+	before := w.content(rebuilt)
+	old.Fail(testenv.Cut)
+	w.lost(old)
+	w.must(w.hub.Unjoin(old))
+	w.hub.Remove(t, "v1", "ConfigMap", w.ns, "stale")
+	w.must(w.hub.Join(rebuilt))
+	w.binding("ConfigMap", "taken", "FullyApplied=False/Conflict")
+	w.applied("ConfigMap", "settings")
+	w.applied("Secret", "password")
+	w.applied("Deployment", "web")
+	w.quiet(2*time.Second, rebuilt)
+	w.noDeletions(rebuilt, 0)
+	w.stays(rebuilt, before)
+	w.hub.Apply(t, configMap(w.ns, "settings", "two"))
+	w.data(rebuilt, "settings", "two")
+}
