@@ -131,7 +131,7 @@ func repertoire() []weighted {
 		{2, func(*rand.Rand) step {
 			return step{"kill -9 the server", func(a *attack) error { a.hub.Kill(); return a.hub.Start() }}
 		}},
-		{2, func(r *rand.Rand) step {
+		{1, func(r *rand.Rand) step {
 			name := []string{"etcd", "kube-apiserver"}[r.IntN(2)]
 			return step{"kill -9 the hub's " + name, func(a *attack) error { return a.kill(name) }}
 		}},
