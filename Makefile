@@ -45,6 +45,13 @@ lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as
 test: build lab ## Run every test, against real API servers and real hosts
 	go test -timeout 45m -p 2 ./...
 
+SEEDS ?= 20
+STEPS ?= 200
+
+.PHONY: soak
+soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps
+	SEEDS=$(SEEDS) STEPS=$(STEPS) go test -count 1 -timeout 0 -v -run TestRandom ./test/spine
+
 .PHONY: bench
 bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/... ./internal/lifecycle ./test/lab

@@ -261,7 +261,7 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 Try next:
   export KUBECONFIG=%s
   kubectl --context fleet get pods -A              # every object of every cluster in one query
-  kubectl --context hub -n demo scale deployment/hello --replicas=9
+  kubectl --context hub -n demo patch website hello --type=merge -p '{"spec":{"replicas":9}}'
   orrery cluster describe oak
 
 No kubectl? Use "orrery kubectl". %s

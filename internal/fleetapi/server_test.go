@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -125,13 +124,13 @@ func (w *world) kubectl(t *testing.T, args string) (string, error) {
 // eventually runs a command until its output has a text.
 func (w *world) eventually(t *testing.T, args, want string) {
 	t.Helper()
-	var out string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		if out, _ = w.kubectl(t, args); strings.Contains(out, want) {
-			return
+	testenv.Eventually(t, "kubectl "+args, testenv.Patience, func() error {
+		out, _ := w.kubectl(t, args)
+		if !strings.Contains(out, want) {
+			return fmt.Errorf("it does not say %q: %s", want, out)
 		}
-	}
-	t.Fatalf("kubectl %s never says %q: %s", args, want, out)
+		return nil
+	})
 }
 
 func (w *world) create(t *testing.T, objects ...client.Object) {

@@ -436,6 +436,27 @@ func TestAggregatedAPIDown(t *testing.T) {
 	}
 }
 
+// TestAPIListIsWholeAgain has looks at the API list fail for so long that it is not trusted any
+// more. It is trusted again when the cluster answers, though nothing has changed there.
+func TestAPIListIsWholeAgain(t *testing.T) {
+	r, err := testenv.NewRecorder(testenv.Config(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	// Between two probes, which would have everything looked at anew.
+	f := startFleet(t, Options{ProbeInterval: time.Minute, DiscoveryInterval: 50 * time.Millisecond})
+	f.joinReady(t, "one", r.Kubeconfig())
+	r.Fail(testenv.Cut)
+	f.until(t, "one", apisComplete, metav1.ConditionFalse, clusterv1alpha1.ReasonPartial)
+	r.Heal()
+	f.until(t, "one", apisComplete, metav1.ConditionTrue, clusterv1alpha1.ReasonComplete)
+}
+
 func TestResourceSummaryIsCoalesced(t *testing.T) {
 	var cpus atomic.Int64
 	cpus.Store(1)

@@ -68,6 +68,7 @@ func (m *Member) watchAPIs(ctx context.Context) {
 				ctrl.LoggerFrom(ctx).V(1).Info("discovery failed", "cluster", m.name, "error", err.Error())
 				if failures++; failures >= discoveryFailures || !m.asked() {
 					m.discoveryFailed(err)
+					d.etags = nil // "unchanged" would be said of a list that is not trusted any more
 				}
 				interval = min(interval, discoveryRetry)
 			}

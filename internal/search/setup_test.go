@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -304,19 +305,19 @@ func kinds(t *testing.T) []*unstructured.Unstructured {
 
 // served waits until discovery lists a kind, which it does a moment after its definition
 // is established, and returns the list and the kind's place in it.
-func served(t *testing.T, disco *discovery.DiscoveryClient, gvk schema.GroupVersionKind) (*metav1.APIResourceList, int) {
+func served(t *testing.T, disco *discovery.DiscoveryClient, gvk schema.GroupVersionKind) (list *metav1.APIResourceList, i int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		list, err := disco.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
-		if err == nil {
-			if i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
-				return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/")
-			}); i >= 0 {
-				return list, i
-			}
+	testenv.Eventually(t, gvk.String()+" is served", testenv.Patience, func() (err error) {
+		if list, err = disco.ServerResourcesForGroupVersion(gvk.GroupVersion().String()); err != nil {
+			return err
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is not served: %v", gvk, err)
+		i = slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
+			return r.Kind == gvk.Kind && !strings.Contains(r.Name, "/")
+		})
+		if i < 0 {
+			return fmt.Errorf("%s has %d others", gvk.GroupVersion(), len(list.APIResources))
 		}
-	}
+		return nil
+	})
+	return list, i
 }

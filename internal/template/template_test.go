@@ -31,21 +31,6 @@ func TestMain(m *testing.M) {
 // patience is how long a condition may take to come true on a busy machine.
 const patience = 60 * time.Second
 
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // events remembers what subscribers were told.
 type events struct {
 	mu  sync.Mutex
@@ -117,7 +102,7 @@ func TestCache(t *testing.T) {
 			t.Error("something is listed before the cache runs")
 		}
 	})
-	eventually(t, "first list", is(c, configMaps, namespace, "a", presence.Absent))
+	testenv.Eventually(t, "first list", patience, is(c, configMaps, namespace, "a", presence.Absent))
 	if _, state := c.Get(secrets, namespace, "a"); state != presence.Unknown {
 		t.Error("something is known of a kind that is not watched")
 	}
@@ -131,7 +116,7 @@ func TestCache(t *testing.T) {
 	if err := direct.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "creation", is(c, configMaps, namespace, "a", presence.Present))
+	testenv.Eventually(t, "creation", patience, is(c, configMaps, namespace, "a", presence.Present))
 	got, _ := c.Get(configMaps, namespace, "a")
 	if annotations := got.GetAnnotations(); len(got.GetManagedFields()) > 0 || len(annotations) != 1 || annotations["kept"] != "yes" {
 		t.Errorf("metadata is %v", got.Object["metadata"])
@@ -149,9 +134,9 @@ func TestCache(t *testing.T) {
 	if err := direct.Delete(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "deletion", is(c, configMaps, namespace, "a", presence.Absent))
+	testenv.Eventually(t, "deletion", patience, is(c, configMaps, namespace, "a", presence.Absent))
 
-	eventually(t, "events", func() error {
+	testenv.Eventually(t, "events", patience, func() error {
 		kind, object := Event{GVK: configMaps}, Event{GVK: configMaps, Namespace: namespace, Name: "a"}
 		if k, o := heard.count(kind), heard.count(object); k != 1 || o != 2 {
 			return fmt.Errorf("%d of the kind and %d of the object, want 1 and 2", k, o)
@@ -176,7 +161,7 @@ func TestKindComesAndGoes(t *testing.T) {
 	if err := apiextensionsv1.AddToScheme(direct.Scheme()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "refusal", func() error {
+	testenv.Eventually(t, "refusal", patience, func() error {
 		if err := c.Watch(gadgets); !meta.IsNoMatchError(err) {
 			return fmt.Errorf("it is %w", err)
 		}
@@ -200,8 +185,8 @@ func TestKindComesAndGoes(t *testing.T) {
 	}
 	for range 2 {
 		definition := crd()
-		eventually(t, "CRD", func() error { return direct.Create(t.Context(), definition) })
-		eventually(t, "first list", is(c, gadgets, namespace, "g", presence.Absent))
+		testenv.Eventually(t, "CRD", patience, func() error { return direct.Create(t.Context(), definition) })
+		testenv.Eventually(t, "first list", patience, is(c, gadgets, namespace, "g", presence.Absent))
 		if err := c.Watch(gadgets); err != nil {
 			t.Error(err)
 		}
@@ -209,11 +194,11 @@ func TestKindComesAndGoes(t *testing.T) {
 		gadget.SetGroupVersionKind(gadgets)
 		gadget.SetNamespace(namespace)
 		gadget.SetName("g")
-		eventually(t, "gadget", func() error { return direct.Create(t.Context(), gadget) })
-		eventually(t, "gadget", is(c, gadgets, namespace, "g", presence.Present))
+		testenv.Eventually(t, "gadget", patience, func() error { return direct.Create(t.Context(), gadget) })
+		testenv.Eventually(t, "gadget", patience, is(c, gadgets, namespace, "g", presence.Present))
 		if err := direct.Delete(t.Context(), definition); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "end of the kind", is(c, gadgets, namespace, "g", presence.Unknown))
+		testenv.Eventually(t, "end of the kind", patience, is(c, gadgets, namespace, "g", presence.Unknown))
 	}
 }

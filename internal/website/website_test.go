@@ -98,26 +98,10 @@ func get[T client.Object](t *testing.T, c client.Client, namespace, name string,
 	return o
 }
 
-// eventually polls until the check is content.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // wantConditions waits until the Website has the conditions, each TYPE=STATUS/REASON.
 func wantConditions(t *testing.T, c client.Client, namespace, name string, want ...string) {
 	t.Helper()
-	eventually(t, func() error {
+	testenv.Eventually(t, "conditions", testenv.Patience, func() error {
 		var w appsv1alpha1.Website
 		if err := c.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &w); err != nil {
 			return err
@@ -266,7 +250,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 			if err := c.Update(t.Context(), edited, client.FieldOwner("somebody")); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, func() error {
+			testenv.Eventually(t, "the edit is taken back", testenv.Patience, func() error {
 				got := get(t, c, namespace, "edited-web", &appsv1.Deployment{})
 				if diff := cmp.Diff(want.Spec, got.Spec) + cmp.Diff(want.Labels, got.Labels); diff != "" {
 					return fmt.Errorf("not repaired: -want +got:\n%s", diff)
@@ -280,7 +264,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 		if err := c.Delete(t.Context(), old); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		testenv.Eventually(t, "the Service is made again", testenv.Patience, func() error {
 			var s corev1.Service
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(old), &s); err != nil {
 				return err
@@ -298,7 +282,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 		if err := c.Update(t.Context(), d, client.FieldOwner("somebody")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		testenv.Eventually(t, "replicas are ours, annotations theirs", testenv.Patience, func() error {
 			got := get(t, c, namespace, "edited-web", &appsv1.Deployment{})
 			if *got.Spec.Replicas != 1 || got.Annotations["team"] != "web" {
 				return fmt.Errorf("%d replicas, annotations %v", *got.Spec.Replicas, got.Annotations)
@@ -313,7 +297,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 		if err := c.Patch(t.Context(), w, client.MergeFrom(before)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		testenv.Eventually(t, "the change arrives", testenv.Patience, func() error {
 			d := get(t, c, namespace, "edited-web", &appsv1.Deployment{})
 			if args := d.Spec.Template.Spec.Containers[1].Args; *d.Spec.Replicas != 0 || args[1] != "--ref=next" {
 				return fmt.Errorf("%d replicas, arguments %v", *d.Spec.Replicas, args)

@@ -1,0 +1,149 @@
+package testenv
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// FieldManager is who tests write as.
+const FieldManager = "testenv"
+
+// requestTimeout bounds what tests ask, for the server may be hanging.
+const requestTimeout = 10 * time.Second
+
+// API is an API server as a person with kubectl uses it.
+type API struct {
+	client.Client
+}
+
+// NewAPI returns access to an API server.
+func NewAPI(cfg *rest.Config) (*API, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Timeout = -1, requestTimeout
+	c, err := client.New(cfg, client.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", cfg.Host, err)
+	}
+	return &API{Client: c}, nil
+}
+
+// Parse reads YAML documents.
+func Parse(manifests string) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader([]byte(manifests))))
+	for {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		raw, err := utilyaml.ToJSON(doc)
+		if err != nil {
+			return nil, fmt.Errorf("%w in:\n%s", err, doc)
+		}
+		o := &unstructured.Unstructured{}
+		if err := json.Unmarshal(raw, &o.Object); err != nil {
+			return nil, fmt.Errorf("%w in:\n%s", err, doc)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+}
+
+// TryApply applies manifests, as kubectl apply --server-side --force-conflicts does.
+func (a *API) TryApply(ctx context.Context, manifests string) error {
+	objects, err := Parse(manifests)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if err := a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+			return fmt.Errorf("apply %s %s/%s: %w", o.GetKind(), o.GetNamespace(), o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Apply applies manifests; it is tried until the server accepts them, for it may just have
+// been restarted.
+func (a *API) Apply(t testing.TB, manifests string) {
+	t.Helper()
+	Eventually(t, "apply", Patience, func() error { return a.TryApply(context.Background(), manifests) })
+}
+
+// Find returns an object. The apiVersion is as in a manifest, such as apps/v1.
+func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string) (*unstructured.Unstructured, error) {
+	o := object(apiVersion, kind, namespace, name)
+	if err := a.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Object returns an object that must be there.
+func (a *API) Object(t testing.TB, apiVersion, kind, namespace, name string) *unstructured.Unstructured {
+	t.Helper()
+	o, err := a.Find(context.Background(), apiVersion, kind, namespace, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Remove deletes an object, and does not wait until it has gone; absent is fine.
+func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
+	t.Helper()
+	Eventually(t, "delete "+kind+" "+name, Patience, func() error {
+		return client.IgnoreNotFound(a.Delete(context.Background(), object(apiVersion, kind, namespace, name), client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	})
+}
+
+// MergePatch changes an object by a JSON merge patch.
+func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch string) {
+	t.Helper()
+	Eventually(t, "patch "+kind+" "+name, Patience, func() error {
+		err := a.Patch(context.Background(), object(apiVersion, kind, namespace, name), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(FieldManager))
+		if apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err
+	})
+}
+
+// ListKind lists the objects of a kind in a namespace, or in all.
+func (a *API) ListKind(ctx context.Context, apiVersion, kind, namespace string) ([]unstructured.Unstructured, error) {
+	l := &unstructured.UnstructuredList{}
+	l.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind+"List"))
+	if err := a.List(ctx, l, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	return l.Items, nil
+}
+
+func object(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(apiVersion)
+	o.SetKind(kind)
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	return o
+}

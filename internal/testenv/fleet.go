@@ -1,0 +1,383 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"orrery.dev/orrery/internal/process"
+	"orrery.dev/orrery/internal/sandbox"
+)
+
+// Member is a cluster with real controllers and scheduler and simulated nodes. Everything
+// that a hub does there is recorded; the embedded API goes around the recorder.
+type Member struct {
+	*API
+	*Recorder
+	// Name of the cluster, by which it is joined.
+	Name       string
+	cfg        *rest.Config
+	kubeconfig string
+	processes  string // the directory of their pidfiles
+}
+
+// Members are clusters on this machine.
+type Members struct {
+	List []*Member
+	stop func() error
+}
+
+// StartMembers starts clusters, each with the number of nodes.
+func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error) {
+	clusters, err := sandbox.Prepare(filepath.Join(dir, "members"), KubeBinary(), sandbox.Simulated, names...)
+	if err != nil {
+		return nil, err
+	}
+	processes := filepath.Join(dir, "processes")
+	s, err := process.New(process.Plan{Name: "members", Parallelism: 4, Processes: clusters.Processes()},
+		process.Options{Dir: processes, Log: logr.Discard()})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Run(ctx) }()
+	m := &Members{}
+	m.stop = sync.OnceValue(func() error {
+		var errs []error
+		for _, one := range m.List {
+			errs = append(errs, one.Close())
+		}
+		cancel()
+		return errors.Join(append(errs, <-stopped)...)
+	})
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start members: %w", err), m.stop())
+		}
+	}()
+	select {
+	case <-s.Ready():
+	case err := <-stopped:
+		stopped <- nil
+		return nil, err
+	}
+	for _, c := range clusters.List() {
+		if err := c.AddNodes(ctx, nodes); err != nil {
+			return nil, err
+		}
+		cfg, err := c.Config()
+		if err != nil {
+			return nil, err
+		}
+		one, err := NewMember(dir, c.Name, cfg)
+		if err != nil {
+			return nil, err
+		}
+		one.processes = processes
+		m.List = append(m.List, one)
+	}
+	return m, nil
+}
+
+// NewMember puts a recorder before an API server that runs already. Its kubeconfig is kept in a
+// directory. Who calls this closes the recorder.
+func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
+	m := &Member{Name: name, cfg: cfg, kubeconfig: filepath.Join(dir, name+".kubeconfig")}
+	var err error
+	if m.API, err = NewAPI(cfg); err != nil {
+		return nil, err
+	}
+	if m.Recorder, err = NewRecorder(cfg); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(m.kubeconfig, m.Kubeconfig(), 0o600); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// Stop stops the clusters.
+func (m *Members) Stop() error { return m.stop() }
+
+// Named returns the member of a name.
+func (m *Members) Named(name string) *Member {
+	for _, one := range m.List {
+		if one.Name == name {
+			return one
+		}
+	}
+	return nil
+}
+
+// DirectConfig goes around the recorder.
+func (m *Member) DirectConfig() *rest.Config { return rest.CopyConfig(m.cfg) }
+
+// Hub is an `orrery server`, run as its users run it, with a data directory of its own.
+type Hub struct {
+	*API
+	// Dir is its data directory.
+	Dir    string
+	binary string
+	log    string
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// BuildOrrery builds the orrery binary of this tree into a directory.
+func BuildOrrery(dir string) (binary string, err error) {
+	binary = filepath.Join(dir, "orrery")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/orrery")
+	cmd.Dir = Root()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// StartHub starts a hub whose data directory is hub in dir.
+func StartHub(dir, binary string) (*Hub, error) {
+	h := &Hub{Dir: filepath.Join(dir, "hub"), binary: binary, log: filepath.Join(dir, "hub.log")}
+	return h, h.Start()
+}
+
+// Start starts the server and waits until it is ready.
+func (h *Hub) Start() error {
+	ready := filepath.Join(filepath.Dir(h.Dir), "ready")
+	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	log, err := os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	h.cmd = exec.Command(h.binary, "server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
+		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready)
+	h.cmd.Stdout, h.cmd.Stderr = log, log
+	// A test that is killed leaves no server behind.
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := startFromLastingThread(h.cmd); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	h.exited = exited
+	go func(cmd *exec.Cmd) { _ = cmd.Wait(); close(exited) }(h.cmd)
+	err = poll(3*time.Minute, func() error {
+		select {
+		case <-exited:
+			return nil
+		default:
+		}
+		_, err := os.Stat(ready)
+		return err
+	})
+	if _, missing := os.Stat(ready); err != nil || missing != nil {
+		h.Kill()
+		return fmt.Errorf("start hub: %w; its log ends:\n%s", errors.Join(err, missing), h.LogTail(30))
+	}
+	cfg, err := h.Config()
+	if err != nil {
+		return err
+	}
+	h.API, err = NewAPI(cfg)
+	return err
+}
+
+// startFromLastingThread starts a process that is killed when this process ends, and not
+// before: the kernel counts the thread as its parent.
+func startFromLastingThread(cmd *exec.Cmd) error {
+	lasting.Do(func() { go lastingThread() })
+	done := make(chan error)
+	starts <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// Kubeconfig is an administrator's.
+func (h *Hub) Kubeconfig() string { return filepath.Join(h.Dir, "kubeconfig") }
+
+// Config is an administrator's access to the hub.
+func (h *Hub) Config() (*rest.Config, error) {
+	return clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
+}
+
+// Running is true until the server has ended.
+func (h *Hub) Running() bool {
+	if h.cmd == nil {
+		return false
+	}
+	select {
+	case <-h.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Stop ends the server as an operator does.
+func (h *Hub) Stop() error {
+	if !h.Running() {
+		return nil
+	}
+	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-h.exited:
+		return nil
+	case <-time.After(Patience):
+		h.Kill()
+		return errors.New("stop hub: it did not end, and was killed")
+	}
+}
+
+// Kill ends the server with SIGKILL.
+func (h *Hub) Kill() {
+	if h.Running() {
+		_ = h.cmd.Process.Kill()
+		<-h.exited
+	}
+}
+
+// Signal sends a signal to a process of the hub: etcd, kube-apiserver or
+// kube-controller-manager. One that is not running now is no error.
+func (h *Hub) Signal(name string, sig syscall.Signal) error {
+	return signalPidfile(filepath.Join(h.Dir, "*", name+".pid"), sig)
+}
+
+// SignalAPIServer sends a signal to the member's kube-apiserver.
+func (m *Member) SignalAPIServer(sig syscall.Signal) error {
+	return signalPidfile(filepath.Join(m.processes, m.Name+"-apiserver.pid"), sig)
+}
+
+func signalPidfile(pattern string, sig syscall.Signal) error {
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	text, err := os.ReadFile(files[0])
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(string(text))
+	if len(words) == 0 {
+		return nil // it is being written
+	}
+	pid, err := strconv.Atoi(words[0])
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+// Backup copies etcd's data away. The hub must be stopped.
+func (h *Hub) Backup(to string) error {
+	return os.CopyFS(to, os.DirFS(filepath.Join(h.Dir, "etcd", "data")))
+}
+
+// Restore puts etcd's data back, as an operator restores a backup: everything else in the
+// data directory stays. The hub must be stopped.
+func (h *Hub) Restore(from string) error {
+	data := filepath.Join(h.Dir, "etcd", "data")
+	if err := os.RemoveAll(data); err != nil {
+		return err
+	}
+	if err := os.CopyFS(data, os.DirFS(from)); err != nil {
+		return err
+	}
+	return os.Chmod(data, 0o700)
+}
+
+// LogTail is the end of the server's log.
+func (h *Hub) LogTail(lines int) string {
+	text, err := os.ReadFile(h.log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// LogSize is how much the server has logged so far, for LogSince.
+func (h *Hub) LogSize() int64 {
+	info, err := os.Stat(h.log)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// LogSince is what the server has logged since then.
+func (h *Hub) LogSince(size int64) string {
+	text, err := os.ReadFile(h.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[min(int(size), len(text)):])
+}
+
+// Orrery runs an orrery command against the hub.
+func (h *Hub) Orrery(args ...string) (string, error) {
+	return h.run(h.binary, args...)
+}
+
+// Kubectl runs kubectl against the hub.
+func (h *Hub) Kubectl(args ...string) (string, error) {
+	return h.run(KubeBinary(), append([]string{"kubectl"}, args...)...)
+}
+
+func (h *Hub) run(binary string, args ...string) (string, error) {
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.Kubeconfig())
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(binary), strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// Join joins a member and returns when it is ready.
+func (h *Hub) Join(m *Member, args ...string) error {
+	_, err := h.Orrery(append([]string{"cluster", "join", m.Name, "--cluster-kubeconfig", m.kubeconfig}, args...)...)
+	return err
+}
+
+// Unjoin takes a member out of the fleet and returns when it has left. Its workloads stay.
+func (h *Hub) Unjoin(m *Member, args ...string) error {
+	_, err := h.Orrery(append([]string{"cluster", "unjoin", m.Name}, args...)...)
+	return err
+}
+
+// Joined is true when the hub has a Cluster of the member's name.
+func (h *Hub) Joined(t testing.TB, m *Member) bool {
+	t.Helper()
+	joined := false
+	Eventually(t, "list clusters", Patience, func() error {
+		clusters, err := h.ListKind(context.Background(), "cluster.orrery.dev/v1alpha1", "Cluster", "")
+		for _, c := range clusters {
+			joined = joined || c.GetName() == m.Name
+		}
+		return err
+	})
+	return joined
+}

@@ -1,0 +1,205 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestMain(m *testing.M) { Main(m, 1) }
+
+func recorded(t *testing.T) (*Recorder, *API) {
+	t.Helper()
+	r, err := NewRecorder(Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	api, err := NewAPI(r.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, api
+}
+
+func configMap(ns, name, value string) string {
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: " + ns + "}\ndata: {key: " + value + "}\n"
+}
+
+func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
+	ns := Namespace(t, Config(0))
+	r, api := recorded(t)
+	api.Apply(t, configMap(ns, "a", "one"))
+	first := api.Object(t, "v1", "ConfigMap", ns, "a")
+	api.Apply(t, configMap(ns, "a", "two"))
+	api.MergePatch(t, "v1", "ConfigMap", ns, "a", `{"data":{"key":"three"}}`)
+	if err := api.Client.Patch(t.Context(), object("v1", "ConfigMap", ns, "a"), client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)), client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Client.Delete(t.Context(), first, client.Preconditions{UID: new(first.GetUID())}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range r.Writes(0) {
+		line := w.Verb + " " + w.Object()
+		if w.DryRun {
+			line += " dry-run"
+		}
+		if w.UID() != first.GetUID() {
+			t.Errorf("%s: UID %q, want %q", w, w.UID(), first.GetUID())
+		}
+		if w.FieldManager != FieldManager && w.Verb == "apply" {
+			t.Errorf("%s: field manager %q", w, w.FieldManager)
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"apply configmaps " + ns + "/a", "apply configmaps " + ns + "/a", "patch configmaps " + ns + "/a",
+		"patch configmaps " + ns + "/a dry-run", "delete configmaps " + ns + "/a",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sequence (-want +got):\n%s", diff)
+	}
+	if data := r.Writes(1)[0].Body["data"]; !cmp.Equal(data, map[string]any{"key": "two"}) {
+		t.Errorf("body of the second write: %v", data)
+	}
+}
+
+func TestRecorderPassesWatches(t *testing.T) {
+	ns := Namespace(t, Config(0))
+	r, api := recorded(t)
+	clients, err := kubernetes.NewForConfig(r.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := clients.CoreV1().ConfigMaps(ns).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	api.Apply(t, configMap(ns, "a", "one"))
+	if e := <-w.ResultChan(); e.Type != "ADDED" {
+		t.Fatalf("got %s, want ADDED", e.Type)
+	}
+	r.Fail(Cut)
+	if e, open := <-w.ResultChan(); open {
+		t.Errorf("a watch outlives the connection: %v", e)
+	}
+}
+
+func TestRecorderFaults(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault            Fault
+		read, done, late bool // read: reads are answered; done: the write is done at once; late: after Heal
+	}{
+		"Hang": {fault: Hang, late: true},
+		"Cut":  {fault: Cut},
+		"Mute": {fault: Mute, read: true, done: true, late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := Namespace(t, Config(0))
+			r, api := recorded(t)
+			direct, err := NewAPI(Config(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := api.ListKind(t.Context(), "v1", "ConfigMap", ns); err != nil {
+				t.Fatal(err)
+			}
+			r.Fail(tc.fault)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := api.TryApply(ctx, configMap(ns, "a", "one")); err == nil {
+				t.Error("a write is answered")
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := api.ListKind(ctx, "v1", "ConfigMap", ns); (err == nil) != tc.read {
+				t.Errorf("a read: %v", err)
+			}
+			exists := func() bool {
+				_, err := direct.Find(t.Context(), "v1", "ConfigMap", ns, "a")
+				return err == nil
+			}
+			if exists() != tc.done {
+				t.Errorf("the write was performed: %t", !tc.done)
+			}
+			r.Heal()
+			if tc.late {
+				Eventually(t, "the write is performed", Patience, func() error {
+					_, err := direct.Find(t.Context(), "v1", "ConfigMap", ns, "a")
+					return err
+				})
+			} else if exists() {
+				t.Error("a refused write was performed")
+			}
+			api.Apply(t, configMap(ns, "b", "one"))
+		})
+	}
+}
+
+func TestRecorderDelays(t *testing.T) {
+	r, api := recorded(t)
+	r.Slow(300 * time.Millisecond)
+	start := time.Now()
+	if _, err := api.ListKind(t.Context(), "v1", "Namespace", ""); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < 300*time.Millisecond {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func TestParseWrite(t *testing.T) {
+	for name, tc := range map[string]struct {
+		method, url, contentType string
+		want                     string // "" when nothing is changed
+	}{
+		"Read":            {http.MethodGet, "/api/v1/namespaces/x/pods", "", ""},
+		"Create":          {http.MethodPost, "/api/v1/namespaces/x/pods", "", "create pods x/"},
+		"Apply":           {http.MethodPatch, "/apis/apps/v1/namespaces/x/deployments/web", "application/apply-patch+yaml", "apply deployments.apps x/web"},
+		"Namespace":       {http.MethodDelete, "/api/v1/namespaces/x", "", "delete namespaces x"},
+		"FinalizeOfOne":   {http.MethodPut, "/api/v1/namespaces/x/finalize", "", "update namespaces x"},
+		"ClusterScoped":   {http.MethodPatch, "/apis/rbac.authorization.k8s.io/v1/clusterroles/r", "", "patch clusterroles.rbac.authorization.k8s.io r"},
+		"Collection":      {http.MethodDelete, "/api/v1/namespaces/x/pods", "", "deletecollection pods x/"},
+		"Review":          {http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "", ""},
+		"Exec":            {http.MethodPost, "/api/v1/namespaces/x/pods/p/exec", "", ""},
+		"NoResourceAtAll": {http.MethodPost, "/healthz", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := httptest.NewRequestWithContext(t.Context(), tc.method, tc.url, nil)
+			q.Header.Set("Content-Type", tc.contentType)
+			got := ""
+			if w, ok := parseWrite(q); ok {
+				got = w.Verb + " " + w.Object()
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPollReturnsTheLastError(t *testing.T) {
+	n := 0
+	err := poll(50*time.Millisecond, func() error { n++; return errors.New(strings.Repeat("x", n)) })
+	if n < 2 || err == nil || len(err.Error()) != n {
+		t.Errorf("after %d checks: %v", n, err)
+	}
+	if err := poll(0, func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,156 @@
+package spine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is
+// stopped. It is a cache: the hub starts, places and answers as if nothing had happened.
+func TestMirrorIsDamaged(t *testing.T) {
+	noise := bytes.Repeat([]byte("noise, not a database. "), 1<<10)
+	write := func(from, length float64) func(string) error {
+		return func(file string) error {
+			f, err := os.OpenFile(file, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			info, err := f.Stat()
+			if err != nil {
+				return errors.Join(err, f.Close())
+			}
+			size := float64(info.Size())
+			for at := int64(size * from); at < int64(size*(from+length)) && err == nil; at += int64(len(noise)) {
+				_, err = f.WriteAt(noise[:min(int64(len(noise)), int64(size*(from+length))-at)], at)
+			}
+			return errors.Join(err, f.Close())
+		}
+	}
+	truncate := func(part float64) func(string) error {
+		return func(file string) error {
+			info, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(file, int64(float64(info.Size())*part))
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		file    string // which, by its suffix
+		running bool
+		damage  func(file string) error
+	}{
+		{"NoiseInTheMiddle", ".db", false, write(1.0/3, 1.0/3)},
+		{"Noise", ".db", false, write(0, 1)},
+		{"NoiseAfterTheHeader", ".db", false, write(0.01, 0.99)},
+		{"HalfAFile", ".db", false, truncate(0.5)},
+		{"RunningNoiseInTheMiddle", ".db", true, write(1.0/3, 1.0/3)},
+		{"RunningTruncated", ".db", true, truncate(0.5)},
+		{"RunningEmptied", ".db", true, truncate(0)},
+		{"RunningLogTruncated", ".db-wal", true, truncate(0.5)},
+		{"RunningIndexTruncated", ".db-shm", true, truncate(0)}, // SIGBUS where it is mapped
+		{"RunningRemoved", ".db", true, os.Remove},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := start(t, "mirror-"+lower(tc.name))
+			w.hub.Apply(t, policy(w.ns, "all", everything, in("oak"))+configMap(w.ns, "before", "one")+deployment(w.ns, "web", 1))
+			w.available(w.oak, "web", 1)
+			w.placed(w.oak, "v1", "ConfigMap", "before")
+			w.quiet(time.Second)
+			before := w.content(w.oak)
+			files, err := filepath.Glob(filepath.Join(w.hub.Dir, "mirror", "*"+tc.file))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no file of the mirror ends in %s: %v", tc.file, err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() { // other tests need a mirror
+					w.hub.Kill()
+					_ = os.RemoveAll(filepath.Join(w.hub.Dir, "mirror"))
+				}
+			})
+			if !tc.running {
+				w.must(w.hub.Stop())
+			}
+			for _, f := range files {
+				w.must(tc.damage(f))
+			}
+			if !tc.running {
+				w.restart()
+			}
+			for i := range 5 {
+				w.hub.Apply(t, configMap(w.ns, fmt.Sprintf("after-%d", i), "one"))
+			}
+			for i := range 5 {
+				w.placed(w.oak, "v1", "ConfigMap", fmt.Sprintf("after-%d", i))
+				w.applied("ConfigMap", fmt.Sprintf("after-%d", i))
+			}
+			w.hub.Remove(t, "v1", "ConfigMap", w.ns, "before")
+			w.gone(w.oak, "v1", "ConfigMap", "before")
+			if !w.hub.Running() {
+				t.Error("the server has ended")
+			}
+			delete(before, "ConfigMap/before")
+			w.stays(w.oak, before)
+			// Search answers right again without a restart.
+			w.eventually("the fleet shows what oak has", func() error {
+				out, err := w.hub.Kubectl("--context=fleet", "get", "configmaps", "-n", w.ns, "-o", "name")
+				if err != nil {
+					return err
+				}
+				for i := range 5 {
+					if !bytes.Contains([]byte(out), fmt.Appendf(nil, "after-%d", i)) {
+						return fmt.Errorf("it shows %s", out)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestWorkGoesOnAfterAnOutageOfTheHub keeps the hub's API server down for long enough that
+// patience with it has grown, and measures how long after its first answer an object is placed.
+func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
+	for _, victim := range []string{"kube-apiserver", "etcd"} {
+		t.Run(victim, func(t *testing.T) {
+			w := start(t, "outage-"+victim)
+			w.hub.Apply(t, policy(w.ns, "all", everything, in("oak"))+configMap(w.ns, "before", "one"))
+			w.placed(w.oak, "v1", "ConfigMap", "before")
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				w.must(w.hub.Signal(victim, syscall.SIGKILL))
+			}
+			w.eventually("the hub answers", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				return w.hub.TryApply(ctx, configMap(w.ns, "after", "one"))
+			})
+			// The issue allows 3 s; the rest is for a machine that is busy starting the API server.
+			testenv.Eventually(t, "work goes on", 5*time.Second, func() error {
+				_, err := w.oak.Find(t.Context(), "v1", "ConfigMap", w.ns, "after")
+				return err
+			})
+			// So it does for what existed before.
+			w.hub.Apply(t, configMap(w.ns, "before", "two"))
+			testenv.Eventually(t, "an edit arrives", 5*time.Second, func() error {
+				o, err := w.oak.Find(t.Context(), "v1", "ConfigMap", w.ns, "before")
+				if err != nil {
+					return err
+				}
+				if data, _ := o.Object["data"].(map[string]any); data["key"] != "two" {
+					return errorf("data: %v", o.Object["data"])
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package spine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// guard stands in the way of every write to one Deployment in any member and holds the hub to
+// the release rule: what a write takes away must be available elsewhere. It looks before the
+// write is passed on, and counts what it has let pass, so that two writes at once cannot both
+// count on the same replicas.
+type guard struct {
+	w    *world
+	name string
+
+	mu     sync.Mutex
+	wanted int64 // in all clusters; a negative number holds nothing
+	spec   map[string]int64
+	steps  []string // CLUSTER:REPLICAS, "-" for a deletion
+	broken []string
+}
+
+// guarded begins to guard a Deployment of which so many replicas are wanted.
+func (w *world) guarded(name string, wanted int64) *guard {
+	w.Helper()
+	g := &guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
+	for _, m := range members.List {
+		if d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.ns, name); err == nil {
+			g.spec[m.Name] = replicas(d)
+		} else if !apierrors.IsNotFound(err) {
+			w.Fatal(err)
+		}
+		m.OnWrite(func(r testenv.Write) { g.look(m, r) })
+	}
+	w.Cleanup(func() {
+		for _, m := range members.List {
+			m.OnWrite(nil)
+		}
+		for _, b := range g.seen().broken {
+			w.Error(b)
+		}
+	})
+	return g
+}
+
+// seen returns what was written so far.
+func (g *guard) seen() guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return guard{steps: append([]string(nil), g.steps...), broken: append([]string(nil), g.broken...)}
+}
+
+// sequence of one cluster.
+func (g *guard) sequence(m *testenv.Member) (steps []string) {
+	for _, s := range g.seen().steps {
+		if n, ok := strings.CutPrefix(s, m.Name+":"); ok {
+			steps = append(steps, n)
+		}
+	}
+	return steps
+}
+
+func (g *guard) look(m *testenv.Member, r testenv.Write) {
+	if r.Resource != "deployments" || r.Namespace != g.w.ns || r.Name != g.name || r.DryRun || r.Subresource != "" {
+		return
+	}
+	n, ok := r.Replicas()
+	step := fmt.Sprintf("%s:%d", m.Name, n)
+	if r.Verb == "delete" {
+		n, ok, step = 0, true, m.Name+":-"
+	}
+	if !ok {
+		return // marks only
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.steps = append(g.steps, step)
+	before := g.spec[m.Name]
+	g.spec[m.Name] = n
+	if n >= before || g.wanted < 0 {
+		return
+	}
+	var now, after int64
+	for _, other := range members.List {
+		available := g.available(other)
+		if other == m {
+			now += min(available, before)
+			after += min(available, n)
+			continue
+		}
+		now += min(available, g.spec[other.Name])
+		after += min(available, g.spec[other.Name])
+	}
+	if after < min(g.wanted, now) {
+		g.broken = append(g.broken, fmt.Sprintf("%s in %s leaves %d available replicas of %d, and %d are wanted; writes so far: %v",
+			r.Verb, step, after, now, g.wanted, g.steps))
+	}
+}
+
+// available asks a member itself, around its recorder.
+func (g *guard) available(m *testenv.Member) int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.ns, g.name)
+	if err != nil {
+		return 0
+	}
+	return availableReplicas(d)
+}
+
+// closed makes the nodes of a member take no more pods, until the test's end or open.
+func (w *world) closed(m *testenv.Member) (open func()) {
+	w.Helper()
+	set := func(unschedulable bool) {
+		nodes, err := m.ListKind(context.Background(), "v1", "Node", "")
+		w.must(err)
+		for _, n := range nodes {
+			m.MergePatch(w, "v1", "Node", "", n.GetName(), fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable))
+		}
+	}
+	set(true)
+	var once sync.Once
+	open = func() { once.Do(func() { set(false) }) }
+	w.Cleanup(open)
+	return open
+}
+
+// broken makes a member's pods of the test go, and no other become ready there.
+func (w *world) broken(m *testenv.Member, deployment string) (mend func()) {
+	w.Helper()
+	mend = w.closed(m)
+	pods, err := m.ListKind(w.Context(), "v1", "Pod", w.ns)
+	w.must(err)
+	for _, p := range pods {
+		m.Remove(w, "v1", "Pod", w.ns, p.GetName())
+	}
+	w.available(m, deployment, 0)
+	return mend
+}
