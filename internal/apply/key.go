@@ -14,24 +14,18 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// The Secret with the key by which the hub knows its own marks. Whoever loses it makes every
-// copy one that nobody knows: it is in every backup of the hub.
-const (
-	keySecret = "hub-marks"
-	keyField  = "key"
-)
-
-// ensureKey returns the hub's key, and makes it at the first start.
+// ensureKey returns the key by which the hub knows its own marks, and makes it at the first
+// start. Whoever loses it makes every copy one that nobody knows: it is in every backup of the hub.
 func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (mark.Key, error) {
-	name := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: keySecret}
+	name := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: mark.KeySecret}
 	for {
 		found := &corev1.Secret{}
 		err := reader.Get(ctx, name, found)
 		if err == nil {
-			if len(found.Data[keyField]) != mark.KeySize {
-				return nil, fmt.Errorf("secret %s: %s must hold %d bytes; restore it from a backup of the hub", name, keyField, mark.KeySize)
+			if len(found.Data[mark.KeyField]) != mark.KeySize {
+				return nil, fmt.Errorf("secret %s: %s must hold %d bytes; restore it from a backup of the hub", name, mark.KeyField, mark.KeySize)
 			}
-			return found.Data[keyField], nil
+			return found.Data[mark.KeyField], nil
 		}
 		if !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("get secret %s: %w", name, err)
@@ -46,7 +40,7 @@ func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (ma
 		}
 		made := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
-			Immutable:  new(true), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyField: key},
+			Immutable:  new(true), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{mark.KeyField: key},
 		}
 		switch err := hub.Create(ctx, made); {
 		case err == nil:

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,9 +27,6 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/mark"
 )
-
-// sourceAnnotation, on a copy, says what it is from; docs/design/0003-spine.md.
-const sourceAnnotation = "work.orrery.dev/source"
 
 // Reasons why a copy is an orphan.
 const (
@@ -63,6 +61,8 @@ type placedOnHub struct {
 	clusters map[string]types.UID
 	// bindings by UID: the clusters that each names, also those that it is leaving.
 	bindings map[types.UID]map[string]bool
+	// key by which the hub knows its own copies: those of another hub in the same cluster are none of its orphans.
+	key mark.Key
 }
 
 func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
@@ -74,7 +74,12 @@ func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &placedOnHub{clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}}
+	var key corev1.Secret
+	name := types.NamespacedName{Namespace: clusterv1alpha1.SecretNamespace, Name: mark.KeySecret}
+	if err := c.Get(ctx, name, &key); err != nil {
+		return nil, fmt.Errorf("read secret %s, by which the hub knows its own copies: %w", name, err)
+	}
+	p := &placedOnHub{clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}, key: key.Data[mark.KeyField]}
 	for i := range clusters.Items {
 		p.clusters[clusters.Items[i].Name] = clusters.Items[i].UID
 	}
@@ -93,15 +98,19 @@ func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
 
 // orphaned says why a copy in a cluster is an orphan; empty if it is none.
 func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
+	source, err := p.key.Verify(o.GetAnnotations()[workv1alpha2.SourceAnnotation])
+	if err != nil {
+		return "" // another hub's, or one that only copied the label
+	}
 	named, known := p.bindings[types.UID(o.GetLabels()[workv1alpha2.BindingLabel])]
-	if !known {
+	switch {
+	case !known:
 		return orphanNoBinding
-	}
-	source, err := mark.Parse(o.GetAnnotations()[sourceAnnotation])
-	if err == nil && source.Cluster != p.clusters[cluster] && !named[cluster] {
+	case source.Cluster != p.clusters[cluster] && !named[cluster]:
 		return orphanEarlierJoin
+	default:
+		return ""
 	}
-	return ""
 }
 
 // findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
@@ -109,6 +118,7 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) ([]orphan, error) {
 	fleet := rest.CopyConfig(cfg)
 	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.ResourcesPath
+	fleet.WarningHandler = rest.NoWarnings{} // that of Secrets only the metadata is there is all that is asked for
 	served, err := discovery.NewDiscoveryClientForConfig(fleet)
 	if err != nil {
 		return nil, fmt.Errorf("reach the fleet: %w", err)

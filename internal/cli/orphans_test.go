@@ -25,6 +25,7 @@ func TestOrphaned(t *testing.T) {
 	placed := &placedOnHub{
 		clusters: map[string]types.UID{"oak": "oak-2", "pine": "pine-1"},
 		bindings: map[types.UID]map[string]bool{"b": {"oak": true}},
+		key:      mark.Key("key"),
 	}
 	source := func(cluster types.UID) string {
 		return mark.Key("key").Sign(mark.Source{Template: "t", Generation: 3, Version: 7, Cluster: cluster})
@@ -36,12 +37,13 @@ func TestOrphaned(t *testing.T) {
 		"OfThisJoinAndAboutToBePruned":    {"pine", "b", source("pine-1"), ""},
 		"BindingUnknown":                  {"oak", "c", source("oak-2"), orphanNoBinding},
 		"BindingUnknownOfAnEarlierJoin":   {"oak", "c", source("oak-1"), orphanNoBinding},
-		"BindingUnknownAndWithoutASource": {"oak", "c", "", orphanNoBinding},
+		"BindingUnknownAndWithoutASource": {"oak", "c", "", ""},
+		"OfAnotherHub":                    {"oak", "c", mark.Key("another").Sign(mark.Source{Template: "t", Cluster: "oak-1"}), ""},
 		"WithoutASource":                  {"pine", "b", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &metav1.ObjectMeta{
-				Labels: map[string]string{workv1alpha2.BindingLabel: tc.binding}, Annotations: map[string]string{sourceAnnotation: tc.source},
+				Labels: map[string]string{workv1alpha2.BindingLabel: tc.binding}, Annotations: map[string]string{workv1alpha2.SourceAnnotation: tc.source},
 			}
 			if got := placed.orphaned(tc.cluster, o); got != tc.want {
 				t.Errorf("reason %q, want %q", got, tc.want)

@@ -47,6 +47,12 @@ type Key []byte
 // KeySize is how many random bytes a Key has.
 const KeySize = 32
 
+// The Secret of the hub that holds its Key, in the namespace of the clusters' credentials.
+const (
+	KeySecret = "hub-marks" //nolint:gosec // a name
+	KeyField  = "key"
+)
+
 var errForged = errors.New("the mark was not made by this hub")
 
 // macLength in characters of five bits: 100 bits.

@@ -42,7 +42,7 @@ type APIs struct {
 	kinds       map[schema.GroupVersionKind]int
 	resources   map[schema.GroupVersionResource]int
 	hash        string
-	fingerprint [sha256.Size]byte // of everything, staleness too
+	fingerprint [sha256.Size]byte     // of everything, staleness too
 	known       bool                  // the list was read: a group that it does not name is not served
 	stale       []schema.GroupVersion // versions that do not answer, such as metrics.k8s.io/v1beta1
 	failure     string                // why the list as a whole is not trusted; "": it is

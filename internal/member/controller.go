@@ -211,6 +211,9 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	case seen.Synced:
 		return reconciler.Done(clusterv1alpha1.ReasonMirrored, "")
 	case seen.NotStored:
+		if said == nil || said.Reason != clusterv1alpha1.ReasonNotStored {
+			c.recorder.Eventf(o, nil, corev1.EventTypeWarning, clusterv1alpha1.ReasonNotStored, "Mirror", "%s; placement goes on", seen.Message)
+		}
 		return reconciler.Waiting(clusterv1alpha1.ReasonNotStored, 0, "%s", seen.Message)
 	case again && said != nil && said.Status == metav1.ConditionTrue:
 		// Just restarted: the first lists of this process say nothing about the cluster.

@@ -148,8 +148,8 @@ func (f *fleet) start() {
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
 	f.registry, err = member.Add(mgr, member.Options{
-		HubID:         f.hubID,
-		Observe:       func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
+		HubID:   f.hubID,
+		Observe: func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
 		Departures: []member.Departure{
 			{Inside: func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) }},
 			{Outside: func(_ context.Context, o *clusterv1alpha1.Cluster) error { return f.mirror.Drop(o.Name) }},

@@ -31,7 +31,7 @@ var order = []string{
 }
 
 // pure rooms decide; they reach no API server, no disk and no process.
-var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/render"}
+var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/render", "internal/presence", "internal/mark"}
 
 // clients are the modules that talk to API servers.
 var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}
