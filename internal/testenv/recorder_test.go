@@ -46,10 +46,10 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	first := api.Object(t, "v1", "ConfigMap", ns, "a")
 	api.Apply(t, configMap(ns, "a", "two"))
 	api.MergePatch(t, "v1", "ConfigMap", ns, "a", `{"data":{"key":"three"}}`)
-	if err := api.Client.Patch(t.Context(), object("v1", "ConfigMap", ns, "a"), client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)), client.DryRunAll); err != nil {
+	if err := api.Patch(t.Context(), object("v1", "ConfigMap", ns, "a"), client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)), client.DryRunAll); err != nil {
 		t.Fatal(err)
 	}
-	if err := api.Client.Delete(t.Context(), first, client.Preconditions{UID: new(first.GetUID())}); err != nil {
+	if err := api.Delete(t.Context(), first, client.Preconditions{UID: new(first.GetUID())}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

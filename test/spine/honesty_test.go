@@ -32,7 +32,6 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 		"Hung":             {fault: testenv.Hang},
 		"HungAndLost":      {fault: testenv.Hang, lost: true},
 		"CutAndLost":       {fault: testenv.Cut, lost: true},
-		"Mute":             {fault: testenv.Mute},
 		"LostAndRestarted": {fault: testenv.Cut, lost: true, kill: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +70,7 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 			})
 			b, err := w.hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.ns, "web-deployment")
 			w.must(err)
-			if has := conditions(b); tc.fault != testenv.Mute && contains(has, "FullyApplied=True") {
+			if has := conditions(b); contains(has, "FullyApplied=True") {
 				t.Errorf("the binding says %s", has)
 			}
 			w.pine.Heal()

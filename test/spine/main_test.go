@@ -119,7 +119,7 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *world {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if h.Running() {
-			_ = h.Client.Delete(ctx, namespaceObject(ns))
+			_ = h.Delete(ctx, namespaceObject(ns))
 		}
 		for _, m := range members.List {
 			_ = m.Client.Delete(ctx, namespaceObject(ns))
