@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,8 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	corev1 "k8s.io/api/core/v1"
-
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
@@ -185,6 +185,13 @@ func (a *Applier) Result(binding types.UID, cluster string) (Result, bool) {
 	return s.current(), ok && s.known
 }
 
+// Recorded is whether a cluster was last seen, by an earlier process too, to have the manifest
+// as it was wanted then; false while nothing is known. How the object fared there is not recorded.
+func (a *Applier) Recorded(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool) {
+	s, ok := a.results.get(binding, cluster)
+	return s.acts.Applied, workv1alpha2.ResourceUnknown, ok && s.cluster != ""
+}
+
 // Gone is true when a cluster that a binding does not name is known to hold nothing of it.
 func (a *Applier) Gone(binding types.UID, cluster string) bool {
 	s, _ := a.results.get(binding, cluster)
@@ -247,12 +254,6 @@ func (a *Applier) key() mark.Key {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.marks
-}
-
-func (a *Applier) context() context.Context {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.ctx
 }
 
 // knows is true of a binding that the hub has.

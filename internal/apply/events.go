@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -249,9 +250,9 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 
 // takeOverAllowed is true of a namespace of the hub in which an administrator lets policies take
 // over what others made in members.
-func (a *Applier) takeOverAllowed(namespace string) bool {
+func (a *Applier) takeOverAllowed(ctx context.Context, namespace string) bool {
 	n := hubNamespace()
-	err := a.hub.Get(a.context(), types.NamespacedName{Name: namespace}, n)
+	err := a.hub.Get(ctx, types.NamespacedName{Name: namespace}, n)
 	return err == nil && n.Labels[workv1alpha2.AllowTakeOverLabel] == "true"
 }
 

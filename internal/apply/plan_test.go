@@ -247,9 +247,7 @@ func FuzzRelease(f *testing.F) {
 }
 
 func TestContentsOfANamespace(t *testing.T) {
-	of := func(kind, name string, uid types.UID, placed bool, owners ...types.UID) inhabitant {
-		return newInhabitant(kind, name, uid, placed, owners...)
-	}
+	of := newInhabitant
 	for name, tc := range map[string]struct {
 		found         []inhabitant
 		held, pending []string

@@ -57,7 +57,7 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 		s = state{changes: s.changes}
 	}
 	t := &task{queue: q, binding: b, changes: s.changes}
-	t.wanted, t.source = q.wanted(b)
+	t.wanted, t.source = q.wanted(ctx, b)
 	seen := q.seenOf(b, &t.wanted)
 	t.at = seen.AtObject.Object
 	known := s.acts
@@ -66,7 +66,7 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 }
 
 // wanted is what a binding wants of this cluster, and the template that it is made from.
-func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstructured.Unstructured) {
+func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBinding) (Wanted, *unstructured.Unstructured) {
 	a := q.applier
 	w := Wanted{Object: Object{Namespace: b.Namespace, Name: b.Spec.Resource.Name}}
 	target, placed := binding.Target(b, q.name())
@@ -88,7 +88,7 @@ func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstruc
 		w.Held = a.held(b, source, q.name())
 		// A cluster that leaves is taken out of bindings, perhaps before its member knows that it
 		// leaves. What it keeps is for Leave to say.
-		w.Decided = w.Decided && !a.leaving(q.name(), q.uid)
+		w.Decided = w.Decided && !a.leaving(ctx, q.name(), q.uid)
 	}
 	if w.Intent != Place {
 		return w, source
@@ -124,14 +124,14 @@ func (q *clusterQueue) wanted(b *workv1alpha2.ResourceBinding) (Wanted, *unstruc
 	}
 	w.Manifest, w.Digest = manifest, digest
 	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
-	w.Foreign = q.foreign(b)
+	w.Foreign = q.foreign(ctx, b)
 	return w, source
 }
 
 // leaving is true of a Cluster that is being deleted or was.
-func (a *Applier) leaving(name string, uid types.UID) bool {
+func (a *Applier) leaving(ctx context.Context, name string, uid types.UID) bool {
 	c := &clusterv1alpha1.Cluster{}
-	err := a.hub.Get(a.context(), client.ObjectKey{Name: name}, c)
+	err := a.hub.Get(ctx, client.ObjectKey{Name: name}, c)
 	return err != nil || c.UID != uid || !c.DeletionTimestamp.IsZero()
 }
 
@@ -152,11 +152,11 @@ func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presenc
 // foreign says what may become of objects that others made. Whoever may write policies in a
 // namespace of the hub is not thereby the owner of every member's namespace of that name: such
 // a policy takes only where this hub made the namespace, or an administrator said so.
-func (q *clusterQueue) foreign(b *workv1alpha2.ResourceBinding) Foreign {
+func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBinding) Foreign {
 	marked, _ := q.applier.mirror.Namespaces(q.name())
 	switch {
 	case b.Spec.PolicyRef.Kind != policy.Kind("") &&
-		marked[b.Namespace] != q.applier.hubID && !q.applier.takeOverAllowed(b.Namespace):
+		marked[b.Namespace] != q.applier.hubID && !q.applier.takeOverAllowed(ctx, b.Namespace):
 		return Refuse
 	case b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite:
 		return TakeOver
@@ -345,7 +345,7 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 		_, stays := binding.Target(other, cluster)
 		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
-		if !(moves && !stays) && !behind {
+		if (!moves || stays) && !behind {
 			continue
 		}
 		if source, state := a.template(other); state == presence.Present && interpreter.PodSpec(source) != nil {

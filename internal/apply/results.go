@@ -42,7 +42,7 @@ type state struct {
 }
 
 // current is the result as it is to be read now.
-func (s state) current() Result {
+func (s *state) current() Result {
 	r := s.result
 	r.Stale = s.changes != s.about
 	return r

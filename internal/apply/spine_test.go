@@ -172,7 +172,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 	oak := f.client(testenv.Config(oakServer))
 	ns := testenv.Namespace(t, testenv.Config(hubServer))
 	f.must(oak.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
-	make := func(name, value string) *corev1.ConfigMap {
+	create := func(name, value string) *corev1.ConfigMap {
 		o := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"theirs": "yes"}},
 			Data:       map[string]string{"key": value},
@@ -180,7 +180,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 		f.must(oak.Create(t.Context(), o))
 		return o
 	}
-	equal, other := make("equal", "1"), make("other", "theirs")
+	equal, other := create("equal", "1"), create("other", "theirs")
 	overwrite := func(s *workv1alpha2.BindingSpec) {
 		clusterWide(s)
 		s.ConflictResolution = policyv1alpha1.ConflictOverwrite

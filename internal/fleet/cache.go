@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -144,13 +145,7 @@ func (c *Cache) put(before, after *Cluster) Aspect {
 	if same {
 		return 0
 	}
-	name := ""
-	if after != nil {
-		name = after.Name
-	} else {
-		name = before.Name
-	}
-	c.current.Store(c.Snapshot().with(name, after))
+	c.current.Store(c.Snapshot().with(cmp.Or(after, before).Name, after))
 	return what
 }
 

@@ -146,7 +146,7 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 			t.Errorf("%s: %d fit, want %d", what, got[0], got[1])
 		}
 	}
-	if !(first.Version() < second.Version() && second.Version() < third.Version()) {
+	if first.Version() >= second.Version() || second.Version() >= third.Version() {
 		t.Errorf("versions %d, %d, %d", first.Version(), second.Version(), third.Version())
 	}
 	// What did not change is shared.

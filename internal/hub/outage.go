@@ -109,11 +109,11 @@ func (o *outage) again(req *http.Request, resp *http.Response, err error) bool {
 	switch {
 	case err == nil && resp.StatusCode < http.StatusInternalServerError, isUntrusted(err):
 		return false
-	case o.ready():
+	case o.ready(): //nolint:contextcheck // the outage outlives the request
 		// A connection that broke, or an error of this one request.
 		return err != nil && reads
 	}
-	o.begin()
+	o.begin() //nolint:contextcheck // the same
 	return reads || err != nil && isUnsent(err)
 }
 

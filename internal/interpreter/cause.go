@@ -58,9 +58,13 @@ func complaint(o *unstructured.Unstructured) string {
 		kind   string
 		status corev1.ConditionStatus
 	}{
-		{"ReplicaFailure", corev1.ConditionTrue}, {"Failed", corev1.ConditionTrue}, {"Stalled", corev1.ConditionTrue},
-		{"Progressing", corev1.ConditionFalse}, {"PodScheduled", corev1.ConditionFalse},
-		{"AbleToScale", corev1.ConditionFalse}, {"ScalingActive", corev1.ConditionFalse},
+		{"ReplicaFailure", corev1.ConditionTrue},
+		{"Failed", corev1.ConditionTrue},
+		{"Stalled", corev1.ConditionTrue},
+		{"Progressing", corev1.ConditionFalse},
+		{"PodScheduled", corev1.ConditionFalse},
+		{"AbleToScale", corev1.ConditionFalse},
+		{"ScalingActive", corev1.ConditionFalse},
 	} {
 		if c := condition(conditions, bad.kind); c != nil && c["status"] == string(bad.status) {
 			return words(text(c, "reason"), text(c, "message"))

@@ -270,8 +270,10 @@ func TestReflect(t *testing.T) {
 		},
 		"Autoscaler": {
 			`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, status: {currentReplicas: 2, desiredReplicas: 3, currentMetrics: [{type: Resource}]}}`,
-			map[string]any{"observed": true, "currentReplicas": int64(2), "desiredReplicas": int64(3),
-				"status": map[string]any{"currentReplicas": int64(2), "desiredReplicas": int64(3)}},
+			map[string]any{
+				"observed": true, "currentReplicas": int64(2), "desiredReplicas": int64(3),
+				"status": map[string]any{"currentReplicas": int64(2), "desiredReplicas": int64(3)},
+			},
 		},
 		"CronJob": {
 			`{apiVersion: batch/v1, kind: CronJob, status: {lastScheduleTime: "2026-01-01T00:00:00Z", active: [{name: x}]}}`,
@@ -435,11 +437,13 @@ func TestAggregatePlacing(t *testing.T) {
 		"DuplicatedNoReport": {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", true, nil)}, numbers{2, 0, 0, 0, "ReplicaSetUpdated", "Being rolled out."}},
 		"DuplicatedOldOnes":  {Placing{Duplicated: true}, []Report{report(t, "a", true, up), report(t, "b", false, up)}, numbers{2, 0, 2, 2, "ReplicaSetUpdated", "Not yet applied in b."}},
 		"MovingCountsWhatStays": {
-			Placing{}, []Report{report(t, "a", true, one), {Cluster: "b", Leaving: true, Observed: true, Status: report(t, "b", true, up).Status}},
+			Placing{},
+			[]Report{report(t, "a", true, one), {Cluster: "b", Leaving: true, Observed: true, Status: report(t, "b", true, up).Status}},
 			numbers{4, 2, 3, 3, "ReplicaSetUpdated", "Being rolled out."},
 		},
 		"DuplicatedButOneIsScaledThere": {
-			Placing{Duplicated: true}, []Report{asks(report(t, "a", true, up), 2), asks(report(t, "b", true, five), 5)},
+			Placing{Duplicated: true},
+			[]Report{asks(report(t, "a", true, up), 2), asks(report(t, "b", true, five), 5)},
 			numbers{2, 2, 2, 2, "NewReplicaSetAvailable", ""},
 		},
 	}
@@ -506,7 +510,8 @@ func TestAggregateWhole(t *testing.T) {
 		"ClaimHalf":  {claim("Pending"), []Report{copied("a", true, claim("Bound")), {Cluster: "b"}}, map[string]any{"phase": "Pending"}},
 		"PodTwice": {
 			`{apiVersion: v1, kind: Pod}`,
-			[]Report{copied("a", true, `{apiVersion: v1, kind: Pod, status: {phase: Running}}`), {Cluster: "b"}}, nil,
+			[]Report{copied("a", true, `{apiVersion: v1, kind: Pod, status: {phase: Running}}`), {Cluster: "b"}},
+			nil,
 		},
 		"BudgetTwice": {
 			`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}}`,

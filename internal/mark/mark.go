@@ -49,7 +49,7 @@ const KeySize = 32
 
 // The Secret of the hub that holds its Key, in the namespace of the clusters' credentials.
 const (
-	KeySecret = "hub-marks" //nolint:gosec // a name
+	KeySecret = "hub-marks"
 	KeyField  = "key"
 )
 

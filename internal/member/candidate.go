@@ -29,7 +29,7 @@ const (
 	confirmLook    = 100 * time.Millisecond
 )
 
-// ReasonNotConfirmed: the hub did not try the new credentials in time. It is a reason of joins only.
+// ReasonNotConfirmed is that of a join whose credentials were not confirmed: the hub did not try the new credentials in time. It is a reason of joins only.
 const ReasonNotConfirmed = "NotConfirmed"
 
 // candidate is an address with credentials that are to replace those of a Cluster. It lies beside them, in the same

@@ -163,8 +163,15 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	if problem := m.current().problem; problem != nil {
 		return reconciler.Unknown(clusterv1alpha1.ReasonSecretInvalid, 0, "%v", problem)
 	}
+	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionReachable)
 	if found.state != answering {
+		if said != nil && said.Status == metav1.ConditionTrue {
+			c.recorder.Eventf(o, nil, corev1.EventTypeWarning, clusterv1alpha1.ReasonUnreachable, "Probe", "%s", found.problem)
+		}
 		return reconciler.Unknown(clusterv1alpha1.ReasonUnreachable, 0, "%s", found.problem)
+	}
+	if said != nil && said.Reason == clusterv1alpha1.ReasonUnreachable {
+		c.recorder.Eventf(o, nil, corev1.EventTypeNormal, "Recovered", "Probe", "the API server answers again")
 	}
 	return reconciler.Done(clusterv1alpha1.ReasonAPIServerReady, "")
 }

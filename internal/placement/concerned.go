@@ -88,7 +88,7 @@ func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (new
 	if len(d.evicting) > 0 {
 		ds.moving[d.uid] = &d
 	}
-	missed := int(min(ds.count-seen, mostChanges+1)) //nolint:gosec // at most mostChanges+1
+	missed := int(min(ds.count-seen, mostChanges+1))
 	again = missed > len(ds.changes)
 	for _, change := range ds.changes[len(ds.changes)-min(missed, len(ds.changes)):] {
 		a := newAim(change, bindings)

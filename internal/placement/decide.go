@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/records"
@@ -154,8 +156,9 @@ func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decis
 		d.Spec.ConflictResolution = p.Spec.ConflictResolution
 	}
 	if t.Replicas == nil && t.Placement.Divided() {
-		d.Outcome.Message += fmt.Sprintf("; %s %s has no replicas to divide: each cluster gets it whole",
-			t.Object.GetKind(), t.Object.GetName())
+		_, why := interpreter.DivisibleBy(t.Object)
+		d.Outcome.Message += fmt.Sprintf("; %s: each cluster gets it whole",
+			cmp.Or(why, fmt.Sprintf("%s %s has no replicas to divide", t.Object.GetKind(), t.Object.GetName())))
 	}
 	if result.Reason != workv1alpha2.ReasonScheduled {
 		d.Outcome.Status = metav1.ConditionFalse

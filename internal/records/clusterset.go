@@ -6,7 +6,7 @@ import (
 )
 
 // clusterSet is a set of numbers of clusters, as a bitmap.
-type clusterSet []uint64
+type clusterSet []uint64 //nolint:recvcheck // only add changes a set
 
 func (s *clusterSet) add(id int) {
 	for len(*s) <= id/64 {
@@ -163,7 +163,7 @@ func (d *decoder) set(other clusterSet) clusterSet {
 		}
 		for i, c := range bitmap {
 			for ; c != 0; c &= c - 1 {
-				s.add((int(first)+i)*8 + bits.TrailingZeros8(c)) //nolint:gosec // bounded above
+				s.add((int(first)+i)*8 + bits.TrailingZeros8(c))
 			}
 		}
 	} else {
@@ -179,7 +179,7 @@ func (d *decoder) set(other clusterSet) clusterSet {
 			}
 			next += gap >> 1
 			for range length {
-				s.add(int(next)) //nolint:gosec // bounded above
+				s.add(int(next))
 				next++
 			}
 		}

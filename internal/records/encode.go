@@ -281,7 +281,7 @@ func (d *decoder) take(n uint64) []byte {
 
 func (d *decoder) uint() uint64 {
 	v, n := binary.Uvarint(d.rest)
-	d.take(uint64(max(n, 0))) //nolint:gosec // not negative
+	d.take(uint64(max(n, 0)))
 	if n <= 0 {
 		d.fail()
 		return 0
@@ -291,7 +291,7 @@ func (d *decoder) uint() uint64 {
 
 func (d *decoder) int() int64 {
 	v, n := binary.Varint(d.rest)
-	d.take(uint64(max(n, 0))) //nolint:gosec // not negative
+	d.take(uint64(max(n, 0)))
 	if n <= 0 {
 		d.fail()
 		return 0
@@ -374,7 +374,7 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 			d.fail()
 			return nil, nil
 		}
-		set.add(int(id)) //nolint:gosec // bounded above
+		set.add(int(id))
 		t := Target{}
 		if names := d.names([]int{int(id)}); len(names) == 1 { //nolint:gosec // bounded above
 			t.Cluster = names[0]

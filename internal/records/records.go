@@ -83,7 +83,7 @@ func open(ctx context.Context, dir string, log logr.Logger, schema []string) (*R
 		return r, nil
 	case errors.Is(err, sqlite.ErrNewer):
 		return nil, fmt.Errorf("%w: %v: use that version, or move the file away; then the history of decisions, results and the "+
-			"revisions of workloads begin anew", ErrNewer, err) //nolint:errorlint // callers see no errors of the database
+			"revisions of workloads begin anew", ErrNewer, err)
 	case errors.Is(err, sqlite.ErrLocked):
 		return nil, fmt.Errorf("%w: %v: stop the other one", ErrInUse, err) //nolint:errorlint // callers see no errors of the database
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), ctx.Err() != nil:

@@ -96,7 +96,8 @@ func decision(change ...func(*Decision)) Decision {
 		Evictions: []Target{{"elm", new(int32(2))}, {"fir", nil}},
 		Verdicts: []Verdict{
 			{"Affinity", "its labels are not selected", []string{"elm", "fir", "yew"}},
-			{"Taint", "a", []string{"ash"}}, {"Taint", "b", []string{"elm", "yew"}},
+			{"Taint", "a", []string{"ash"}},
+			{"Taint", "b", []string{"elm", "yew"}},
 		},
 	}
 	for _, f := range change {
@@ -918,7 +919,7 @@ func TestOldDecisionsGo(t *testing.T) {
 		r.Applied(result("a", "east"))
 		time.Sleep(keepFor / 2)
 		decide(10)
-		time.Sleep(began.Add(keepFor + 2*pruneEvery).Sub(time.Now()))
+		time.Sleep(time.Until(began.Add(keepFor + 2*pruneEvery)))
 		synctest.Wait()
 		got := decisionsOf(t, r, "cart", 0)
 		if len(got) != 10 {

@@ -178,10 +178,10 @@ func TestDecide(t *testing.T) {
 		"ChangeCause": {
 			reason: "annotations of the workload belong to its current revision",
 			deployment: deployment("b", func(d *appsv1.Deployment) {
-				d.Annotations = map[string]string{causeAnnotation: "b is better", numberAnnotation: "2"}
+				d.Annotations = map[string]string{causeAnnotation: "it is better", numberAnnotation: "2"}
 			}),
 			known: []revision{rev(t, 1, "a"), rev(t, 2, "b")}, objects: []revision{rev(t, 1, "a"), rev(t, 2, "b")},
-			want: outcome{Record: []string{"2 b b is better"}, Write: []string{"Keep 1 a", "Update 2 b b is better current"}},
+			want: outcome{Record: []string{"2 b it is better"}, Write: []string{"Keep 1 a", "Update 2 b it is better current"}},
 		},
 		"HelmNoLonger": {
 			reason: "what is written stays right", deployment: deployment("a", nil),

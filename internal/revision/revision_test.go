@@ -206,7 +206,7 @@ func (w *world) place(o client.Object) *workv1alpha2.ResourceBinding {
 // edit changes a workload as a user does.
 func edit[T client.Object](w *world, o T, change func(T)) {
 	w.t.Helper()
-	patch := client.MergeFrom(o.DeepCopyObject().(client.Object)) //nolint:forcetypeassert // it is one
+	patch := client.MergeFrom(o.DeepCopyObject().(client.Object))
 	change(o)
 	w.must(w.hub.Patch(w.t.Context(), o, patch))
 }

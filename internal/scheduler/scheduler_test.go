@@ -17,7 +17,6 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-
 	"orrery.dev/orrery/internal/presence"
 )
 

@@ -104,7 +104,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	if err != nil {
 		return fmt.Errorf("open records: %w", err)
 	}
-	defer kept.Close() //nolint:errcheck // it has logged what it could not write
+	defer kept.Close() //nolint:errcheck,contextcheck // it has logged what it could not write, and writes to the end
 
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
 		Scheme:  hub.Scheme(),
@@ -196,7 +196,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 			},
 			{
 				Name: "its mirror is dropped", Reason: clusterv1alpha1.ReasonForgetting,
-				Outside: func(_ context.Context, c *clusterv1alpha1.Cluster) error { return m.Drop(c.Name) },
+				Outside: func(_ context.Context, c *clusterv1alpha1.Cluster) error { return m.Drop(c.Name) }, //nolint:contextcheck // begun, it is finished
 			},
 		},
 	})
@@ -241,6 +241,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}
 	if err := status.Add(mgr, status.Options{
 		Bindings: bindings, Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
+		Recorded: applier.Recorded,
 	}); err != nil {
 		return nil, fmt.Errorf("add status: %w", err)
 	}

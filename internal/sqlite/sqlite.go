@@ -76,7 +76,7 @@ func open(ctx context.Context, path string, steps []string) (_ *DB, err error) {
 // private gives the file the right mode before SQLite opens it, for its journal gets the same. A file that exists is
 // not opened here: closing it would release the locks that this process may have on it.
 func private(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the operator says where
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return os.Chmod(path, 0o600)
 	}

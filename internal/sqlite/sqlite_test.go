@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,11 +161,11 @@ func TestOpen(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	bad := append(steps[:1:1], "CREATE TABLE u (a); CREATE TABLE u (a)")
+	bad := slices.Concat(steps[:1], []string{"CREATE TABLE u (a); CREATE TABLE u (a)"})
 	if _, err := Open(t.Context(), path, bad); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "migrate to schema 2") {
 		t.Errorf("%v, want the step that failed", err)
 	}
-	good := append(steps[:1:1], "CREATE TABLE u (a)")
+	good := slices.Concat(steps[:1], []string{"CREATE TABLE u (a)"})
 	db, err := Open(t.Context(), path, good)
 	if err != nil {
 		t.Fatal("after a step that failed and was undone:", err)

@@ -252,7 +252,7 @@ func TestDemoInTheForeground(t *testing.T) {
 	for _, want := range []string{
 		"starting a hub", "joining clusters", "waiting until the sample is ready", // progress, line by line
 		"hello   oak       6          Healthy",
-		"kubectl --context fleet get pods -A", "kubectl --context hub -n demo scale", "orrery cluster describe oak",
+		"kubectl --context fleet get pods -A", "kubectl --context hub -n demo patch website", "orrery cluster describe oak",
 	} {
 		if !strings.Contains(text(), want) {
 			t.Errorf("it does not show %q:\n%s", want, text())

@@ -90,7 +90,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 	if out, code := orrery(t, "cluster", "join", "mine", "--cluster-kubeconfig", file); code != 0 {
 		t.Fatalf("join again: %s", out)
 	}
-	hasCondition(t, "FullyApplied=False/Conflict", []string{"mine"}, "resourcebinding", "c000-configmap", "-n", ns)
+	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "c000-configmap", "-n", ns) // what was orphaned is ours again
 	other := namespace(t, "join-again")
 	apply(t, "hub", strings.ReplaceAll(configMapPolicy(other), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
 	apply(t, "hub", configMaps(0, 3, other))
@@ -100,10 +100,15 @@ func TestJoinAndUnjoin(t *testing.T) {
 		}
 		return ""
 	})
+	for _, args := range [][]string{{"create", "namespace", "theirs"}, {"create", "configmap", "c00-theirs", "-n", "theirs"}} {
+		if text, err := exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", file}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	}
 	if out, code := orrery(t, "cluster", "unjoin", "mine", "--delete-workloads"); code != 0 {
 		t.Fatalf("unjoin: %s", out)
 	}
-	for namespace, want := range map[string]int{ns: 3, other: 0} {
+	for namespace, want := range map[string]int{ns: 0, other: 0, "theirs": 1} {
 		cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", file, "get", "configmaps", "-n", namespace, "-o", "name")
 		text, err := cmd.CombinedOutput()
 		if n := strings.Count(string(text), "configmap/c00"); err != nil || n != want {

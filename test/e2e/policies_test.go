@@ -98,14 +98,17 @@ func TestObjectThatIsNotOurs(t *testing.T) {
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak"}, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "theirs []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 
+	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says so.
 	kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
+	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak", "work.orrery.dev/allow-takeover"}, "resourcebinding", "settings-configmap", "-n", ns)
+	kubectl(t, "hub", "label", "namespace", ns, "work.orrery.dev/allow-takeover=true")
 	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "ours", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 
-	// It is ours now, its namespace is not.
+	// It was there before this hub, as its namespace was: both are left.
 	kubectl(t, "hub", "delete", "namespace", ns)
-	absent(t, "oak", "configmap", "settings", "-n", ns)
 	absent(t, "pine", "namespace", ns)
+	shows(t, "oak", "ours []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 	shows(t, "oak", "Active", "namespace", ns, "-o", "jsonpath={.status.phase}")
 }
 

@@ -122,7 +122,7 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *world {
 			_ = h.Delete(ctx, namespaceObject(ns))
 		}
 		for _, m := range members.List {
-			_ = m.Client.Delete(ctx, namespaceObject(ns))
+			_ = m.Delete(ctx, namespaceObject(ns))
 		}
 	})
 	for _, m := range members.List {

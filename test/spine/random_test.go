@@ -142,7 +142,7 @@ func newAttack(t *testing.T) *attack {
 		a.hub.Kill()
 		for _, ns := range attackNamespaces {
 			for _, m := range members.List {
-				_ = m.Client.Delete(context.Background(), namespaceObject(ns))
+				_ = m.Delete(context.Background(), namespaceObject(ns))
 			}
 		}
 		for _, ns := range attackNamespaces {

@@ -316,7 +316,7 @@ const (
 	FieldManager = "orrery"
 )
 
-// AllowTakeOverLabel, set to true on a Namespace of the hub, lets the PropagationPolicies in it
+// AllowTakeOverLabel on a Namespace of the hub, set to true, lets the PropagationPolicies in it
 // adopt and take over objects in members' namespaces of its name that this hub did not make.
 const AllowTakeOverLabel = "work.orrery.dev/allow-takeover"
 
