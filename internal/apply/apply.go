@@ -115,6 +115,7 @@ type Applier struct {
 	overrides  *overrides
 	results    *results
 	restore    *restore
+	survey     *survey
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
 
@@ -143,6 +144,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },
 		recorded: a.saySuspicion,
 	}
+	a.survey = &survey{applier: a}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
 	if a.overrides, err = newOverrides(ctx, mgr.GetCache()); err != nil {

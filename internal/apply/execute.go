@@ -78,7 +78,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Judge:
 		return t.judge(ctx, a.Copy)
 	case Delete:
-		if err := t.queue.delete(ctx, t.binding, a.Copy); err != nil {
+		if err := t.queue.delete(ctx, t.binding, a.Copy, t.wanted.Intent == Vacate); err != nil {
 			return retry, false, true
 		}
 	case Unmark:
@@ -353,6 +353,8 @@ func withoutMarks(o *unstructured.Unstructured) map[string]any {
 	o.SetAnnotations(annotations)
 	o.SetManagedFields(nil)
 	o.SetResourceVersion("")
+	o.SetGeneration(0)         // annotations alone move that of a Deployment
+	delete(o.Object, "status") // which the cluster's controllers write meanwhile
 	for _, name := range []string{"labels", "annotations"} {
 		if entries, found, _ := unstructured.NestedMap(o.Object, "metadata", name); found && len(entries) == 0 {
 			unstructured.RemoveNestedField(o.Object, "metadata", name)

@@ -87,7 +87,7 @@ func (q *clusterQueue) empty(ctx context.Context, orphan bool) error {
 			if orphan || !known || err != nil || from.Cluster != q.uid || o.Origin != "" {
 				return q.unmark(ctx, o, b.Spec.Resource.UID)
 			}
-			return q.delete(ctx, b, o)
+			return q.delete(ctx, b, o, false)
 		})
 	}
 	failure := group.Wait()

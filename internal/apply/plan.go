@@ -129,6 +129,9 @@ type Known struct {
 	Unsure bool
 	// Restored is true while the hub was restored from a backup and nobody confirmed that.
 	Restored bool
+	// Surveyed is true once this process has looked at the copies in every cluster that answers for
+	// one that is newer than the hub.
+	Surveyed bool
 }
 
 // Verb is what an Action does.
@@ -175,6 +178,8 @@ const (
 	driftMemory       = 10 * time.Minute
 	firstRepairPause  = time.Second
 	longestRepairWait = 5 * time.Minute
+	// surveyLook is when a removal is planned again that waits for the survey.
+	surveyLook = 500 * time.Millisecond
 )
 
 // Plan says what is to be done for a binding in one cluster. It is pure.
@@ -344,6 +349,8 @@ func remove(c Copy, leave bool, k Known) []Action {
 		return nil
 	case k.Restored:
 		return report(workv1alpha2.ReasonHubRestored, restoredMessage)
+	case !k.Surveyed:
+		return []Action{{Verb: Retry, After: surveyLook}}
 	case c.Newer:
 		return []Action{{Verb: Suspect, Copy: c.Object}}
 	case leave || c.Origin != "":

@@ -61,7 +61,7 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	seen := q.seenOf(b, &t.wanted)
 	t.at = seen.AtObject.Object
 	known := s.acts
-	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
+	known.Now, known.Restored, known.Surveyed = time.Now(), q.applier.restore.Suspected(), q.applier.survey.done(ctx)
 	return t.do(ctx, Plan(t.wanted, seen, known))
 }
 

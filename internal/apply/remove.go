@@ -17,8 +17,9 @@ import (
 )
 
 // delete deletes a placed object, unless it would take what others made with it: then our marks
-// are taken off and it stays.
-func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object) error {
+// are taken off and it stays. unchanged deletes it only as it was seen: more of it may serve by
+// now than when it was decided that it may go.
+func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object, unchanged bool) error {
 	if o.Deleting {
 		return nil // its finalizers are at work
 	}
@@ -38,7 +39,11 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 	case len(pending) > 0:
 		return fmt.Errorf("%s waits for %s to go", objectOf(o), some(pending))
 	}
-	answer, err := q.client.delete(ctx, objectOf(o), metav1.Preconditions{UID: &o.UID})
+	conditions := metav1.Preconditions{UID: &o.UID}
+	if unchanged {
+		conditions.ResourceVersion = &o.ResourceVersion
+	}
+	answer, err := q.client.delete(ctx, objectOf(o), conditions)
 	switch {
 	case apierrors.IsNotFound(err):
 		q.gone(o)

@@ -19,7 +19,9 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // The ConfigMap that says whether the hub was restored from a backup. A person confirms it by
@@ -132,6 +134,72 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	reason := fmt.Sprintf("%s in cluster %s is of generation %d at resourceVersion %d; the hub has generation %d at resourceVersion %d",
 		objectOf(o), o.Cluster, copied.Generation, copied.Version, now.Generation, now.Version)
 	return true, r.suspect(ctx, reason, copied.Epoch)
+}
+
+// survey is the look of a process at the copies in every cluster, before it removes any: that the
+// hub was restored from a backup may show in another cluster than the one in which something is
+// to go.
+type survey struct {
+	applier *Applier
+
+	mu       sync.Mutex
+	finished bool
+}
+
+// done is true once every cluster that answers was looked at. Clusters that do not answer are not
+// waited for: what they have says so when they do.
+func (s *survey) done(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.finished {
+		return true
+	}
+	a := s.applier
+	for _, m := range a.registry.Members() {
+		q, ok := a.queue(m.Name())
+		if !ok {
+			return false
+		}
+		if !m.Reachable() {
+			if q.lost() {
+				continue
+			}
+			return false
+		}
+		for _, gvk := range a.bindings.Kinds() {
+			api, served := m.APIs().Kind(gvk)
+			if served == presence.Present && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
+				return false
+			}
+		}
+	}
+	for _, m := range a.registry.Members() {
+		for _, o := range a.mirror.PlacedIn(m.Name()) {
+			if restored, err := s.newer(ctx, m, o); err != nil || restored {
+				return false // it is looked at again, and restored says so from now on
+			}
+		}
+	}
+	s.finished = true
+	return true
+}
+
+// newer says whether a copy shows that the hub was restored.
+func (s *survey) newer(ctx context.Context, m *member.Member, o mirror.Object) (bool, error) {
+	a := s.applier
+	from, err := a.key().Verify(o.Source)
+	if err != nil {
+		return false, nil //nolint:nilerr // not made by this hub: it says nothing
+	}
+	b, known := a.bindings.ByUID(o.Binding)
+	if !known {
+		return false, nil
+	}
+	source, _ := a.template(b)
+	if !from.Newer(a.sourceOf(b, source, m.Cluster().UID)) {
+		return false, nil
+	}
+	return a.restore.verify(ctx, b, o)
 }
 
 // suspect remembers, across restarts, that the hub seems to be restored.

@@ -191,6 +191,10 @@ func TestWhatWasThereBefore(t *testing.T) {
 	if o := f.marked(oak, equal, adopted.UID); o.Annotations[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted || o.Labels["theirs"] == "" {
 		t.Errorf("annotations %v, labels %v", o.Annotations, o.Labels)
 	}
+	web := deployment(ns, "web", 2, "i:1")
+	web.SetUID("")
+	f.must(oak.Create(t.Context(), web))
+	f.result(f.bind(deployment(ns, "web", 2, "i:1"), clusterWide, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	refused := f.bind(configMap(ns, "other", "1"), clusterWide, "oak")
 	f.result(refused, "oak", workv1alpha2.ReasonConflict)
 	if o := f.untouched(oak, other); o.ResourceVersion != other.ResourceVersion {
