@@ -133,7 +133,10 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	}
 	reason := fmt.Sprintf("%s in cluster %s is of generation %d at resourceVersion %d; the hub has generation %d at resourceVersion %d",
 		objectOf(o), o.Cluster, copied.Generation, copied.Version, now.Generation, now.Version)
-	return true, r.suspect(ctx, reason, copied.Epoch)
+	if err := r.suspect(ctx, reason, now.Epoch, copied.Epoch); err != nil {
+		return false, err
+	}
+	return r.Suspected(), nil // it may have been confirmed meanwhile
 }
 
 // survey is the look of a process at the copies in every cluster, before it removes any: that the
@@ -164,11 +167,13 @@ func (s *survey) done(ctx context.Context) bool {
 			if q.lost() {
 				continue
 			}
+			a.log.V(1).Info("removals wait for a cluster to answer", "cluster", m.Name())
 			return false
 		}
 		for _, gvk := range a.bindings.Kinds() {
 			api, served := m.APIs().Kind(gvk)
 			if served == presence.Present && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
+				a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
 				return false
 			}
 		}
@@ -176,6 +181,7 @@ func (s *survey) done(ctx context.Context) bool {
 	for _, m := range a.registry.Members() {
 		for _, o := range a.mirror.PlacedIn(m.Name()) {
 			if restored, err := s.newer(ctx, m, o); err != nil || restored {
+				a.log.V(1).Info("removals wait: a copy may be newer than the hub", "cluster", m.Name(), "object", objectOf(o).String())
 				return false // it is looked at again, and restored says so from now on
 			}
 		}
@@ -202,9 +208,10 @@ func (s *survey) newer(ctx context.Context, m *member.Member, o mirror.Object) (
 	return a.restore.verify(ctx, b, o)
 }
 
-// suspect remembers, across restarts, that the hub seems to be restored.
-func (r *restore) suspect(ctx context.Context, reason string, seen int64) error {
-	if r.Suspected() {
+// suspect remembers, across restarts, that the hub seems to be restored: a copy of the epoch seen
+// is newer than the hub of the epoch judged.
+func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64) error {
+	if r.Suspected() || r.Epoch() != judged {
 		return nil
 	}
 	c := &corev1.ConfigMap{}
@@ -214,6 +221,9 @@ func (r *restore) suspect(ctx context.Context, reason string, seen int64) error 
 		return fmt.Errorf("get ConfigMap %s: %w", key, err)
 	}
 	fresh := apierrors.IsNotFound(err)
+	if said, _ := strconv.ParseInt(c.Data[restoreEpoch], 10, 64); said > judged {
+		return nil // it is suspected, or confirmed, already: its event is on its way
+	}
 	c.Namespace, c.Name = key.Namespace, key.Name
 	c.Data = map[string]string{
 		restoreState: RestoreSuspected, restoreEpoch: strconv.FormatInt(max(r.Epoch(), seen)+1, 10),
