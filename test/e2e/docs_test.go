@@ -21,7 +21,7 @@ var elsewhere = map[string]string{
 	"make test":               "this is it",
 	"make bench":              "it measures; it is run when figures are taken",
 	"make generate":           "`make check` runs it",
-	"make soak":               "the same attack is in test/spine, with three seeds",
+	"make soak":               "it attacks at random, for long",
 	"orrery demo up --detach": "TestMain",
 	"orrery demo down":        "TestMain",
 	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin, with a cluster to join",
