@@ -376,7 +376,7 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 		}
 		set.add(int(id))
 		t := Target{}
-		if names := d.names([]int{int(id)}); len(names) == 1 { //nolint:gosec // bounded above
+		if names := d.names([]int{int(id)}); len(names) == 1 {
 			t.Cluster = names[0]
 		}
 		if replicas > 0 {
