@@ -298,7 +298,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 	}
 	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID {
 		t.log(ctx).Info("taking back what was orphaned")
-		if err := q.reclaim(ctx, o, live); err != nil {
+		if err := t.reclaim(ctx, live, orphan.Origin); err != nil {
 			return t.failed(ctx, err), false, false
 		}
 		return t.send(ctx, orphan.Origin, true)
@@ -318,12 +318,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 	}
 	seen.UID, seen.ResourceVersion = live.GetUID(), live.GetResourceVersion()
 	t.update(func(s *state) { s.acts.Judged = judgement(t.wanted, seen) })
-	message := fmt.Sprintf("%s exists and was not placed by this hub", o)
-	if t.wanted.Foreign == Refuse {
-		message += fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
-			"or if namespace %s of the hub has the label %s=true", o.Namespace, workv1alpha2.AllowTakeOverLabel)
-	}
-	t.report(workv1alpha2.ReasonConflict, message)
+	t.report(workv1alpha2.ReasonConflict, foreignMessage(t.wanted))
 	return queue.Next{Backoff: true}, false, false
 }
 

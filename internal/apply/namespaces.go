@@ -64,8 +64,10 @@ func (q *clusterQueue) hasNamespace(name string) bool {
 	return is == presence.Present
 }
 
-// reclaim takes the mark of an orphan off an object, and off its namespace if this hub made that.
-func (q *clusterQueue) reclaim(ctx context.Context, o Object, live *unstructured.Unstructured) error {
+// reclaim makes an orphan ours again in one write, so that it is never an object that nobody
+// knows; its namespace too, if this hub made that.
+func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, origin string) error {
+	q, o := t.queue, t.wanted.Object
 	if o.Namespace != "" {
 		n, err := q.client.get(ctx, namespaceObject(o.Namespace))
 		if err != nil {
@@ -81,7 +83,14 @@ func (q *clusterQueue) reclaim(ctx context.Context, o Object, live *unstructured
 			q.applier.mirror.Observe(q.name(), namespaceResource, marked)
 		}
 	}
-	_, err := q.client.mark(ctx, o, live.GetUID(), nil, map[string]any{workv1alpha2.OrphanAnnotation: nil})
+	annotations := map[string]any{
+		workv1alpha2.OrphanAnnotation: nil,
+		workv1alpha2.SourceAnnotation: q.applier.key().Sign(t.wanted.Source),
+	}
+	if origin != "" {
+		annotations[workv1alpha2.OriginAnnotation] = origin
+	}
+	_, err := q.client.mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
 	return err
 }
 

@@ -233,7 +233,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case o.Owner == Going:
 		return []Action{{Verb: Retry}}
 	case o.Owner == Another:
-		return conflict(w)
+		return conflict(notPlaced(w))
 	case o.Owner == Nobody && !o.Authentic:
 		return planForeign(w, o, k) // placed by another hub
 	case o.Deleting:
@@ -253,9 +253,21 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
 	"nothing is deleted or rolled back until that is confirmed: run orrery server confirm-restore"
 
-func conflict(w Wanted) []Action {
+// notPlaced says what is in the way.
+func notPlaced(w Wanted) string { return fmt.Sprintf("%s exists and was not placed by this hub", w.Object) }
+
+// foreignMessage says so of an object without a mark, and the way out.
+func foreignMessage(w Wanted) string {
+	if w.Foreign != Refuse {
+		return notPlaced(w)
+	}
+	return notPlaced(w) + fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
+		"or if namespace %s of the hub has the label %s=true", w.Object.Namespace, workv1alpha2.AllowTakeOverLabel)
+}
+
+func conflict(message string) []Action {
 	return []Action{
-		{Verb: Report, Reason: workv1alpha2.ReasonConflict, Message: fmt.Sprintf("%s exists and was not placed by this hub", w.Object)},
+		{Verb: Report, Reason: workv1alpha2.ReasonConflict, Message: message},
 		{Verb: Retry}, // nobody tells when it goes away, but a look costs no call
 	}
 }
@@ -272,7 +284,7 @@ func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 // neither it nor the manifest has changed.
 func planForeign(w Wanted, o Copy, k Known) []Action {
 	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
-		return conflict(w)
+		return conflict(foreignMessage(w))
 	}
 	return []Action{{Verb: Judge, Copy: o.Object}}
 }
