@@ -254,7 +254,9 @@ const restoredMessage = "the hub was restored from a backup, and the cluster has
 	"nothing is deleted or rolled back until that is confirmed: run orrery server confirm-restore"
 
 // notPlaced says what is in the way.
-func notPlaced(w Wanted) string { return fmt.Sprintf("%s exists and was not placed by this hub", w.Object) }
+func notPlaced(w Wanted) string {
+	return fmt.Sprintf("%s exists and was not placed by this hub", w.Object)
+}
 
 // foreignMessage says so of an object without a mark, and the way out.
 func foreignMessage(w Wanted) string {
