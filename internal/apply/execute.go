@@ -303,6 +303,11 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		}
 		return t.send(ctx, orphan.Origin, true)
 	}
+	// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
+	if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template {
+		t.log(ctx).Info("taking back what carries this hub's mark")
+		return t.send(ctx, live.GetAnnotations()[workv1alpha2.OriginAnnotation], true)
+	}
 	if t.wanted.Foreign != Refuse {
 		equal, err := t.tryOn(ctx, live)
 		switch {
