@@ -218,7 +218,7 @@ func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured
 	}
 	if source != nil {
 		s.Template, s.Generation = source.GetUID(), source.GetGeneration()
-		s.Version = max(s.Version, version(source.GetResourceVersion()))
+		s.Version = version(source.GetResourceVersion()) // the binding's moves with its status
 	}
 	return s
 }

@@ -126,7 +126,7 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	case err != nil:
 		return false, fmt.Errorf("get template: %w", err)
 	case template.UID == copied.Template:
-		now.Generation, now.Version = template.Generation, max(now.Version, version(template.ResourceVersion))
+		now.Generation, now.Version = template.Generation, version(template.ResourceVersion)
 	}
 	if !copied.Newer(now) {
 		return false, nil
