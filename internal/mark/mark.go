@@ -21,7 +21,7 @@ type Source struct {
 	Generation int64
 	// Epoch counts how often it was confirmed that the hub was restored from a backup.
 	Epoch int64
-	// Version is the hub's resourceVersion: the greater one of the template's and the binding's.
+	// Version is the template's resourceVersion on the hub; the binding's where the template is gone.
 	Version uint64
 	// Cluster is the UID of the Cluster object.
 	Cluster types.UID

@@ -2,7 +2,6 @@ package spine
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,9 +17,6 @@ var confirmRestore = []string{"server", "confirm-restore", "--yes"}
 // TestRestoredHub restores the hub's etcd from a backup that is older than what was placed since.
 // Until that is confirmed nothing may be deleted and nothing rolled back; then it converges.
 func TestRestoredHub(t *testing.T) {
-	if os.Getenv("SEEDS") == "" {
-		t.Skip("run by make soak: it is not reliable yet")
-	}
 	w := alone(t, "restored")
 	w.hub.Apply(t, policy(w.ns, "all", everything, in("oak"))+policy(w.ns, "moving", "{apiVersion: apps/v1, kind: Deployment, name: moves}", in("oak"))+
 		configMap(w.ns, "deleted-since", "one")+configMap(w.ns, "changed-since", "one")+secret(w.ns, "changed-since", "one")+
