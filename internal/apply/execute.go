@@ -31,6 +31,8 @@ type task struct {
 	source  *unstructured.Unstructured // the template; nil when there is none
 	at      mirror.Object              // what was seen at the place of the manifest
 	changes int                        // that the plan knew of; see state
+	// reachable is true when at is what is there, and not what was there when the cluster last answered.
+	reachable bool
 }
 
 // do does actions in order. next says when to plan again; again means at once.
@@ -130,7 +132,7 @@ func (t *task) report(reason, message string) {
 	t.update(func(s *state) {
 		before = *s
 		s.result, s.known, s.gone, s.about = r, true, false, t.changes
-		if r.Applied && t.at.Digest == r.Digest {
+		if r.Applied && t.reachable && t.at.Digest == r.Digest {
 			s.acts.Digest, s.acts.Fields, s.acts.Applied = r.Digest, t.at.Fields, true
 			s.acts.Unsure, s.acts.Refused, s.acts.Judged = false, "", ""
 		}

@@ -59,9 +59,12 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	t := &task{queue: q, binding: b, changes: s.changes}
 	t.wanted, t.source = q.wanted(ctx, b)
 	seen := q.seenOf(b, &t.wanted)
-	t.at = seen.AtObject.Object
+	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
 	known := s.acts
-	known.Now, known.Restored, known.Surveyed = time.Now(), q.applier.restore.Suspected(), q.applier.survey.done(ctx)
+	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
+	if t.wanted.Intent != Place || len(seen.Copies) > 1 { // else there is nothing to remove
+		known.Surveyed = q.applier.survey.done(ctx)
+	}
 	return t.do(ctx, Plan(t.wanted, seen, known))
 }
 
@@ -165,8 +168,7 @@ func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBind
 	}
 }
 
-// seenOf is what is known of the cluster for a binding. The types that have to be listed are
-// awaited through wanted's resource.
+// seenOf is what is known of the cluster for a binding.
 func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	a := q.applier
 	s := Seen{Reachable: q.member.Reachable(), Lost: q.lost()}
