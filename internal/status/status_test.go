@@ -40,6 +40,7 @@ import (
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
 	"orrery.dev/orrery/internal/testenv"
@@ -58,6 +59,9 @@ type scheduled struct{}
 func (scheduled) Outcome(types.UID) (placement.Outcome, bool) {
 	return placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: 1}, true
 }
+
+// Knows is true: each placement was decided on with the fleet as it is.
+func (scheduled) Knows(types.UID, int64, string, types.UID) bool { return true }
 
 func (scheduled) Subscribe(func(types.NamespacedName)) {}
 
@@ -96,8 +100,10 @@ type fleet struct {
 	hub    client.Client
 	hubID  string
 	dir    string
-	writes writes
-	stop   func()
+	// recorded is the directory of the records.
+	recorded string
+	writes   writes
+	stop     func()
 
 	registry *member.Registry
 	mirror   *mirror.Mirror
@@ -106,7 +112,7 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, scheme: runtime.NewScheme(), dir: t.TempDir(), writes: writes{to: map[string]int{}}}
+	f := &fleet{t: t, scheme: runtime.NewScheme(), dir: t.TempDir(), recorded: t.TempDir(), writes: writes{to: map[string]int{}}}
 	f.must(errors.Join(
 		clientgoscheme.AddToScheme(f.scheme), clusterv1alpha1.AddToScheme(f.scheme),
 		policyv1alpha1.AddToScheme(f.scheme), workv1alpha2.AddToScheme(f.scheme),
@@ -147,6 +153,9 @@ func (f *fleet) start() {
 	f.must(err)
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
+	kept, err := records.Open(ctx, f.recorded, logr.Discard())
+	f.must(err)
+	f.must(mgr.Add(kept))
 	f.registry, err = member.Add(mgr, member.Options{
 		HubID:   f.hubID,
 		Observe: func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
@@ -164,7 +173,10 @@ func (f *fleet) start() {
 	f.must(templates.Watch(appsv1.SchemeGroupVersion.WithKind("Deployment")))
 	bindings, err := binding.NewCache(ctx, mgr.GetCache())
 	f.must(err)
-	f.applier, err = apply.Add(mgr, apply.Options{Bindings: bindings, Registry: f.registry, Mirror: f.mirror, Templates: templates, HubID: f.hubID})
+	f.applier, err = apply.Add(mgr, apply.Options{
+		Bindings: bindings, Registry: f.registry, Mirror: f.mirror, Templates: templates,
+		Decisions: scheduled{}, Records: kept, HubID: f.hubID,
+	})
 	f.must(err)
 	f.must((&writer{
 		hub: mgr.GetClient(), events: mgr.GetEventRecorder("orrery"), placement: scheduled{}, applier: f.applier,
@@ -174,7 +186,7 @@ func (f *fleet) start() {
 	go func() { done <- mgr.Start(ctx) }()
 	f.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := errors.Join(<-done, db.Close()); err != nil {
+		if err := errors.Join(<-done, kept.Close(), db.Close()); err != nil {
 			f.t.Error(err)
 		}
 	})
@@ -341,6 +353,7 @@ func TestStatus(t *testing.T) {
 
 	// What fails is told where people look, once.
 	foreign := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c"}, Spec: f.template("c").Spec}
+	foreign.Spec.Template.Spec.Containers[0].Image = "theirs" // what is equal would be adopted
 	f.must(oak.Create(t.Context(), foreign))
 	refused := f.deploy(ns, "c", "oak")
 	f.condition(refused, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict)
