@@ -78,6 +78,7 @@ type observer interface {
 	Placed(binding types.UID) []mirror.Object
 	PlacedOf(binding types.UID, cluster string) []mirror.Object
 	PlacedIn(cluster string) []mirror.Object
+	Orphans(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
 	Synced(cluster string, gr schema.GroupResource) bool
 	Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured)
@@ -144,7 +145,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },
 		recorded: a.saySuspicion,
 	}
-	a.survey = &survey{applier: a}
+	a.survey = &survey{applier: a, seen: map[types.UID]bool{}}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
 	if a.overrides, err = newOverrides(ctx, mgr.GetCache()); err != nil {

@@ -121,8 +121,10 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 func (a *Applier) memberChanged(e member.Event) {
 	switch e.Type {
 	case member.Joined:
+		a.survey.again()
 		a.open(e.Name)
 	case member.Changed:
+		a.survey.again() // one that did not answer may do so now
 		if q, ok := a.queue(e.Name); ok {
 			q.memberChanged()
 		}

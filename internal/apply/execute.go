@@ -84,7 +84,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 			return retry, false, true
 		}
 	case Unmark:
-		err := t.queue.unmark(ctx, a.Copy, t.wanted.Source.Template)
+		err := t.queue.unmark(ctx, a.Copy, t.wanted.Source.Template, "")
 		if err == nil && t.wanted.Intent == Leave {
 			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace) // what is preserved must outlive the hub's namespace
 		}
@@ -150,7 +150,12 @@ func (t *task) report(reason, message string) {
 
 // suspect finds out whether a copy that seems newer than the hub is: the caches may lag.
 func (t *task) suspect(ctx context.Context, o mirror.Object) (queue.Next, bool, bool) {
-	restored, err := t.queue.applier.restore.verify(ctx, t.binding, o)
+	return t.suspected(ctx, func() (bool, error) { return t.queue.applier.restore.verify(ctx, t.binding, o) })
+}
+
+// suspected goes on only if what looks like a restored hub is none, and later.
+func (t *task) suspected(ctx context.Context, verify func() (bool, error)) (queue.Next, bool, bool) {
+	restored, err := verify()
 	if err != nil {
 		t.log(ctx).Error(err, "cannot find out whether the hub was restored from a backup")
 	}
@@ -299,6 +304,17 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		return t.failed(ctx, err), false, false
 	}
 	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID {
+		if from, err := q.applier.key().Verify(orphan.Source); err == nil {
+			// Taking it back would wipe out what shows that the hub was restored.
+			left := mirror.Object{Cluster: q.name(), Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Source: orphan.Source}
+			from.Placement = 0 // the binding may be another by now
+			if from.Newer(t.wanted.Source) {
+				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.verify(ctx, t.binding, left) })
+			}
+			if from.Cluster == q.uid && from.Epoch == t.wanted.Source.Epoch {
+				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.left(ctx, q.member.Cluster(), left, from) })
+			}
+		}
 		t.log(ctx).Info("taking back what was orphaned")
 		if err := t.reclaim(ctx, live, orphan.Origin); err != nil {
 			return t.failed(ctx, err), false, false

@@ -85,7 +85,7 @@ func (q *clusterQueue) empty(ctx context.Context, orphan bool) error {
 				b.Spec.Resource.UID = from.Template
 			}
 			if orphan || !known || err != nil || from.Cluster != q.uid || o.Origin != "" {
-				return q.unmark(ctx, o, b.Spec.Resource.UID)
+				return q.unmark(ctx, o, b.Spec.Resource.UID, q.uid)
 			}
 			return q.delete(ctx, b, o, false)
 		})

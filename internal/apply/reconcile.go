@@ -207,6 +207,9 @@ func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mir
 	if from, err := a.key().Verify(o.Source); err == nil {
 		c.Authentic = true
 		c.ThisJoin = from.Cluster == now.Cluster
+		if c.Owner != Binding {
+			from.Placement = 0 // that of another binding
+		}
 		c.Newer = from.Newer(now)
 	}
 	return c
@@ -216,7 +219,7 @@ func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mir
 func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster types.UID) mark.Source {
 	s := mark.Source{
 		Template: b.Spec.Resource.UID, Generation: b.Spec.Resource.Generation, Epoch: a.restore.Epoch(),
-		Version: version(b.ResourceVersion), Cluster: cluster,
+		Version: version(b.ResourceVersion), Placement: b.Generation, Cluster: cluster,
 	}
 	if source != nil {
 		s.Template, s.Generation = source.GetUID(), source.GetGeneration()

@@ -35,7 +35,7 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 		about.SetGroupVersionKind(binding.Kind(b))
 		q.applier.recorder.Eventf(q.member.Cluster(), about, corev1.EventTypeWarning, "Kept", "Delete", "%s", note)
 		log.Info("kept", "holds", some(held))
-		return q.unmark(ctx, o, b.Spec.Resource.UID)
+		return q.unmark(ctx, o, b.Spec.Resource.UID, "")
 	case len(pending) > 0:
 		return fmt.Errorf("%s waits for %s to go", objectOf(o), some(pending))
 	}
@@ -66,9 +66,14 @@ func (q *clusterQueue) gone(o mirror.Object) {
 }
 
 // unmark takes our marks off a placed object. What it leaves says whose it was, so that it is
-// ours again when the cluster joins again.
-func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template types.UID) error {
+// ours again when the cluster joins again, and from which Cluster it was left as that went: a
+// hub that has this Cluster still was restored from a backup.
+func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template, from types.UID) error {
 	orphan := mark.Orphan{Hub: q.applier.hubID, Template: template, Origin: o.Origin}
+	if source, err := q.applier.key().Verify(o.Source); err == nil && source.Template == template {
+		source.Cluster, source.Epoch = from, q.applier.restore.Epoch()
+		orphan.Source = q.applier.key().Sign(source)
+	}
 	left, err := q.client.mark(ctx, objectOf(o), o.UID,
 		map[string]any{workv1alpha2.BindingLabel: nil},
 		map[string]any{

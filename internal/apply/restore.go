@@ -19,9 +19,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/mark"
-	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
-	"orrery.dev/orrery/internal/presence"
 )
 
 // The ConfigMap that says whether the hub was restored from a backup. A person confirms it by
@@ -117,7 +115,10 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(live), live); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("get binding: %w", err)
 	}
-	now.Version = version(live.GetResourceVersion())
+	now.Version, now.Placement = version(live.GetResourceVersion()), live.GetGeneration()
+	if live.GetUID() != o.Binding {
+		copied.Placement = 0 // that of another binding
+	}
 	template := &metav1.PartialObjectMetadata{}
 	template.SetGroupVersionKind(binding.Kind(b))
 	err = r.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
@@ -131,81 +132,33 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	if !copied.Newer(now) {
 		return false, nil
 	}
-	reason := fmt.Sprintf("%s in cluster %s is of generation %d at resourceVersion %d; the hub has generation %d at resourceVersion %d",
-		objectOf(o), o.Cluster, copied.Generation, copied.Version, now.Generation, now.Version)
+	reason := fmt.Sprintf("%s in cluster %s is of generation %d, resourceVersion %d and placement %d; the hub has generation %d, resourceVersion %d and placement %d",
+		objectOf(o), o.Cluster, copied.Generation, copied.Version, copied.Placement, now.Generation, now.Version, now.Placement)
 	if err := r.suspect(ctx, reason, now.Epoch, copied.Epoch); err != nil {
 		return false, err
 	}
 	return r.Suspected(), nil // it may have been confirmed meanwhile
 }
 
-// survey is the look of a process at the copies in every cluster, before it removes any: that the
-// hub was restored from a backup may show in another cluster than the one in which something is
-// to go.
-type survey struct {
-	applier *Applier
-
-	mu       sync.Mutex
-	finished bool
-}
-
-// done is true once every cluster that answers was looked at. Clusters that do not answer are not
-// waited for: what they have says so when they do.
-func (s *survey) done(ctx context.Context) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.finished {
-		return true
-	}
-	a := s.applier
-	for _, m := range a.registry.Members() {
-		q, ok := a.queue(m.Name())
-		if !ok {
-			return false
-		}
-		if !m.Reachable() {
-			if q.lost() {
-				continue
-			}
-			a.log.V(1).Info("removals wait for a cluster to answer", "cluster", m.Name())
-			return false
-		}
-		for _, gvk := range a.bindings.Kinds() {
-			api, served := m.APIs().Kind(gvk)
-			if served == presence.Present && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
-				a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
-				return false
-			}
-		}
-	}
-	for _, m := range a.registry.Members() {
-		for _, o := range a.mirror.PlacedIn(m.Name()) {
-			if restored, err := s.newer(ctx, m, o); err != nil || restored {
-				a.log.V(1).Info("removals wait: a copy may be newer than the hub", "cluster", m.Name(), "object", objectOf(o).String())
-				return false // it is looked at again, and restored says so from now on
-			}
-		}
-	}
-	s.finished = true
-	return true
-}
-
-// newer says whether a copy shows that the hub was restored.
-func (s *survey) newer(ctx context.Context, m *member.Member, o mirror.Object) (bool, error) {
-	a := s.applier
-	from, err := a.key().Verify(o.Source)
-	if err != nil {
-		return false, nil //nolint:nilerr // not made by this hub: it says nothing
-	}
-	b, known := a.bindings.ByUID(o.Binding)
-	if !known {
+// left finds out whether an orphan shows that the hub was restored: it was left as its Cluster
+// went, and the hub has that Cluster.
+func (r *restore) left(ctx context.Context, c *clusterv1alpha1.Cluster, o mirror.Object, from mark.Source) (bool, error) {
+	judged := r.Epoch()
+	if from.Cluster != c.UID || from.Epoch < judged {
 		return false, nil
 	}
-	source, _ := a.template(b)
-	if !from.Newer(a.sourceOf(b, source, m.Cluster().UID)) {
+	live := &clusterv1alpha1.Cluster{}
+	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(c), live); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("get cluster: %w", err)
+	}
+	if live.UID != c.UID || !live.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
-	return a.restore.verify(ctx, b, o)
+	reason := fmt.Sprintf("%s in cluster %s was left there when the cluster was unjoined; the hub has it joined as it was before", objectOf(o), o.Cluster)
+	if err := r.suspect(ctx, reason, judged, from.Epoch); err != nil {
+		return false, err
+	}
+	return r.Suspected(), nil // it may have been confirmed meanwhile
 }
 
 // suspect remembers, across restarts, that the hub seems to be restored: a copy of the epoch seen

@@ -3,6 +3,7 @@
 package mark
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
@@ -23,7 +24,9 @@ type Source struct {
 	Epoch int64
 	// Version is the template's resourceVersion on the hub; the binding's where the template is gone.
 	Version uint64
-	// Cluster is the UID of the Cluster object.
+	// Placement is the generation of the binding; 0 where it is not known.
+	Placement int64
+	// Cluster is the UID of the Cluster object; empty on what was left in a cluster that stayed.
 	Cluster types.UID
 }
 
@@ -36,7 +39,7 @@ func (s Source) Newer(other Source) bool {
 	case s.Epoch != other.Epoch:
 		return s.Epoch > other.Epoch
 	default:
-		return s.Generation > other.Generation || s.Version > other.Version
+		return s.Generation > other.Generation || s.Version > other.Version || s.Placement > other.Placement
 	}
 }
 
@@ -58,9 +61,9 @@ var errForged = errors.New("the mark was not made by this hub")
 // macLength in characters of five bits: 100 bits.
 const macLength = 20
 
-// Sign is the value of work.orrery.dev/source: TEMPLATE-UID.GENERATION.EPOCH:VERSION.CLUSTER-UID.MAC.
+// Sign is the value of work.orrery.dev/source: TEMPLATE-UID.GENERATION.EPOCH:VERSION:PLACEMENT.CLUSTER-UID.MAC.
 func (k Key) Sign(s Source) string {
-	text := fmt.Sprintf("%s.%d.%d:%d.%s", s.Template, s.Generation, s.Epoch, s.Version, s.Cluster)
+	text := fmt.Sprintf("%s.%d.%d:%d:%d.%s", s.Template, s.Generation, s.Epoch, s.Version, s.Placement, s.Cluster)
 	return text + "." + k.mac(text)
 }
 
@@ -96,17 +99,25 @@ func Parse(value string) (Source, error) {
 	if err != nil {
 		return malformed("no generation")
 	}
-	first, second, _ := strings.Cut(parts[2], ":")
-	epoch, err := strconv.ParseInt(first, 10, 64)
+	numbers := strings.Split(parts[2], ":")
+	if len(numbers) != 3 {
+		return malformed("not an epoch, a resourceVersion and a placement")
+	}
+	epoch, err := strconv.ParseInt(numbers[0], 10, 64)
 	if err != nil {
 		return malformed("no epoch")
 	}
-	version, err := strconv.ParseUint(second, 10, 64)
+	version, err := strconv.ParseUint(numbers[1], 10, 64)
 	if err != nil {
 		return malformed("no resourceVersion")
 	}
+	placement, err := strconv.ParseInt(numbers[2], 10, 64)
+	if err != nil {
+		return malformed("no placement")
+	}
 	return Source{
-		Template: types.UID(parts[0]), Generation: generation, Epoch: epoch, Version: version, Cluster: types.UID(parts[3]),
+		Template: types.UID(parts[0]), Generation: generation, Epoch: epoch, Version: version, Placement: placement,
+		Cluster: types.UID(parts[3]),
 	}, nil
 }
 
@@ -114,12 +125,14 @@ func Parse(value string) (Source, error) {
 type Orphan struct {
 	Hub      string    // the hub's id
 	Template types.UID // empty on a namespace that the hub made
+	Source   string    // as work.orrery.dev/source had it, signed; empty where that was not this hub's
 	Origin   string    // as work.orrery.dev/origin had it
 }
 
-// String is the value of work.orrery.dev/orphan: HUB-ID/TEMPLATE-UID, and /ORIGIN if there is one.
+// String is the value of work.orrery.dev/orphan: HUB-ID/SOURCE, or HUB-ID/TEMPLATE-UID where
+// there is no source, and /ORIGIN if there is one.
 func (o Orphan) String() string {
-	value := o.Hub + "/" + string(o.Template)
+	value := o.Hub + "/" + cmp.Or(o.Source, string(o.Template))
 	if o.Origin != "" {
 		value += "/" + o.Origin
 	}
@@ -133,6 +146,9 @@ func ParseOrphan(value string) (Orphan, bool) {
 		return Orphan{}, false
 	}
 	o := Orphan{Hub: parts[0], Template: types.UID(parts[1])}
+	if from, err := Parse(parts[1]); err == nil {
+		o.Template, o.Source = from.Template, parts[1]
+	}
 	if len(parts) == 3 {
 		o.Origin = parts[2]
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var source = Source{Template: "6f1a-22", Generation: 7, Epoch: 1, Version: 4711, Cluster: "c-1"}
+var source = Source{Template: "6f1a-22", Generation: 7, Epoch: 1, Version: 4711, Placement: 3, Cluster: "c-1"}
 
 func TestSourceRoundTrip(t *testing.T) {
 	key := Key(strings.Repeat("k", KeySize))
@@ -35,6 +35,7 @@ func TestSourcesThatThisHubDidNotMakeAreRefused(t *testing.T) {
 		"Empty":        "",
 		"NoNumbers":    "a.b.c.d.e",
 		"NoEpoch":      "a.1.2.d.e",
+		"NoPlacement":  "a.1.2:3.d.e",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := key.Verify(value); err == nil {
@@ -53,6 +54,7 @@ func TestNewer(t *testing.T) {
 		"Older":              {func(s *Source) { s.Generation--; s.Version-- }, false},
 		"GenerationAbove":    {func(s *Source) { s.Generation++ }, true},
 		"VersionAbove":       {func(s *Source) { s.Version++ }, true},
+		"PlacementAbove":     {func(s *Source) { s.Placement++ }, true},
 		"OfAnotherTemplate":  {func(s *Source) { s.Generation++; s.Template = "other" }, false},
 		"BeforeConfirmation": {func(s *Source) { s.Generation++; s.Version++; s.Epoch-- }, false},
 		"EpochAbove":         {func(s *Source) { s.Epoch++; s.Version-- }, true},
@@ -72,6 +74,9 @@ func TestOrphan(t *testing.T) {
 		"hub/uid":         {Hub: "hub", Template: "uid"},
 		"hub/uid/Adopted": {Hub: "hub", Template: "uid", Origin: "Adopted"},
 		"hub/":            {Hub: "hub"},
+
+		"hub/uid.1.0:7:2.c.mac":         {Hub: "hub", Template: "uid", Source: "uid.1.0:7:2.c.mac"},
+		"hub/uid.1.0:7:2.c.mac/Adopted": {Hub: "hub", Template: "uid", Source: "uid.1.0:7:2.c.mac", Origin: "Adopted"},
 	} {
 		got, ok := ParseOrphan(value)
 		if diff := cmp.Diff(want, got); !ok || diff != "" || got.String() != value {

@@ -29,6 +29,7 @@ type Object struct {
 	Digest  string    // the value of work.orrery.dev/digest
 	Source  string    // the value of work.orrery.dev/source
 	Origin  string    // the value of work.orrery.dev/origin
+	Orphan  string    // the value of work.orrery.dev/orphan
 	Fields  uint64    // hash of the set of fields that our server-side apply owns; 0: none
 
 	Deleting bool
@@ -137,6 +138,16 @@ func (m *Mirror) PlacedIn(cluster string) []Object {
 	return nil
 }
 
+// Orphans returns the objects of a cluster that carry work.orrery.dev/orphan.
+func (m *Mirror) Orphans(cluster string) []Object {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if c := m.clusters[cluster]; c != nil {
+		return sorted(c.orphans)
+	}
+	return nil
+}
+
 func sorted(objects map[place]*Object) []Object {
 	out := make([]Object, 0, len(objects))
 	for _, o := range objects {
@@ -238,7 +249,7 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, mark s
 	}
 	if old != nil {
 		t.cluster.mirror.unindex(old.place(), old)
-		if news && (object == nil || object.Binding != old.Binding) {
+		if news && old.Placed() && (object == nil || object.Binding != old.Binding) {
 			events = append(events, t.event(Changed, k, old))
 		}
 	}
@@ -267,7 +278,9 @@ func (t *table) remove(k key, r record) []Event {
 }
 
 // interesting says whether events tell of an object.
-func (t *table) interesting(o *Object) bool { return o != nil || resourceOf(t.api) == namespaces }
+func (t *table) interesting(o *Object) bool {
+	return o != nil && o.Placed() || resourceOf(t.api) == namespaces
+}
 
 func (t *table) event(kind EventType, k key, o *Object) Event {
 	e := Event{Type: kind, Cluster: t.cluster.name, Resource: resourceOf(t.api), Namespace: k.namespace, Name: k.name}
@@ -279,6 +292,10 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 
 func (m *Mirror) index(o *Object) {
 	p := o.place()
+	if !o.Placed() {
+		m.clusters[o.Cluster].orphans[p] = o
+		return
+	}
 	clusters := m.placed[o.Binding]
 	if clusters == nil {
 		clusters = map[string]map[place]*Object{}
@@ -292,6 +309,12 @@ func (m *Mirror) index(o *Object) {
 }
 
 func (m *Mirror) unindex(p place, o *Object) {
+	if !o.Placed() {
+		if c := m.clusters[p.cluster]; c != nil {
+			delete(c.orphans, p)
+		}
+		return
+	}
 	clusters := m.placed[o.Binding]
 	if delete(clusters[p.cluster], p); len(clusters[p.cluster]) == 0 {
 		delete(clusters, p.cluster)

@@ -110,13 +110,21 @@ func owner(o *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// newObject is what is remembered of a placed object; nil for one that is not. Controllers
-// copy labels to what they make, such as a Service's to its EndpointSlices: a mark counts
-// only where we own something.
+// newObject is what is remembered of an object that is placed or was orphaned; nil for another.
+// Controllers copy labels and annotations to what they make, such as a Service's to its
+// EndpointSlices: a mark counts only where we own something.
 func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) *Object {
 	binding, fields := o.GetLabels()[workv1alpha2.BindingLabel], ownedFields(o)
-	if binding == "" || fields == 0 && len(o.GetManagedFields()) > 0 {
+	orphan := o.GetAnnotations()[workv1alpha2.OrphanAnnotation]
+	switch {
+	case binding == "" && orphan == "", fields == 0 && len(o.GetManagedFields()) > 0:
 		return nil
+	case binding == "":
+		return &Object{
+			Cluster: cluster, Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName(),
+			UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
+			Orphan: orphan, Fields: fields, Deleting: o.GetDeletionTimestamp() != nil,
+		}
 	}
 	replicas, available := interpreter.Availability(o)
 	return &Object{
@@ -125,6 +133,7 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 		Binding: types.UID(binding), Digest: o.GetAnnotations()[workv1alpha2.DigestAnnotation], Fields: fields,
 		Deleting: o.GetDeletionTimestamp() != nil,
 		Source:   o.GetAnnotations()[workv1alpha2.SourceAnnotation], Origin: o.GetAnnotations()[workv1alpha2.OriginAnnotation],
+		Orphan: orphan,
 		Health: interpreter.Health(o), Status: interpreter.Reflect(o),
 		Replicas: replicas, Available: available,
 	}

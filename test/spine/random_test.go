@@ -210,7 +210,7 @@ func (a *attack) run(all []step) {
 // converge waits until hub and members agree, and goes on agreeing.
 func (a *attack) converge(when string) {
 	a.Helper()
-	differ := pollFor(converging, a.compare)
+	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.compare()) })
 	if differ == nil {
 		a.quiet(2 * time.Second)
 		differ = a.compare() // nothing was still on its way
@@ -218,6 +218,25 @@ func (a *attack) converge(when string) {
 	if differ != nil {
 		a.Errorf("hub and members differ, %s:\n%v", when, differ)
 	}
+}
+
+// confirm says once more that the hub was restored, if it has found that out only now: what
+// shows it may be in a cluster that was not in the fleet before.
+func (a *attack) confirm() error {
+	ctx, cancel := a.short()
+	defer cancel()
+	o, err := a.admin.Find(ctx, "v1", "ConfigMap", "orrery-cluster", "hub-restore")
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if state, _, _ := unstructured.NestedString(o.Object, "data", "state"); state != "Suspected" {
+		return nil
+	}
+	if !a.restored {
+		return errorf("the hub says that it was restored, and it was not: %v", o.Object["data"])
+	}
+	_, err = a.hub.Orrery(confirmRestore...)
+	return err
 }
 
 func pollFor(d time.Duration, check func() error) error {

@@ -1,6 +1,7 @@
 package spine
 
 import (
+	"cmp"
 	"errors"
 	"path/filepath"
 	"testing"
@@ -28,11 +29,7 @@ func TestRestoredHub(t *testing.T) {
 	w.applied("ConfigMap", "changed-since")
 	w.applied("Secret", "changed-since")
 
-	backup := filepath.Join(t.TempDir(), "backup")
-	w.must(w.hub.Stop())
-	w.must(w.hub.Backup(backup))
-	w.restart()
-
+	backup := w.backUp()
 	w.hub.Remove(t, "v1", "ConfigMap", w.ns, "deleted-since")
 	w.hub.Apply(t, configMap(w.ns, "changed-since", "two")+secret(w.ns, "changed-since", "two")+configMap(w.ns, "made-since", "one")+deployment(w.ns, "made-since", 2)+
 		policy(w.ns, "moving", "{apiVersion: apps/v1, kind: Deployment, name: moves}", in("pine")))
@@ -58,20 +55,7 @@ func TestRestoredHub(t *testing.T) {
 			w.stays(m, before[m])
 		}
 	}
-	w.eventually("the hub suspects that it was restored", func() error {
-		o, err := w.hub.Find(t.Context(), "v1", "ConfigMap", "orrery-cluster", "hub-restore")
-		if err != nil {
-			untouched()
-			if t.Failed() {
-				t.FailNow()
-			}
-			return err
-		}
-		if state, _, _ := unstructured.NestedString(o.Object, "data", "state"); state != "Suspected" {
-			return errorf("its state is %q", state)
-		}
-		return nil
-	})
+	w.suspected(untouched)
 	for _, m := range members.List {
 		w.ready(m)
 	}
@@ -121,6 +105,90 @@ func TestRestoredHub(t *testing.T) {
 			t.Errorf("%s was made anew", name)
 		}
 	}
+}
+
+// TestRestoredHubWithEqualTemplates restores a hub whose templates are as they were: that it is
+// older than its members shows in where they have their copies, or in how a cluster left.
+func TestRestoredHubWithEqualTemplates(t *testing.T) {
+	w := alone(t, "placed-since")
+	w.hub.Apply(t, policy(w.ns, "moving", "{apiVersion: v1, kind: ConfigMap, name: moves}", in("oak"))+
+		policy(w.ns, "both", "{apiVersion: v1, kind: ConfigMap, name: both}", in("oak", "pine"))+
+		configMap(w.ns, "moves", "one")+configMap(w.ns, "both", "one"))
+	w.applied("ConfigMap", "moves")
+	w.applied("ConfigMap", "both")
+	restored := func(since func(), copies ...*testenv.Member) {
+		t.Helper()
+		backup := w.backUp()
+		since()
+		w.quiet(2 * time.Second)
+		w.must(w.hub.Stop())
+		before, marks := map[*testenv.Member]content{}, map[*testenv.Member]int{}
+		for _, m := range members.List {
+			before[m], marks[m] = w.content(m), m.Mark()
+		}
+		w.must(w.hub.Restore(backup))
+		w.restart()
+		untouched := func() {
+			t.Helper()
+			for m, mark := range marks {
+				w.noDeletions(m, mark)
+			}
+			for _, m := range copies {
+				w.stays(m, before[m])
+			}
+		}
+		w.suspected(untouched)
+		w.quiet(2 * time.Second)
+		untouched()
+		if out, err := w.hub.Orrery(confirmRestore...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+
+	restored(func() {
+		w.hub.Apply(t, policy(w.ns, "moving", "{apiVersion: v1, kind: ConfigMap, name: moves}", in("pine")))
+		w.placed(w.pine, "v1", "ConfigMap", "moves")
+		w.gone(w.oak, "v1", "ConfigMap", "moves")
+	}, w.pine)
+	w.placed(w.oak, "v1", "ConfigMap", "moves")
+	w.gone(w.pine, "v1", "ConfigMap", "moves")
+
+	uid := w.placed(w.pine, "v1", "ConfigMap", "both").GetUID()
+	restored(func() { w.must(w.hub.Unjoin(w.pine)) }, w.pine)
+	w.must(w.hub.Join(w.pine))
+	w.applied("ConfigMap", "both")
+	if now := w.placed(w.pine, "v1", "ConfigMap", "both").GetUID(); now != uid {
+		t.Errorf("what was left in pine was made anew")
+	}
+}
+
+// backUp copies the hub's etcd away, between two runs of the hub.
+func (w *world) backUp() string {
+	w.Helper()
+	backup := filepath.Join(w.TempDir(), "backup")
+	w.must(w.hub.Stop())
+	w.must(w.hub.Backup(backup))
+	w.restart()
+	return backup
+}
+
+// suspected waits until the hub says that it seems to be restored; meanwhile must hold until then.
+func (w *world) suspected(meanwhile func()) {
+	w.Helper()
+	w.eventually("the hub suspects that it was restored", func() error {
+		o, err := w.hub.Find(w.Context(), "v1", "ConfigMap", "orrery-cluster", "hub-restore")
+		state := ""
+		if err == nil {
+			state, _, _ = unstructured.NestedString(o.Object, "data", "state")
+		}
+		if state != "Suspected" {
+			if meanwhile(); w.Failed() {
+				w.FailNow()
+			}
+			return cmp.Or(err, errorf("its state is %q", state))
+		}
+		return nil
+	})
 }
 
 // data waits until a member's ConfigMap has a value.

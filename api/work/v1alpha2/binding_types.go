@@ -306,8 +306,8 @@ const (
 	// OriginAnnotation is on what was in the member before this hub: it is left, not deleted,
 	// when its template goes. Its value is OriginAdopted or OriginTakenOver.
 	OriginAnnotation = "work.orrery.dev/origin"
-	// OrphanAnnotation is what orphaning leaves: HUB-ID/TEMPLATE-UID. An object that carries it
-	// is this hub's again at the next join.
+	// OrphanAnnotation is what orphaning leaves: HUB-ID/ and the value of SourceAnnotation, which
+	// begins with the template's UID. An object that carries it is this hub's again at the next join.
 	OrphanAnnotation = "work.orrery.dev/orphan"
 	// NamespaceLabel marks a namespace in a member that was created for placed objects;
 	// its value is the hub's id, the UID of its kube-system namespace.
