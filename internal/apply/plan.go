@@ -244,6 +244,9 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 		return []Action{{Verb: Suspect, Copy: o.Object}}
 	case o.Owner == Nobody, o.Digest != w.Digest, !o.ThisJoin:
 		return send(Update, w, k, o.Object)
+	case k.Digest != w.Digest && (k.Unsure || k.Digest != ""):
+		// Our own apply was never answered: somebody may have changed the object right after it.
+		return send(Update, w, k, o.Object)
 	case k.Digest == w.Digest && k.Fields != 0 && k.Fields != o.Fields:
 		return planRepair(o, k)
 	}

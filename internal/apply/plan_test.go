@@ -105,6 +105,8 @@ func TestPlanOfAPlacement(t *testing.T) {
 		"DriftBeforeAnythingKnown":  {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{}, []string{applied}},
 		"DriftAgain":                {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Second)}, []string{"Retry after 3s"}},
 		"DriftLongAfterTheLast":     {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Hour)}, []string{"Repair"}},
+		"AnApplyWithoutAnAnswer":    {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Unsure: true}, []string{"Update"}},
+		"AppliedSinceWhatIsKnown":   {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Digest: "old", Fields: 1}, []string{"Update"}},
 		"RejectedJustNow":           {placeWanted(), absent, Known{Now: now, Refused: "new", RetryAt: now.Add(time.Minute)}, []string{"Retry after 1m0s"}},
 		"AnotherWasRejected":        {placeWanted(), absent, Known{Now: now, Refused: "old", RetryAt: now.Add(time.Minute)}, []string{"Create"}},
 		"ObjectOfOthers":            {placeWanted(), at(ourCopy(theirs)), Known{}, []string{"Judge"}},

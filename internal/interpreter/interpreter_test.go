@@ -593,13 +593,6 @@ func TestDivisibleBy(t *testing.T) {
 			}
 		})
 	}
-	crd := object(t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {names: {kind: Fleet}, versions: [
-		{name: v1, subresources: {scale: {specReplicasPath: .spec.size}}}, {name: v2, subresources: {scale: {specReplicasPath: .spec.replicas}}}, {name: v3}]}}`)
-	for version, want := range map[string]bool{"v1": false, "v2": true, "v3": true} {
-		if ok, why := ScaledBy(crd, version); ok != want || (why == "") != want {
-			t.Errorf("%s: %v, %q", version, ok, why)
-		}
-	}
 }
 
 func TestAggregateOthers(t *testing.T) {

@@ -27,9 +27,9 @@ func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.Res
 }
 
 // DivisibleBy says whether the replicas of an object can be divided among clusters. Where it
-// has replicas, as far as is known here, that cannot be divided, why says so. Kinds whose scale
-// subresource has its replicas elsewhere than in spec.replicas are not known here: the
-// object does not say so, only its CustomResourceDefinition does; see ScaledBy.
+// has replicas, as far as is known here, that cannot be divided, why says so. A kind whose scale
+// subresource has its replicas elsewhere than in spec.replicas counts as one without: the
+// object does not say so, only its CustomResourceDefinition does.
 func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
 	if kindOf(o).replicas != nil {
 		return true, ""
@@ -38,21 +38,6 @@ func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
 		return false, fmt.Sprintf("spec.replicas of %s %s is %v: only a whole number can be divided", o.GetKind(), o.GetName(), is)
 	}
 	return false, ""
-}
-
-// ScaledBy says whether the replicas of the objects that a CustomResourceDefinition defines can
-// be divided among clusters, as far as their scale subresource tells: only where it has them
-// in spec.replicas, or where there is none.
-func ScaledBy(crd *unstructured.Unstructured, version string) (ok bool, why string) {
-	for _, v := range list(crd.Object, "spec", "versions") {
-		v, _ := v.(map[string]any)
-		path := text(v, "subresources", "scale", "specReplicasPath")
-		if text(v, "name") == version && path != "" && path != ".spec.replicas" {
-			return false, fmt.Sprintf("%s has its replicas in %s: only those in .spec.replicas can be divided",
-				text(crd.Object, "spec", "names", "kind"), path)
-		}
-	}
-	return true, ""
 }
 
 // Availability returns how many replicas an object asks for and how many of them serve. An
