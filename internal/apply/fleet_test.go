@@ -321,7 +321,7 @@ func (f *fleet) start() {
 		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
 	})
 	f.must(err)
-	f.mirror = mirror.New(db, f.registry, logr.Discard())
+	f.mirror = mirror.New(db, f.registry, nil, logr.Discard())
 	f.must(mgr.Add(manager.RunnableFunc(f.mirror.Start)))
 	f.outdated = &outdated{Mirror: f.mirror, hidden: map[string]bool{}}
 	bindings, err := binding.NewCache(ctx, mgr.GetCache())

@@ -77,7 +77,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m = mirror.New(db, registry, logr.Discard())
+	m = mirror.New(db, registry, nil, logr.Discard())
 	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
 		t.Fatal(err)
 	}

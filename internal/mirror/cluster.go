@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,6 +22,26 @@ import (
 
 // firstLists is how many types of one cluster are listed for the first time at once.
 const firstLists = 8
+
+// firstListsOfAll is how many types of all clusters are: a thousand clusters that are listed at
+// once would be held in memory as they come. A list that takes longer than slowList gives its
+// place to another: clusters that hang must not keep the others waiting.
+const (
+	firstListsOfAll = 64
+	slowList        = 10 * time.Second
+)
+
+// turn waits until another first list may begin; false: ctx has ended. done gives the place back.
+func (m *Mirror) turn(ctx context.Context) (done func(), ok bool) {
+	select {
+	case m.listing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false
+	}
+	free := sync.OnceFunc(func() { <-m.listing })
+	slow := time.AfterFunc(slowList, free)
+	return func() { slow.Stop(); free() }, true
+}
 
 // cluster is the mirror of one cluster.
 type cluster struct {
@@ -201,7 +222,7 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.planned = true
-	want := wanted(apis, c.source.Cluster().Spec.Mirror, m.required)
+	want := wanted(apis, cmp.Or(c.source.Cluster().Spec.Mirror, m.defaults), m.required)
 	keep := make(map[schema.GroupResource]bool, len(want))
 	for _, api := range want {
 		gr := resourceOf(api)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 )
@@ -22,10 +23,12 @@ import (
 // Mirror observes every cluster of the fleet. Start runs it; everything else answers from
 // memory.
 type Mirror struct {
-	store  database
-	fleet  fleet
-	log    logr.Logger
-	writer *writer
+	store    database
+	fleet    fleet
+	defaults *clusterv1alpha1.Mirror // for Clusters whose spec does not say what is mirrored; nil: all but noise
+	listing  chan struct{}           // held by first lists, of all clusters
+	log      logr.Logger
+	writer   *writer
 
 	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
 	run         func(func(ctx context.Context)) // nil until Start
@@ -52,9 +55,11 @@ type database interface {
 	DropCluster(ctx context.Context, cluster string) error
 }
 
-// New returns a mirror of the registry's clusters into the store.
-func New(s *store.Store, r *member.Registry, log logr.Logger) *Mirror {
+// New returns a mirror of the registry's clusters into the store. defaults say what is mirrored of
+// a Cluster whose spec.mirror does not; nil: every type but those that change all the time.
+func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, log logr.Logger) *Mirror {
 	m := newMirror(s, registry{r}, log)
+	m.defaults = defaults
 	m.follow(s)
 	return m
 }
@@ -71,7 +76,7 @@ func (m *Mirror) follow(s *store.Store) {
 
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
-		store: s, fleet: f, log: log,
+		store: s, fleet: f, log: log, listing: make(chan struct{}, firstListsOfAll),
 		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
 		placed: map[types.UID]map[string]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
 		generation: 1,

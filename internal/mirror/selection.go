@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -44,6 +45,24 @@ func noise(gr schema.GroupResource) bool {
 	default:
 		return strings.HasSuffix(gr.Resource, "reviews")
 	}
+}
+
+// Select is the selection that names these types, as RESOURCE.GROUP or RESOURCE of the core group,
+// such as deployments.apps and pods; *.GROUP is every type of a group. It is nil for none. An
+// error names what is no such thing.
+func Select(types []string) (*clusterv1alpha1.Mirror, error) {
+	if len(types) == 0 {
+		return nil, nil
+	}
+	s := &clusterv1alpha1.Mirror{}
+	for _, name := range types {
+		gr := schema.ParseGroupResource(name)
+		if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
+			return nil, fmt.Errorf("%q is no type: name the plural and the group, such as deployments.apps or pods", name)
+		}
+		s.Resources = append(s.Resources, clusterv1alpha1.MirrorResources{Group: gr.Group, Resources: []string{gr.Resource}})
+	}
+	return s, nil
 }
 
 // wanted selects the types to be mirrored of those that a cluster serves, each in one

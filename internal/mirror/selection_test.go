@@ -1,8 +1,13 @@
 package mirror
 
 import (
+	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -64,4 +69,68 @@ func TestWanted(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestSelect(t *testing.T) {
+	all := clusterv1alpha1.MirrorResources{Group: "apps", Resources: []string{"*"}}
+	for name, tc := range map[string]struct {
+		types []string
+		want  []clusterv1alpha1.MirrorResources
+	}{
+		"Core":       {[]string{"pods"}, []clusterv1alpha1.MirrorResources{{Resources: []string{"pods"}}}},
+		"Group":      {[]string{"ingresses.networking.k8s.io"}, []clusterv1alpha1.MirrorResources{{Group: "networking.k8s.io", Resources: []string{"ingresses"}}}},
+		"WholeGroup": {[]string{"*.apps"}, []clusterv1alpha1.MirrorResources{all}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Select(tc.types)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got.Resources); diff != "" {
+				t.Errorf("selection (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got, err := Select(nil); got != nil || err != nil {
+		t.Errorf("nothing selects %v, %v", got, err)
+	}
+	for _, name := range []string{"", "apps/v1", "Deployment", ".apps"} {
+		if _, err := Select([]string{name}); err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
+			t.Errorf("%q: %v, want an error that names it", name, err)
+		}
+	}
+}
+
+// TestFirstListsOfAll: so many first lists run at once and no more, but those that hang are not
+// waited for.
+func TestFirstListsOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(nil, newFleet(), logr.Discard())
+		begun := make(chan struct{})
+		for range firstListsOfAll + 1 {
+			go func() {
+				if _, ok := m.turn(t.Context()); ok {
+					begun <- struct{}{}
+				}
+			}()
+		}
+		for range firstListsOfAll {
+			<-begun
+		}
+		start := time.Now()
+		<-begun
+		if waited := time.Since(start); waited != slowList {
+			t.Errorf("one more list began after %s, want %s", waited, slowList)
+		}
+		time.Sleep(slowList)
+		done, ok := m.turn(t.Context())
+		if !ok {
+			t.Fatal("no turn")
+		}
+		done()
+		done()
+		if len(m.listing) != 0 {
+			t.Errorf("%d places are taken, want none", len(m.listing))
+		}
+	})
 }

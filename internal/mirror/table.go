@@ -83,7 +83,12 @@ func (t *table) start(ctx context.Context, listed func()) {
 	m.mu.Unlock()
 	go func() {
 		defer close(t.stopped)
-		t.run(ctx, sync.OnceFunc(listed))
+		done, ok := m.turn(ctx)
+		if !ok {
+			listed()
+			return
+		}
+		t.run(ctx, sync.OnceFunc(func() { done(); listed() }))
 	}()
 }
 
@@ -169,7 +174,11 @@ func (t *table) run(ctx context.Context, listed func()) {
 		if refill { // so are all the cluster's types: they take turns, as with the first lists
 			select {
 			case t.cluster.slots <- struct{}{}:
-				rs.listed = sync.OnceFunc(func() { <-t.cluster.slots })
+				done, ok := m.turn(ctx)
+				if !ok {
+					done = func() {}
+				}
+				rs.listed = sync.OnceFunc(func() { done(); <-t.cluster.slots })
 			case <-ctx.Done():
 			}
 		}

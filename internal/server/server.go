@@ -47,6 +47,9 @@ type Options struct {
 	Hub hub.Options
 	// Lifecycle says how clusters are built.
 	Lifecycle provision.Settings
+	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
+	// empty: every type but those that change all the time.
+	MirrorResources []string
 	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
 	// nowhere.
 	ProfilingAddress string
@@ -56,12 +59,17 @@ type Options struct {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
 	o.Lifecycle.AddFlags(fs)
+	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
+		"types, such as deployments.apps and pods, that are mirrored of clusters whose spec.mirror does not say; placed kinds, nodes, pods and what else the hub needs always are (default: every type but events and their like)")
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
 // Run starts the hub and every controller, calls ready once all of it answers, and
 // returns when ctx has ended and everything has stopped.
 func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) error) (err error) {
+	if _, err := mirror.Select(o.MirrorResources); err != nil { // before anything is started
+		return fmt.Errorf("--mirror-resources: %w", err)
+	}
 	ctrl.SetLogger(log)
 	ctx = logr.NewContext(ctx, log)
 
@@ -209,7 +217,11 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("add provision: %w", err)
 	}
-	m = mirror.New(db, registry, log.WithName("mirror"))
+	mirrored, err := mirror.Select(o.MirrorResources)
+	if err != nil {
+		return nil, fmt.Errorf("--mirror-resources: %w", err)
+	}
+	m = mirror.New(db, registry, mirrored, log.WithName("mirror"))
 	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
 		return nil, fmt.Errorf("add mirror: %w", err)
 	}

@@ -166,7 +166,7 @@ func (f *fleet) start() {
 		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
 	})
 	f.must(err)
-	f.mirror = mirror.New(db, f.registry, logr.Discard())
+	f.mirror = mirror.New(db, f.registry, nil, logr.Discard())
 	f.must(mgr.Add(manager.RunnableFunc(f.mirror.Start)))
 	templates, err := template.New(mgr)
 	f.must(err)
