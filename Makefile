@@ -43,7 +43,8 @@ lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as
 
 .PHONY: test
 test: build lab ## Run every test, against real API servers and real hosts
-	go test -timeout 45m -p 2 ./...
+	# The longest first: most of their time is waiting, which the others fill.
+	go test -timeout 45m -p 3 ./test/lab ./test/spine ./test/e2e ./...
 
 SEEDS ?= 20
 STEPS ?= 200
@@ -54,7 +55,8 @@ soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps
 
 .PHONY: bench
 bench: build lab ## Measure the figures of docs/benchmarks.md
-	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench/... ./internal/lifecycle ./test/lab
+	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
+	go test -run '^$$' -bench Decide ./internal/placement
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

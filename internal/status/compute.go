@@ -79,9 +79,17 @@ type standing struct {
 	item    workv1alpha2.AggregatedStatusItem
 }
 
-// current is true when the cluster's object, too, is the one that is wanted now.
+// current is true when the cluster's object, too, is the one that is wanted now, as far as that
+// is known: what was applied is still there while the cluster cannot say otherwise.
 func (s standing) current() bool {
-	return s.applied == yes && (s.result == nil || s.object != nil && s.object.Digest == s.result.Digest)
+	switch {
+	case s.applied != yes:
+		return false
+	case s.object == nil:
+		return s.result == nil || !s.listed
+	default:
+		return s.result == nil || s.object.Digest == s.result.Digest
+	}
 }
 
 // judge says how a binding stands in each cluster, in the order of their names.

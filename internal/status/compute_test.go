@@ -311,6 +311,12 @@ func TestObservedGeneration(t *testing.T) {
 		"ARestartBesideALostCluster":  {of, 6, []view{good("a"), {cluster: "b", placed: true, contact: lost}}, 5, 2, "ReplicaSetUpdated"},
 		"AndNothingWasEdited":         {subject{version: of.version, generation: 6, observed: 6}, 6, []view{good("a"), {cluster: "b", placed: true, contact: lost}}, 6, 4, "NewReplicaSetAvailable"},
 		"AHungClusterThatHadItBefore": {of, 6, []view{good("a"), func() view { v := good("b"); v.contact = lost; return v }()}, 6, 4, "NewReplicaSetAvailable"},
+		"ARestartBeforeTheListIsRead": {
+			subject{version: of.version, generation: 6, observed: 6},
+			6,
+			[]view{good("a"), func() view { v := good("b"); v.object, v.listed = nil, false; return v }()},
+			6, 4, "NewReplicaSetAvailable",
+		},
 		"AnEditBesideALostCluster": {
 			subject{version: of.version, generation: 6, observed: 5, edited: true},
 			6,

@@ -11,12 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
@@ -206,8 +208,17 @@ func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 // views is what is known of a binding in each cluster that it names, and in those that
 // may still hold something of it. A deleted binding is placed nowhere.
 func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []view {
+	// What vouches for the objects is asked before them: a list that ends, or a copy that is applied,
+	// in between must not make an object that was read too early one that is not there.
+	clusters := binding.Clusters(b)
+	results, listed := map[string]apply.Result{}, map[string]bool{}
+	for cluster := range clusters {
+		if r, ok := w.applier.Result(b.UID, cluster); ok {
+			results[cluster] = r
+		}
+		listed[cluster] = w.listed(cluster, binding.Kind(b))
+	}
 	objects := w.mirror.Placed(b.UID)
-	gvk := binding.Kind(b)
 	recorded := make(map[string]*workv1alpha2.AggregatedStatusItem, len(b.Status.AggregatedStatus))
 	for i := range b.Status.AggregatedStatus {
 		recorded[b.Status.AggregatedStatus[i].ClusterName] = &b.Status.AggregatedStatus[i]
@@ -222,7 +233,6 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 			placed[c.Name] = true
 		}
 	}
-	clusters := binding.Clusters(b)
 	found := make(map[string]*mirror.Object, len(objects))
 	for i := range objects {
 		clusters.Insert(objects[i].Cluster)
@@ -239,23 +249,39 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 		v := view{
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
 			contact: w.contact(ctx, m, cluster), object: found[cluster], recorded: recorded[cluster],
+			listed: listed[cluster],
 		}
 		if v.recorded == nil && w.recorded != nil {
 			if applied, health, ok := w.recorded(b.UID, cluster); ok {
 				v.recorded = &workv1alpha2.AggregatedStatusItem{Applied: applied, Health: health}
 			}
 		}
-		if r, ok := w.applier.Result(b.UID, cluster); ok {
-			v.result = &r
+		r, ok := results[cluster]
+		if _, asked := listed[cluster]; !asked { // it is known by what it holds
+			r, ok = w.applier.Result(b.UID, cluster)
 		}
-		if joined {
-			if api, served := m.APIs().Kind(gvk); served != presence.Unknown {
-				v.listed = served == presence.Absent || w.mirror.Synced(cluster, api.GroupVersionResource().GroupResource())
-			}
+		if ok {
+			v.result = &r
 		}
 		views = append(views, v)
 	}
 	return views
+}
+
+// listed is true when the mirror knows every object of a kind that a cluster has.
+func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
+	m, joined := w.registry.Member(cluster)
+	if !joined {
+		return false
+	}
+	switch api, served := m.APIs().Kind(gvk); served {
+	case presence.Present:
+		return w.mirror.Synced(cluster, api.GroupVersionResource().GroupResource())
+	case presence.Absent:
+		return true
+	default:
+		return false
+	}
 }
 
 // contact says whether a cluster answers. Right after a start that is not known, and what

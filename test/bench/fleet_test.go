@@ -38,6 +38,7 @@ import (
 // fleet is a hub, run as its users run it, and member clusters that are API servers only.
 type fleet struct {
 	dir     string
+	args    []string // further ones of the server
 	server  *exec.Cmd
 	cfg     *rest.Config
 	hub     client.WithWatch
@@ -58,6 +59,7 @@ func (f *fleet) startServer(b *testing.B) time.Duration {
 	defer log.Close()
 	f.server = exec.Command(filepath.Join(testenv.Root(), "bin", "orrery"), "server",
 		"--data-dir="+filepath.Join(f.dir, "hub"), "--secure-port=0", "--fleet-port=0", "--ready-file="+ready)
+	f.server.Args = append(f.server.Args, f.args...)
 	if address := os.Getenv("ORRERY_PROFILING_ADDRESS"); address != "" {
 		f.server.Args = append(f.server.Args, "--profiling-address="+address)
 	}
