@@ -41,9 +41,9 @@ lab: build ## Build and install what lab hosts need: release files, images, Debi
 lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as root)
 	go test -count 1 -timeout 30m -p 1 ./internal/lab/... ./test/lab/...
 
+# The longest first: most of their time is waiting, which the others fill.
 .PHONY: test
 test: build lab ## Run every test, against real API servers and real hosts
-	# The longest first: most of their time is waiting, which the others fill.
 	go test -timeout 45m -p 3 ./test/lab ./test/spine ./test/e2e ./...
 
 SEEDS ?= 20
@@ -55,7 +55,7 @@ soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps
 
 .PHONY: bench
 bench: build lab ## Measure the figures of docs/benchmarks.md
-	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
+	go test -timeout 120m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 
 .PHONY: generate
