@@ -278,14 +278,25 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 }
 
 // keepKubeconfig keeps a context for each member in the hub's kubeconfig. It asks the hub
-// who they are: after a start the registry knows them only one by one.
+// who they are: after a start the registry knows them only one by one. It rests after each write
+// for ten times as long as that took: of a thousand contexts, when a thousand clusters join.
 func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, came <-chan struct{}, log logr.Logger) {
+	var written []string
+	rest := time.NewTimer(0)
+	defer rest.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-rest.C:
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-came:
 		}
+		start := time.Now()
+		rest.Reset(0)
 		var clusters clusterv1alpha1.ClusterList
 		if err := hubClient.List(ctx, &clusters); err != nil {
 			if ctx.Err() == nil {
@@ -300,8 +311,14 @@ func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, ca
 			}
 		}
 		slices.Sort(names)
+		if written != nil && slices.Equal(names, written) {
+			continue
+		}
+		written = names
 		if err := h.WriteKubeconfig(names); err != nil {
 			log.Error(err, "write kubeconfig")
+			written = nil // the next event tries again
 		}
+		rest.Reset(10 * time.Since(start))
 	}
 }
