@@ -71,7 +71,8 @@ func checkSchema(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) 
 		return
 	}
 	// Conditions are bounded by their types; label selectors are Kubernetes' own.
-	if s.MaxItems == nil && path != "status.conditions" && !strings.Contains(path, ".labelSelector.") {
+	selector := strings.Contains(path, ".labelSelector.") || strings.Contains(path, ".namespaceSelector.")
+	if s.MaxItems == nil && path != "status.conditions" && !selector {
 		t.Errorf("%s has no maxItems: one object could hold any number", path)
 	}
 	if s.XListType == nil {

@@ -3,10 +3,14 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -14,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/scheduler"
 )
@@ -35,12 +41,17 @@ type Source interface {
 // Cache keeps the current snapshot.
 type Cache struct {
 	source  Source
-	synced  toolscache.InformerSynced
+	synced  []toolscache.InformerSynced
 	current atomic.Pointer[Snapshot]
+	// fences is true when the current snapshot does not say yet which clusters namespaces may
+	// use now: many namespaces that come at once are one snapshot.
+	fences atomic.Bool
 
-	mu          sync.Mutex // one change after another
-	objects     map[string]*clusterv1alpha1.Cluster
-	subscribers []func(Change)
+	mu           sync.Mutex // one change after another
+	objects      map[string]*clusterv1alpha1.Cluster
+	rules        *access.Rules
+	subscribers  []func(Change)
+	fenceChanged []func(namespaces sets.Set[string])
 
 	unmeasured struct {
 		sync.Mutex
@@ -48,15 +59,47 @@ type Cache struct {
 	}
 }
 
-// NewCache returns a cache that follows the informers once they run.
-func NewCache(ctx context.Context, informers cache.Informers, source Source) (*Cache, error) {
-	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}}
-	c.unmeasured.clusters = sets.New[string]()
-	c.current.Store(NewSnapshot(0))
-	source.Subscribe(c.refresh, c.mark)
-	synced, err := binding.Watch(ctx, informers, &clusterv1alpha1.Cluster{}, asCluster, c.changed)
-	c.synced = synced
+// NewCache returns a cache that follows the informers once they run. A namespace that no
+// ClusterAccess selects may use what byDefault says.
+func NewCache(ctx context.Context, informers cache.Informers, source Source, byDefault access.Default) (*Cache, error) {
+	c := newCache(source, byDefault)
+	clusters, err := binding.Watch(ctx, informers, &clusterv1alpha1.Cluster{}, asCluster, c.changed)
+	if err != nil {
+		return nil, err
+	}
+	log := logr.FromContextOrDiscard(ctx).WithName("fleet")
+	accesses, err := binding.Watch(ctx, informers, &policyv1alpha1.ClusterAccess{}, asAccess, func(before, after *policyv1alpha1.ClusterAccess) {
+		if err := c.accessChanged(before, after); err != nil {
+			log.Error(err, "a ClusterAccess cannot be read, and lets no namespace in", "clusteraccess", after.Name)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	namespace := &metav1.PartialObjectMetadata{} // their metadata is enough
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	namespaces, err := binding.Watch(ctx, informers, namespace, asNamespace, c.namespaceChanged)
+	c.synced = []toolscache.InformerSynced{clusters, accesses, namespaces}
 	return c, err
+}
+
+func newCache(source Source, byDefault access.Default) *Cache {
+	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}, rules: access.NewRules(byDefault)}
+	c.unmeasured.clusters = sets.New[string]()
+	c.current.Store(NewSnapshot(0).WithAccess(access.Unknown()))
+	c.fences.Store(true)
+	source.Subscribe(c.refresh, c.mark)
+	return c
+}
+
+func asAccess(o any) *policyv1alpha1.ClusterAccess {
+	a, _ := o.(*policyv1alpha1.ClusterAccess)
+	return a
+}
+
+func asNamespace(o any) *metav1.PartialObjectMetadata {
+	n, _ := o.(*metav1.PartialObjectMetadata)
+	return n
 }
 
 func asCluster(o any) *clusterv1alpha1.Cluster {
@@ -64,16 +107,34 @@ func asCluster(o any) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// Synced is true once every Cluster that the hub had at the start is in the snapshot.
-func (c *Cache) Synced() bool { return c.synced() }
+// Synced is true once every Cluster that the hub had at the start is in the snapshot, and every
+// ClusterAccess and Namespace. Until then no namespace may use any cluster.
+func (c *Cache) Synced() bool {
+	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
+}
 
 // Snapshot is the fleet as it is known now. The free capacities in it may be older.
-func (c *Cache) Snapshot() *Snapshot { return c.current.Load() }
+func (c *Cache) Snapshot() *Snapshot {
+	if c.fences.Load() && c.Synced() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.fence()
+	}
+	return c.current.Load()
+}
+
+// fence brings what namespaces may use up to date in the snapshot. The cache must be locked.
+func (c *Cache) fence() {
+	if c.Synced() && c.fences.Swap(false) {
+		c.current.Store(c.current.Load().WithAccess(c.rules.Set()))
+	}
+}
 
 // Measured is the fleet as it is known now, with the free capacities of now.
 func (c *Cache) Measured() *Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.fence()
 	c.unmeasured.Lock()
 	names := c.unmeasured.clusters
 	if names.Len() > 0 {
@@ -81,13 +142,13 @@ func (c *Cache) Measured() *Snapshot {
 	}
 	c.unmeasured.Unlock()
 	for name := range names {
-		if before, ok := c.Snapshot().Cluster(name); ok {
+		if before, ok := c.current.Load().Cluster(name); ok {
 			after := *before
 			after.Room = c.source.Room(name)
 			c.put(before, &after)
 		}
 	}
-	return c.Snapshot()
+	return c.current.Load()
 }
 
 // Subscribe calls f after each change that matters to a decision. f must not block.
@@ -95,6 +156,59 @@ func (c *Cache) Subscribe(f func(Change)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
+}
+
+// SubscribeFences calls f when namespaces may use other clusters than before, because of a
+// ClusterAccess or of their labels; a change of a Cluster is told by Subscribe. f must not block.
+func (c *Cache) SubscribeFences(f func(namespaces sets.Set[string])) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fenceChanged = append(c.fenceChanged, f)
+}
+
+// accessChanged follows the ClusterAccesses. The error says what of one cannot be read.
+func (c *Cache) accessChanged(before, after *policyv1alpha1.ClusterAccess) error {
+	c.mu.Lock()
+	var changed []string
+	var err error
+	if after != nil {
+		changed, err = c.rules.Access(after)
+	} else {
+		changed = c.rules.RemoveAccess(before.Name)
+	}
+	c.fences.Store(true)
+	subscribers := c.fenceChanged
+	c.mu.Unlock()
+	tell(subscribers, changed...)
+	return err
+}
+
+// namespaceChanged follows the hub's namespaces.
+func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
+	c.mu.Lock()
+	changed := false
+	if after != nil {
+		changed = c.rules.Namespace(after.Name, after.Labels)
+	} else {
+		c.rules.RemoveNamespace(before.Name)
+	}
+	if changed || after == nil {
+		c.fences.Store(true)
+	}
+	subscribers := c.fenceChanged
+	c.mu.Unlock()
+	if changed {
+		tell(subscribers, after.Name)
+	}
+}
+
+func tell(subscribers []func(sets.Set[string]), namespaces ...string) {
+	if len(namespaces) == 0 {
+		return
+	}
+	for _, f := range subscribers {
+		f(sets.New(namespaces...))
+	}
 }
 
 // changed follows the Cluster objects.
@@ -123,7 +237,7 @@ func (c *Cache) mark(cluster string) {
 // refresh brings one cluster of the snapshot up to date.
 func (c *Cache) refresh(name string) {
 	c.mu.Lock()
-	before, _ := c.Snapshot().Cluster(name)
+	before, _ := c.current.Load().Cluster(name)
 	var after *Cluster
 	if o := c.objects[name]; o != nil {
 		after = c.look(o, before)
@@ -145,7 +259,7 @@ func (c *Cache) put(before, after *Cluster) Aspect {
 	if same {
 		return 0
 	}
-	c.current.Store(c.Snapshot().with(cmp.Or(after, before).Name, after))
+	c.current.Store(c.current.Load().with(cmp.Or(after, before).Name, after))
 	return what
 }
 

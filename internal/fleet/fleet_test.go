@@ -8,9 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/scheduler"
 )
@@ -38,10 +38,8 @@ func (m *members) Subscribe(changed, measured func(cluster string)) {
 }
 
 func newTestCache(source Source) *Cache {
-	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}}
-	c.unmeasured.clusters = sets.New[string]()
-	c.current.Store(NewSnapshot(0))
-	source.Subscribe(c.refresh, c.mark)
+	c := newCache(source, access.All)
+	c.Snapshot() // nothing is awaited
 	return c
 }
 

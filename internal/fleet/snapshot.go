@@ -1,7 +1,7 @@
 // Package fleet says what is known of all clusters at one moment. A Snapshot is immutable:
 // whoever decides on one decides the same for ever, so that a decision can be repeated,
 // explained, and asked with "what if". Cache keeps the current one, and tells which clusters
-// changed and how.
+// changed and how, and which namespaces may use others.
 package fleet
 
 import (
@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/scheduler"
 )
 
@@ -24,6 +25,7 @@ type Snapshot struct {
 	version    uint64
 	clusters   []*Cluster // by name
 	identities *Identities
+	access     *access.Set
 }
 
 // NewSnapshot returns a snapshot of some clusters, which must not be changed any more.
@@ -31,6 +33,27 @@ func NewSnapshot(version uint64, clusters ...*Cluster) *Snapshot {
 	clusters = slices.Clone(clusters)
 	slices.SortFunc(clusters, func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
 	return &Snapshot{version: version, clusters: clusters, identities: newIdentities(clusters)}
+}
+
+// WithAccess returns the same snapshot, one version later, in which namespaces may use other
+// clusters. Without it there are no fences.
+func (s *Snapshot) WithAccess(a *access.Set) *Snapshot {
+	next := *s
+	next.version, next.access = s.version+1, a
+	return &next
+}
+
+// Fence says which clusters a namespace of the hub may use; nil when it may use every one.
+func (s *Snapshot) Fence(namespace string) *access.Fence { return s.access.Fence(namespace) }
+
+// Allowed says whether a namespace of the hub may use a cluster.
+func (s *Snapshot) Allowed(namespace, cluster string) bool {
+	f := s.Fence(namespace)
+	if f == nil {
+		return true
+	}
+	c, ok := s.Cluster(cluster)
+	return ok && f.Allows(c)
 }
 
 // Version grows with every change of the fleet, as long as the process lives.
@@ -57,7 +80,7 @@ func (s *Snapshot) Identities() *Identities { return s.identities }
 
 // with returns the next snapshot, in which a cluster is another (nil: gone).
 func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
-	next := &Snapshot{version: s.version + 1, clusters: slices.Clone(s.clusters), identities: s.identities}
+	next := &Snapshot{version: s.version + 1, clusters: slices.Clone(s.clusters), identities: s.identities, access: s.access}
 	i, found := s.find(name)
 	var before *Cluster
 	if found {

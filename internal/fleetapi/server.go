@@ -30,7 +30,8 @@
 //
 // What lies behind the outer URL this server asks the hub with a SubjectAccessReview of
 // its own: to search, the caller must be allowed to list the type itself in the namespace
-// asked for, or everywhere; to use a proxy, the verb on clusters/proxy of that name. In
+// asked for, or everywhere (what is seen of a namespace is in the clusters that it may use; see package
+// access); to use a proxy, the verb on clusters/proxy of that name. In
 // the member, its own RBAC decides, for the proxy impersonates the caller.
 package fleetapi
 
@@ -44,10 +45,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/proxy"
@@ -69,6 +72,8 @@ type Options struct {
 	// Mirror and Store hold what was seen in them.
 	Mirror *mirror.Mirror
 	Store  *store.Store
+	// Fleet knows which clusters the hub's namespaces may use.
+	Fleet *fleet.Cache
 }
 
 // Server is the aggregated API server.
@@ -105,12 +110,21 @@ func New(o Options) (*Server, error) {
 				Mirror: o.Mirror, Store: o.Store,
 				Clusters:  func() []string { return names(o.Registry.Members()) },
 				Authorize: access.resource,
+				Fence:     func() (search.Fence, error) { return fences(o.Fleet) },
 				Version:   hub.Discovery().ServerVersion,
 			}),
 			metrics: metrics(),
 			ready:   authenticator.ready,
 		},
 	}, nil
+}
+
+// fences says which clusters the hub's namespaces may use, as soon as that is known.
+func fences(f *fleet.Cache) (search.Fence, error) {
+	if !f.Synced() {
+		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
+	}
+	return f.Snapshot(), nil
 }
 
 func names(members []*member.Member) []string {

@@ -29,6 +29,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
@@ -59,7 +61,7 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1alpha1.AddToScheme(scheme), policyv1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"}})
@@ -81,10 +83,14 @@ func newWorld(t *testing.T) *world {
 	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
 		t.Fatal(err)
 	}
+	clusters, err := fleet.NewCache(ctx, mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m}, "all")
+	if err != nil {
+		t.Fatal(err)
+	}
 	serving := h.FleetServing()
 	server, err := New(Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
-		Registry: registry, Mirror: m, Store: db,
+		Registry: registry, Mirror: m, Store: db, Fleet: clusters,
 	})
 	if err != nil {
 		t.Fatal(err)

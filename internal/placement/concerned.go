@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/scheduler"
@@ -29,6 +30,7 @@ type decision struct {
 type group struct {
 	placement *scheduler.Placement // nil: nobody claims the template any more
 	kind      schema.GroupVersionKind
+	fence     *access.Fence // of the template's namespace; nil: none
 }
 
 // waits is true when the decision did not place what was asked for.
@@ -189,8 +191,8 @@ func (a aim) concerns(g group) concern {
 		return concern{placed: change.What&fleet.Membership != 0}
 	}
 	return concern{
-		placed:    g.placement.Concerns(change.Before, change.After, g.kind, true),
-		elsewhere: g.placement.Concerns(change.Before, change.After, g.kind, false),
+		placed:    g.placement.Concerns(change.Before, change.After, g.kind, schedulerFence(g.fence), true),
+		elsewhere: g.placement.Concerns(change.Before, change.After, g.kind, schedulerFence(g.fence), false),
 		waiting: change.What&(fleet.Reachability|fleet.Capacity) != 0 && change.After != nil && change.After.Reachable &&
 			g.placement.Selects(change.After),
 	}

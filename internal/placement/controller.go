@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -130,6 +131,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		default: // it will be seen with the others
 		}
 	})
+	o.Fleet.SubscribeFences(c.fencesChanged)
 	copies.Subscribe(c.copyChanged)
 
 	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[binding.Template]{
@@ -292,6 +294,19 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
+// fencesChanged follows which clusters namespaces may use: what is placed in theirs is looked
+// at again.
+func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
+	if !c.working() {
+		return // everything is looked at when the work begins
+	}
+	for _, k := range c.bindings.Templates() {
+		if k.Namespace != "" && namespaces.Has(k.Namespace) {
+			c.enqueue(k)
+		}
+	}
+}
+
 // copyChanged follows the copies of bindings out of which something moves: an eviction ends
 // when its copy is as small as it shall be.
 func (c *Controller) copyChanged(cluster string, uid types.UID) {
@@ -330,7 +345,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	}
 	news, again := c.decisions.made(decision{
 		uid: b.UID, binding: binding.Name(b), template: binding.TemplateOf(b),
-		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind()},
+		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind(), fence: s.Fence(t.Object.GetNamespace())},
 		evicting: evicting, outcome: d.Outcome, identities: s.Identities(),
 	}, seen, c.bindings)
 	if again {

@@ -11,6 +11,7 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
@@ -70,14 +71,15 @@ const (
 // template that nobody claims must have a binding.
 func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	b := standing.Binding
-	if b == nil && divides(t) && standing.Young && settling(s, t) {
+	fence := s.Fence(t.Object.GetNamespace())
+	if b == nil && (divides(t) && standing.Young && settling(s, t) || !fence.Known()) {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
 	if len(t.Claims) == 0 {
 		d = keep(s, t, b)
 	} else {
-		d = place(s, t, b)
+		d = place(s, t, b, schedulerFence(fence))
 	}
 	o := t.Object
 	d.Spec.Resource = workv1alpha2.ObjectReference{
@@ -130,10 +132,11 @@ func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decisi
 }
 
 // place is the decision of the policy that claims a template.
-func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
+func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding, fence scheduler.Fence) Decision {
 	p := t.Claims[0].Policy
 	r := scheduler.Request{
-		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Replicas: t.Replicas, Requests: t.Requests,
+		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Fence: fence,
+		Replicas: t.Replicas, Requests: t.Requests,
 	}
 	if b != nil {
 		r.Previous, r.Shared = b.Spec.Clusters, shared(&b.Spec)
@@ -167,6 +170,14 @@ func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decis
 		d.RetryAfter = capacityLook
 	}
 	return d
+}
+
+// schedulerFence is a fence as the scheduler takes it: none is nil.
+func schedulerFence(f *access.Fence) scheduler.Fence {
+	if f == nil {
+		return nil
+	}
+	return f
 }
 
 func schedulingType(shared bool) policyv1alpha1.ReplicaSchedulingType {

@@ -38,6 +38,9 @@ func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placem
 	next := placement{policy: p, hash: hash(p.Spec.Placement), compiled: held.compiled}
 	if next.hash != held.hash {
 		next.compiled = scheduler.Compile(p.Spec.Placement)
+		if p.Namespace == "" {
+			next.compiled = next.compiled.Trusted()
+		}
 	}
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

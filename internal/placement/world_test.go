@@ -29,6 +29,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/presence"
@@ -242,7 +243,7 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	clusters, err := fleet.NewCache(w.ctx, mgr.GetCache(), observed{w.fleet})
+	clusters, err := fleet.NewCache(w.ctx, mgr.GetCache(), observed{w.fleet}, access.All)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 // Reasons of verdicts.
 const (
+	ReasonFenced         = "Fenced"         // the object's namespace may not use it
 	ReasonLeaving        = "Leaving"        // the cluster is being removed
 	ReasonAffinityWrong  = "AffinityWrong"  // the affinity cannot be read
 	ReasonNotSelected    = "NotSelected"    // the affinity does not select it
@@ -20,6 +21,7 @@ const (
 	ReasonAPIUnknown     = "APIUnknown"     // the cluster cannot say whether it does
 	ReasonUnknownCluster = "UnknownCluster" // no cluster has the name
 	ReasonNoReplicas     = "NoReplicas"     // it fits, and no replica fell to it
+	ReasonStaysFenced    = "StaysFenced"    // it is Fenced by now, and what was placed there before stays
 )
 
 // rejections of one cluster: a bit for each filter that did not let it pass.
@@ -27,7 +29,8 @@ type rejections uint16
 
 // The filters, in the order in which their reasons are told.
 const (
-	leaving = iota
+	fenced = iota
+	leaving
 	affinityRead
 	affinity
 	weightsRead
@@ -46,6 +49,11 @@ var filters = [...]struct {
 	rejects func(r *Request, c *Cluster, placed bool) bool
 	message func(r *Request, c *Cluster) string
 }{
+	fenced: {
+		reason:  ReasonFenced,
+		rejects: func(r *Request, c *Cluster, placed bool) bool { return !placed && r.closed(c) },
+		message: func(r *Request, _ *Cluster) string { return r.Fence.Closed() },
+	},
 	leaving: {
 		reason:  ReasonLeaving,
 		rejects: func(_ *Request, c *Cluster, _ bool) bool { return c.Leaving },
@@ -82,9 +90,13 @@ var filters = [...]struct {
 	},
 	taints: {
 		reason:  ReasonTainted,
-		rejects: func(r *Request, c *Cluster, placed bool) bool { return !placed && r.Placement.untolerated(c) != nil },
+		rejects: func(r *Request, c *Cluster, placed bool) bool { return !placed && r.untolerated(c) != nil },
 		message: func(r *Request, c *Cluster) string {
-			return "taint " + r.Placement.untolerated(c).ToString() + " is not tolerated"
+			t := r.untolerated(c)
+			if r.Placement.tolerates(t) {
+				return "taint " + t.ToString() + " may not be tolerated: " + r.Fence.Ungranted()
+			}
+			return "taint " + t.ToString() + " is not tolerated"
 		},
 	},
 	reachable: {
@@ -119,14 +131,29 @@ func (r *Request) judge(c *Cluster, placed bool) rejections {
 	return all
 }
 
+// Fence says which clusters an object's namespace may use. It does not change, and can be
+// compared.
+type Fence interface {
+	// Allows says whether objects of the namespace may be placed in a cluster, and Tolerates
+	// whether the namespace's own policies may tolerate a taint of it. They allocate nothing.
+	Allows(c *Cluster) bool
+	Tolerates(c *Cluster, t *corev1.Taint) bool
+	// Closed says why a cluster is not allowed, and Ungranted why a taint may not be tolerated.
+	Closed() string
+	Ungranted() string
+}
+
+// closed is true when the object's namespace may not use a cluster.
+func (r *Request) closed(c *Cluster) bool { return r.Fence != nil && !r.Fence.Allows(c) }
+
 // untolerated is the first taint of a cluster that keeps new objects out.
-func (p *Placement) untolerated(c *Cluster) *corev1.Taint {
+func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	for i := range c.Taints {
 		t := &c.Taints[i]
 		if t.Effect != corev1.TaintEffectNoSchedule && t.Effect != corev1.TaintEffectNoExecute {
 			continue
 		}
-		if !slices.ContainsFunc(p.tolerations, func(toleration corev1.Toleration) bool { return tolerates(toleration, t) }) {
+		if !r.Placement.tolerates(t) || r.Fence != nil && !r.Placement.trusted && !r.Fence.Tolerates(c, t) {
 			return t
 		}
 	}
@@ -134,12 +161,17 @@ func (p *Placement) untolerated(c *Cluster) *corev1.Taint {
 }
 
 // alike is true when the same taint keeps new objects out of two clusters.
-func (p *Placement) alike(a, b *Cluster) bool {
-	x, y := p.untolerated(a), p.untolerated(b)
+func (r *Request) alike(a, b *Cluster) bool {
+	x, y := r.untolerated(a), r.untolerated(b)
 	return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
 }
 
-func tolerates(toleration corev1.Toleration, t *corev1.Taint) bool {
+func (p *Placement) tolerates(t *corev1.Taint) bool {
+	return slices.ContainsFunc(p.tolerations, func(toleration corev1.Toleration) bool { return Tolerates(toleration, t) })
+}
+
+// Tolerates says whether a toleration is one of a taint.
+func Tolerates(toleration corev1.Toleration, t *corev1.Taint) bool {
 	return (toleration.Effect == "" || toleration.Effect == t.Effect) &&
 		(toleration.Key == "" || toleration.Key == t.Key) &&
 		(toleration.Operator == corev1.TolerationOpExists ||

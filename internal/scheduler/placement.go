@@ -17,6 +17,7 @@ type Placement struct {
 	affinity    *policy.Affinity
 	named       []string // by the affinity, without those that it excludes
 	tolerations []corev1.Toleration
+	trusted     bool // an administrator wrote it
 
 	divided, dynamic bool
 	weights          []weight // of the static weight list; nil when there is none
@@ -57,6 +58,14 @@ func Compile(p policyv1alpha1.Placement) *Placement {
 	return c
 }
 
+// Trusted is the same placement, written by an administrator: its tolerations count behind every
+// fence.
+func (p *Placement) Trusted() *Placement {
+	trusted := *p
+	trusted.trusted = true
+	return &trusted
+}
+
 // Divided is true when replicas are shared out among the clusters.
 func (p *Placement) Divided() bool { return p.divided }
 
@@ -86,10 +95,10 @@ func (p *Placement) weigh(c *Cluster) int64 {
 }
 
 // Concerns says whether a change of a cluster, from before (nil: it is new) to after (nil:
-// it is gone), may change where an object of a kind is placed or what is said of it. placed
-// is true when the object is in the cluster. That the cluster ceases to answer concerns
+// it is gone), may change where an object of a kind is placed, behind a fence (nil: none), or
+// what is said of it. placed is true when the object is in the cluster. That the cluster ceases to answer concerns
 // nothing: what is placed there stays, and nobody waits for a cluster to be silent.
-func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, placed bool) bool {
+func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, fence Fence, placed bool) bool {
 	if before == nil || after == nil || before.UID != after.UID {
 		either := after
 		if either == nil {
@@ -104,10 +113,10 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	if !p.Selects(before) && !p.Selects(after) {
 		return false
 	}
-	r := Request{Placement: p, Kind: kind, Replicas: new(int32(1))}
+	r := Request{Placement: p, Kind: kind, Fence: fence, Replicas: new(int32(1))}
 	was, is := r.judge(before, placed), r.judge(after, placed)
 	if is&was == was && is&^was&^(1<<reachable|1<<apiKnown) == 0 {
 		is = was // at most it ceased to answer
 	}
-	return was != is || p.weigh(before) != p.weigh(after)
+	return was != is || p.weigh(before) != p.weigh(after) || placed && r.closed(before) != r.closed(after)
 }

@@ -5,7 +5,7 @@
 // Filters come first, in a fixed order. Every filter looks at every cluster, so the verdicts
 // name all that stands in the way. What is placed in a cluster stays there until the cluster
 // leaves or the policy does not mean it any more: a cluster that does not answer or does not
-// serve the kind, a new taint and a lack of room let nothing new in and take nothing out.
+// serve the kind, a new taint, a lack of room and a fence let nothing new in and take nothing out.
 //
 // Replicas are shared out by Webster's method (Sainte-Laguë), which never takes a replica
 // from a cluster because its weight grew. Between clusters with equal claims the one with
@@ -30,6 +30,8 @@ type Request struct {
 	UID       types.UID // of the object
 	Kind      schema.GroupVersionKind
 	Placement *Placement
+	// Fence of the object's namespace; nil: there is none.
+	Fence Fence
 	// Replicas that the object asks for; nil for kinds without, which are placed whole in
 	// every cluster. Requests is what each of them requests of a node.
 	Replicas *int32
@@ -70,6 +72,9 @@ func Schedule(clusters []*Cluster, r Request) Result {
 	for i, c := range clusters {
 		_, placed := previous[c.Name]
 		v.rejected[i] = r.judge(c, placed)
+		if placed && selected(v.rejected[i]) && r.closed(c) {
+			v.stays = append(v.stays, c.Name)
+		}
 		if v.rejected[i] == 0 {
 			fitting = append(fitting, c)
 		}

@@ -420,7 +420,7 @@ func TestConcerns(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := Compile(tc.placement).Concerns(tc.before, tc.after, schema.GroupVersionKind{}, tc.placed); got != tc.want {
+			if got := Compile(tc.placement).Concerns(tc.before, tc.after, schema.GroupVersionKind{}, nil, tc.placed); got != tc.want {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
 		})

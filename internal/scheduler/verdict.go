@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"math/bits"
 	"slices"
 )
@@ -12,9 +13,10 @@ type Verdicts struct {
 	rejected []rejections
 	chosen   []bool   // nil when nothing was chosen
 	unknown  []string // names in the affinity that no cluster has
+	stays    []string // clusters behind the fence in which the object is, and stays
 }
 
-// Verdict says of some clusters why an object is not placed in them.
+// Verdict says of some clusters why an object is not placed in them, or why it would not be any more.
 type Verdict struct {
 	Reason, Message string
 	Clusters        []string // by name
@@ -23,7 +25,7 @@ type Verdict struct {
 const unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
 
 // Of says why an object is not in a cluster: every reason, in the filters' order. None: it
-// is, or there is no such cluster.
+// is, or there is no such cluster. That it is there behind a fence is said too.
 func (v *Verdicts) Of(cluster string) []Verdict {
 	if slices.Contains(v.unknown, cluster) {
 		return []Verdict{{Reason: ReasonUnknownCluster, Message: unknownMessage, Clusters: []string{cluster}}}
@@ -40,8 +42,17 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 	if all == nil && v.chosen != nil && !v.chosen[i] {
 		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: []string{cluster}})
 	}
+	if slices.Contains(v.stays, cluster) {
+		all = append(all, v.staysFenced([]string{cluster}))
+	}
 	return all
 }
+
+func (v *Verdicts) staysFenced(clusters []string) Verdict {
+	return Verdict{Reason: ReasonStaysFenced, Message: v.request.Fence.Closed() + staysMessage, Clusters: clusters}
+}
+
+const staysMessage = "; what was placed there before stays"
 
 const noReplicasMessage = "it fits, and no replica fell to it"
 
@@ -68,7 +79,7 @@ func (v *Verdicts) All() []Verdict {
 			if v.rejected[i]&(1<<f) == 0 {
 				continue
 			}
-			at := slices.IndexFunc(like, func(other *Cluster) bool { return f != taints || v.request.Placement.alike(c, other) })
+			at := slices.IndexFunc(like, func(other *Cluster) bool { return f != taints || v.request.alike(c, other) })
 			if at < 0 {
 				at = len(like)
 				like = append(like, c)
@@ -86,6 +97,9 @@ func (v *Verdicts) All() []Verdict {
 	if len(idle) > 0 {
 		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: idle})
 	}
+	if len(v.stays) > 0 {
+		all = append(all, v.staysFenced(v.stays))
+	}
 	return all
 }
 
@@ -94,7 +108,8 @@ func (v *Verdicts) All() []Verdict {
 func selected(r rejections) bool { return r&(1<<affinity) == 0 }
 
 // details says of each cluster that was not chosen why not; of those that the affinity does
-// not select only when nothing fits at all.
+// not select only when nothing fits at all. Clusters behind the fence are counted: their names
+// are told to those who name them, and where something of theirs stays.
 func (v *Verdicts) details(all bool) string {
 	var said []byte
 	count := 0
@@ -106,12 +121,25 @@ func (v *Verdicts) details(all bool) string {
 	for _, name := range v.unknown {
 		say(name, func() string { return unknownMessage })
 	}
+	hidden := 0
 	for i, rejected := range v.rejected {
-		if rejected != 0 && (all || selected(rejected)) {
+		switch {
+		case rejected&(1<<fenced) != 0 && !slices.Contains(v.request.Placement.named, v.clusters[i].Name):
+			if selected(rejected) {
+				hidden++
+			}
+		case rejected != 0 && (all || selected(rejected)):
 			say(v.clusters[i].Name, func() string {
 				return filters[bits.TrailingZeros16(uint16(rejected))].message(&v.request, v.clusters[i])
 			})
 		}
 	}
-	return string(said) + more(count, "; ")
+	for _, name := range v.stays {
+		say(name, func() string { return v.request.Fence.Closed() + staysMessage })
+	}
+	text := string(said) + more(count, "; ")
+	if hidden > 0 {
+		text += fmt.Sprintf("; %d clusters closed: %s", hidden, v.request.Fence.Closed())
+	}
+	return text
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -48,7 +47,11 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	if err := s.authorize(r.Context(), at, p); err != nil {
+	seen, err := s.authorize(r.Context(), at, p)
+	if err != nil {
+		return err
+	}
+	if err := seen.narrow(at, p, &t); err != nil {
 		return err
 	}
 	if err := s.checkFields(r.Context(), at, t, p.fields); err != nil {
@@ -56,7 +59,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 	q := store.Query{
 		Group: at.Group, Version: at.Version, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
-		Labels: p.labels, Fields: p.fields, Continue: p.next,
+		Labels: p.labels, Fields: p.fields, Continue: p.next, Scopes: seen.scopes(at, t),
 	}
 	if t.partial {
 		q.Clusters = append([]string{}, t.clusters...) // not nil, which is all
@@ -141,30 +144,7 @@ func (s *Search) checkClusters(at location, only []string) error {
 	known := s.Clusters()
 	for _, c := range only {
 		if !slices.Contains(known, c) {
-			return apierrors.NewBadRequest(fmt.Sprintf("parameter clusters: %q is not a cluster of the fleet", c))
-		}
-	}
-	return nil
-}
-
-// authorize asks the hub whether the caller may see what they ask for.
-func (s *Search) authorize(ctx context.Context, at location, p params) error {
-	what := authorizationv1.ResourceAttributes{
-		Verb: "list", Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
-	}
-	if at.name != "" {
-		what.Verb, what.Name = "get", at.name
-		if at.Group == "" && at.Resource == "namespaces" {
-			what.Namespace = at.name // as API servers do
-		}
-	}
-	err := s.Authorize(ctx, what)
-	if err == nil || what.Namespace != "" || len(p.namespaces) == 0 {
-		return err
-	}
-	for _, what.Namespace = range p.namespaces {
-		if err := s.Authorize(ctx, what); err != nil {
-			return err
+			return noClusters(c)
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
 func failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
@@ -21,6 +23,17 @@ func unavailable() error {
 		"the fleet cannot be searched at present: the mirror's database is being replaced or cannot be read; ask again in a moment, or ask one cluster in its own context (kubectl --context CLUSTER)")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return err
+}
+
+// noCluster says that the fleet has no cluster of a name. One that is closed to whoever asks
+// looks the same: its name is not for them.
+func noCluster(name string) error {
+	return apierrors.NewNotFound(clusterv1alpha1.GroupVersion.WithResource("clusters").GroupResource(), name)
+}
+
+// noClusters says the same of a name among others.
+func noClusters(name string) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("parameter clusters: %q is not a cluster of the fleet", name))
 }
 
 // notFound is what an API server says of a path or a type that it does not have.

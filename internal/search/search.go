@@ -18,7 +18,8 @@
 //
 // Who may see what: the caller must be allowed to list (or get) the type on the hub, in
 // the namespace asked for or in all of them. A right in the hub's namespace N is a right
-// to see namespace N of every cluster.
+// to see namespace N of every cluster that N may use (package access); a right in all of
+// them shows every cluster.
 package search
 
 import (
@@ -31,12 +32,10 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
@@ -59,6 +58,11 @@ type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
 }
 
+// Fence says which clusters the hub's namespaces may use.
+type Fence interface {
+	Allowed(namespace, cluster string) bool
+}
+
 // Options of a Search. All of them are required.
 type Options struct {
 	Mirror Mirror
@@ -67,6 +71,8 @@ type Options struct {
 	Clusters func() []string
 	// Authorize returns an error when the request's user may not do that on the hub.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
+	Fence func() (Fence, error)
 	// Version is what the fleet says it is; clients compare their own with it.
 	Version func() (*version.Info, error)
 }
@@ -85,7 +91,7 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string) erro
 		return notFound(path)
 	}
 	if at.cluster != "" && !slices.Contains(s.Clusters(), at.cluster) {
-		return apierrors.NewNotFound(clusterv1alpha1.GroupVersion.WithResource("clusters").GroupResource(), at.cluster)
+		return noCluster(at.cluster)
 	}
 	if at.Resource != "" {
 		return s.serveObjects(w, r, at)

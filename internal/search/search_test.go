@@ -292,6 +292,59 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
+// Behind a fence a right in a namespace shows it in the clusters that it may use, and of the
+// others not even that they are there; a right in all namespaces shows all clusters.
+func TestFence(t *testing.T) {
+	f := threeClusters(t)
+	f.put(t, "elm", "namespaces", newObject(namespaceKind, "", "shop"))
+	f.put(t, "oak", "pods", newObject(podKind, "blog", "archive"))
+	f.closed = map[string][]string{"shop": {"elm", "ash"}, "blog": {"oak"}}
+	f.mirror.behind["ash"] = true
+	f.mirror.stale["elm"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	tenant := func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	for name, c := range map[string]struct {
+		denied   func(authorizationv1.ResourceAttributes) bool
+		path     string
+		code     int
+		want     []string
+		warnings int
+	}{
+		"Tenant":              {tenant, "/api/v1/namespaces/shop/pods", 200, []string{"oak/shop/db", "oak/shop/web"}, 0},
+		"Administrator":       {nil, "/api/v1/namespaces/shop/pods", 200, []string{"elm/shop/web", "oak/shop/db", "oak/shop/web"}, 2},
+		"AdministratorOfAll":  {nil, "/api/v1/pods", 200, []string{"elm/blog/press", "elm/shop/web", "oak/blog/archive", "oak/shop/db", "oak/shop/web"}, 2},
+		"TwoNamespaces":       {tenant, "/api/v1/pods?namespaces=shop,blog", 200, []string{"elm/blog/press", "oak/shop/db", "oak/shop/web"}, 2},
+		"OneOpenCluster":      {tenant, "/clusters/oak/api/v1/namespaces/shop/pods", 200, []string{"oak/shop/db", "oak/shop/web"}, 0},
+		"OneClosedCluster":    {tenant, "/clusters/elm/api/v1/namespaces/shop/pods", 404, nil, 0},
+		"ClosedClusterByName": {tenant, "/api/v1/namespaces/shop/pods?clusters=oak,elm", 400, nil, 0},
+		"ClosedClusterObject": {tenant, "/clusters/elm/api/v1/namespaces/shop/pods/web", 404, nil, 0},
+		"OneOfTwoIsClosed":    {tenant, "/api/v1/namespaces/shop/pods/web", 200, nil, 0}, // else it were ambiguous
+		"TheNamespace":        {tenant, "/api/v1/namespaces/shop", 200, nil, 0},
+		"TheClosedNamespace":  {tenant, "/clusters/elm/api/v1/namespaces/shop", 404, nil, 0},
+		"BothNamespaces":      {nil, "/api/v1/namespaces/shop", 409, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.denied = c.denied
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			if resp.StatusCode != c.code {
+				t.Errorf("%d %v, want %d", resp.StatusCode, body, c.code)
+			}
+			if diff := cmp.Diff(c.want, found(body), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("objects (-want, +got):\n%s", diff)
+			}
+			if warnings := resp.Header.Values("Warning"); c.code == 200 && len(warnings) != c.warnings {
+				t.Errorf("warnings: %v", warnings)
+			}
+		})
+	}
+	// What is closed looks as if it were not there.
+	f.denied = tenant
+	_, closed := f.ask(t, http.MethodGet, "/clusters/elm/api/v1/namespaces/shop/pods", "")
+	_, unknown := f.ask(t, http.MethodGet, "/clusters/yew/api/v1/namespaces/shop/pods", "")
+	if want := strings.ReplaceAll(fmt.Sprint(unknown), "yew", "elm"); fmt.Sprint(closed) != want {
+		t.Errorf("of a closed cluster it says %v, of one that is not there %s", closed, want)
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	f := threeClusters(t)
 	f.mirror.stale["oak"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

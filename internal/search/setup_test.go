@@ -93,7 +93,13 @@ type fleet struct {
 	dir    string // of the store
 	denied func(authorizationv1.ResourceAttributes) bool
 	asked  []authorizationv1.ResourceAttributes
+	closed map[string][]string // clusters, by the namespace that may not use them
 	url    string
+}
+
+// Allowed implements Fence.
+func (f *fleet) Allowed(namespace, cluster string) bool {
+	return !slices.Contains(f.closed[namespace], cluster)
 }
 
 func newFleet(t *testing.T, clusters ...string) *fleet {
@@ -120,6 +126,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			}
 			return nil
 		},
+		Fence: func() (Fence, error) { return f, nil },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},

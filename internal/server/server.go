@@ -25,6 +25,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
@@ -50,6 +51,8 @@ type Options struct {
 	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
 	// empty: every type but those that change all the time.
 	MirrorResources []string
+	// DefaultClusterAccess is what namespaces may use that no ClusterAccess selects.
+	DefaultClusterAccess access.Default
 	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
 	// nowhere.
 	ProfilingAddress string
@@ -61,6 +64,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Lifecycle.AddFlags(fs)
 	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
 		"types, such as deployments.apps and pods, that are mirrored of clusters whose spec.mirror does not say; placed kinds, nodes, pods and what else the hub needs always are (default: every type but events and their like)")
+	fs.Var(&o.DefaultClusterAccess, "default-cluster-access",
+		"which clusters the hub's namespaces may use that no ClusterAccess selects: all of them, or none")
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
@@ -233,7 +238,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("add bindings: %w", err)
 	}
-	clusters, err := fleet.NewCache(context.Background(), mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m})
+	clusters, err := fleet.NewCache(logr.NewContext(context.Background(), log), mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m}, o.DefaultClusterAccess)
 	if err != nil {
 		return nil, fmt.Errorf("add fleet: %w", err)
 	}
@@ -269,7 +274,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	serving := h.FleetServing()
 	server, err := fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
-		Registry: registry, Mirror: m, Store: db,
+		Registry: registry, Mirror: m, Store: db, Fleet: clusters,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)

@@ -27,11 +27,14 @@ type Query struct {
 	Group, Resource             string
 	Version                     string // of the stored objects; "": any
 	Clusters, Namespaces, Names []string
-	OwnerUID                    types.UID
-	Labels                      labels.Selector // nil: everything
-	Fields                      []FieldRequirement
-	Limit                       int    // the most rows of a page; 0: all
-	Continue                    string // Page.Continue of the page before
+	// Scopes are the namespaces of each cluster outside of which nothing is selected; of a
+	// cluster that is not among them, nothing is. nil: everything.
+	Scopes   map[string][]string
+	OwnerUID types.UID
+	Labels   labels.Selector // nil: everything
+	Fields   []FieldRequirement
+	Limit    int    // the most rows of a page; 0: all
+	Continue string // Page.Continue of the page before
 }
 
 // Page is a part of a query's answer.
@@ -102,6 +105,7 @@ func (d *database) count(ctx context.Context, q Query) (int64, error) {
 type target struct {
 	cluster         string
 	clusterID, kind int64
+	namespaces      []string // outside of which nothing is selected; nil: everything
 }
 
 // each calls f with the query's clusters from a name on, in their order, on one snapshot,
@@ -126,6 +130,11 @@ func (d *database) each(ctx context.Context, q Query, from string, f func(*sql.T
 	}
 	for _, t := range targets {
 		t.kind = kind
+		if q.Scopes != nil {
+			if t.namespaces = q.Scopes[t.cluster]; len(t.namespaces) == 0 {
+				continue
+			}
+		}
 		if more, err := f(tx, t); err != nil || !more {
 			return err
 		}

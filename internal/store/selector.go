@@ -244,6 +244,10 @@ func (c *condition) from(t target, after position, bodies bool) (string, []any) 
 		sql += " AND (" + order + ".namespace, " + order + ".name) > (?, ?)"
 		args = append(args, after.Namespace, after.Name)
 	}
+	if t.namespaces != nil {
+		sql += " AND o.namespace IN (SELECT value FROM json_each(?))"
+		args = append(args, list(t.namespaces))
+	}
 	return sql + c.where.String(), slices.Concat(args, c.args)
 }
 

@@ -16,6 +16,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&ClusterPropagationPolicy{}, &ClusterPropagationPolicyList{},
 		&OverridePolicy{}, &OverridePolicyList{},
 		&ClusterOverridePolicy{}, &ClusterOverridePolicyList{},
+		&ClusterAccess{}, &ClusterAccessList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
