@@ -238,7 +238,9 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("add bindings: %w", err)
 	}
-	clusters, err := fleet.NewCache(logr.NewContext(context.Background(), log), mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m}, o.DefaultClusterAccess)
+	clusters, err := fleet.NewCache(
+		logr.NewContext(context.Background(), log), mgr.GetCache(), fleet.Members{Registry: registry, Mirror: m}, o.DefaultClusterAccess,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("add fleet: %w", err)
 	}
