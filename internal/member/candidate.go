@@ -101,7 +101,8 @@ func present(secret *corev1.Secret) map[string][]byte {
 // renew has the hub try an address and credentials, and waits until it has taken or refused them.
 func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, stored, secret *corev1.Secret) error {
 	next := newCandidate(cluster, secret)
-	if equality.Semantic.DeepEqual(present(stored), next.Data) && equality.Semantic.DeepEqual(known.Spec, next.applied(known).Spec) {
+	if bound(stored, known) == nil &&
+		equality.Semantic.DeepEqual(present(stored), next.Data) && equality.Semantic.DeepEqual(known.Spec, next.applied(known).Spec) {
 		return nil
 	}
 	raw, err := json.Marshal(next)
@@ -171,7 +172,9 @@ func withdraw(ctx context.Context, hub client.Client, key client.ObjectKey, id s
 // try reaches the cluster with the candidate that lies in its Secret and, if that works, puts it in the place of what the
 // Cluster and the Secret have. It returns the Cluster as it is then, and changes the Secret accordingly. Killed at any
 // point, it is taken up again: a candidate that was accepted stays until Cluster and Secret both have it.
-func (r *Registry) try(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) (*clusterv1alpha1.Cluster, error) {
+func (r *Registry) try(
+	ctx context.Context, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret,
+) (*clusterv1alpha1.Cluster, error) {
 	next := waiting(secret, cluster.Name)
 	if next == nil {
 		return cluster, nil
@@ -206,6 +209,13 @@ func (r *Registry) try(ctx context.Context, cluster *clusterv1alpha1.Cluster, se
 			return nil, fmt.Errorf("set the new address of cluster %s: %w", cluster.Name, err)
 		}
 	}
+	if impersonator != nil && impersonator.UID != secret.UID && impersonator.Annotations[clusterv1alpha1.AnnotationForCluster] == cluster.Name {
+		bind(impersonator, proposed)
+		if err := r.client.Update(ctx, impersonator); err != nil {
+			return nil, fmt.Errorf("bind secret %s/%s to the new address: %w", impersonator.Namespace, impersonator.Name, err)
+		}
+	}
+	bind(secret, proposed)
 	if err := r.settle(ctx, secret, next.Data, tried{ID: next.ID}); err != nil {
 		return nil, err
 	}

@@ -176,6 +176,11 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 	if strings.ContainsAny(config.BearerToken, " \t\r\n") {
 		return nil, invalid("key %q holds more than one word", keyToken)
 	}
+	if config.Insecure && config.BearerToken != "" {
+		// Whoever answers could keep it. The key of a client certificate does not leave the hub.
+		return nil, &problem{reason: clusterv1alpha1.ReasonUnverifiedTLS, err: invalid("a token is never sent to a server whose certificate is not " +
+			"verified (tlsVerification Skip); join with a kubeconfig that has certificate-authority-data, or a client certificate instead of a token")}
+	}
 	if spec.ProxyURL != "" {
 		proxy, err := url.Parse(spec.ProxyURL)
 		if err != nil {

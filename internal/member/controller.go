@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -83,11 +84,17 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("add cluster controller: %w", err)
 	}
+	if err := mgr.Add(manager.RunnableFunc(r.bindStoredOnStart)); err != nil {
+		return nil, fmt.Errorf("bind stored credentials: %w", err)
+	}
 	return r, nil
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if err := c.registry.bindStored(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	cluster := &clusterv1alpha1.Cluster{}
 	err := c.registry.client.Get(ctx, req.NamespacedName, cluster)
 	if apierrors.IsNotFound(err) {
@@ -161,7 +168,7 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 		return err
 	}
 	if problem := m.current().problem; problem != nil {
-		return reconciler.Unknown(clusterv1alpha1.ReasonSecretInvalid, 0, "%v", problem)
+		return reconciler.Unknown(reasonOf(problem), 0, "%v", problem)
 	}
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionReachable)
 	if found.state != answering {

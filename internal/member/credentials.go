@@ -23,34 +23,39 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	if old := m.current(); old.stamp == stamp {
 		return nil
 	}
-	secret, impersonator, missing, err := r.secrets(ctx, &cluster.Spec)
+	secret, impersonator, problem, err := r.secrets(ctx, &cluster.Spec)
 	if err != nil {
 		return err
 	}
-	if missing != nil && !cluster.DeletionTimestamp.IsZero() && m.current().problem == nil {
-		// A deletion in the foreground takes the Secret first. What is open still serves
-		// to clean up.
-		return nil
-	}
-	if secret != nil && cluster.DeletionTimestamp.IsZero() {
-		if cluster, err = r.try(ctx, cluster, secret); err != nil {
+	if secret != nil && cluster.DeletionTimestamp.IsZero() && !isOthers(secret, cluster.Name) {
+		if cluster, err = r.try(ctx, cluster, secret, impersonator); err != nil {
 			return err
 		}
 		m.setCluster(cluster)
+	}
+	for _, s := range []*corev1.Secret{secret, impersonator} {
+		if problem == nil && s != nil {
+			problem = bound(s, cluster)
+		}
+	}
+	if problem != nil && !cluster.DeletionTimestamp.IsZero() && m.current().problem == nil {
+		// A deletion in the foreground takes the Secret first. What is open still serves
+		// to clean up.
+		return nil
 	}
 	key, err := connectionKey(&cluster.Spec, secret, impersonator)
 	if err != nil {
 		return err
 	}
-	next, problem := m.current(), missing
+	next := m.current()
 	switch {
-	case missing == nil && next.problem == nil && next.key == key:
+	case problem == nil && next.problem == nil && next.key == key:
 		// The Secret's labels changed, or the like.
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		next.stamp = stamp
 		return nil
-	case missing == nil:
+	case problem == nil:
 		next, problem = newConnection(cluster, secret, impersonator)
 	}
 	if problem != nil {
@@ -100,16 +105,19 @@ func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec)
 	return strings.Join(parts, "\n"), nil
 }
 
-// secrets reads the Secrets of a Cluster; missing says which is not there.
-func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (secret, impersonator *corev1.Secret, missing, err error) {
+// secrets reads the Secrets of a Cluster; problem says which is not there, or must not be read.
+func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (secret, impersonator *corev1.Secret, problem, err error) {
 	read := func(ref *clusterv1alpha1.SecretReference) *corev1.Secret {
-		if ref == nil || missing != nil || err != nil {
+		if ref == nil || problem != nil || err != nil {
+			return nil
+		}
+		if problem = misplaced(*ref); problem != nil {
 			return nil
 		}
 		s := &corev1.Secret{}
 		switch e := r.reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, s); {
 		case apierrors.IsNotFound(e):
-			missing = fmt.Errorf("secret %s/%s does not exist", ref.Namespace, ref.Name)
+			problem = fmt.Errorf("secret %s/%s does not exist", ref.Namespace, ref.Name)
 			return nil
 		case e != nil:
 			err = fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, e)
@@ -118,5 +126,5 @@ func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpe
 		return s
 	}
 	secret, impersonator = read(&spec.SecretRef), read(spec.ImpersonatorSecretRef)
-	return secret, impersonator, missing, err
+	return secret, impersonator, problem, err
 }

@@ -105,6 +105,10 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 	if err != nil {
 		return nil, err
 	}
+	if stored == nil && known != nil {
+		// Whatever it names is not there, or not its: it gets a Secret of its own.
+		known.Spec.SecretRef = clusterv1alpha1.SecretReference{}
+	}
 	if stored != nil {
 		progress("waiting until the hub has tried the new credentials")
 		if err := renew(ctx, hub, known, cluster, stored, secret); err != nil {
@@ -114,6 +118,9 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 			return nil, err
 		}
 		return &JoinResult{ID: found.id, Version: found.version, Refreshed: true}, nil
+	}
+	if err := vacant(ctx, hub, o.Name); err != nil {
+		return nil, err
 	}
 	progress("storing Cluster " + o.Name + " and its credentials")
 	if err := store(ctx, hub, known, cluster, secret); err != nil {
@@ -216,6 +223,9 @@ func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
 	ref := known.Spec.SecretRef
+	if misplaced(ref) != nil {
+		return nil, nil //nolint:nilnil // none that may be used
+	}
 	secret := &corev1.Secret{}
 	err := hub.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
 	switch {
@@ -223,10 +233,24 @@ func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.
 		return nil, nil //nolint:nilnil // as above
 	case err != nil:
 		return nil, fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
-	case len(secret.Data[keyToken]) == 0 && len(secret.Data[keyCert]) == 0:
+	case !isCredentials(secret), isOthers(secret, known.Name):
 		return nil, nil //nolint:nilnil // as above
 	}
 	return secret, nil
+}
+
+// vacant returns an error if the Secret in which a cluster's credentials are to be stored holds something else.
+func vacant(ctx context.Context, hub client.Client, name string) error {
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
+	if err := hub.Get(ctx, key, secret); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read secret %s: %w", key, err)
+	}
+	if isOthers(secret, name) || len(secret.Data) > 0 && !isCredentials(secret) {
+		return refuse(clusterv1alpha1.ReasonSecretNotBound,
+			"secret %s, in which the credentials are to be stored, holds something else; delete it if nothing needs it, or join the cluster under another name", key)
+	}
+	return nil
 }
 
 // describeAgain writes what this join says of a Cluster, its address apart, which the hub has written.
@@ -267,6 +291,7 @@ func store(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	}
 	stored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, hub, stored, func() error {
+		bind(stored, cluster)
 		if !equality.Semantic.DeepEqual(stored.Data, secret.Data) {
 			stored.Data = secret.Data
 		}

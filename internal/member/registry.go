@@ -121,6 +121,9 @@ type Registry struct {
 	members     map[string]*Member
 	subscribers []func(Event)
 	queue       workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+	storing     sync.Mutex
+	storedBound bool // what an earlier version stored is bound to its clusters
 }
 
 // Member returns the cluster of that name.

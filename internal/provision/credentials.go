@@ -24,8 +24,11 @@ const (
 	keyCA           = "ca.crt"
 )
 
-// credentials reads Secrets. Its errors name them and their keys, never a value.
-type credentials struct{ reader client.Reader }
+// credentials reads the Secrets of a cluster. Its errors name them and their keys, never a value.
+type credentials struct {
+	reader  client.Reader
+	cluster string
+}
 
 // target says how a host is reached. Without a Secret there is none: the keys of the account that the server runs as are
 // not for everyone who may create a Cluster.
@@ -91,6 +94,14 @@ func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: read secret %s/%s: %w", field, ref.Namespace, ref.Name, err)
+	}
+	// Nor one of those that are there for something else.
+	if secret.Annotations[clusterv1alpha1.AnnotationForAddress] != "" {
+		return nil, fmt.Errorf("%s: secret %s/%s holds the credentials of a cluster's API server, which are for nothing else: name another", field, ref.Namespace, ref.Name)
+	}
+	if of := secret.Annotations[clusterv1alpha1.AnnotationForCluster]; of != "" && of != c.cluster {
+		return nil, fmt.Errorf("%s: secret %s/%s is for another cluster, as its annotation %s says: name another",
+			field, ref.Namespace, ref.Name, clusterv1alpha1.AnnotationForCluster)
 	}
 	return secret, nil
 }

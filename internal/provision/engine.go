@@ -13,29 +13,30 @@ import (
 
 // engines makes the engines of clusters.
 type engines struct {
-	credentials credentials
-	catalog     *catalog.Catalog
-	dir         string // of what is kept about hosts
-	cache       string
-	holder      string
+	reader  client.Reader
+	catalog *catalog.Catalog
+	dir     string // of what is kept about hosts
+	cache   string
+	holder  string
 }
 
 func newEngines(reader client.Reader, o Options, known *catalog.Catalog, holder string) *engines {
 	dir := filepath.Join(o.DataDir, "lifecycle")
 	return &engines{
-		credentials: credentials{reader: reader}, catalog: known, holder: "hub " + holder,
+		reader: reader, catalog: known, holder: "hub " + holder,
 		dir: filepath.Join(dir, "clusters"), cache: cmp.Or(o.Cache, filepath.Join(dir, "files")),
 	}
 }
 
 func (e *engines) engine(j Job) (Runner, error) {
+	credentials := credentials{reader: e.reader, cluster: j.Cluster}
 	return &lifecycle.Engine{
 		Cluster: j.Cluster,
 		Store:   j.Store,
 		// Hosts of two networks may have the same address.
 		Dialer:       &host.SSH{KnownHosts: filepath.Join(e.dir, j.Cluster, "known_hosts"), HostKeys: host.TrustOnFirstUse},
-		Target:       e.credentials.target,
-		ExternalEtcd: e.credentials.externalEtcd,
+		Target:       credentials.target,
+		ExternalEtcd: credentials.externalEtcd,
 		Catalog:      e.catalog,
 		Source:       func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: e.cache} },
 		Agent:        lifecycle.AgentFile,

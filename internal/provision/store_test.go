@@ -235,11 +235,25 @@ func TestCredentials(t *testing.T) {
 			Data:       map[string][]byte{"password": []byte("over")},
 		},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "empty"}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: clusterv1alpha1.SecretNamespace, Name: "pine-ssh", Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: "pine"},
+			},
+			Data: map[string][]byte{"password": []byte("pine")},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: clusterv1alpha1.SecretNamespace, Name: "member", Annotations: map[string]string{
+					clusterv1alpha1.AnnotationForCluster: "oak", clusterv1alpha1.AnnotationForAddress: "https://10.0.0.1:6443",
+				},
+			},
+			Data: map[string][]byte{"password": []byte("p"), "tls.key": []byte("k")},
+		},
 	)
 	ref := func(name string) *clusterv1alpha1.SecretReference {
 		return &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
 	}
-	c := credentials{reader: h}
+	c := credentials{reader: h, cluster: "oak"}
 	cases := map[string]struct {
 		host clusterv1alpha1.Host
 		want string // name, password, sudo password and key of the host and of its bastion
@@ -263,10 +277,12 @@ func TestCredentials(t *testing.T) {
 			},
 			want: "root@10.0.0.1:22 open sesame please KEY\n by root@192.0.2.1:22 open sesame please KEY\n",
 		},
-		"NoneIsRefused":  {host: clusterv1alpha1.Host{Name: "host-1"}, err: "secretRef is not set"},
-		"MissingSecret":  {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("none")}, err: "secretRef: secret orrery-cluster/none does not exist"},
-		"EmptySecret":    {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("empty")}, err: "secret orrery-cluster/empty has neither password nor ssh-privatekey"},
-		"MissingBastion": {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("ssh"), Bastion: &clusterv1alpha1.Bastion{Address: "b", SecretRef: ref("none")}}, err: "bastion.secretRef: secret"},
+		"AnotherClusters": {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("pine-ssh")}, err: "is for another cluster"},
+		"OfAnAPIServer":   {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("member")}, err: "name another"},
+		"NoneIsRefused":   {host: clusterv1alpha1.Host{Name: "host-1"}, err: "secretRef is not set"},
+		"MissingSecret":   {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("none")}, err: "secretRef: secret orrery-cluster/none does not exist"},
+		"EmptySecret":     {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("empty")}, err: "secret orrery-cluster/empty has neither password nor ssh-privatekey"},
+		"MissingBastion":  {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("ssh"), Bastion: &clusterv1alpha1.Bastion{Address: "b", SecretRef: ref("none")}}, err: "bastion.secretRef: secret"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

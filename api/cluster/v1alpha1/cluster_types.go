@@ -360,6 +360,8 @@ const (
 	ReasonUnauthorized        = "Unauthorized"        // the credentials were refused
 	ReasonForbidden           = "Forbidden"           // the credentials do not suffice
 	ReasonSecretInvalid       = "SecretInvalid"       // the Secret is missing or unusable
+	ReasonSecretNotBound      = "SecretNotBound"      // the Secret was not stored for this Cluster and this address
+	ReasonUnverifiedTLS       = "UnverifiedTLS"       // a token is not sent to a server whose certificate is not verified
 	ReasonIdentityChanged     = "IdentityChanged"     // another cluster answers at the endpoint
 	ReasonAlreadyJoined       = "AlreadyJoined"       // the same cluster is joined under another name
 	ReasonIsHub               = "IsHub"               // the endpoint is the hub itself
@@ -389,5 +391,14 @@ const (
 // Finalizer keeps a Cluster until its workloads are orphaned or deleted.
 const Finalizer = "cluster.orrery.dev/unjoin"
 
-// SecretNamespace is where the CLI stores cluster credentials.
+// Annotations of a Secret with the credentials of a cluster, which is used for nothing but what they say.
+const (
+	// AnnotationForCluster is the name of the Cluster. On a Secret with credentials of hosts it may be set, too.
+	AnnotationForCluster = "cluster.orrery.dev/for-cluster"
+	// AnnotationForAddress is where the credentials may be sent: spec.apiEndpoint of the Cluster, and after it, separated by
+	// spaces and in this order, tlsServerName=…, tlsVerification=Skip and proxyURL=…, of these fields those that are set.
+	AnnotationForAddress = "cluster.orrery.dev/for-address"
+)
+
+// SecretNamespace is where the credentials of clusters are. Others are not read.
 const SecretNamespace = "orrery-cluster" //nolint:gosec // a namespace, no secret
