@@ -100,7 +100,6 @@ func New(o Options) (*Server, error) {
 	}
 	access := newAccess(hub.AuthorizationV1().SubjectAccessReviews())
 	proxies := proxy.New(func(name string) (proxy.Member, bool) { return o.Registry.Member(name) })
-	o.Registry.Subscribe(func(e member.Event) { proxies.Forget(e.Name) })
 	return &Server{
 		address: o.Address, certificate: certificate, authenticator: authenticator,
 		api: &api{

@@ -128,7 +128,9 @@ func TestSecretsOfOthersAreNotSent(t *testing.T) {
 		"Verification": func(s *clusterv1alpha1.ClusterSpec) { s.TLSVerification = clusterv1alpha1.TLSSkip },
 		"ServerName":   func(s *clusterv1alpha1.ClusterSpec) { s.TLSServerName = "evil.example" },
 		"Proxy":        func(s *clusterv1alpha1.ClusterSpec) { s.ProxyURL = server.URL },
-		"Secret":       func(s *clusterv1alpha1.ClusterSpec) { s.APIEndpoint, s.SecretRef = server.URL, ref(elsewhere, "victim") },
+		"Secret": func(s *clusterv1alpha1.ClusterSpec) {
+			s.APIEndpoint, s.SecretRef = server.URL, ref(elsewhere, "victim")
+		},
 		"Impersonator": func(s *clusterv1alpha1.ClusterSpec) {
 			s.ImpersonatorSecretRef = &clusterv1alpha1.SecretReference{Namespace: kept, Name: "unbound"}
 		},

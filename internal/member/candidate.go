@@ -242,7 +242,7 @@ func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[s
 
 // examineCandidate asks the cluster all that a join asks it, from where the hub is.
 func (r *Registry) examineCandidate(ctx context.Context, proposed *clusterv1alpha1.Cluster, next *candidate) error {
-	found, err := examine(ctx, proposed, &corev1.Secret{Data: next.Data})
+	found, err := examine(ctx, r.options.Dial, proposed, &corev1.Secret{Data: next.Data})
 	if err != nil {
 		return err
 	}

@@ -9,15 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/connrotation"
@@ -47,8 +46,8 @@ type connection struct {
 	transport http.RoundTripper
 	// fresh authenticates too, but dials for every request.
 	fresh http.RoundTripper
-	// impersonator is the plain configuration for requests in the name of users.
-	impersonator *rest.Config
+	// passage is for requests in the name of users.
+	passage *Passage
 	// expires is when the client certificate does; zero if there is none.
 	expires time.Time
 	// drop closes what is open. Requests in flight fail; the next one dials anew.
@@ -58,7 +57,10 @@ type connection struct {
 	stamp string
 }
 
-func (c *connection) close() { c.drop() }
+func (c *connection) close() {
+	c.drop()
+	c.passage.close()
+}
 
 // unavailable is the transport of a cluster to which there is no connection.
 type unavailable struct{ err error }
@@ -67,6 +69,9 @@ type unavailable struct{ err error }
 func (u unavailable) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.Join(u.err, closeBody(req))
 }
+
+// CloseIdleConnections closes none, as there are none.
+func (u unavailable) CloseIdleConnections() {}
 
 func closeBody(req *http.Request) error {
 	if req.Body == nil {
@@ -86,61 +91,49 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
 	return &connection{
 		base: base, problem: problem, transport: none, fresh: none, drop: func() {},
-		impersonator: &rest.Config{Host: base.String(), Transport: none},
+		passage: &Passage{Base: base, Requests: none, Upgrades: none},
 	}
 }
 
 // newConnection makes the connection that a Cluster and its Secrets describe.
 // impersonator is nil if it is the same Secret.
-func newConnection(cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*connection, error) {
+func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*connection, error) {
 	spec := &cluster.Spec
 	config, err := restConfig(spec, secret)
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{impersonator: rest.CopyConfig(config)}
+	users := config
 	if impersonator != nil {
-		if c.impersonator, err = restConfig(spec, impersonator); err != nil {
+		if users, err = restConfig(spec, impersonator); err != nil {
 			return nil, err
 		}
+	}
+	c := &connection{}
+	if c.passage, err = NewPassage(users, dial); err != nil {
+		return nil, err
 	}
 	if c.base, err = url.Parse(spec.APIEndpoint); err != nil {
 		return nil, fmt.Errorf("parse spec.apiEndpoint: %w", err)
 	}
 	// The dialer remembers its connections: a hung HTTP/2 connection with streams on it
 	// would otherwise be used until its pings time out.
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+	dialer := connrotation.NewDialer(connrotation.DialFunc(dial))
 	c.drop = dialer.CloseAll
-	if c.transport, err = newTransport(config, dialer, true); err != nil {
-		return nil, err
+	unread := &atomic.Int64{}
+	ours := func(as manner) http.RoundTripper {
+		rt, e := newTransport(config, dialer.DialContext, as)
+		err = errors.Join(err, e)
+		return &guarded{next: rt, base: c.base, unread: unread}
 	}
-	if c.fresh, err = newTransport(config, dialer, false); err != nil {
+	c.transport, c.fresh = ours(shared), ours(fresh)
+	if err != nil {
 		return nil, err
 	}
 	if len(config.CertData) > 0 {
 		c.expires = notAfter(config.CertData)
 	}
 	return c, nil
-}
-
-func newTransport(config *rest.Config, dialer *connrotation.Dialer, keepAlive bool) (http.RoundTripper, error) {
-	tlsConfig, err := rest.TLSConfigFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("configure TLS: %w", err)
-	}
-	t := &http.Transport{
-		TLSClientConfig: tlsConfig, DialContext: dialer.DialContext, Proxy: config.Proxy,
-		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
-		MaxIdleConnsPerHost: maxLimit, DisableKeepAlives: !keepAlive,
-	}
-	if keepAlive {
-		t = utilnet.SetTransportDefaults(t) // HTTP/2, and pings on it
-	}
-	rt, err := rest.HTTPWrappersForConfig(config, t)
-	if err != nil {
-		return nil, fmt.Errorf("configure authentication: %w", err)
-	}
-	return rt, nil
 }
 
 // restConfig checks a Secret and turns it into a configuration. Its errors name keys,

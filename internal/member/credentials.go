@@ -56,7 +56,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 		next.stamp = stamp
 		return nil
 	case problem == nil:
-		next, problem = newConnection(cluster, secret, impersonator)
+		next, problem = newConnection(r.options.Dial, cluster, secret, impersonator)
 	}
 	if problem != nil {
 		next = brokenConnection(cluster, problem)

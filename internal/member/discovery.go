@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -203,7 +202,7 @@ func (d *discoverer) fetch(ctx context.Context, path, etag string) ([]apidiscove
 	if err != nil {
 		return nil, "", err
 	}
-	body, err := io.ReadAll(resp.Body)
+	body, err := readDocument(resp.Body)
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return nil, "", fmt.Errorf("read %s: %w", path, err)
 	}
@@ -230,7 +229,7 @@ func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(resp.Body)
+	body, err := readDocument(resp.Body)
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return nil, fmt.Errorf("list APIServices: %w", err)
 	}

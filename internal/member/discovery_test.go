@@ -35,7 +35,7 @@ func connectionTo(t *testing.T, server int) *connection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := newConnection(cluster, secret, nil)
+	c, err := newConnection(dialDirectly, cluster, secret, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

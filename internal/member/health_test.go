@@ -67,7 +67,7 @@ func TestHysteresis(t *testing.T) {
 			cluster := &clusterv1alpha1.Cluster{
 				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: s.URL},
 			}
-			c, err := newConnection(cluster, &corev1.Secret{Data: map[string][]byte{
+			c, err := newConnection(dialDirectly, cluster, &corev1.Secret{Data: map[string][]byte{
 				"token":  []byte("t"),
 				"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
 			}}, nil)

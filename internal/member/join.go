@@ -92,7 +92,7 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 		return nil, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
 	}
 	progress("asking " + cluster.Spec.APIEndpoint + " who it is")
-	found, err := examine(ctx, cluster, secret)
+	found, err := examine(ctx, dialDirectly, cluster, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +130,8 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 }
 
 // examine asks a cluster everything that could make it no member.
-func examine(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) (contact, error) {
-	c, err := newConnection(cluster, secret, nil)
+func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) (contact, error) {
+	c, err := newConnection(dial, cluster, secret, nil)
 	if err != nil {
 		return contact{}, refuse(ReasonKubeconfigInvalid, "kubeconfig: %w", err)
 	}

@@ -72,9 +72,8 @@ func (m *Member) Config() *rest.Config {
 	}
 }
 
-// Impersonator returns the configuration, with plain credentials and without any limit,
-// for requests in the name of users. It is valid until the next Changed event.
-func (m *Member) Impersonator() *rest.Config { return rest.CopyConfig(m.current().impersonator) }
+// Passage is for requests in the name of users, now.
+func (m *Member) Passage() *Passage { return m.current().passage }
 
 // Dynamic is a client of the cluster for the member's whole life.
 func (m *Member) Dynamic() dynamic.Interface { return m.dynamic }

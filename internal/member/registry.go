@@ -30,6 +30,8 @@ type Options struct {
 	Provision func(ctx context.Context, o *clusterv1alpha1.Cluster) error
 	// Departures are the phases in which a cluster leaves.
 	Departures []Departure
+	// Dial opens the connections to clusters. The default dials them directly.
+	Dial Dial
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
@@ -53,6 +55,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Provision == nil {
 		o.Provision = func(context.Context, *clusterv1alpha1.Cluster) error { return nil }
+	}
+	if o.Dial == nil {
+		o.Dial = dialDirectly
 	}
 	if o.ProbeInterval <= 0 {
 		o.ProbeInterval = 10 * time.Second

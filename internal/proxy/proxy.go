@@ -24,12 +24,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/member"
 )
 
 // retryAfter is the number of seconds after which an unreachable cluster may be asked
@@ -45,27 +45,22 @@ var errNoAnswer = fmt.Errorf("no answer within %s", answerTimeout)
 type Member interface {
 	// Cluster is the cluster's object as last seen.
 	Cluster() *clusterv1alpha1.Cluster
-	// Impersonator has the credentials that may impersonate users.
-	Impersonator() *rest.Config
+	// Passage is how requests get to it, with credentials that may impersonate users.
+	Passage() *member.Passage
 	// Reachable is false once the cluster has not answered for a while.
 	Reachable() bool
 }
 
 // Proxy passes requests on to members.
 type Proxy struct {
-	find       func(name string) (Member, bool)
-	transports transports
-	patience   time.Duration
+	find     func(name string) (Member, bool)
+	patience time.Duration
 }
 
 // New returns a proxy to the members that find knows.
 func New(find func(name string) (Member, bool)) *Proxy {
-	return &Proxy{find: find, transports: transports{of: map[string]*pair{}}, patience: answerTimeout}
+	return &Proxy{find: find, patience: answerTimeout}
 }
-
-// Forget drops the connections to a cluster. It must be called after the cluster's
-// address or credentials changed, or it left.
-func (p *Proxy) Forget(cluster string) { p.transports.forget(cluster) }
 
 // Serve passes a request on to path, which is escaped, in the API server of a cluster. The
 // request's context must hold the user.
@@ -74,26 +69,27 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if !ok {
 		return apierrors.NewUnauthorized("the request has no user")
 	}
-	member, ok := p.find(cluster)
+	to, ok := p.find(cluster)
 	if !ok {
 		return apierrors.NewNotFound(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster)
 	}
 	w.Header().Set(fleetv1alpha1.ProxiedHeader, cluster)
-	if !member.Reachable() {
-		return unreachable(member.Cluster())
+	if !to.Reachable() {
+		return unreachable(to.Cluster())
 	}
 	plain, err := url.PathUnescape(path)
 	if err != nil {
 		return apierrors.NewBadRequest(fmt.Sprintf("path %q: %v", path, err))
 	}
-	to, err := p.transports.get(cluster, member)
-	if err != nil {
-		return fmt.Errorf("connect to cluster %s: %w", cluster, err)
+	if hasDots(plain) {
+		return apierrors.NewBadRequest(fmt.Sprintf("path %q: segments . and .. are refused: they could lead out of the cluster", path))
 	}
-	through := to.requests
+	passage := to.Passage()
+	through := passage.Requests
 	if r.Header.Get("Upgrade") != "" {
-		through = to.upgrades
+		through = passage.Upgrades
 	}
+	mount := strings.TrimSuffix(r.URL.EscapedPath(), path)
 	answered := func() bool { return true }
 	if isQuick(r, plain) {
 		ctx, cancel := context.WithCancelCause(r.Context())
@@ -102,11 +98,14 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 		r = r.WithContext(ctx)
 	}
 	(&httputil.ReverseProxy{
-		ModifyResponse: func(*http.Response) error { answered(); return nil },
+		ModifyResponse: func(resp *http.Response) error {
+			answered()
+			return redirect(resp, passage.Base, mount)
+		},
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Path, pr.Out.URL.RawPath = plain, path
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as the client wrote it
-			pr.SetURL(to.base)
+			pr.SetURL(passage.Base)
 			dropIdentity(pr.Out.Header)
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
@@ -120,9 +119,59 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 			if !errors.Is(err, context.Canceled) {
 				logr.FromContextOrDiscard(r.Context()).V(1).Info("cluster did not answer", "cluster", cluster, "error", err.Error())
 			}
+			if errors.Is(err, errLedAway) {
+				answer.Error(w, r, apierrors.NewGenericServerResponse(http.StatusBadGateway, r.Method, schema.GroupResource{}, "",
+					fmt.Sprintf("cluster %q: %v", cluster, err), 0, true))
+				return
+			}
 			answer.Error(w, r, unavailable(fmt.Sprintf("cluster %q does not answer: %v", cluster, err)))
 		},
 	}).ServeHTTP(w, r)
+	return nil
+}
+
+// hasDots is true for a path with a segment . or .., however often it is escaped: behind a front end that cleans paths and
+// serves many clusters it would lead to another one.
+func hasDots(path string) bool {
+	for {
+		for _, segment := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+			if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+				return true
+			}
+		}
+		next, err := url.PathUnescape(path)
+		if err != nil || next == path {
+			return false
+		}
+		path = next
+	}
+}
+
+var errLedAway = errors.New("it answers with a redirect that leads out of the cluster, which is refused")
+
+// redirect has a redirect of the cluster lead through the proxy, at mount. One to somewhere else is an error: clients would
+// follow it with their own credentials.
+func redirect(resp *http.Response, base *url.URL, mount string) error {
+	location := resp.Header.Get("Location")
+	if location == "" || resp.StatusCode/100 != 3 {
+		return nil
+	}
+	to, err := resp.Request.URL.Parse(location)
+	if err != nil {
+		return errLedAway
+	}
+	inside, ok := strings.CutPrefix(to.EscapedPath(), strings.TrimSuffix(base.EscapedPath(), "/"))
+	if !ok || to.Scheme != base.Scheme || to.Host != base.Host || to.User != nil || !strings.HasPrefix(inside, "/") || hasDots(inside) {
+		return errLedAway
+	}
+	moved := mount + inside
+	if to.RawQuery != "" {
+		moved += "?" + to.RawQuery
+	}
+	if to.Fragment != "" {
+		moved += "#" + to.EscapedFragment()
+	}
+	resp.Header.Set("Location", moved)
 	return nil
 }
 

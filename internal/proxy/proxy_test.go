@@ -30,6 +30,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -48,8 +49,15 @@ type fakeMember struct {
 	unreachable *metav1.Condition
 }
 
-func (m *fakeMember) Impersonator() *rest.Config { return rest.CopyConfig(m.config) }
-func (m *fakeMember) Reachable() bool            { return m.unreachable == nil }
+func (m *fakeMember) Passage() *member.Passage {
+	p, err := member.NewPassage(m.config, nil)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func (m *fakeMember) Reachable() bool { return m.unreachable == nil }
 func (m *fakeMember) Cluster() *clusterv1alpha1.Cluster {
 	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}}
 	if m.unreachable != nil {
@@ -352,10 +360,10 @@ func TestUpgrades(t *testing.T) {
 }
 
 // New credentials are used from when the proxy is told that they changed.
-func TestForget(t *testing.T) {
+func TestCredentialsOfTheDay(t *testing.T) {
 	var token string
 	member := fake(t, "", func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })
-	server, p := front(t, member, alice)
+	server, _ := front(t, member, alice)
 	ask := func() string {
 		resp, err := http.Get(server.URL + "/oak/")
 		if err != nil {
@@ -366,7 +374,6 @@ func TestForget(t *testing.T) {
 	}
 	before := ask()
 	member.config.BearerToken = "rotated"
-	p.Forget("oak")
 	if diff := cmp.Diff([]string{"Bearer hub", "Bearer rotated"}, []string{before, ask()}); diff != "" {
 		t.Errorf("credentials (-want, +got):\n%s", diff)
 	}
@@ -518,5 +525,82 @@ func TestHungMember(t *testing.T) {
 		if got := <-codes; got != http.StatusTeapot {
 			t.Errorf("what may take long ended with %d, want the cluster's answer", got)
 		}
+	}
+}
+
+// A path that leads out of what a front end serves for the cluster is refused, however it is written.
+func TestDotSegmentsAreRefused(t *testing.T) {
+	var seen []string
+	m := fake(t, "/base/c-1", func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.RequestURI) })
+	server, _ := front(t, m, alice)
+	for _, path := range []string{
+		"/../c-2/api/v1/secrets", "/%2e%2e/c-2/api/v1/secrets", "/..%2fc-2/api/v1/secrets", "/.%2E%2Fc-2", "/api/%2e./%2e%2e/c-2",
+		"/api/v1/..", "/./api", "/%252e%252e/c-2", "/..%5cc-2", "/..;/c-2",
+	} {
+		t.Run(path, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.URL.Opaque = "//" + req.URL.Host + "/oak" + path
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s", resp.Status)
+			}
+		})
+	}
+	if len(seen) > 0 {
+		t.Errorf("the cluster was asked for %v", seen)
+	}
+	for _, path := range []string{"/api/v1/namespaces/x/services/web/proxy/a..b/...", "/.well-known/x%2Fy"} {
+		resp, err := http.Get(server.URL + "/oak" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+// Clients that follow a redirect stay in the cluster, behind the hub: they would follow it anywhere with their credentials.
+func TestRedirects(t *testing.T) {
+	for name, c := range map[string]struct {
+		location string // %s is the member's own address
+		code     int
+		leads    string // from the hub's root
+	}{
+		"ToAPath":       {"/k8s/c1/api/?q=1#x", 302, "/oak/api/?q=1#x"},
+		"Relative":      {"pods/", 302, "/oak/api/v1/pods/"},
+		"ToItself":      {"%s/k8s/c1/a%%2Fb", 302, "/oak/a%2Fb"},
+		"Away":          {"https://evil.example/k8s/c1/", 502, ""},
+		"AwayQuietly":   {"//evil.example/k8s/c1/", 502, ""},
+		"ToAnotherBase": {"/k8s/c2/api", 502, ""},
+		"Upwards":       {"../../../../../apis", 502, ""},
+		"Escaped":       {"/k8s/c1/%%2e%%2e/c2", 502, ""},
+		"ToPlainHTTP":   {"http://127.0.0.1/k8s/c1/", 502, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m *fakeMember
+			m = fake(t, "/k8s/c1", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Location", strings.ReplaceAll(strings.ReplaceAll(c.location, "%s", strings.TrimSuffix(m.config.Host, "/k8s/c1")), "%%", "%"))
+				w.WriteHeader(http.StatusFound)
+			})
+			server, _ := front(t, m, alice)
+			client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			resp, err := client.Get(server.URL + "/oak/api/v1/nodes")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get("Location"); resp.StatusCode != c.code || got != c.leads {
+				t.Errorf("%s to %q, want %d to %q", resp.Status, got, c.code, c.leads)
+			}
+		})
 	}
 }
