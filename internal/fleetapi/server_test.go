@@ -149,9 +149,12 @@ func (w *world) create(t *testing.T, objects ...client.Object) {
 }
 
 // grant gives users rules, everywhere or in a namespace.
-func (w *world) grant(t *testing.T, name, namespace string, rule rbacv1.PolicyRule, user string) {
+func (w *world) grant(t *testing.T, name, namespace string, rule rbacv1.PolicyRule, users ...string) {
 	t.Helper()
-	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}
+	var subjects []rbacv1.Subject
+	for _, user := range users {
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user})
+	}
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	meta := metav1.ObjectMeta{Name: name}
 	w.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}})
@@ -189,7 +192,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	w.grant(t, "see-configmaps", shop, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list"}}, "alice")
 	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
 		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"clusters/proxy"}, Verbs: []string{"*"}, ResourceNames: []string{"oak"},
-	}, "bob")
+	}, "bob", "system:serviceaccount:"+shop+":deployer", "system:kube-scheduler")
 	w.create(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "prometheus"}},
@@ -220,6 +223,8 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"BobUsesOakAsBob":        {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"username": "bob"`},
 		"BobsGroups":             {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"devs"`},
 		"BobsUID":                {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"uid": "b1"`},
+		"AccountOfTheHub":        {"--as system:serviceaccount:" + shop + ":deployer --context oak auth whoami -o json", true, `"username": "orrery:sa:` + shop + `:deployer"`},
+		"KubernetesOwnIsNobody":  {"--as system:kube-scheduler --context oak get pods -n " + shop, false, "nobody in a member"},
 		"OakSaysWhatBobMay":      {"--as bob --context oak get pods -n " + shop, false, `User "bob" cannot list resource "pods"`},
 		"BobNotOtherClusters":    {"--as bob --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/elm/proxy/version", false, "Forbidden"},
 		"BobDoesNotSearch":       {"--as bob --context fleet get pods -A", false, "Forbidden"},

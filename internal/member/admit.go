@@ -20,8 +20,15 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 		m.update(func() { m.accepted = "" })
 		return err
 	}
-	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
 	m.update(func() { m.accepted = found.id })
+	if o.Status.ID == "" && !found.admins.asked {
+		nudge(m.kick)
+		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")
+	}
+	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
+	if found.admins.problem != "" {
+		return reconciler.Done(clusterv1alpha1.ReasonJoined, "%s", found.admins.problem)
+	}
 	return nil
 }
 

@@ -50,6 +50,9 @@ type connection struct {
 	passage *Passage
 	// expires is when the client certificate does; zero if there is none.
 	expires time.Time
+	// admins says what came of binding the hub's administrators, and when that was tried. The probes alone use it.
+	admins      admins
+	adminsTried time.Time
 	// drop closes what is open. Requests in flight fail; the next one dials anew.
 	drop func()
 	// key identifies address and credentials; stamp identifies what they were read from.

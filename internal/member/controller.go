@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +56,9 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 		options: o.withDefaults(), client: mgr.GetClient(), reader: mgr.GetAPIReader(),
 		members: map[string]*Member{},
 	}
+	r.options.Departures = append(slices.Clone(r.options.Departures), Departure{
+		Name: "the hub's administrators have no rights in it any more", Reason: clusterv1alpha1.ReasonUnjoining, Inside: dismissAdmins,
+	})
 	c := &clusters{registry: r, recorder: mgr.GetEventRecorder("orrery")}
 	c.loop = &reconciler.Loop[*clusterv1alpha1.Cluster]{
 		Client:     mgr.GetClient(),

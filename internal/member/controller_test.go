@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -572,4 +574,70 @@ func apple() *unstructured.Unstructured {
 			}},
 		},
 	}}
+}
+
+// The hub's administrators have their rights in a member from when it has joined, also in one that joined before there was a
+// binding, and none once it has left. What its own administrators made of the binding stays.
+func TestAdministratorsAreBound(t *testing.T) {
+	f := startFleet(t, Options{})
+	own := kubernetes.NewForConfigOrDie(testenv.Config(1))
+	bindings := own.RbacV1().ClusterRoleBindings()
+	boss := testenv.Config(1)
+	boss.Impersonate = rest.ImpersonationConfig{UserName: "boss", Groups: []string{"orrery:admins", "system:authenticated"}}
+	mayDoAll := func() bool {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
+		}}
+		review, err := kubernetes.NewForConfigOrDie(boss).AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return review.Status.Allowed
+	}
+	if err := bindings.Delete(t.Context(), "orrery:admins", metav1.DeleteOptions{}); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err) // the server was a member before
+	}
+	eventually(t, "the group has no rights", func() (bool, string) { return !mayDoAll(), "" })
+	f.join(t, "one", testenv.Kubeconfig(1))
+	f.until(t, "one", joined, metav1.ConditionTrue, clusterv1alpha1.ReasonJoined)
+	eventually(t, "the rights are in force", func() (bool, string) { return mayDoAll(), "" })
+
+	t.Run("JoinedBefore", func(t *testing.T) {
+		f.stop()
+		if err := bindings.Delete(t.Context(), "orrery:admins", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		g := runFleet(t, Options{})
+		defer g.stop()
+		eventually(t, "the rights are in force", func() (bool, string) { return mayDoAll(), "" })
+	})
+	f = runFleet(t, Options{})
+	defer f.stop()
+	t.Run("EmptiedByTheirs", func(t *testing.T) {
+		binding, err := bindings.Get(t.Context(), "orrery:admins", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		binding.Subjects = nil
+		if _, err := bindings.Update(t.Context(), binding, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		f.stop()
+		f = runFleet(t, Options{})
+		f.until(t, "one", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+		f.afterProbes(t, "one", 3)
+		if binding, err = bindings.Get(t.Context(), "orrery:admins", metav1.GetOptions{}); err != nil || len(binding.Subjects) > 0 {
+			t.Errorf("subjects %v (%v), want them left out", binding.Subjects, err)
+		}
+	})
+	t.Run("Left", func(t *testing.T) {
+		if err := Unjoin(t.Context(), f.hub, "one", false); err != nil {
+			t.Fatal(err)
+		}
+		f.waitGone(t, "one")
+		if _, err := bindings.Get(t.Context(), "orrery:admins", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("get the binding: %v, want it gone", err)
+		}
+	})
+	f.stop()
 }

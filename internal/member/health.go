@@ -45,13 +45,14 @@ type contact struct {
 	missing  []string // permissions
 	id       string   // UID of kube-system; empty if refused, forbidden, or not asked yet
 	version  string
+	admins   admins
 	identity time.Time // when it was last asked
 }
 
 // equal leaves out when the identity was asked.
 func (c contact) equal(d contact) bool {
 	return c.state == d.state && c.problem == d.problem && c.proxied == d.proxied && c.refused == d.refused && c.id == d.id &&
-		c.version == d.version && c.message == d.message && slices.Equal(c.missing, d.missing)
+		c.version == d.version && c.admins == d.admins && c.message == d.message && slices.Equal(c.missing, d.missing)
 }
 
 const (
@@ -180,6 +181,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	m.mu.RUnlock()
 	if !old && known.state == answering && known.id != "" &&
 		time.Since(known.identity) < m.registry.options.DiscoveryInterval {
+		m.welcomeAdmins(ctx, rt, c, &known)
 		return known, nil
 	}
 	found, err := identify(ctx, rt, c)
@@ -189,6 +191,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	if err != nil {
 		return contact{}, describe(ctx, err)
 	}
+	m.welcomeAdmins(ctx, rt, c, &found)
 	return found, nil
 }
 

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/transport"
 
@@ -74,6 +73,10 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 		return apierrors.NewNotFound(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster)
 	}
 	w.Header().Set(fleetv1alpha1.ProxiedHeader, cluster)
+	as, err := impersonation(caller)
+	if err != nil {
+		return apierrors.NewForbidden(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster, err)
+	}
 	if !to.Reachable() {
 		return unreachable(to.Cluster())
 	}
@@ -110,7 +113,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
 		},
-		Transport:     transport.NewImpersonatingRoundTripper(impersonation(caller), through),
+		Transport:     transport.NewImpersonatingRoundTripper(as, through),
 		FlushInterval: -1, // watches and logs
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) {
@@ -194,12 +197,6 @@ func dropIdentity(h http.Header) {
 		if strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
 			delete(h, name)
 		}
-	}
-}
-
-func impersonation(u user.Info) transport.ImpersonationConfig {
-	return transport.ImpersonationConfig{
-		UserName: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: u.GetExtra(),
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -122,14 +123,22 @@ func TestIdentity(t *testing.T) {
 		Username: "alice", UID: "a1", Groups: []string{"devs", "system:authenticated"},
 		Extra: map[string]authenticationv1.ExtraValue{"example.com/team/ä": {"x", "y"}},
 	}
-	wantAdmin := authenticationv1.UserInfo{Username: "boss", Groups: []string{"system:masters", "system:authenticated"}}
+	wantAdmin := authenticationv1.UserInfo{Username: "boss", Groups: []string{"orrery:admins", "system:authenticated"}}
+	account := func(name string) user.Info {
+		return &user.DefaultInfo{Name: name, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:team-b", "system:authenticated"}}
+	}
 	for name, c := range map[string]struct {
 		who     user.Info
 		headers http.Header
 		want    authenticationv1.UserInfo
 	}{
-		"Caller":     {alice, http.Header{}, wantAlice},
-		"Masters":    {admin, http.Header{}, wantAdmin},
+		"Caller":  {alice, http.Header{}, wantAlice},
+		"Masters": {admin, http.Header{}, wantAdmin},
+		"ServiceAccount": {account("system:serviceaccount:team-b:deployer"), http.Header{}, authenticationv1.UserInfo{
+			Username: "orrery:sa:team-b:deployer", Groups: []string{"system:authenticated"},
+		}},
+		"OurGroups": {&user.DefaultInfo{Name: "eve", Groups: []string{"orrery:admins", "orrery:x", "system:nodes", "devs", "system:authenticated"}}, http.Header{},
+			authenticationv1.UserInfo{Username: "eve", Groups: []string{"devs", "system:authenticated"}}},
 		"ClaimsUser": {alice, http.Header{"Impersonate-User": {"system:admin"}}, wantAlice},
 		"ClaimsGroups": {alice, http.Header{
 			"Impersonate-User": {"alice"}, "Impersonate-Group": {"system:masters"}, "Impersonate-Uid": {"0"}, "Impersonate-Extra-Scopes": {"all"},
@@ -145,6 +154,35 @@ func TestIdentity(t *testing.T) {
 				t.Errorf("user (-want, +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Names that mean something else in a member, and those that only Orrery gives, do not get there.
+func TestNamesThatAreRefused(t *testing.T) {
+	var asked int
+	m := fake(t, "", func(http.ResponseWriter, *http.Request) { asked++ })
+	for _, name := range []string{
+		"system:anonymous", "system:kube-scheduler", "system:node:n1", "system:serviceaccount:team-b", "system:serviceaccount:a:b:c",
+		"orrery:sa:team-b:deployer", "orrery:admins",
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, _ := front(t, m, &user.DefaultInfo{Name: name, Groups: []string{"system:masters"}})
+			resp, err := http.Get(server.URL + "/oak/api")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var status metav1.Status
+			if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != http.StatusForbidden || !strings.Contains(status.Message, name) || !strings.Contains(status.Message, "come ") {
+				t.Errorf("%s: %s, want it refused with a way out", resp.Status, status.Message)
+			}
+		})
+	}
+	if asked > 0 {
+		t.Errorf("the cluster got %d requests", asked)
 	}
 }
 
@@ -379,10 +417,30 @@ func TestCredentialsOfTheDay(t *testing.T) {
 	}
 }
 
+// bindAdmins gives the hub's administrators their rights, as a join does.
+func bindAdmins(t *testing.T) {
+	t.Helper()
+	bindings := kubernetes.NewForConfigOrDie(testenv.Config(0)).RbacV1().ClusterRoleBindings()
+	_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "orrery:admins"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "orrery:admins"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bindings.Delete(context.WithoutCancel(t.Context()), "orrery:admins", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // kubectl works through the proxy as in the cluster.
 func TestKubectl(t *testing.T) {
 	server, _ := front(t, &fakeMember{config: testenv.Config(0)}, admin)
 	namespace := testenv.Namespace(t, testenv.Config(0))
+	bindAdmins(t)
 	home := t.TempDir()
 	config := filepath.Join(home, "kubeconfig")
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{

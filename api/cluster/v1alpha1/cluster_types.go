@@ -366,6 +366,7 @@ const (
 	ReasonAlreadyJoined       = "AlreadyJoined"       // the same cluster is joined under another name
 	ReasonIsHub               = "IsHub"               // the endpoint is the hub itself
 	ReasonThroughHub          = "ThroughHub"          // the endpoint leads through the proxy of a hub
+	ReasonBindingAdmins       = "BindingAdmins"       // the hub's administrators are being given their rights in the cluster
 	ReasonJoined              = "Joined"              //
 	ReasonComplete            = "Complete"            //
 	ReasonPartial             = "Partial"             // some aggregated API does not answer

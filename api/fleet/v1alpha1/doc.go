@@ -26,3 +26,12 @@ const ClusterAnnotation = "fleet.orrery.dev/cluster"
 // ProxiedHeader is on every answer of the per-cluster proxies and names the cluster. It
 // tells a client that talks to a hub, even where something in between rewrites paths.
 const ProxiedHeader = "Orrery-Proxied-Cluster"
+
+// Names under which members know callers whose names on the hub mean something else in a member.
+const (
+	// AdminsGroup is the group of the hub's administrators, system:masters there. It is bound to cluster-admin, by a
+	// ClusterRoleBinding of the same name.
+	AdminsGroup = "orrery:admins"
+	// ServiceAccountPrefix begins the user that a ServiceAccount of the hub is, followed by NAMESPACE:NAME.
+	ServiceAccountPrefix = "orrery:sa:"
+)

@@ -1,0 +1,90 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// managedBy marks what is ours in a member beside what is placed there.
+const (
+	managedByLabel = "app.kubernetes.io/managed-by"
+	managedByUs    = "orrery"
+)
+
+// admins says what came of giving the hub's administrators their rights in a cluster.
+type admins struct {
+	asked   bool
+	problem string // why they have none
+}
+
+// welcomeAdmins binds the hub's administrators in a cluster that is a member, once for each connection: one that joined before
+// gets the binding, too, and so does one that lost it.
+func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *connection, found *contact) {
+	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
+	if found.id != "" && m.isMember(found.id) && (!c.admins.asked || again) {
+		c.admins, c.adminsTried = admins{asked: true}, time.Now()
+		if err := bindAdmins(ctx, rt, c); err != nil {
+			c.admins.problem = err.Error() // it is a member nevertheless
+		}
+	}
+	found.admins = c.admins
+}
+
+// isMember is true if the cluster of that id was let in, and is not leaving.
+func (m *Member) isMember(id string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return (m.accepted == id || m.cluster.Status.ID == id) && m.cluster.DeletionTimestamp.IsZero()
+}
+
+// bindAdmins makes the binding of the hub's administrators. One that is there is left as it is: the cluster's own
+// administrators may have taken the subjects out of it.
+func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection) error {
+	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: rt, QPS: -1})
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	bindings := clients.RbacV1().ClusterRoleBindings()
+	if _, err = bindings.Get(ctx, fleetv1alpha1.AdminsGroup, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		_, err = bindings.Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: fleetv1alpha1.AdminsGroup, Labels: map[string]string{managedByLabel: managedByUs}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: fleetv1alpha1.AdminsGroup}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("give the hub's administrators (group %s) their rights in the cluster: %w", fleetv1alpha1.AdminsGroup, err)
+	}
+	return nil
+}
+
+// dismissAdmins takes the binding of the hub's administrators out of a cluster that leaves. It holds nobody up.
+func dismissAdmins(ctx context.Context, m *Member) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	c := m.current()
+	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: c.transport, QPS: -1})
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	bindings := clients.RbacV1().ClusterRoleBindings()
+	binding, err := bindings.Get(ctx, fleetv1alpha1.AdminsGroup, metav1.GetOptions{})
+	if err == nil && binding.Labels[managedByLabel] == managedByUs {
+		err = bindings.Delete(ctx, binding.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(binding.UID))})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		ctrl.LoggerFrom(ctx).Info("the binding of the hub's administrators stays", "cluster", m.name, "binding", fleetv1alpha1.AdminsGroup, "error", err.Error())
+	}
+	return nil
+}

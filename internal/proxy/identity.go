@@ -1,0 +1,46 @@
+package proxy
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/transport"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// Prefixes of names that mean something to Kubernetes itself, and to us.
+const (
+	systemPrefix = "system:"
+	ourPrefix    = "orrery:"
+)
+
+// impersonation is who a member is told that a caller of the hub is. People have one name everywhere. What Kubernetes itself
+// names is another thing in each cluster: the ServiceAccount of a name is not that of the member, and who administers the hub
+// is no member's own administrator. So they get names that no member gives, and that nobody can have on the hub.
+func impersonation(u user.Info) (transport.ImpersonationConfig, error) {
+	as := transport.ImpersonationConfig{UserName: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra()}
+	namespace, name, err := serviceaccount.SplitUsername(u.GetName())
+	switch {
+	case err == nil:
+		as.UserName = fleetv1alpha1.ServiceAccountPrefix + namespace + ":" + name
+	case strings.HasPrefix(u.GetName(), systemPrefix):
+		return as, fmt.Errorf("user %q is Kubernetes' own on the hub and nobody in a member: come as a person, or as a ServiceAccount of the hub, "+
+			"which members know as %sNAMESPACE:NAME", u.GetName(), fleetv1alpha1.ServiceAccountPrefix)
+	case strings.HasPrefix(u.GetName(), ourPrefix):
+		return as, fmt.Errorf("user %q has a name that only Orrery gives, in members: come under another", u.GetName())
+	}
+	for _, group := range u.GetGroups() {
+		switch {
+		case group == user.SystemPrivilegedGroup:
+			as.Groups = append(as.Groups, fleetv1alpha1.AdminsGroup)
+		case group != user.AllAuthenticated && strings.HasPrefix(group, systemPrefix), strings.HasPrefix(group, ourPrefix):
+			// It says nothing about the member.
+		default:
+			as.Groups = append(as.Groups, group)
+		}
+	}
+	return as, nil
+}
