@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// workers reconcile Clusters. They read memory only, but for Secrets and leaving.
+	// workers reconcile Clusters. They read memory only, but for Secrets.
 	workers = 8
 	// summaryInterval is the least time between two writes of a resource summary.
 	summaryInterval = 30 * time.Second
@@ -44,10 +44,11 @@ const (
 // goroutines of its own; what is here only reads what they found, so that a slow cluster
 // holds up no other.
 type clusters struct {
-	registry  *Registry
-	admission sync.Mutex
-	loop      *reconciler.Loop[*clusterv1alpha1.Cluster]
-	recorder  events.EventRecorder
+	registry   *Registry
+	admission  sync.Mutex
+	departures *departures
+	loop       *reconciler.Loop[*clusterv1alpha1.Cluster]
+	recorder   events.EventRecorder
 }
 
 // Add starts the controller of Clusters and returns the registry that it keeps.
@@ -59,7 +60,7 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	r.options.Departures = append(slices.Clone(r.options.Departures), Departure{
 		Name: "the hub's administrators have no rights in it any more", Reason: clusterv1alpha1.ReasonUnjoining, Inside: dismissAdmins,
 	})
-	c := &clusters{registry: r, recorder: mgr.GetEventRecorder("orrery")}
+	c := &clusters{registry: r, departures: newDepartures(r), recorder: mgr.GetEventRecorder("orrery")}
 	c.loop = &reconciler.Loop[*clusterv1alpha1.Cluster]{
 		Client:     mgr.GetClient(),
 		Ready:      clusterv1alpha1.ConditionReady,

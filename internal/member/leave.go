@@ -37,14 +37,21 @@ func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 		// Written before anything else is taken away: then nobody looks into a cluster that is no more.
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "nothing more is done in the cluster; what the hub has of it is next")
 	}
-	for _, phase := range c.registry.options.Departures {
-		if phase.Outside == nil {
-			continue
+	err := c.departures.run(o, "forgetting the cluster", func(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+		for _, phase := range c.registry.options.Departures {
+			if phase.Outside == nil {
+				continue
+			}
+			if err := phase.waits(phase.Outside(ctx, o)); err != nil {
+				return err
+			}
 		}
-		if err := phase.waits(phase.Outside(ctx, o)); err != nil {
-			return err
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	c.departures.forget(o.UID)
 	c.registry.remove(o.Name)
 	return nil
 }
@@ -89,13 +96,19 @@ func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 		reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
 		return nil
 	}
-	for _, phase := range c.registry.options.Departures {
-		if phase.Inside == nil {
-			continue
+	err = c.departures.run(o, "cleaning up in the cluster", func(ctx context.Context, _ *clusterv1alpha1.Cluster) error {
+		for _, phase := range c.registry.options.Departures {
+			if phase.Inside == nil {
+				continue
+			}
+			if err := phase.waits(phase.Inside(ctx, m)); err != nil {
+				return err
+			}
 		}
-		if err := phase.waits(phase.Inside(ctx, m)); err != nil {
-			return err
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
 	return nil
