@@ -9,10 +9,12 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -102,6 +104,8 @@ type rooms struct {
 	decisions Decisions
 	records   Records
 	hubID     string
+	// listPatience is how long a leaving cluster is given to list what was placed in it. The default is 30s.
+	listPatience time.Duration
 }
 
 // Applier brings placed objects to the members.
@@ -140,6 +144,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		rooms: r, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
 		log: mgr.GetLogger().WithName("apply"), results: newResults(), queues: map[string]*clusterQueue{},
 	}
+	a.listPatience = cmp.Or(a.listPatience, defaultListPatience)
 	a.finalizing = queue.New(finalizers, firstFinalize, lastFinalize, a.letGo)
 	a.restore = &restore{
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },

@@ -1,20 +1,30 @@
 package apply
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -430,6 +440,65 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 		f.must(f.hub.Delete(t.Context(), c))
 		f.gone(f.hub, c)
 	}
+}
+
+// A cluster that answers and cannot list a type is not kept for that: what it could list loses our marks, and an event says the rest.
+func TestAClusterThatCannotListATypeLeaves(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	target, err := url.Parse(testenv.Config(oakServer).Host)
+	f.must(err)
+	through, err := rest.TransportFor(testenv.Config(oakServer))
+	f.must(err)
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Header.Del("Authorization") },
+		Transport: through, FlushInterval: -1,
+	}
+	door := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/configmaps") {
+			http.Error(w, "etcd: damaged", http.StatusInternalServerError)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	kubeconfig, err := clientcmd.Load(testenv.Kubeconfig(oakServer))
+	f.must(err)
+	for _, c := range kubeconfig.Clusters {
+		c.Server, c.CertificateAuthorityData = door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: door.Certificate().Raw})
+	}
+	raw, err := clientcmd.Write(*kubeconfig)
+	f.must(err)
+	f.join("fir", raw)
+	fir := f.client(testenv.Config(oakServer))
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
+	account := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"namespace": ns, "name": "a"},
+	}}
+	b := f.bind(account, nil, "fir")
+	f.result(b, "fir", workv1alpha2.ReasonFullyApplied)
+	f.bind(configMap(ns, "b", "1"), nil, "fir")
+
+	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "fir"}}
+	f.must(f.hub.Delete(t.Context(), c))
+	f.gone(f.hub, c)
+	got := &corev1.ServiceAccount{}
+	f.must(fir.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "a"}, got))
+	if got.Labels[workv1alpha2.BindingLabel] != "" || !got.DeletionTimestamp.IsZero() {
+		t.Errorf("labels %v, want what could be listed to stay without our marks", got.Labels)
+	}
+	f.eventually("an event says what was not listed", func() error {
+		list := &eventsv1.EventList{}
+		if err := f.hub.List(t.Context(), list); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "MarksLeft" && e.Regarding.Name == "fir" && strings.Contains(e.Note, "ConfigMap")
+		}) {
+			return fmt.Errorf("%d events, and none does", len(list.Items))
+		}
+		return nil
+	})
 }
 
 // A cluster that begins to leave is taken out of bindings before its member knows.

@@ -328,7 +328,7 @@ func (f *fleet) start() {
 	f.must(err)
 	f.applier, err = add(mgr, rooms{
 		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
-		decisions: f.decisions, records: f.records, hubID: f.hubID,
+		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second,
 	})
 	f.must(err)
 	done := make(chan error, 1)

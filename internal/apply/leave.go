@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -39,27 +41,51 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 	q.working.Lock()
 	q.working.Unlock() //nolint:staticcheck // nothing is protected: this waits
 
-	if err := q.allListed(); err != nil {
-		return err
-	}
 	ctx = logr.NewContext(ctx, a.log.WithValues("cluster", m.Name()))
-	if err := q.empty(ctx, orphan); err != nil {
+	unlisted := q.unlisted()
+	if len(unlisted) > 0 {
+		if waited := q.waited(); !orphan || waited < a.listPatience {
+			return fmt.Errorf("leave cluster %s: it is not known yet which of these it has: %s", q.name(), some(unlisted))
+		}
+		a.log.Info("a cluster leaves that cannot list everything", "cluster", q.name(), "types", unlisted)
+	}
+	if err := q.empty(ctx, orphan, len(unlisted) > 0); err != nil {
 		return err
 	}
-	return q.leaveNamespaces(ctx, orphan)
+	if err := q.leaveNamespaces(ctx, orphan); err != nil {
+		return err
+	}
+	if len(unlisted) > 0 {
+		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "MarksLeft", "Unjoin",
+			"the cluster could not list these, so what was placed of them keeps running with our labels and annotations: %s", some(unlisted))
+	}
+	return nil
 }
 
-// allListed returns an error unless the mirror knows everything that was placed in the cluster.
-func (q *clusterQueue) allListed() error {
+// defaultListPatience is how long a cluster that leaves, and whose workloads are to stay, is given to list what was placed there.
+const defaultListPatience = 30 * time.Second
+
+// waited is how long a leaving cluster has been waited for by this process. A mirror that has just started lists everything anew.
+func (q *clusterQueue) waited() time.Duration {
+	if q.unlistedSince.IsZero() {
+		q.unlistedSince = time.Now()
+	}
+	return time.Since(q.unlistedSince)
+}
+
+// unlisted names the types of what was placed in the cluster of which the mirror does not know everything.
+func (q *clusterQueue) unlisted() []string {
+	var types []string
 	for _, name := range q.applier.bindings.In(q.name()) {
 		if b, ok := q.applier.bindings.Get(name); ok && !q.complete(b) {
-			return fmt.Errorf("leave cluster %s: it is not known yet which %s %s it has", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
+			types = append(types, b.Spec.Resource.APIVersion+" "+b.Spec.Resource.Kind)
 		}
 	}
 	if _, synced := q.applier.mirror.Namespaces(q.name()); !synced {
-		return fmt.Errorf("leave cluster %s: it is not known yet which namespaces it has", q.name())
+		types = append(types, "v1 Namespace")
 	}
-	return nil
+	slices.Sort(types)
+	return slices.Compact(types)
 }
 
 // ours are the objects in the cluster that this hub placed.
@@ -72,8 +98,11 @@ func (q *clusterQueue) ours() []mirror.Object {
 }
 
 // empty orphans or deletes every placed object. Those that are not of this join, or were there
-// before, are only ever orphaned.
-func (q *clusterQueue) empty(ctx context.Context, orphan bool) error {
+// before, are only ever orphaned. With partly, those are not waited for of which the cluster cannot list the type.
+func (q *clusterQueue) empty(ctx context.Context, orphan, partly bool) error {
+	waitsFor := func(o mirror.Object) bool {
+		return !partly || q.applier.mirror.Synced(q.name(), o.Resource.GroupResource())
+	}
 	var group errgroup.Group
 	group.SetLimit(workers)
 	for _, o := range q.ours() {
@@ -85,13 +114,16 @@ func (q *clusterQueue) empty(ctx context.Context, orphan bool) error {
 				b.Spec.Resource.UID = from.Template
 			}
 			if orphan || !known || err != nil || from.Cluster != q.uid || o.Origin != "" {
-				return q.unmark(ctx, o, b.Spec.Resource.UID, q.uid)
+				if err := q.unmark(ctx, o, b.Spec.Resource.UID, q.uid); err != nil && waitsFor(o) {
+					return err
+				}
+				return nil
 			}
 			return q.delete(ctx, b, o, false)
 		})
 	}
 	failure := group.Wait()
-	left := q.ours()
+	left := slices.DeleteFunc(q.ours(), func(o mirror.Object) bool { return !waitsFor(o) })
 	if failure == nil && len(left) == 0 {
 		return nil
 	}

@@ -47,6 +47,8 @@ type clusterQueue struct {
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
 	seen    bool                                    // the cluster answered at least once
 	last    traits
+
+	unlistedSince time.Time // when Leave, which alone uses it, first found a type that is not listed
 }
 
 // traits are what manifests and decisions depend on beside bindings and templates.
