@@ -28,6 +28,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/policy"
@@ -52,6 +53,8 @@ type Options struct {
 	Fleet     *fleet.Cache
 	Registry  *member.Registry
 	Mirror    *mirror.Mirror
+	// Hub is how the hub treats what is a template there.
+	Hub interpreter.Hub
 	// Records keep the decisions; nil: nobody does.
 	Records interface{ Decided(d records.Decision) }
 	// Overrides returns the override policies that select a template, in order, for the
@@ -74,6 +77,7 @@ type Controller struct {
 	templates  *template.Cache
 	fleet      *fleet.Cache
 	copies     copies
+	hub        interpreter.Hub
 	policies   *policy.Index
 	placements placements
 	bindings   *binding.Cache
@@ -107,7 +111,7 @@ func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
 func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
-		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, policies: index, bindings: o.Bindings,
+		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, decisions: newDecisions(), fleetChanged: make(chan struct{}, 1),
 	}

@@ -32,6 +32,8 @@ type Template struct {
 	// Placement of the first claim's policy, and the hash that identifies it.
 	Placement     *scheduler.Placement
 	PlacementHash string
+	// OnHub says what the template does on the hub itself; empty for most.
+	OnHub string
 	// Overrides are the override policies that select it, in order.
 	Overrides []records.Policy
 }
@@ -80,6 +82,9 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		d = keep(s, t, b)
 	} else {
 		d = place(s, t, b, schedulerFence(fence))
+	}
+	if t.OnHub != "" {
+		d.Outcome.Message += "; " + t.OnHub
 	}
 	o := t.Object
 	d.Spec.Resource = workv1alpha2.ObjectReference{

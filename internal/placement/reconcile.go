@@ -74,6 +74,9 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case err != nil:
 		return ctrl.Result{}, err
 	default:
+		if b == nil && t.OnHub != "" {
+			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
+		}
 		c.decided(written, t, d, snapshot, seen)
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
@@ -117,6 +120,7 @@ func (c *Controller) gather(
 		t.Placement, t.PlacementHash = c.placements.of(claims[0].Policy)
 	}
 	t.Object = o
+	t.OnHub = interpreter.OnHub(o, c.hub)
 	t.Replicas, t.Requests = interpreter.Replicas(o)
 	if c.overrides != nil {
 		t.Overrides = c.overrides(o)

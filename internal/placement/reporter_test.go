@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -198,5 +200,47 @@ func TestNoEventOfDeletedTemplate(t *testing.T) {
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
 	if got := w.recorder.of("/events"); len(got) > 0 {
 		t.Errorf("writes of events: %v", got)
+	}
+}
+
+// A template that the hub's API server obeys gets an Event that says so, once, and its binding's condition says so as long as it
+// is there.
+func TestActsOnHub(t *testing.T) {
+	w := newWorld(t, 1)
+	const editors = "editors"
+	w.create(w.policy("rbac", policyv1alpha1.ResourceSelector{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"}))
+	granted := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: editors},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+	}
+	w.create(granted)
+	w.waitEvents(granted, "ActsOnHub")
+	b := w.waitPlaced("editors-rolebinding", "a", scheduled)
+	says := func() {
+		t.Helper()
+		outcome, _ := w.controller.Outcome(b.UID)
+		for _, words := range []string{"in force on the hub", `"edit"`} {
+			if !strings.Contains(outcome.Message, words) {
+				t.Errorf("the condition does not say %q: %s", words, outcome.Message)
+			}
+		}
+	}
+	says()
+
+	w.stop()
+	w.start()
+	other := granted.DeepCopy()
+	other.ObjectMeta = metav1.ObjectMeta{Namespace: w.namespace, Name: "others"}
+	w.create(other)
+	w.waitEvents(other, "ActsOnHub")
+	w.eventually("a decision", func() error {
+		if _, ok := w.controller.Outcome(b.UID); !ok {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	says()
+	if got := w.recorder.of("/events"); len(got) != 1 {
+		t.Errorf("writes of events after a restart: %v", got)
 	}
 }
