@@ -72,7 +72,7 @@ kube-controller-manager run as child processes, with everything they store in
 			})
 		},
 	}
-	cmd.AddCommand(newConfirmRestore(s))
+	cmd.AddCommand(newConfirmRestore(s), newRotateKey(s))
 	o.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&printPlan, "print-plan", false, "print the plan of child processes as YAML and exit")
 	cmd.Flags().StringVar(&readyFile, "ready-file", "", "file to create once the hub is ready, for whoever supervises it")

@@ -14,7 +14,7 @@ import (
 
 // layoutVersion is that of the data directory. It grows when an older server could not
 // work with what a newer one wrote.
-const layoutVersion = 1
+const layoutVersion = 2 // 2: Secrets are encrypted
 
 // dataDir is the directory of everything that the hub stores.
 type dataDir string
@@ -125,6 +125,21 @@ func (d dataDir) lock() (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock data directory: %w", err), f.Close())
 	}
 	return f, nil
+}
+
+// lockFile takes a lock that ends with the process at the latest. busy says that somebody else has it.
+func lockFile(path, busy string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = errors.New(busy)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil // nothing was written
 }
 
 // spaceNeeded is what etcd wants at once for its write-ahead log and database. Without

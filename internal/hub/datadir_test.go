@@ -19,7 +19,7 @@ func TestDataDirRefused(t *testing.T) {
 		"NewerVersion": {
 			func(t *testing.T, dir string) string {
 				t.Helper()
-				write(t, filepath.Join(dir, "VERSION"), "2\n")
+				write(t, filepath.Join(dir, "VERSION"), "99\n")
 				return dir
 			},
 			[]string{"newer", "--data-dir"},

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
@@ -37,6 +38,7 @@ type Hub struct {
 	keys    keyring
 	config  *rest.Config
 	outage  *outage // nil until the API server has answered
+	fence   *fence  // nil for an embedded hub
 	id      string
 
 	kubeconfigMu sync.Mutex // of the file and of members
@@ -102,11 +104,20 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 		return err
 	}
 	if o.external() {
-		err = h.connect(starting)
-	} else {
-		err = h.startProcesses(ctx, starting, background, log)
-	}
-	if err != nil {
+		if err := h.connect(starting); err != nil {
+			return err
+		}
+		if err := checkSchema(starting, h.config); err != nil {
+			return err
+		}
+		// For as long as it takes: another server may work on this hub.
+		if err := h.takeLease(ctx, background, log); err != nil {
+			return err
+		}
+		cancel()
+		starting, cancel = context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+	} else if err := h.startProcesses(ctx, starting, background, log); err != nil {
 		return err
 	}
 	if h.id, err = install(starting, h.Config(), *o, d, log); err != nil {
@@ -146,7 +157,16 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 		return fmt.Errorf("prepare data directory: %w", err)
 	}
 	var trouble trouble
-	s, err := process.New(plan(o), process.Options{Dir: d.processes(), Log: log, OnEvent: trouble.note})
+	rewrite := false
+	s, err := process.New(plan(o), process.Options{
+		Dir: d.processes(), Log: log, OnEvent: trouble.note,
+		Gate: func(_ context.Context, name string) (err error) {
+			if name == etcdProcess {
+				rewrite, err = h.prepareEncryption(starting, log)
+			}
+			return err
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("plan the hub's processes: %w", err)
 	}
@@ -156,15 +176,12 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 		failed <- err
 		return err
 	})
-	h.config = &rest.Config{
-		Host: o.serverURL(),
-		TLSClientConfig: rest.TLSClientConfig{
-			// Named, not loaded: clients read them again when they change.
-			CAFile: d.authority(serverCA), CertFile: d.leaf(orreryCert), KeyFile: d.leaf(orreryCert),
-		},
-	}
+	h.config = h.access()
 	select {
 	case <-s.Ready():
+		if rewrite {
+			return h.encryptSecrets(starting, log)
+		}
 		return nil
 	case err := <-failed:
 		if err == nil {
@@ -173,6 +190,17 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 		return fmt.Errorf("start the hub's processes: %w", err)
 	case <-starting.Done():
 		return fmt.Errorf("wait until the hub's processes are ready (their logs are in %s): %w%s", d.processes(), context.Cause(starting), trouble.last())
+	}
+}
+
+// access is ours to the embedded API server.
+func (h *Hub) access() *rest.Config {
+	return &rest.Config{
+		Host: h.options.serverURL(),
+		TLSClientConfig: rest.TLSClientConfig{
+			// Named, not loaded: clients read them again when they change.
+			CAFile: h.dir.authority(serverCA), CertFile: h.dir.leaf(orreryCert), KeyFile: h.dir.leaf(orreryCert),
+		},
 	}
 }
 
@@ -226,16 +254,22 @@ func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 
 // Config returns an administrator's access to the hub, without client-side rate limit.
 // It sets no timeout, because that would end watches too. While the API server does not
-// answer, requests wait for it, as long as their context lasts.
+// answer, requests wait for it, as long as their context lasts. Where several servers may
+// share the hub, requests that may write fail once this one does not hold the Lease.
 func (h *Hub) Config() *rest.Config {
 	c := rest.CopyConfig(h.config)
 	c.QPS = -1
 	c.UserAgent = userAgent
+	c.Wrap(h.fence.wrap)
 	if h.outage != nil {
 		c.Wrap(h.outage.wrap)
 	}
 	return c
 }
+
+// Fence wraps a transport to a member: where several servers may share the hub, requests that may write fail once this one
+// does not hold the Lease.
+func (h *Hub) Fence(rt http.RoundTripper) http.RoundTripper { return h.fence.wrap(rt) }
 
 // ID identifies the hub: the UID of its kube-system namespace.
 func (h *Hub) ID() string { return h.id }
@@ -254,6 +288,9 @@ func (h *Hub) FleetServing() FleetServing {
 		KeyFile:  h.dir.leaf(fleetCert),
 	}
 }
+
+// Stopped is closed when ctx of Start has ended, or the hub could not go on, and everything of it has stopped.
+func (h *Hub) Stopped() <-chan struct{} { return h.stopped }
 
 // Wait returns when ctx of Start has ended and everything of the hub has stopped.
 func (h *Hub) Wait() error {

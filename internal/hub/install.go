@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -102,6 +103,9 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err != nil {
 		return "", fmt.Errorf("read install.yaml: %w", err)
 	}
+	if err := i.checkSchema(ctx, definitions); err != nil {
+		return "", err
+	}
 	for _, o := range append(objects, fleetObjects(o, ca)...) {
 		if _, err := i.apply(ctx, o); err != nil {
 			return "", err
@@ -120,6 +124,46 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 		return "", err
 	}
 	return i.id(ctx)
+}
+
+// checkSchema refuses an API server that has Orrery's kinds of a newer schema.
+func checkSchema(ctx context.Context, config *rest.Config) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	definitions, err := definitions()
+	if err != nil {
+		return err
+	}
+	return (&installer{dynamic: client}).checkSchema(ctx, definitions)
+}
+
+func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured.Unstructured) error {
+	there := i.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	for _, d := range definitions {
+		o, err := there.Get(ctx, d.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at CustomResourceDefinition %s: %w", d.GetName(), err)
+		}
+		text, marked := o.GetAnnotations()[crd.SchemaVersionAnnotation]
+		if !marked {
+			continue // of before there were versions
+		}
+		version, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("CustomResourceDefinition %s: annotation %s is %q, which is no version: set it to that of the server that last ran on this hub",
+				d.GetName(), crd.SchemaVersionAnnotation, text)
+		}
+		if version > crd.SchemaVersion {
+			return fmt.Errorf("CustomResourceDefinition %s has schema version %d, of a newer orrery; this one has version %d, and would drop the fields that it does not know: "+
+				"use the newer one, or restore a backup of the hub from before the upgrade", d.GetName(), version, crd.SchemaVersion)
+		}
+	}
+	return nil
 }
 
 // id waits for the namespace that a new API server makes a moment after it is ready.
@@ -258,7 +302,7 @@ func fleetObjects(o Options, serverCA []byte) []*unstructured.Unstructured {
 	}
 }
 
-// definitions are Orrery's kinds.
+// definitions are Orrery's kinds, each marked with the version of its schema.
 func definitions() ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	err := fs.WalkDir(crd.Files, ".", func(path string, e fs.DirEntry, err error) error {
@@ -277,6 +321,14 @@ func definitions() ([]*unstructured.Unstructured, error) {
 		all = append(all, objects...)
 		return nil
 	})
+	for _, o := range all {
+		annotations := o.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[crd.SchemaVersionAnnotation] = strconv.Itoa(crd.SchemaVersion)
+		o.SetAnnotations(annotations)
+	}
 	return all, err
 }
 

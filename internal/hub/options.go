@@ -36,6 +36,10 @@ type Options struct {
 	// FleetAdvertiseHost is the name by which the API server that Kubeconfig names reaches
 	// the fleet API. Unset, it is localhost.
 	FleetAdvertiseHost string
+	// AdmissionWebhooks has the embedded API server call the webhooks of ValidatingWebhookConfigurations and
+	// MutatingWebhookConfigurations. Unset, it calls none: those on the hub are templates, and what would answer runs in the
+	// members.
+	AdmissionWebhooks bool
 	// UnsafeNoFsync makes etcd not wait for the disk: faster, and a crash of the machine
 	// (not of a process) loses data. For demos and tests.
 	UnsafeNoFsync bool
@@ -75,6 +79,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.SecurePort, "secure-port", DefaultSecurePort, "port of the API server; 0 picks a free one at the first start and keeps it")
 	fs.IntVar(&o.FleetPort, "fleet-port", 0, "port of the fleet API, which the API server passes requests to; 0 picks a free one at the first start and keeps it")
 	fs.StringVar(&o.FleetAdvertiseHost, "fleet-advertise-host", loopbackName, "with --kubeconfig, the host name by which that API server reaches the fleet API")
+	fs.BoolVar(&o.AdmissionWebhooks, "admission-webhooks", false, "have the hub's API server call the admission webhooks that are configured on the hub; without it they are templates only")
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", false, "do not wait for the disk when storing: faster, but a crash of the machine loses data")
 }
 
@@ -107,6 +112,9 @@ func complete(o Options) (Options, error) {
 		// It becomes a Service's externalName.
 		for _, msg := range validation.IsDNS1123Subdomain(o.FleetAdvertiseHost) {
 			errs = append(errs, fmt.Errorf("--fleet-advertise-host %q: %s", o.FleetAdvertiseHost, msg))
+		}
+		if o.AdmissionWebhooks {
+			errs = append(errs, errors.New("--admission-webhooks: has no effect with --kubeconfig; that API server's own flags decide whether it calls them"))
 		}
 		return o, errors.Join(errs...)
 	}

@@ -59,12 +59,15 @@ func plan(o Options) process.Plan {
 	return p
 }
 
+// etcdSocket is where etcd serves, in its directory.
+const etcdSocket = "client.sock"
+
 // etcd serves on Unix sockets in a directory that only its user can enter. They are
 // relative to the working directory, because the path of a socket has at most 107 bytes.
 func etcd(o Options, d dataDir) process.Process {
 	const (
 		name      = "hub"
-		socket    = "client.sock"
+		socket    = etcdSocket
 		notDialed = "http://localhost:2380" // one member has no peers, but must advertise a TCP address
 	)
 	args := []string{
@@ -98,7 +101,15 @@ const disabledAdmission = "DefaultIngressClass,DefaultStorageClass,DefaultTolera
 	"PodGroupWorkloadExists,PodResizeValidator,PodSecurity,PodTopologyLabels,Priority," +
 	"ResourceQuota,RuntimeClass,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition"
 
+// webhookAdmission calls webhooks. What would answer runs in the members, so that the hub would refuse every write that they
+// are asked about.
+const webhookAdmission = "MutatingAdmissionWebhook,ValidatingAdmissionWebhook"
+
 func apiserver(o Options, d dataDir) process.Process {
+	disabled := disabledAdmission
+	if !o.AdmissionWebhooks {
+		disabled += "," + webhookAdmission
+	}
 	advertised := o.BindAddress
 	if net.ParseIP(advertised).IsUnspecified() {
 		advertised = loopbackAddress
@@ -107,7 +118,10 @@ func apiserver(o Options, d dataDir) process.Process {
 		Name: apiserverProcess, Dir: d.etcd(), Env: frugal(), After: []string{etcdProcess},
 		Command: []string{
 			o.KubeBinary, "kube-apiserver",
-			"--etcd-servers=unix://client.sock",
+			"--etcd-servers=unix://" + etcdSocket,
+			// Read again when it changes.
+			"--encryption-provider-config=" + d.encryption(),
+			"--encryption-provider-config-automatic-reload=true",
 			"--etcd-count-metric-poll-period=0",
 			"--etcd-db-metric-poll-interval=0",
 			"--bind-address=" + o.BindAddress,
@@ -133,7 +147,7 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--requestheader-uid-headers=X-Remote-Uid",
-			"--disable-admission-plugins=" + disabledAdmission,
+			"--disable-admission-plugins=" + disabled,
 			// One server needs neither fairness between its clients' flows, nor leases and
 			// endpoints by which its replicas find each other; the leases would be written
 			// every ten seconds.

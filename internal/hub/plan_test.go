@@ -96,6 +96,7 @@ func TestOptionsRefused(t *testing.T) {
 		"PortsEqual":       {Options{SecurePort: 7000, FleetPort: 7000}, "--fleet-port"},
 		"AddressIsAName":   {Options{BindAddress: "example.com"}, "--bind-address"},
 		"NoSuchBinary":     {Options{KubeBinary: "/does/not/exist"}, "--kube-binary"},
+		"WebhooksExternal": {Options{Kubeconfig: "k", AdmissionWebhooks: true}, "--admission-webhooks"},
 		"AdvertiseOnlyExt": {Options{FleetAdvertiseHost: "example.com"}, "--fleet-advertise-host"},
 		"AdvertiseNotDNS":  {Options{Kubeconfig: "k", FleetAdvertiseHost: "under_score"}, "--fleet-advertise-host"},
 	} {

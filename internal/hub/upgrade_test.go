@@ -1,11 +1,14 @@
 package hub
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -71,4 +74,60 @@ func specFields(t *testing.T, definition *unstructured.Unstructured) map[string]
 		at = next
 	}
 	return at.(map[string]any)
+}
+
+// TestDowngradeIsRefused starts a hub where a newer server has left its kinds: nothing of them is touched.
+func TestDowngradeIsRefused(t *testing.T) {
+	d, err := dynamic.NewForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "external")
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{DataDir: filepath.Join(t.TempDir(), "hub"), Kubeconfig: kubeconfig}
+	_, stop := run(t, o)
+	stop()
+
+	const name = "clusters.cluster.orrery.dev"
+	mark := func(version string) string {
+		t.Helper()
+		patch := []byte(`{"metadata":{"annotations":{"orrery.dev/schema-version":"` + version + `"}}}`)
+		marked, err := d.Resource(crds).Patch(context.WithoutCancel(t.Context()), name, "application/merge-patch+json", patch, metav1.PatchOptions{FieldManager: fieldManager})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return marked.GetResourceVersion()
+	}
+	there, err := d.Resource(crds).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := there.GetAnnotations()["orrery.dev/schema-version"]
+	t.Cleanup(func() { mark(ours) })
+	for version, says := range map[string][]string{
+		"999":   {name, "schema version 999", "this one has version " + ours, "newer one", "backup"},
+		"later": {name, `"later"`, "set it to"},
+	} {
+		t.Run(version, func(t *testing.T) {
+			before := mark(version)
+			_, err := Start(t.Context(), o, logr.Discard())
+			if err == nil {
+				t.Fatal("the hub has started")
+			}
+			for _, words := range says {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("it does not say %q: %v", words, err)
+				}
+			}
+			now, err := d.Resource(crds).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now.GetResourceVersion() != before {
+				t.Error("it was written to")
+			}
+		})
+	}
 }

@@ -229,10 +229,11 @@ func (r *routed) RoundTrip(req *http.Request) (*http.Response, error) {
 	if *c.base != *r.base {
 		req = readdress(req, r.base, c.base)
 	}
+	transport := r.member.registry.options.Fence(c.transport) // behind the limit, where requests wait
 	if exempt(req) {
-		return c.transport.RoundTrip(req)
+		return transport.RoundTrip(req)
 	}
-	return r.member.limiter.roundTrip(c.transport, req)
+	return r.member.limiter.roundTrip(transport, req)
 }
 
 // readdress sends a request to where the cluster is now.

@@ -73,7 +73,10 @@ func (m *Member) Config() *rest.Config {
 }
 
 // Passage is for requests in the name of users, now.
-func (m *Member) Passage() *Passage { return m.current().passage }
+func (m *Member) Passage() *Passage {
+	p, fence := m.current().passage, m.registry.options.Fence
+	return &Passage{Base: p.Base, Requests: fence(p.Requests), Upgrades: fence(p.Upgrades)}
+}
 
 // Dynamic is a client of the cluster for the member's whole life.
 func (m *Member) Dynamic() dynamic.Interface { return m.dynamic }

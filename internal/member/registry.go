@@ -8,6 +8,7 @@ package member
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,8 @@ type Options struct {
 	Departures []Departure
 	// Dial opens the connections to clusters. The default dials them directly.
 	Dial Dial
+	// Fence wraps the transport to each cluster: it refuses requests that may write once this server must not. Unset: none.
+	Fence func(http.RoundTripper) http.RoundTripper
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
@@ -58,6 +61,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Dial == nil {
 		o.Dial = dialDirectly
+	}
+	if o.Fence == nil {
+		o.Fence = func(rt http.RoundTripper) http.RoundTripper { return rt }
 	}
 	if o.ProbeInterval <= 0 {
 		o.ProbeInterval = 10 * time.Second

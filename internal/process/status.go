@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,6 +15,8 @@ type Options struct {
 	Log logr.Logger
 	// OnEvent gets every event, one at a time. It must not block.
 	OnEvent func(Event)
+	// Gate is called when a process is ready for the first time, before what comes after it starts; an error ends the plan.
+	Gate func(ctx context.Context, process string) error
 }
 
 // EventType says what happened to a process.

@@ -121,6 +121,11 @@ func (t *task) runOnce(ctx context.Context, stop func() time.Time) (exit, err er
 			return c.exit(), nil
 		case <-ready:
 			ready = nil
+			if gate := t.s.opts.Gate; gate != nil && !t.everReady() {
+				if err := gate(ctx, t.Name); err != nil {
+					return nil, errors.Join(err, t.end(c, stop().Add(t.stopShare)))
+				}
+			}
 			t.becomeReady(c)
 		case <-ctx.Done():
 			for _, dependent := range t.before {

@@ -31,6 +31,7 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
@@ -85,6 +86,10 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 	starting := context.AfterFunc(ctx, stopHub)
 	h, err := hub.Start(hubCtx, o.Hub, log.WithName("hub"))
 	starting()
+	if err != nil && ctx.Err() != nil {
+		log.Info("Stopped before the hub was ready", "reason", err.Error())
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("start hub: %w", err)
 	}
@@ -136,8 +141,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
-		// Between two replicas of the server there is no lease yet: the data directory's
-		// lock keeps a second one away.
+		// The hub keeps two servers apart, before there is a manager: by the data directory's lock, or by a Lease.
 		LeaderElection:          false,
 		PprofBindAddress:        o.ProfilingAddress,
 		GracefulShutdownTimeout: new(5 * time.Second),
@@ -175,6 +179,14 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		}
 		return ready(h)
 	})
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.Stopped():
+			return errors.New("the hub has stopped")
+		}
+	})
 	return g.Wait()
 }
 
@@ -195,6 +207,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	)
 	registry, err := member.Add(mgr, member.Options{
 		HubID:     h.ID(),
+		Fence:     h.Fence,
 		Observe:   func(cluster string) member.Observation { return m.Observation(cluster) },
 		Provision: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Provision(ctx, c) },
 		// The order in which a cluster leaves.
@@ -246,6 +259,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}
 	placer, err := placement.Add(mgr, placement.Options{
 		Bindings: bindings, Templates: templates, Fleet: clusters, Registry: registry, Mirror: m,
+		Hub:     interpreter.Hub{Embedded: o.Hub.Kubeconfig == "", Webhooks: o.Hub.AdmissionWebhooks},
 		Records: kept, Overrides: func(o *unstructured.Unstructured) []records.Policy { return applier.Overrides(o) },
 	})
 	if err != nil {

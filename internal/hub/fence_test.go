@@ -1,0 +1,64 @@
+package hub
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// reading is a transport that reads the whole body of a request at a moment of the test's choice.
+type reading struct{ before func() }
+
+// RoundTrip implements http.RoundTripper.
+func (r reading) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.before()
+	if req.Body != nil {
+		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+func TestFence(t *testing.T) {
+	const sent = time.Hour
+	for name, c := range map[string]struct {
+		method string
+		now    time.Duration // when the request is made
+		later  time.Duration // when its body is read
+		closed bool          // the Lease was given up
+		passes bool
+	}{
+		"Renewed":             {method: http.MethodPatch, now: sent, later: sent, passes: true},
+		"JustNotOver":         {method: http.MethodPut, now: sent + leaseDuration - 1, later: sent + leaseDuration - 1, passes: true},
+		"Over":                {method: http.MethodPut, now: sent + leaseDuration, later: sent + leaseDuration},
+		"OverWhileItDials":    {method: http.MethodPost, now: sent, later: sent + time.Minute},
+		"AfterAMinute":        {method: http.MethodDelete, now: sent + time.Minute, later: sent + time.Minute},
+		"GivenUp":             {method: http.MethodPatch, now: sent, later: sent, closed: true},
+		"ReadsPass":           {method: http.MethodGet, now: sent + time.Minute, later: sent + time.Minute, passes: true},
+		"ReadsPassWhenClosed": {method: http.MethodHead, closed: true, passes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := c.now
+			f := &fence{now: func() time.Duration { return now }}
+			f.renewed(sent)
+			if c.closed {
+				f.close()
+			}
+			req, err := http.NewRequestWithContext(t.Context(), c.method, "https://hub", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.wrap(reading{before: func() { now = c.later }}).RoundTrip(req)
+			if passes := err == nil; passes != c.passes || err != nil && !errors.Is(err, errLeaseNotHeld) {
+				t.Errorf("passes: %v, want %v; %v", passes, c.passes, err)
+			}
+		})
+	}
+	if rt := (*fence)(nil).wrap(reading{}); rt == nil {
+		t.Error("a hub without a Lease has no transport")
+	}
+}

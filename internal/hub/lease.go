@@ -1,0 +1,252 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// The Lease of the one server that works on an existing API server. An embedded hub needs none: the lock on its data
+// directory keeps a second server away, and nothing is written there while nothing happens.
+const (
+	leaseName = "orrery-server"
+	// leaseDuration is how long the Lease of a server that is not heard of stays its own; another takes it at most two
+	// retryPeriods and their jitter later.
+	leaseDuration = 12 * time.Second
+	// renewDeadline is how long the holder tries to renew it before it ends itself.
+	renewDeadline = 8 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+var (
+	errLeaseLost     = fmt.Errorf("lost Lease %s/%s: another server works on this hub, or may; start this one again, and it waits for its turn", clusterv1alpha1.SecretNamespace, leaseName)
+	errLeaseNotHeld  = fmt.Errorf("not sent: this server does not hold Lease %s/%s any more, so another may write", clusterv1alpha1.SecretNamespace, leaseName)
+	errLeaseNotClean = errors.New("the Lease runs out by itself: writes of this server may still be on their way")
+)
+
+// fence lets writes pass only while this server holds the Lease. A nil fence lets everything pass.
+type fence struct {
+	now func() time.Duration // a clock that nobody sets and that goes on while the machine sleeps
+
+	mu    sync.Mutex
+	until time.Duration
+}
+
+func newFence() *fence { return &fence{now: sinceBoot} }
+
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		panic(err) // every Linux has it
+	}
+	return time.Duration(now.Nano())
+}
+
+// renewed notes that the Lease was renewed by a request that was sent at that time: others count from a later one.
+func (f *fence) renewed(sent time.Duration) { f.set(sent + leaseDuration) }
+
+// close lets nothing pass any more.
+func (f *fence) close() { f.set(0) }
+
+func (f *fence) set(until time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.until = until
+}
+
+func (f *fence) check() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now() >= f.until {
+		return errLeaseNotHeld
+	}
+	return nil
+}
+
+// wrap is a transport.WrapperFunc. It belongs next to the connection: what waits between it and the connection is sent late.
+func (f *fence) wrap(next http.RoundTripper) http.RoundTripper {
+	if f == nil {
+		return next
+	}
+	return &fenced{fence: f, next: next}
+}
+
+// fenced sends requests that may write only while the fence lets them pass.
+type fenced struct {
+	fence *fence
+	next  http.RoundTripper
+}
+
+// WrappedRoundTripper lets client-go find the transport.
+func (f *fenced) WrappedRoundTripper() http.RoundTripper { return f.next }
+
+// RoundTrip implements http.RoundTripper.
+func (f *fenced) RoundTrip(req *http.Request) (*http.Response, error) {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return f.next.RoundTrip(req)
+	}
+	if err := f.fence.check(); err != nil {
+		if req.Body != nil {
+			err = errors.Join(err, req.Body.Close())
+		}
+		return nil, err
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		// A body is read when there is a connection, and to make one may take long. A request that has not all of its
+		// body is not performed.
+		body, again := req.Body, req.GetBody
+		req = req.Clone(req.Context())
+		req.Body = &fencedBody{ReadCloser: body, fence: f.fence}
+		if again != nil {
+			req.GetBody = func() (io.ReadCloser, error) {
+				body, err := again()
+				return &fencedBody{ReadCloser: body, fence: f.fence}, err
+			}
+		}
+	}
+	return f.next.RoundTrip(req)
+}
+
+type fencedBody struct {
+	io.ReadCloser
+
+	fence *fence
+}
+
+// Read implements io.Reader.
+func (b *fencedBody) Read(p []byte) (int, error) {
+	if err := b.fence.check(); err != nil {
+		return 0, err
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// fencedLock is the Lease, and opens and closes the fence with it.
+type fencedLock struct {
+	resourcelock.Interface
+
+	fence *fence
+	taken func() // called when another server has the Lease that was ours
+	clean func() bool
+	held  bool // the elector calls one method at a time
+}
+
+// Get implements resourcelock.Interface.
+func (l *fencedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	if err == nil && l.held && record.HolderIdentity != l.Identity() {
+		l.fence.close()
+		l.taken()
+	}
+	return record, raw, err
+}
+
+// Create implements resourcelock.Interface.
+func (l *fencedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(record, func() error { return l.Interface.Create(ctx, record) })
+}
+
+// Update implements resourcelock.Interface.
+func (l *fencedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
+}
+
+func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func() error) error {
+	if record.HolderIdentity != l.Identity() { // it is given up
+		if !l.clean() {
+			return errLeaseNotClean
+		}
+		l.fence.close()
+		return write()
+	}
+	sent := l.fence.now()
+	if err := write(); err != nil {
+		return err
+	}
+	l.held = true
+	l.fence.renewed(sent)
+	return nil
+}
+
+// takeLease returns when this server alone may write. The Lease is kept until ctx ends, when who writes must have stopped, and
+// given up then; if it is lost before, the hub ends with an error.
+func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
+	config := rest.CopyConfig(h.config)
+	config.UserAgent, config.Timeout = userAgent+"-lease", renewDeadline/2
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{FieldManager: fieldManager}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", namespace.Name, err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name this server: %w", err)
+	}
+	identity := host + "_" + string(uuid.NewUUID())
+	keeping, stop := context.WithCancel(logr.NewContext(ctx, log))
+	h.fence = newFence()
+	held := make(chan struct{})
+	log = log.WithValues("lease", clusterv1alpha1.SecretNamespace+"/"+leaseName)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &fencedLock{
+			Interface: &resourcelock.LeaseLock{
+				LeaseMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: leaseName},
+				Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+			},
+			fence: h.fence, taken: stop, clean: func() bool { return ctx.Err() != nil },
+		},
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		ReleaseOnCancel: true, Name: leaseName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(held) },
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(holder string) {
+				if holder != "" && holder != identity {
+					log.Info("Another server works on this hub. This one does nothing until that one ends, and is not ready", "holder", holder)
+				}
+			},
+		},
+	})
+	if err != nil {
+		stop()
+		return fmt.Errorf("take Lease %s/%s: %w", clusterv1alpha1.SecretNamespace, leaseName, err)
+	}
+	background.Go(func() error {
+		defer stop()
+		elector.Run(keeping)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return errLeaseLost
+	})
+	select {
+	case <-held:
+		log.Info("This server works on the hub", "identity", identity)
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for Lease %s/%s: %w", clusterv1alpha1.SecretNamespace, leaseName, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,385 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/server"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// How a test has this binary run a server instead of tests: by its data directory and the kubeconfig of its hub.
+const (
+	serverDir  = "ORRERY_TEST_SERVER_DIR"
+	kubeconfig = "ORRERY_TEST_SERVER_KUBECONFIG"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serverDir); dir != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
+		err := server.Run(ctx, server.Options{Hub: hub.Options{DataDir: dir, Kubeconfig: os.Getenv(kubeconfig)}}, log, func(*hub.Hub) error {
+			return os.WriteFile(filepath.Join(dir, "ready"), nil, 0o600)
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testenv.Main(m, 1)
+}
+
+// replica is one of the servers of a hub, each of which reaches it by a recorder of its own.
+type replica struct {
+	*testenv.Recorder
+	dir, log string
+	cmd      *exec.Cmd
+	exited   chan struct{}
+}
+
+func startReplica(t *testing.T, target *rest.Config) *replica {
+	t.Helper()
+	recorder, err := testenv.NewRecorder(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{Recorder: recorder, dir: t.TempDir(), log: filepath.Join(t.TempDir(), "log"), exited: make(chan struct{})}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, recorder.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(r.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	r.cmd = exec.Command(os.Args[0])
+	r.cmd.Env = append(os.Environ(), serverDir+"="+r.dir, kubeconfig+"="+file)
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = r.cmd.Wait(); close(r.exited) }()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Signal(syscall.SIGCONT)
+		_ = r.cmd.Process.Kill()
+		<-r.exited
+		_ = r.Close()
+		if t.Failed() {
+			t.Logf("log of a server:\n%s", r.text(t))
+		}
+	})
+	return r
+}
+
+func (r *replica) text(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(r.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (r *replica) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *replica) ready(t *testing.T) {
+	t.Helper()
+	testenv.Eventually(t, "a server is ready", testenv.Patience, func() error {
+		_, err := os.Stat(filepath.Join(r.dir, "ready"))
+		return err
+	})
+}
+
+// waits holds that the server waits: it says so, is not ready and has written nothing but the namespace of its Lease.
+func (r *replica) waits(t *testing.T) {
+	t.Helper()
+	testenv.Eventually(t, "the second server says that it waits", testenv.Patience, func() error {
+		if text := r.text(t); !strings.Contains(text, "Another server works on this hub") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	if _, err := os.Stat(filepath.Join(r.dir, "ready")); err == nil {
+		t.Error("a server that waits says that it is ready")
+	}
+	for _, w := range r.Writes(0) {
+		if w.Changed() {
+			t.Errorf("a server that waits wrote: %s", w)
+		}
+	}
+}
+
+// end waits until the server has ended and returns its exit code.
+func (r *replica) end(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-r.exited:
+		return r.cmd.ProcessState.ExitCode()
+	case <-time.After(testenv.Patience):
+		t.Fatal("a server did not end")
+		return 0
+	}
+}
+
+// external is an API server with the accesses that others give to Orrery.
+func external(t *testing.T) *rest.Config {
+	t.Helper()
+	h, err := hub.Start(t.Context(), hub.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := kubernetes.NewForConfig(h.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := metav1.ObjectMeta{Namespace: "default", Name: "orrery"}
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: account}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "orrery"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := c.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "orrery", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(h.Config())
+	config.BearerToken = token.Status.Token
+	return config
+}
+
+func holder(t *testing.T, api *testenv.API) string {
+	t.Helper()
+	lease, err := api.Find(t.Context(), "coordination.k8s.io/v1", "Lease", "orrery-cluster", "orrery-server")
+	if err != nil {
+		return ""
+	}
+	identity, _, _ := unstructured.NestedString(lease.Object, "spec", "holderIdentity")
+	return identity
+}
+
+// takenOver waits until another than old holds the Lease and says how long that took.
+func takenOver(t *testing.T, api *testenv.API, old string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	testenv.Eventually(t, "the Lease is taken over", testenv.Patience, func() error {
+		if now := holder(t, api); now == old || now == "" {
+			return fmt.Errorf("it is %q's", now)
+		}
+		return nil
+	})
+	return time.Since(begin)
+}
+
+const world = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: PropagationPolicy
+metadata: {name: everything, namespace: shop}
+spec:
+  resourceSelectors: [{apiVersion: v1, kind: ConfigMap}]
+  placement: {}
+`
+
+func configMap(name, value string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: shop}\ndata: {value: %s}\n", name, value)
+}
+
+// TestTwoServersOnOneHub attacks the Lease by which two servers on one API server are kept apart: at every moment one of them
+// writes, to the hub and to members, and never the one that was stopped while it did.
+func TestTwoServersOnOneHub(t *testing.T) {
+	target := external(t)
+	api, err := testenv.NewAPI(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oak, err := testenv.NewMember(t.TempDir(), "oak", testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = oak.Close() })
+	first := startReplica(t, target)
+	first.ready(t)
+	one := holder(t, api)
+	if one == "" {
+		t.Fatal("a server works without the Lease")
+	}
+	second := startReplica(t, target)
+	second.waits(t)
+
+	join, err := client.New(target, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	system := api.Object(t, "v1", "Namespace", "", "kube-system")
+	if _, err := member.Join(t.Context(), join, member.JoinOptions{Name: "oak", Kubeconfig: oak.Kubeconfig(), HubID: string(system.GetUID())}); err != nil {
+		t.Fatal(err)
+	}
+	const count = 40
+	placed := func(value string) {
+		t.Helper()
+		testenv.Eventually(t, "all is placed", testenv.Patience, func() error {
+			for i := range count {
+				o, err := oak.Find(t.Context(), "v1", "ConfigMap", "shop", fmt.Sprintf("c-%d", i))
+				if err != nil {
+					return err
+				}
+				if got, _, _ := unstructured.NestedString(o.Object, "data", "value"); got != value {
+					return fmt.Errorf("c-%d is %q, want %q", i, got, value)
+				}
+			}
+			return nil
+		})
+	}
+	edit := func(value string) {
+		t.Helper()
+		for i := range count {
+			api.Apply(t, configMap(fmt.Sprintf("c-%d", i), value))
+		}
+	}
+	api.Apply(t, world)
+	edit("first")
+	placed("first")
+
+	// The first is stopped in the middle of its work, and goes on when the second has done it.
+	api.Apply(t, configMap("c-0", "second"))
+	first.signal(t, syscall.SIGSTOP)
+	if took := takenOver(t, api, one); took > 20*time.Second {
+		t.Errorf("the Lease was taken over after %s, want 20 s at most", took)
+	}
+	second.ready(t)
+	edit("second")
+	placed("second")
+	two := holder(t, api)
+	edit("third") // what the first has to do when it goes on
+	placed("third")
+	testenv.Eventually(t, "the second has nothing to do any more", testenv.Patience, quiet(t, second, oak))
+	hubMark, memberMark := first.Mark(), oak.Mark()
+	first.signal(t, syscall.SIGCONT)
+	if code := first.end(t); code == 0 {
+		t.Error("the first server has lost the Lease and ends as if all were well")
+	}
+	if text := first.text(t); !strings.Contains(text, "lost Lease orrery-cluster/orrery-server") {
+		t.Errorf("it does not say why it ended: %s", text)
+	}
+	for _, w := range first.Writes(hubMark) {
+		if w.Resource != "leases" || w.Changed() {
+			t.Errorf("the first server wrote to the hub without the Lease: %s", w)
+		}
+	}
+	for _, w := range oak.Writes(memberMark) {
+		t.Errorf("the first server wrote to a member without the Lease: %s", w)
+	}
+	if now := holder(t, api); now != two {
+		t.Errorf("the Lease is %s's, want %s", now, two)
+	}
+
+	// What is stopped as it should be gives the Lease up: nobody waits until it runs out.
+	third := startReplica(t, target)
+	third.waits(t)
+	second.signal(t, syscall.SIGTERM)
+	if code := second.end(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, second.text(t))
+	}
+	if took := takenOver(t, api, two); took > 8*time.Second {
+		t.Errorf("a Lease that was given up was taken after %s", took)
+	}
+	third.ready(t)
+
+	// Who waits ends in good order, too, and who is killed is followed.
+	fourth := startReplica(t, target)
+	fourth.waits(t)
+	fourth.signal(t, syscall.SIGTERM)
+	if code := fourth.end(t); code != 0 {
+		t.Errorf("exit code %d of one that waited: %s", code, fourth.text(t))
+	}
+	fifth := startReplica(t, target)
+	fifth.waits(t)
+	three := holder(t, api)
+	third.signal(t, syscall.SIGKILL)
+	if took := takenOver(t, api, three); took > 20*time.Second {
+		t.Errorf("after kill -9 the Lease was taken over after %s, want 20 s at most", took)
+	}
+	fifth.ready(t)
+	edit("fourth")
+	placed("fourth")
+
+	// One that does not reach the hub for longer than the Lease lasts goes on if nobody has taken it.
+	fifth.Fail(testenv.Cut)
+	testenv.Never(t, "the server ends", 15*time.Second, func() error {
+		select {
+		case <-fifth.exited:
+			return errors.New(fifth.text(t))
+		default:
+			return nil
+		}
+	})
+	fifth.Heal()
+	edit("fifth")
+	placed("fifth")
+}
+
+// quiet returns a check that holds once nothing was written between two looks at it, the Lease apart.
+func quiet(t *testing.T, second *replica, oak *testenv.Member) func() error {
+	t.Helper()
+	var since time.Time
+	hubMark, memberMark := -1, -1
+	return func() error {
+		busy := hubMark < 0
+		for _, w := range second.Writes(max(hubMark, 0)) {
+			busy = busy || w.Resource != "leases"
+		}
+		busy = busy || len(oak.Writes(memberMark)) > 0
+		hubMark, memberMark = second.Mark(), oak.Mark()
+		if busy {
+			since = time.Now()
+		}
+		if time.Since(since) < 3*time.Second {
+			return errors.New("it still writes")
+		}
+		return nil
+	}
+}
