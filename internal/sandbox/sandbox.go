@@ -44,7 +44,6 @@ type Clusters struct {
 	dir        string
 	kubeBinary string
 	tier       Tier
-	etcdPort   int
 	clusters   []*Cluster
 }
 
@@ -62,7 +61,11 @@ func Prepare(dir, kubeBinary string, tier Tier, names ...string) (*Clusters, err
 	m := &Clusters{dir: dir, kubeBinary: kubeBinary, tier: tier}
 	var err error
 	p := ports{drawn: map[int]bool{}}
-	if m.etcdPort, err = p.keep(filepath.Join(dir, "etcd.port")); err != nil {
+	// Who can enter it can use etcd's socket, and asks nobody.
+	if err := os.MkdirAll(m.etcdDir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(m.etcdDir(), 0o700); err != nil { //nolint:gosec // a directory
 		return nil, err
 	}
 	for _, name := range names {
@@ -199,24 +202,34 @@ func (m *Cluster) Config() (*rest.Config, error) {
 // List returns the clusters.
 func (m *Clusters) List() []*Cluster { return m.clusters }
 
+// etcdSocket is where etcd serves, in its directory.
+const etcdSocket = "client.sock"
+
+func (m *Clusters) etcdDir() string { return filepath.Join(m.dir, "etcd") }
+
 // Processes returns the plan's processes: a shared etcd, and for each cluster what its
 // tier needs. Names are prefixed by the cluster's.
 func (m *Clusters) Processes() []process.Process {
-	client := fmt.Sprintf("http://127.0.0.1:%d", m.etcdPort)
+	const (
+		client    = "unix://" + etcdSocket
+		notDialed = "http://localhost:2380" // one etcd has no peers, but must advertise a TCP address
+	)
 	plan := []process.Process{{
 		Name: "members-etcd",
 		Command: []string{
 			m.kubeBinary, "etcd",
-			"--name=members", "--data-dir=" + filepath.Join(m.dir, "etcd"),
-			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
-			// A lone etcd has no peers, but listens for them: on a port of the kernel's choice.
-			"--listen-peer-urls=http://127.0.0.1:0",
+			"--name=members", "--data-dir=.",
+			// On sockets, relative to the working directory: the path of one has at most 107 bytes.
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client + ":0",
+			"--listen-peer-urls=unix://peer.sock:0",
+			"--initial-advertise-peer-urls=" + notDialed, "--initial-cluster=members=" + notDialed,
 			"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m",
 			// What members of a demonstration store may be lost with the machine.
 			"--unsafe-no-fsync", "--log-level=warn",
 		},
+		Dir:   m.etcdDir(),
 		Env:   map[string]string{"GOGC": "50"},
-		Ready: &process.Probe{HTTP: &process.HTTPProbe{URL: client + "/readyz"}},
+		Ready: &process.Probe{File: &process.FileProbe{Path: filepath.Join(m.etcdDir(), etcdSocket)}},
 	}}
 	for _, c := range m.clusters {
 		plan = append(plan, c.processes(m, client)...)
@@ -228,7 +241,7 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	apiserver := m.Name + "-apiserver"
 	// etcd's own prefix separates the clusters; who shares an etcd must not compact it.
 	plan := []process.Process{{
-		Name: apiserver,
+		Name: apiserver, Dir: all.etcdDir(), // etcd's socket
 		Command: []string{
 			all.kubeBinary, "kube-apiserver",
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + strconv.Itoa(m.port),
