@@ -297,7 +297,7 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 			len(system), some(system)))
 	}
 	if len(reserved) > 0 {
-		messages = append(messages, fmt.Sprintf("objects that every cluster makes for itself are left out: %d (%s)", len(reserved), some(reserved)))
+		messages = append(messages, fmt.Sprintf("objects that every cluster makes for itself, and the hub's own, are left out: %d (%s)", len(reserved), some(reserved)))
 	}
 	c.Message = strings.Join(messages, "; ")
 	switch {

@@ -293,6 +293,62 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
+// TestReserved holds that a policy by kind alone, or by name, claims nothing that is the hub's own or Kubernetes'.
+func TestReserved(t *testing.T) {
+	const rbac, registration = "rbac.authorization.k8s.io/v1", "apiregistration.k8s.io/v1"
+	bootstrap := map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}
+	flowSchema := object("flowcontrol.apiserver.k8s.io/v1", "FlowSchema", "", "probes", nil)
+	flowSchema.SetAnnotations(map[string]string{"apf.kubernetes.io/autoupdate-spec": "true"})
+	for name, c := range map[string]struct {
+		object *unstructured.Unstructured
+		free   bool
+	}{
+		"BootstrapRole":          {object: object(rbac, "ClusterRole", "", "cluster-admin", bootstrap)},
+		"BootstrapBinding":       {object: object(rbac, "ClusterRoleBinding", "", "system:basic-user", bootstrap)},
+		"BootstrapRoleInside":    {object: object(rbac, "Role", "kube-public", "system:controller:bootstrap-signer", bootstrap)},
+		"OrrerysRole":            {object: object(rbac, "ClusterRole", "", "orrery:search", nil)},
+		"OrrerysBinding":         {object: object(rbac, "ClusterRoleBinding", "", "orrery:search", nil)},
+		"UsersRole":              {object: object(rbac, "ClusterRole", "", "orrery-users", nil), free: true},
+		"UsersBootstrap":         {object: object("v1", "ConfigMap", "shop", "a", bootstrap), free: true},
+		"ManagedAPIService":      {object: object(registration, "APIService", "", "v1.apps", map[string]string{"kube-aggregator.kubernetes.io/automanaged": "onstart"})},
+		"APIServiceOfADefiniton": {object: object(registration, "APIService", "", "v1.acme.io", map[string]string{"kube-aggregator.kubernetes.io/automanaged": "true"})},
+		"FleetAPI":               {object: object(registration, "APIService", "", "v1alpha1.fleet.orrery.dev", nil)},
+		"UsersAPIService":        {object: object(registration, "APIService", "", "v1beta1.metrics.k8s.io", nil), free: true},
+		"OrrerysDefinition":      {object: object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "clusters.cluster.orrery.dev", nil)},
+		"UsersDefinition":        {object: object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "things.acme.io", nil), free: true},
+		"AuthenticationConfig":   {object: object("v1", "ConfigMap", "kube-system", "extension-apiserver-authentication", nil)},
+		"RootCA":                 {object: object("v1", "ConfigMap", "shop", "kube-root-ca.crt", nil)},
+		"Credentials":            {object: object("v1", "Secret", "orrery-cluster", "oak", nil)},
+		"HubRestore":             {object: object("v1", "ConfigMap", "orrery-cluster", "hub-restore", nil)},
+		"KubernetesService":      {object: object("v1", "Service", "default", "kubernetes", nil)},
+		"KubernetesEndpoints":    {object: object("v1", "Endpoints", "default", "kubernetes", nil)},
+		"FleetService":           {object: object("v1", "Service", "orrery-system", "orrery-fleet", nil)},
+		"FlowSchema":             {object: flowSchema},
+		"PriorityClass":          {object: object("scheduling.k8s.io/v1", "PriorityClass", "", "system-node-critical", nil)},
+		"UsersPriorityClass":     {object: object("scheduling.k8s.io/v1", "PriorityClass", "", "batch", nil), free: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := c.object
+			byKind := kind(o.GetAPIVersion(), o.GetKind())
+			byKind.Namespace = o.GetNamespace() // reaches into a system namespace, too
+			byName := byKind
+			byName.Name = o.GetName()
+			for how, s := range map[string]policyv1alpha1.ResourceSelector{"kind": byKind, "name": byName} {
+				x := NewIndex(named("a", 0, s))
+				if claimed := len(x.Claims(o)) > 0; claimed != c.free {
+					t.Errorf("by %s: claimed is %v, want %v", how, claimed, c.free)
+				}
+				if !c.free {
+					want := []Skip{{Policy: x.All()[0], Reason: policyv1alpha1.ReasonReservedObject, Named: how == "name"}}
+					if diff := cmp.Diff(want, x.Skipped(o)); diff != "" {
+						t.Errorf("by %s: skipped (-want +got):\n%s", how, diff)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestSetForgetsOldSelectors(t *testing.T) {
 	x := NewIndex(named("shop/a", 0, deployment("web"), labelled(map[string]string{"app": "web"})))
 	x.Set(named("shop/a", 0, deployment("api")))

@@ -64,20 +64,31 @@ func system(o *unstructured.Unstructured, selected string) bool {
 	return strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "orrery-")
 }
 
-// reserved says whether an object is one that every Kubernetes makes for itself, so that
-// no policy may claim it: the members have their own.
+// hubNamespace is where the hub keeps what it needs itself.
+const hubNamespace = "orrery-cluster"
+
+// reserved says whether an object is one that every Kubernetes makes for itself or that is the hub's own, so that no policy may
+// claim it: the members have their own, or must not have it.
 func reserved(o *unstructured.Unstructured) bool {
 	kind, name := o.GroupVersionKind().GroupKind(), o.GetName()
 	switch kind {
+	case schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Group: "coordination.k8s.io", Kind: "Lease"}:
+		if o.GetNamespace() == hubNamespace {
+			return true // credentials of the members, and what the servers keep
+		}
+	}
+	switch kind {
 	case schema.GroupKind{Kind: "ConfigMap"}:
-		return name == "kube-root-ca.crt"
+		// The authorities of the hub, which a member would take for its own; and the API server's notes.
+		return name == "kube-root-ca.crt" || o.GetNamespace() == metav1.NamespaceSystem &&
+			(name == "extension-apiserver-authentication" || name == "kube-apiserver-legacy-service-account-token-tracking")
 	case schema.GroupKind{Kind: "ServiceAccount"}:
 		return name == "default"
 	case schema.GroupKind{Kind: "Secret"}:
 		kind, _, _ := unstructured.NestedString(o.Object, "type")
 		return kind == string(corev1.SecretTypeServiceAccountToken)
 	case schema.GroupKind{Kind: "Service"}, schema.GroupKind{Kind: "Endpoints"}:
-		return o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes"
+		return o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes" || o.GetNamespace() == "orrery-system" && name == "orrery-fleet"
 	case schema.GroupKind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}:
 		// Every cluster makes the slices of its own Services.
 		managed := strings.HasSuffix(o.GetLabels()["endpointslice.kubernetes.io/managed-by"], ".k8s.io")
@@ -85,6 +96,23 @@ func reserved(o *unstructured.Unstructured) bool {
 	case schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}, schema.GroupKind{Group: "apps", Kind: "ControllerRevision"}:
 		// The history of a workload: every cluster keeps its own.
 		return metav1.GetControllerOfNoCopy(o) != nil
+	case schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}:
+		_, managed := o.GetLabels()["kube-aggregator.kubernetes.io/automanaged"]
+		return managed || ours(name)
+	case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
+		return ours(name)
+	case schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema"},
+		schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "PriorityLevelConfiguration"}:
+		_, managed := o.GetAnnotations()["apf.kubernetes.io/autoupdate-spec"]
+		return managed
+	case schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}:
+		return strings.HasPrefix(name, "system-")
+	}
+	if kind.Group == "rbac.authorization.k8s.io" {
+		return o.GetLabels()["kubernetes.io/bootstrapping"] == "rbac-defaults" || strings.HasPrefix(name, "orrery:")
 	}
 	return false
 }
+
+// ours is true of names that end with a group of Orrery's, as those of definitions and APIServices do.
+func ours(name string) bool { return strings.HasSuffix(name, ".orrery.dev") }

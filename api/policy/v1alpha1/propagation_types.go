@@ -552,8 +552,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionComplete is False when the policy leaves something out that its selectors name:
 	// a selector that can select nothing, a kind that the hub does not serve, objects of system
-	// namespaces, objects that every cluster makes for itself. Its message says which, and the
-	// way out.
+	// namespaces, objects that every cluster makes for itself, the hub's own. Its message says
+	// which, and the way out.
 	ConditionComplete = "Complete"
 	// ConditionClaimed is True when the policy places at least one object.
 	ConditionClaimed = "Claimed"
@@ -573,7 +573,7 @@ const (
 	ReasonComplete        = "Complete"
 	ReasonSelectorInvalid = "SelectorInvalid" // a selector can never select anything
 	ReasonSystemNamespace = "SystemNamespace" // a cluster-wide selector must name a system namespace to reach into it
-	ReasonReservedObject  = "ReservedObject"  // a selector names an object that every cluster makes for itself
+	ReasonReservedObject  = "ReservedObject"  // a selector names an object that every cluster makes for itself, or the hub's own
 )
 
 // PropagationPolicyList is a list of PropagationPolicies.
