@@ -131,6 +131,9 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err := h.WriteKubeconfig(knownMembers(old)); err != nil {
 		return err
 	}
+	if !o.external() {
+		background.Go(func() error { return h.finalizeNamespaces(ctx, log) })
+	}
 	background.Go(func() error {
 		h.renewCertificates(ctx, log)
 		return nil

@@ -146,6 +146,7 @@ func TestEmbedded(t *testing.T) {
 			t.Errorf("the hub added volumes %v, tolerations %v", created.Spec.Volumes, created.Spec.Tolerations)
 		}
 	})
+	t.Run("CallsNoWebhooksOfTemplates", func(t *testing.T) { checkWebhooks(t, h) })
 	t.Run("PassesRequestsToTheFleetAPI", func(t *testing.T) { checkFleet(t, h) })
 	t.Run("RefusesStrangers", func(t *testing.T) {
 		_, err := client(t, rest.AnonymousClientConfig(h.Config())).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})

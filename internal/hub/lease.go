@@ -32,13 +32,13 @@ const (
 	// leaseDuration is how long the Lease of a server that is not heard of stays its own; another takes it at most two
 	// retryPeriods and their jitter later.
 	leaseDuration = 12 * time.Second
-	// renewDeadline is how long the holder tries to renew it before it ends itself.
+	// renewDeadline is how long the holder tries to renew it before it says that it cannot.
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
 var (
-	errLeaseLost     = fmt.Errorf("lost Lease %s/%s: another server works on this hub, or may; start this one again, and it waits for its turn", clusterv1alpha1.SecretNamespace, leaseName)
+	errLeaseLost     = fmt.Errorf("lost Lease %s/%s: another server works on this hub now; start this one again, and it waits for its turn", clusterv1alpha1.SecretNamespace, leaseName)
 	errLeaseNotHeld  = fmt.Errorf("not sent: this server does not hold Lease %s/%s any more, so another may write", clusterv1alpha1.SecretNamespace, leaseName)
 	errLeaseNotClean = errors.New("the Lease runs out by itself: writes of this server may still be on their way")
 )
@@ -189,7 +189,8 @@ func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func(
 }
 
 // takeLease returns when this server alone may write. The Lease is kept until ctx ends, when who writes must have stopped, and
-// given up then; if it is lost before, the hub ends with an error.
+// given up then. If another server takes it before, the hub ends with an error. While it cannot be renewed nothing is written,
+// and all goes on if nobody else has taken it: of an API server that is away nobody can.
 func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
 	config := rest.CopyConfig(h.config)
 	config.UserAgent, config.Timeout = userAgent+"-lease", renewDeadline/2
@@ -209,6 +210,7 @@ func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log log
 	keeping, stop := context.WithCancel(logr.NewContext(ctx, log))
 	h.fence = newFence()
 	held := make(chan struct{})
+	first := sync.OnceFunc(func() { close(held) })
 	log = log.WithValues("lease", clusterv1alpha1.SecretNamespace+"/"+leaseName)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &fencedLock{
@@ -221,7 +223,7 @@ func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log log
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true, Name: leaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(held) },
+			OnStartedLeading: func(context.Context) { first() },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(holder string) {
 				if holder != "" && holder != identity {
@@ -236,7 +238,12 @@ func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log log
 	}
 	background.Go(func() error {
 		defer stop()
-		elector.Run(keeping)
+		for keeping.Err() == nil {
+			elector.Run(keeping)
+			if keeping.Err() == nil {
+				log.Info("The Lease cannot be renewed; nothing is written until it can")
+			}
+		}
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,6 +82,27 @@ func TestFsync(t *testing.T) {
 			}
 			if got := strings.Contains(strings.Join(p.Processes[0].Command, " "), "--unsafe-no-fsync"); got != unsafe {
 				t.Errorf("etcd runs without fsync: %v, want %v", got, unsafe)
+			}
+		})
+	}
+}
+
+func TestAdmissionWebhooks(t *testing.T) {
+	for name, on := range map[string]bool{"Off": false, "On": true} {
+		t.Run(name, func(t *testing.T) {
+			o := embedded(filepath.Join(t.TempDir(), "hub"))
+			o.AdmissionWebhooks = on
+			p, err := Plan(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, arg := range p.Processes[1].Command {
+				plugins, found := strings.CutPrefix(arg, "--disable-admission-plugins=")
+				for _, plugin := range []string{"MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"} {
+					if disabled := slices.Contains(strings.Split(plugins, ","), plugin); found && disabled == on {
+						t.Errorf("%s is disabled: %v", plugin, disabled)
+					}
+				}
 			}
 		})
 	}
