@@ -34,7 +34,7 @@ func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *con
 	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
 	if found.id != "" && m.isMember(found.id) && (!c.admins.asked || again) {
 		c.admins, c.adminsTried = admins{asked: true}, time.Now()
-		if err := bindAdmins(ctx, rt, c); err != nil {
+		if err := bindAdmins(ctx, m.registry.options.Fence(rt), c); err != nil {
 			c.admins.problem = err.Error() // it is a member nevertheless
 		}
 	}
@@ -74,7 +74,7 @@ func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := m.current()
-	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: c.transport, QPS: -1})
+	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: m.registry.options.Fence(c.transport), QPS: -1})
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
