@@ -157,7 +157,7 @@ func (s *storedSecrets) add(value []byte) {
 
 // encrypt says how Secrets are to be stored, given the keys that there are and what etcd holds, and whether they must be
 // written again for that. A key is made only where nothing is encrypted: any other could not read what is.
-func encrypt(e encryption, stored storedSecrets, file string, make func() secretKey) (want encryption, rewrite bool, err error) {
+func encrypt(e encryption, stored storedSecrets, file string, create func() secretKey) (want encryption, rewrite bool, err error) {
 	if stored.foreign != "" {
 		return e, false, fmt.Errorf("etcd holds Secrets that are encrypted by provider %q, which is not orrery server's: restore a backup of this hub's etcd", stored.foreign)
 	}
@@ -174,7 +174,7 @@ func encrypt(e encryption, stored storedSecrets, file string, make func() secret
 	}
 	want = encryption{keys: e.keys, plain: stored.plain}
 	if len(want.keys) == 0 {
-		want.keys = []secretKey{make()}
+		want.keys = []secretKey{create()}
 	}
 	return want, stored.plain, nil
 }
@@ -264,7 +264,7 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 		if !resp.More {
 			return stored, nil
 		}
-		from = append(resp.Kvs[len(resp.Kvs)-1].Key, 0)
+		from = slices.Concat(resp.Kvs[len(resp.Kvs)-1].Key, []byte{0})
 	}
 }
 

@@ -66,7 +66,7 @@ func TestEncrypt(t *testing.T) {
 // TestRotationSteps holds that at no step something is written that the keys before or after cannot read.
 func TestRotationSteps(t *testing.T) {
 	old, fresh := secretKey{name: "20260101"}, secretKey{name: "20260202"}
-	make := func() secretKey { return fresh }
+	create := func() secretKey { return fresh }
 	type step struct {
 		keys    []secretKey
 		rewrite bool
@@ -74,7 +74,7 @@ func TestRotationSteps(t *testing.T) {
 	var got []step
 	e := encryption{keys: []secretKey{old}}
 	for began := false; ; began = true {
-		next, ok := nextRotation(e, began, make)
+		next, ok := nextRotation(e, began, create)
 		if !ok {
 			break
 		}

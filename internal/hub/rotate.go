@@ -29,13 +29,13 @@ type rotation struct {
 }
 
 // nextRotation returns the step that follows on what there is; false when there is none. began is true once there is a new key.
-func nextRotation(e encryption, began bool, make func() secretKey) (rotation, bool) {
+func nextRotation(e encryption, began bool, create func() secretKey) (rotation, bool) {
 	newest := slices.MaxFunc(e.keys, func(a, b secretKey) int { return strings.Compare(a.name, b.name) })
 	switch {
 	case len(e.keys) == 1 && began:
 		return rotation{}, false
 	case len(e.keys) == 1:
-		fresh := make()
+		fresh := create()
 		return rotation{want: encryption{keys: append(slices.Clone(e.keys), fresh), plain: e.plain}, what: "made key " + fresh.name}, true
 	case e.keys[0] != newest:
 		rest := slices.DeleteFunc(slices.Clone(e.keys), func(k secretKey) bool { return k == newest })
