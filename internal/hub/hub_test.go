@@ -135,7 +135,7 @@ func TestEmbedded(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "template"},
 			Spec: corev1.PodSpec{
 				PriorityClassName: "of-the-member", ServiceAccountName: "of-the-member", RuntimeClassName: new("of-the-member"),
-				Containers: []corev1.Container{{Name: "c", Image: "i"}},
+				Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: &corev1.SecurityContext{Privileged: new(true)}}},
 			},
 		}
 		created, err := hub.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})

@@ -130,6 +130,9 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--tls-cert-file=" + d.leaf(apiserverCert),
 			"--tls-private-key-file=" + d.leaf(apiserverCert),
 			"--anonymous-auth=false",
+			// Templates of privileged pods are templates, too. Which pods a namespace's clusters are given, the
+			// namespace's Pod Security level says.
+			"--allow-privileged=true",
 			"--authorization-mode=RBAC",
 			"--client-ca-file=" + d.authority(clientCA),
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",

@@ -34,11 +34,14 @@ func override(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy, cl
 		if !matches {
 			continue
 		}
-		before := identity(o)
+		before, fence := identity(o), fenced(o, p)
 		if o, err = applyOverriders(o, &rule.Overriders); err != nil {
 			return nil, fmt.Errorf("%s.overriders.%w", at, err)
 		}
 		if err := guard(o, before); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		if err := fence.check(o, p); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 	}
