@@ -33,6 +33,7 @@ import (
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
 	"orrery.dev/orrery/internal/records"
@@ -64,6 +65,8 @@ type Options struct {
 	Records   Records
 	// HubID marks the namespaces in members that this hub made.
 	HubID string
+	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
+	PodSecurity podsecurity.Level
 }
 
 // registry is the part of member.Registry that the applier needs.
@@ -82,6 +85,7 @@ type observer interface {
 	PlacedIn(cluster string) []mirror.Object
 	Orphans(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
+	PodSecurity(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
 	Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured)
 	ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID)
@@ -106,6 +110,7 @@ type rooms struct {
 	hubID     string
 	// listPatience is how long a leaving cluster is given to list what was placed in it. The default is 30s.
 	listPatience time.Duration
+	level        podsecurity.Level // of namespaces that say none
 }
 
 // Applier brings placed objects to the members.
@@ -118,6 +123,7 @@ type Applier struct {
 	log      logr.Logger
 
 	overrides  *overrides
+	standard   *podsecurity.Standard
 	results    *results
 	restore    *restore
 	survey     *survey
@@ -136,6 +142,7 @@ func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
 	return add(mgr, rooms{
 		bindings: o.Bindings, registry: o.Registry, mirror: o.Mirror, templates: o.Templates,
 		decisions: o.Decisions, records: o.Records, hubID: o.HubID,
+		level: o.PodSecurity,
 	})
 }
 
@@ -153,6 +160,9 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	a.survey = &survey{applier: a, seen: map[types.UID]bool{}}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
+	if a.standard, err = podsecurity.New(a.level); err != nil {
+		return nil, err
+	}
 	if a.overrides, err = newOverrides(ctx, mgr.GetCache()); err != nil {
 		return nil, err
 	}
@@ -167,7 +177,11 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.synced = append(slices.Clone(a.overrides.synced), a.bindings.Synced, namespaces, restored)
+	quotas, err := a.watchQuotas(ctx, mgr.GetCache())
+	if err != nil {
+		return nil, err
+	}
+	a.synced = append(slices.Clone(a.overrides.synced), a.bindings.Synced, namespaces, restored, quotas)
 	a.bindings.Subscribe(a.bindingChanged)
 	a.overrides.subscribe(a.overrideChanged)
 	a.registry.Subscribe(a.memberChanged)

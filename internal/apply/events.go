@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
@@ -270,10 +272,21 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 	switch {
 	case after == nil && before != nil:
 		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: before.Name}) })
-	case after != nil && before != nil &&
-		before.Labels[workv1alpha2.AllowTakeOverLabel] != after.Labels[workv1alpha2.AllowTakeOverLabel]:
+	case after != nil && before != nil:
+		secured := !maps.Equal(podsecurity.Labels(before.Labels), podsecurity.Labels(after.Labels))
+		opened := before.Labels[workv1alpha2.AllowTakeOverLabel] != after.Labels[workv1alpha2.AllowTakeOverLabel]
+		if secured {
+			a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: after.Name}) })
+		}
+		if !secured && !opened {
+			return
+		}
 		for _, b := range a.bindings.All() {
-			if b.Namespace == after.Name {
+			switch {
+			case b.Namespace != after.Name:
+			case secured:
+				a.changed(b, binding.Clusters(b)) // what was held may be applied, and the other way round
+			default:
 				a.add(b, binding.Clusters(b))
 			}
 		}

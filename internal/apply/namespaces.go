@@ -2,7 +2,9 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,6 +21,7 @@ import (
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
 )
@@ -31,7 +34,7 @@ var (
 func namespaceObject(name string) Object { return Object{Resource: namespaceResource, Name: name} }
 
 // ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
-// by which it is deleted when the hub's namespace is gone.
+// by which it is deleted when the hub's namespace is gone, and with the Pod Security of the hub's.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if name == "" || q.hasNamespace(name) {
 		return nil
@@ -41,12 +44,16 @@ func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if q.hasNamespace(name) {
 		return nil // another worker created it
 	}
+	security, err := q.applier.podSecurity(ctx, name)
+	if err != nil {
+		return err
+	}
+	labels := map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID}
+	for key, value := range security {
+		labels[key] = value
+	}
 	created, err := q.client.create(ctx, namespaceObject(name), map[string]any{
-		"apiVersion": "v1", "kind": "Namespace",
-		"metadata": map[string]any{
-			"name":   name,
-			"labels": map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID},
-		},
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name, "labels": labels},
 	})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -94,18 +101,21 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 	return err
 }
 
-// reconcileNamespace deletes a namespace that this hub made in the member when the hub's own
-// is gone, no binding names it there, and nothing but Kubernetes' own is left in it. One that
-// holds what others made is kept, without our mark.
+// reconcileNamespace has a namespace that this hub made in the member follow the hub's own, and
+// deletes it when that is gone, no binding names it there, and nothing but Kubernetes' own is left
+// in it. One that holds what others made is kept, without our mark.
 func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queue.Next {
 	a := q.applier
 	marked, synced := a.mirror.Namespaces(q.name())
 	if !q.member.Reachable() || !synced || marked[name] != a.hubID {
 		return queue.Next{}
 	}
-	err := a.hub.Get(ctx, client.ObjectKey{Name: name}, hubNamespace())
-	if err == nil || a.restore.Suspected() {
+	if a.restore.Suspected() {
 		return queue.Next{}
+	}
+	security, err := a.podSecurity(ctx, name)
+	if err == nil {
+		return queue.Next{Backoff: q.secureNamespace(ctx, name, security) != nil}
 	}
 	if !apierrors.IsNotFound(err) {
 		return queue.Next{Backoff: true}
@@ -120,6 +130,73 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		logr.FromContextOrDiscard(ctx).Info("namespace not deleted yet", "namespace", name, "cause", err.Error())
 	}
 	return queue.Next{Backoff: err != nil || !gone}
+}
+
+// podSecurity are the labels of the hub's namespace that say its Pod Security levels.
+func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string]string, error) {
+	n := hubNamespace()
+	if err := a.hub.Get(ctx, client.ObjectKey{Name: namespace}, n); err != nil {
+		return nil, fmt.Errorf("read namespace %s of the hub: %w", namespace, err)
+	}
+	return podsecurity.Labels(n.Labels), nil
+}
+
+// secureNamespace gives a namespace that this hub made the Pod Security of the hub's own. Labels that
+// the hub's has not are taken off if they are from here: what others set without us is stricter than
+// nothing. A namespace that is placed has the labels of its template.
+func (q *clusterQueue) secureNamespace(ctx context.Context, name string, wanted map[string]string) error {
+	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(q.applier.mirror.PodSecurity(q.name(), name), wanted) {
+		return nil
+	}
+	found, err := q.client.get(ctx, namespaceObject(name))
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if found.GetLabels()[workv1alpha2.NamespaceLabel] != q.applier.hubID || found.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	labels := securityChanges(found, wanted)
+	if len(labels) == 0 {
+		return nil
+	}
+	secured, err := q.client.mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("namespace does not follow the hub's yet", "namespace", name, "cause", err.Error())
+		return client.IgnoreNotFound(err)
+	}
+	logr.FromContextOrDiscard(ctx).Info("namespace follows the hub's", "namespace", name, "labels", labels)
+	q.applier.mirror.Observe(q.name(), namespaceResource, secured)
+	return nil
+}
+
+// securityChanges are the Pod Security labels to be set on a namespace, and those of ours to be taken
+// off (nil). It is pure.
+func securityChanges(found *unstructured.Unstructured, wanted map[string]string) map[string]any {
+	changes := map[string]any{}
+	is := podsecurity.Labels(found.GetLabels())
+	for key, value := range wanted {
+		if now, there := is[key]; !there || now != value {
+			changes[key] = value
+		}
+	}
+	for key := range is {
+		if _, stays := wanted[key]; !stays && setByUs(found, key) {
+			changes[key] = nil
+		}
+	}
+	return changes
+}
+
+// setByUs is true of a label that this hub set last.
+func setByUs(o *unstructured.Unstructured, label string) bool {
+	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		var fields map[string]any
+		if f.Manager != workv1alpha2.FieldManager || f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) != nil {
+			return false
+		}
+		_, ours, err := unstructured.NestedFieldNoCopy(fields, "f:metadata", "f:labels", "f:"+label)
+		return ours && err == nil
+	})
 }
 
 // deleteNamespace deletes a namespace that this hub made, if nothing in it is of others; then

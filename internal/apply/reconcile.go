@@ -125,6 +125,17 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
 		return w, source
 	}
+	if b.Namespace != "" {
+		security, err := a.podSecurity(ctx, b.Namespace)
+		if err != nil {
+			w.Decided = false // its end will end the binding
+			return w, source
+		}
+		if why := a.standard.Violation(manifest, security); why != "" {
+			w.Reason, w.Message = workv1alpha2.ReasonPodSecurity, why
+			return w, source
+		}
+	}
 	w.Manifest, w.Digest = manifest, digest
 	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
 	w.Foreign = q.foreign(ctx, b)

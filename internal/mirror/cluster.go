@@ -63,7 +63,7 @@ type cluster struct {
 	tables   map[schema.GroupResource]*table
 	placed   map[place]*Object
 	orphans  map[place]*Object
-	marks    map[string]string // namespaces with NamespaceLabel, and its value
+	marks    map[string]namespaceMarks // of namespaces with NamespaceLabel
 	capacity *capacity
 	since    time.Time // of the last change of reachability
 	planned  bool      // the cluster's API list was seen
@@ -74,7 +74,7 @@ func newCluster(m *Mirror, name string, s source) *cluster {
 	c := &cluster{
 		mirror: m, name: name, source: s, gate: newGate(),
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, firstLists), stopped: make(chan struct{}),
-		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, orphans: map[place]*Object{}, marks: map[string]string{}, capacity: newCapacity(), since: time.Now(),
+		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, orphans: map[place]*Object{}, marks: map[string]namespaceMarks{}, capacity: newCapacity(), since: time.Now(),
 	}
 	c.quit, c.end = context.WithCancel(context.Background())
 	return c

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 )
 
@@ -169,7 +170,28 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 	if t == nil {
 		return nil, false
 	}
-	return maps.Clone(t.cluster.marks), t.current()
+	marked = make(map[string]string, len(t.cluster.marks))
+	for name, marks := range t.cluster.marks {
+		marked[name] = marks.hub
+	}
+	return marked, t.current()
+}
+
+// PodSecurity returns the labels of a namespace of a cluster that say its Pod Security levels, if it
+// carries work.orrery.dev/created-by. They must not be changed.
+func (m *Mirror) PodSecurity(cluster, namespace string) map[string]string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if c := m.clusters[cluster]; c != nil {
+		return c.marks[namespace].podSecurity
+	}
+	return nil
+}
+
+// namespaceMarks are what is remembered of the labels of a namespace that a hub made.
+type namespaceMarks struct {
+	hub         string // the value of NamespaceLabel
+	podSecurity map[string]string
 }
 
 // Synced says whether what is known of a type in a cluster is complete: it was listed, and
@@ -191,7 +213,7 @@ func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *uns
 	var events []Event
 	// The watch has passed that version: what it said is newer.
 	if t != nil && version > t.version {
-		events = t.put(key{o.GetNamespace(), o.GetName()}, o.GetUID(), version, object, o.GetLabels()[workv1alpha2.NamespaceLabel])
+		events = t.put(key{o.GetNamespace(), o.GetName()}, o.GetUID(), version, object, o.GetLabels())
 	}
 	m.mu.Unlock()
 	m.notify(events...)
@@ -226,8 +248,8 @@ func (m *Mirror) table(cluster string, gr schema.GroupResource) *table {
 func (t *table) current() bool { return t.synced && t.cluster.source.Reachable() }
 
 // put takes an object into the index unless a newer one is known. object is nil when it
-// is not placed; mark is the value of NamespaceLabel.
-func (t *table) put(k key, uid types.UID, version uint64, object *Object, mark string) []Event {
+// is not placed.
+func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels map[string]string) []Event {
 	r, known := t.records[k]
 	if known && version != 0 && version < r.version {
 		return nil
@@ -243,8 +265,8 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, mark s
 	t.records[k] = r
 	if resourceOf(t.api) == namespaces {
 		delete(t.cluster.marks, k.name)
-		if mark != "" {
-			t.cluster.marks[k.name] = mark
+		if hub := labels[workv1alpha2.NamespaceLabel]; hub != "" {
+			t.cluster.marks[k.name] = namespaceMarks{hub, podsecurity.Labels(labels)}
 		}
 	}
 	if old != nil {

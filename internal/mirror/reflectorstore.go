@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/store"
 )
 
@@ -120,7 +119,7 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 	version := number(e.row.ResourceVersion)
 	t.count(k, e)
 	if r := t.records[k]; !r.gone || r.uid != e.row.UID || e.deleting {
-		events = t.put(k, e.row.UID, version, e.object, e.row.Labels[workv1alpha2.NamespaceLabel])
+		events = t.put(k, e.row.UID, version, e.object, e.row.Labels)
 	}
 	r := t.records[k]
 	if version != 0 && r.stored == version && r.uid == e.row.UID {

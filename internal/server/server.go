@@ -35,6 +35,7 @@ import (
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/provision"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/revision"
@@ -57,6 +58,8 @@ type Options struct {
 	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
 	// nowhere.
 	ProfilingAddress string
+	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
+	PodSecurity podsecurity.Level
 }
 
 // AddFlags adds the server's flags.
@@ -67,6 +70,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"types, such as deployments.apps and pods, that are mirrored of clusters whose spec.mirror does not say; placed kinds, nodes, pods and what else the hub needs always are (default: every type but events and their like)")
 	fs.Var(&o.DefaultClusterAccess, "default-cluster-access",
 		"which clusters the hub's namespaces may use that no ClusterAccess selects: all of them, or none")
+	fs.Var(&o.PodSecurity, "default-pod-security",
+		"which Pod Security Standard pods are held to in namespaces of the hub that do not say so by label: privileged, baseline or restricted")
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
@@ -267,7 +272,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}
 	applier, err = apply.Add(mgr, apply.Options{
 		Bindings: bindings, Registry: registry, Mirror: m, Templates: templates,
-		Decisions: placer, Records: kept, HubID: h.ID(),
+		Decisions: placer, Records: kept, HubID: h.ID(), PodSecurity: o.PodSecurity,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add apply: %w", err)

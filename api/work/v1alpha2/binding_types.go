@@ -285,6 +285,7 @@ const (
 	ReasonRejected           = "Rejected"           // a cluster refused the manifest
 	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
+	ReasonPodSecurity        = "PodSecurity"        // its pods are not for the level of their namespace
 	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
 	ReasonHubRestored        = "HubRestored"        // the hub was restored from a backup, and nobody confirmed that yet
 	ReasonRemoving           = "Removing"           // deleted; some cluster still has its copy

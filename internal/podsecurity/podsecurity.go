@@ -1,0 +1,148 @@
+// Package podsecurity says whether a namespace of the hub takes what an object makes of pods, by the
+// Pod Security Standards of Kubernetes. It is pure.
+//
+// The hub runs no pods, so its API server does not ask. The members' do, if they are told: the labels
+// of the hub's namespace go there, too. But a member may not listen, and tells late: of a Deployment it
+// refuses the pods, not the Deployment.
+package podsecurity
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+)
+
+// labelPrefix is that of the labels by which a namespace says its levels.
+const labelPrefix = "pod-security.kubernetes.io/"
+
+// Labels are those of a namespace's labels that say its levels; nil when none does.
+func Labels(labels map[string]string) map[string]string {
+	var found map[string]string
+	for key, value := range labels {
+		if !strings.HasPrefix(key, labelPrefix) {
+			continue
+		}
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[key] = value
+	}
+	return found
+}
+
+// Level is what a namespace is held to that says nothing itself: privileged, which is the zero value
+// too, baseline or restricted. It is a flag's value.
+type Level string
+
+// String implements pflag.Value.
+func (l *Level) String() string {
+	if *l == "" {
+		return string(api.LevelPrivileged)
+	}
+	return string(*l)
+}
+
+// Set implements pflag.Value.
+func (l *Level) Set(value string) error {
+	level, err := api.ParseLevel(value)
+	if err != nil {
+		return errors.New("must be privileged, baseline or restricted")
+	}
+	*l = Level(level)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (l *Level) Type() string { return "level" }
+
+// Standard holds objects to the levels of their namespaces.
+type Standard struct {
+	evaluator policy.Evaluator
+	defaults  api.Policy
+}
+
+// New returns the standard for namespaces that are held to a level when they say nothing.
+func New(unlabelled Level) (*Standard, error) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the Pod Security Standards: %w", err)
+	}
+	s := &Standard{evaluator: evaluator}
+	s.defaults.Enforce = api.LevelVersion{Level: api.Level(unlabelled.String()), Version: api.LatestVersion()}
+	return s, nil
+}
+
+// Violation is why a namespace with these labels does not take the pods of an object; empty when it
+// does. As in Kubernetes, a level that cannot be read is restricted.
+func (s *Standard) Violation(o *unstructured.Unstructured, namespace map[string]string) string {
+	decided, _ := api.PolicyToEvaluate(namespace, s.defaults)
+	level := decided.Enforce
+	if level.Level == api.LevelPrivileged {
+		return ""
+	}
+	var found string
+	pods("", nil, o.Object, func(path string, metadata, spec map[string]any) bool {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": spec}, &pod); err != nil {
+			found = fmt.Sprintf("%s cannot be read as that of a pod, so that nobody knows whether it keeps to PodSecurity %q: %v", path, level.String(), err)
+			return false
+		}
+		annotations, _, _ := unstructured.NestedStringMap(metadata, "annotations")
+		result := policy.AggregateCheckResults(s.evaluator.EvaluatePod(level, &metav1.ObjectMeta{Annotations: annotations}, &pod.Spec))
+		if !result.Allowed {
+			found = fmt.Sprintf("%s violates PodSecurity %q: %s", path, level.String(), result.ForbiddenDetail())
+		}
+		return result.Allowed
+	})
+	return found
+}
+
+// pods calls f for every pod spec in an object until it returns false, with the metadata beside it.
+// They are known by their look and not by the kind: kinds that others define have pods, too.
+func pods(path string, metadata, at map[string]any, f func(path string, metadata, spec map[string]any) bool) bool {
+	if looksLikePod(at) && !f(path, metadata, at) {
+		return false
+	}
+	beside, _ := at["metadata"].(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(at)) {
+		here := strings.TrimPrefix(path+"."+key, ".")
+		if !podsIn(here, beside, at[key], f) {
+			return false
+		}
+	}
+	return true
+}
+
+func podsIn(path string, metadata map[string]any, v any, f func(path string, metadata, spec map[string]any) bool) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return pods(path, metadata, v, f)
+	case []any:
+		for i, element := range v {
+			if !podsIn(fmt.Sprintf("%s[%d]", path, i), nil, element, f) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// looksLikePod is true of a map with lists of containers, or that asks for what is the node's.
+func looksLikePod(o map[string]any) bool {
+	for _, name := range []string{"containers", "initContainers", "ephemeralContainers"} {
+		list, _ := o[name].([]any)
+		if slices.ContainsFunc(list, func(v any) bool { _, ok := v.(map[string]any); return ok }) {
+			return true
+		}
+	}
+	return o["hostNetwork"] == true || o["hostPID"] == true || o["hostIPC"] == true
+}
