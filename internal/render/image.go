@@ -99,7 +99,11 @@ func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverride
 			return i.String(), err
 		})
 	}
+	room := budget(limit)
 	for _, container := range containers(o) {
+		if !room.spend(c.Value, 0, 0) {
+			return errManifest
+		}
 		s, ok := container["image"].(string)
 		if !ok || s == "" {
 			continue

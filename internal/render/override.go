@@ -58,34 +58,43 @@ func title(policy *policyv1alpha1.OverridePolicy) string {
 
 // applyOverriders applies the changes in the order of the fields.
 func applyOverriders(o *unstructured.Unstructured, c *policyv1alpha1.Overriders) (*unstructured.Unstructured, error) {
+	done := func(field string, i int, err error) error {
+		if err == nil {
+			err = bounded(o)
+		}
+		if err != nil {
+			return fmt.Errorf("%s[%d]: %w", field, i, err)
+		}
+		return nil
+	}
 	for i := range c.ImageOverrider {
-		if err := overrideImage(o, &c.ImageOverrider[i]); err != nil {
-			return nil, fmt.Errorf("imageOverrider[%d]: %w", i, err)
+		if err := done("imageOverrider", i, overrideImage(o, &c.ImageOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	for i := range c.CommandOverrider {
-		if err := overrideWords(o, "command", &c.CommandOverrider[i]); err != nil {
-			return nil, fmt.Errorf("commandOverrider[%d]: %w", i, err)
+		if err := done("commandOverrider", i, overrideWords(o, "command", &c.CommandOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	for i := range c.ArgsOverrider {
-		if err := overrideWords(o, "args", &c.ArgsOverrider[i]); err != nil {
-			return nil, fmt.Errorf("argsOverrider[%d]: %w", i, err)
+		if err := done("argsOverrider", i, overrideWords(o, "args", &c.ArgsOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	for i := range c.LabelsOverrider {
-		if err := overrideEntries(o, "labels", &c.LabelsOverrider[i]); err != nil {
-			return nil, fmt.Errorf("labelsOverrider[%d]: %w", i, err)
+		if err := done("labelsOverrider", i, overrideEntries(o, "labels", &c.LabelsOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	for i := range c.AnnotationsOverrider {
-		if err := overrideEntries(o, "annotations", &c.AnnotationsOverrider[i]); err != nil {
-			return nil, fmt.Errorf("annotationsOverrider[%d]: %w", i, err)
+		if err := done("annotationsOverrider", i, overrideEntries(o, "annotations", &c.AnnotationsOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	for i := range c.FieldOverrider {
-		if err := overrideDocument(o, &c.FieldOverrider[i]); err != nil {
-			return nil, fmt.Errorf("fieldOverrider[%d]: %w", i, err)
+		if err := done("fieldOverrider", i, overrideDocument(o, &c.FieldOverrider[i])); err != nil {
+			return nil, err
 		}
 	}
 	if len(c.Plaintext) == 0 {

@@ -87,6 +87,8 @@ func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverr
 			document, err := patchAll([]byte(text), "json", c.JSON)
 			return string(document), err
 		}
+		expanding.Lock()
+		defer expanding.Unlock()
 		document, err := oneDocument(text)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", c.FieldPath, err)
@@ -94,9 +96,22 @@ func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverr
 		if document, err = patchAll(document, "yaml", c.YAML); err != nil {
 			return "", err
 		}
-		document, err = yaml.JSONToYAML(document)
-		return string(document), err
+		return toYAML(document)
 	})
+}
+
+// toYAML writes a document as YAML, in which what is nested deeply takes far more room than as JSON.
+func toYAML(document []byte) (string, error) {
+	const indent = 2
+	var value any
+	if err := json.Unmarshal(document, &value); err != nil {
+		return "", err
+	}
+	if b := budget(limit); !b.spend(value, indent, 0) {
+		return "", errDocument
+	}
+	text, err := yaml.JSONToYAML(document)
+	return string(text), err
 }
 
 func patchAll(document []byte, language string, changes []policyv1alpha1.FieldPatchOperation) ([]byte, error) {
@@ -124,6 +139,9 @@ func oneDocument(text string) ([]byte, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read YAML: %w", err)
+		}
+		if err := checkAliases(raw); err != nil {
+			return nil, err
 		}
 		decoded, err := yaml.YAMLToJSON(raw)
 		if err != nil {

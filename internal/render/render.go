@@ -55,6 +55,9 @@ func Render(in Input) (manifest *unstructured.Unstructured, digest string, err e
 			return nil, "", err
 		}
 	}
+	if err := bounded(o); err != nil {
+		return nil, "", err
+	}
 	digest, err = mark(o, in.Binding)
 	if err != nil {
 		return nil, "", err

@@ -12,6 +12,7 @@ import (
 // overrideWords appends to or removes from the command or the arguments of a container.
 // An object without that container is left as it is: one policy may be for many.
 func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1.CommandArgsOverrider) error {
+	room := budget(limit) // a custom kind may have many containers of one name
 	for _, container := range containers(o) {
 		if container["name"] != c.ContainerName {
 			continue
@@ -23,6 +24,9 @@ func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1
 		switch c.Operator {
 		case policyv1alpha1.OverriderOpAdd:
 			for _, word := range c.Value {
+				if !room.spend(word, 0, 0) {
+					return errManifest
+				}
 				words = append(words, word)
 			}
 		case policyv1alpha1.OverriderOpRemove:

@@ -1,0 +1,101 @@
+package render
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// limit is what a manifest may have, and a document in one of its fields with every alias resolved:
+// as much as etcd takes in one request. What is larger is refused before it is built.
+const limit = 3 << 19 // 1.5 MiB
+
+var (
+	errManifest = errors.New("the manifest would be larger than 1.5 MiB, and no cluster stores that")
+	errDocument = errors.New("the document would be larger than 1.5 MiB, and no cluster stores that")
+	errAliases  = errors.New("with its aliases resolved the document is larger than 1.5 MiB, and no cluster stores that")
+)
+
+// bounded refuses an object that is larger than the limit.
+func bounded(o *unstructured.Unstructured) error {
+	if b := budget(limit); !b.spend(o.Object, 0, 0) {
+		return errManifest
+	}
+	return nil
+}
+
+// budget is how many bytes may still be written.
+type budget int
+
+// spend takes off what a value has at least, written with that many spaces of indentation for each
+// level; 0: on one line. It returns false, and soon, when that is too much.
+func (b *budget) spend(v any, indent, depth int) bool {
+	const separators = 2
+	*b -= separators
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if *b -= budget(len(key) + separators + indent*depth); *b < 0 || !b.spend(value, indent, depth+1) {
+				return false
+			}
+		}
+	case []any:
+		for _, element := range v {
+			if *b -= budget(indent * depth); *b < 0 || !b.spend(element, indent, depth+1) {
+				return false
+			}
+		}
+	case string:
+		*b -= budget(len(v) + lines(v, indent*depth)*indent*depth)
+	}
+	return *b >= 0
+}
+
+// lines is about how many more lines than one YAML makes of a text that stands at a column.
+func lines(text string, column int) int {
+	if column == 0 {
+		return 0
+	}
+	const width = 80 // after which a line is broken at the next space
+	return strings.Count(text, "\n") + min(strings.Count(text, " "), len(text)/max(1, width-column))
+}
+
+// expanding is held while a YAML document is read: of few bytes the parser makes many, and every worker
+// of every cluster may have such a document.
+var expanding sync.Mutex
+
+// checkAliases refuses a YAML document that is larger than the limit with every alias resolved. It
+// resolves none.
+func checkAliases(text []byte) error {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return fmt.Errorf("the field does not hold a YAML document: %w", err)
+	}
+	if resolved(&document, map[*yaml.Node]int{}) > limit {
+		return errAliases
+	}
+	return nil
+}
+
+// resolved is the size of a node with every alias resolved; more than the limit when it is that, or has
+// no end because it holds itself. Each node is looked at once: known has the sizes so far.
+func resolved(n *yaml.Node, known map[*yaml.Node]int) int {
+	if size, ok := known[n]; ok {
+		return size
+	}
+	known[n] = limit + 1 // for whoever comes here from within
+	const separators = 2
+	size := separators + len(n.Value)
+	if n.Alias != nil {
+		size = resolved(n.Alias, known)
+	}
+	for _, child := range n.Content {
+		size = min(size+resolved(child, known), limit+1)
+	}
+	known[n] = size
+	return size
+}
