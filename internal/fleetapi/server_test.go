@@ -193,6 +193,13 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
 		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"clusters/proxy"}, Verbs: []string{"*"}, ResourceNames: []string{"oak"},
 	}, "bob", "system:serviceaccount:"+shop+":deployer", "system:kube-scheduler")
+	w.grant(t, "see-oak", "", rbacv1.PolicyRule{
+		APIGroups: []string{"cluster.orrery.dev"}, Resources: []string{"clusters"}, Verbs: []string{"get"}, ResourceNames: []string{"oak"},
+	}, "carol")
+	w.grant(t, "search-too", "", rbacv1.PolicyRule{
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
+		ResourceNames: []string{"api", "apis", "clusters", "version"},
+	}, "carol")
 	w.create(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "prometheus"}},
@@ -216,6 +223,9 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},
 		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
 		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
+		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
+		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
+		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", true, "configmaps"},
 		"AliceNotEverywhere":     {"--as alice --context fleet get configmaps -A", false, `User "alice" cannot list`},
 		"AliceNotSecrets":        {"--as alice --context fleet get secrets -n " + shop, false, "Forbidden"},
 		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},

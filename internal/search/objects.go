@@ -43,17 +43,18 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	t, err := s.find(at, p.clusters)
-	if err != nil {
-		return err
-	}
 	seen, err := s.authorize(r.Context(), at, p)
 	if err != nil {
 		return err
 	}
-	if err := seen.narrow(at, p, &t); err != nil {
+	if err := seen.check(at, p); err != nil {
 		return err
 	}
+	t, err := s.find(at, p.clusters)
+	if err != nil {
+		return err
+	}
+	seen.narrow(&t)
 	if err := s.checkFields(r.Context(), at, t, p.fields); err != nil {
 		return err
 	}
@@ -142,6 +143,9 @@ func (s *Search) checkClusters(at location, only []string) error {
 		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
 	}
 	known := s.Clusters()
+	if at.cluster != "" && !slices.Contains(known, at.cluster) {
+		return noCluster(at.cluster)
+	}
 	for _, c := range only {
 		if !slices.Contains(known, c) {
 			return noClusters(c)

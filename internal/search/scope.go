@@ -68,8 +68,8 @@ func (s scope) in(cluster string) []string {
 
 func (s scope) closed(cluster string) bool { return len(s.in(cluster)) == 0 }
 
-// narrow leaves of a type the clusters in which the caller may see something.
-func (s scope) narrow(at location, p params, k *kind) error {
+// check answers for a cluster in which the caller may see nothing as for one that there is not.
+func (s scope) check(at location, p params) error {
 	if s.fence == nil {
 		return nil
 	}
@@ -79,6 +79,14 @@ func (s scope) narrow(at location, p params, k *kind) error {
 	if i := slices.IndexFunc(p.clusters, s.closed); i >= 0 {
 		return noClusters(p.clusters[i])
 	}
+	return nil
+}
+
+// narrow leaves of a type the clusters in which the caller may see something.
+func (s scope) narrow(k *kind) {
+	if s.fence == nil {
+		return
+	}
 	k.partial = true
 	k.clusters = slices.DeleteFunc(k.clusters, s.closed)
 	for v := range k.others {
@@ -87,7 +95,6 @@ func (s scope) narrow(at location, p params, k *kind) error {
 	for namespaced := range k.scopes {
 		k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], s.closed)
 	}
-	return nil
 }
 
 // scopes are what the store looks for. The clusters are enough where namespaces themselves are

@@ -19,7 +19,9 @@
 // Who may see what: the caller must be allowed to list (or get) the type on the hub, in
 // the namespace asked for or in all of them. A right in the hub's namespace N is a right
 // to see namespace N of every cluster that N may use (package access); a right in all of
-// them shows every cluster.
+// them shows every cluster. What one cluster serves may be seen by those who may get its
+// Cluster, or list some type in all namespaces. Who may see nothing is told so before anything
+// is said of a cluster, also of one that there is not.
 package search
 
 import (
@@ -27,15 +29,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
@@ -90,14 +93,19 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string) erro
 	if !ok {
 		return notFound(path)
 	}
-	if at.cluster != "" && !slices.Contains(s.Clusters(), at.cluster) {
-		return noCluster(at.cluster)
-	}
 	if at.Resource != "" {
 		return s.serveObjects(w, r, at)
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return refuse(r, at)
+	}
+	if at.cluster != "" {
+		if err := s.authorizeCluster(r.Context(), at.cluster); err != nil {
+			return err
+		}
+		if err := s.checkClusters(at, nil); err != nil {
+			return err
+		}
 	}
 	switch at.document {
 	case "":
@@ -111,6 +119,28 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string) erro
 	default:
 		return s.discover(w, r, at)
 	}
+}
+
+// authorizeCluster asks the hub whether the caller may know what there is in a cluster. It asks the
+// same whether there is such a cluster or not.
+func (s *Search) authorizeCluster(ctx context.Context, name string) error {
+	denied := s.Authorize(ctx, authorizationv1.ResourceAttributes{
+		Verb: "get", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters", Name: name,
+	})
+	if !apierrors.IsForbidden(denied) {
+		return denied
+	}
+	for group, versions := range s.catalogue("") {
+		for v, types := range versions {
+			for _, t := range types {
+				err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: group, Version: v, Resource: t.Resource})
+				if !apierrors.IsForbidden(err) {
+					return err
+				}
+			}
+		}
+	}
+	return denied
 }
 
 // location is what a path names: a document, or, when Resource is set, objects.

@@ -345,6 +345,50 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// Whoever may see nothing learns nothing of clusters, not even whether there is one of a name.
+func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
+	nothing := func(authorizationv1.ResourceAttributes) bool { return true }
+	clusterOf := func(name string) func(authorizationv1.ResourceAttributes) bool {
+		return func(what authorizationv1.ResourceAttributes) bool {
+			return what.Verb != "get" || what.Group != "cluster.orrery.dev" || what.Resource != "clusters" || what.Name != name
+		}
+	}
+	podsOnly := func(what authorizationv1.ResourceAttributes) bool {
+		return what.Verb != "list" || what.Resource != "pods"
+	}
+	for name, c := range map[string]struct {
+		denied       func(authorizationv1.ResourceAttributes) bool
+		path         string // of CLUSTER
+		known, other int    // for a cluster of the fleet, and for none
+	}{
+		"Parameter":                 {nothing, "/api/v1/pods?clusters=CLUSTER", 403, 403},
+		"OneObjectByParameter":      {nothing, "/api/v1/namespaces/shop/pods/web?clusters=CLUSTER", 403, 403},
+		"Path":                      {nothing, "/clusters/CLUSTER/api/v1/pods", 403, 403},
+		"TypeThatIsNowhere":         {nothing, "/clusters/CLUSTER/api/v1/nothings", 403, 403},
+		"Root":                      {nothing, "/clusters/CLUSTER", 403, 403},
+		"Version":                   {nothing, "/clusters/CLUSTER/version", 403, 403},
+		"Discovery":                 {nothing, "/clusters/CLUSTER/apis", 403, 403},
+		"DiscoveryOfAGroup":         {nothing, "/clusters/CLUSTER/api/v1", 403, 403},
+		"DiscoveryByTheCluster":     {clusterOf("oak"), "/clusters/CLUSTER/api/v1", 200, 403},
+		"DiscoveryOfAnotherCluster": {clusterOf("elm"), "/clusters/CLUSTER/api/v1", 403, 403},
+		"ObjectsByTheCluster":       {clusterOf("oak"), "/clusters/CLUSTER/api/v1/pods", 403, 403},
+		"DiscoveryByAType":          {podsOnly, "/clusters/CLUSTER/api/v1", 200, 404},
+		"ParameterByAType":          {podsOnly, "/api/v1/pods?clusters=CLUSTER", 200, 400},
+		"WholeFleet":                {nothing, "/apis", 200, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := threeClusters(t)
+			f.denied = c.denied
+			for cluster, want := range map[string]int{"oak": c.known, "oka": c.other} {
+				resp, body := f.ask(t, http.MethodGet, strings.ReplaceAll(c.path, "CLUSTER", cluster), "")
+				if resp.StatusCode != want {
+					t.Errorf("%s: %d %v, want %d", cluster, resp.StatusCode, body, want)
+				}
+			}
+		})
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	f := threeClusters(t)
 	f.mirror.stale["oak"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
