@@ -62,17 +62,19 @@ func (d *departures) run(o *clusterv1alpha1.Cluster, part string, do func(contex
 	d.registry.mu.RLock()
 	ctx := d.registry.ctx
 	d.registry.mu.RUnlock()
-	go d.work(ctx, now, do)
+	go d.work(ctx, now, now.cluster, do)
 	return now.underWay()
 }
 
-func (d *departures) work(ctx context.Context, now *departure, do func(context.Context, *clusterv1alpha1.Cluster) error) {
+func (d *departures) work(
+	ctx context.Context, now *departure, o *clusterv1alpha1.Cluster, do func(context.Context, *clusterv1alpha1.Cluster) error,
+) {
 	select {
 	case d.places <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
-	err := do(ctx, now.cluster)
+	err := do(ctx, o)
 	<-d.places
 	if ctx.Err() != nil {
 		return
@@ -80,7 +82,7 @@ func (d *departures) work(ctx context.Context, now *departure, do func(context.C
 	d.mu.Lock()
 	now.running, now.outcome = false, err
 	d.mu.Unlock()
-	d.registry.enqueue(now.cluster.Name, 0)
+	d.registry.enqueue(o.Name, 0)
 }
 
 // underWay is the outcome of what runs: what it said last.
