@@ -26,6 +26,7 @@ type departures struct {
 type departure struct {
 	part    string
 	running bool
+	done    bool // it has succeeded; a cache that is behind does not have it run again
 	again   bool // somebody asked while it ran: what it saw may be old
 	outcome error
 	last    error                    // of the run before, for as long as this one has none
@@ -46,13 +47,15 @@ func (d *departures) run(o *clusterv1alpha1.Cluster, part string, do func(contex
 		d.of[o.UID] = now
 	}
 	switch {
+	case now.done:
+		return nil
 	case now.running:
 		now.again = true
 		return now.underWay()
 	case now.cluster != nil:
 		o.Status.Provision = now.cluster.Status.Provision
 		outcome := now.outcome
-		now.cluster, now.outcome, now.last = nil, nil, outcome
+		now.cluster, now.outcome, now.last, now.done = nil, nil, outcome, outcome == nil
 		if now.again && outcome != nil {
 			d.registry.enqueue(o.Name, leaveRetry)
 		}
