@@ -224,7 +224,7 @@ func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.
 	}
 	ref := known.Spec.SecretRef
 	if misplaced(ref) != nil {
-		return nil, nil //nolint:nilnil // none that may be used
+		return nil, nil //nolint:nilnil,nilerr // none that may be used
 	}
 	secret := &corev1.Secret{}
 	err := hub.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)

@@ -137,8 +137,10 @@ func TestIdentity(t *testing.T) {
 		"ServiceAccount": {account("system:serviceaccount:team-b:deployer"), http.Header{}, authenticationv1.UserInfo{
 			Username: "orrery:sa:team-b:deployer", Groups: []string{"system:authenticated"},
 		}},
-		"OurGroups": {&user.DefaultInfo{Name: "eve", Groups: []string{"orrery:admins", "orrery:x", "system:nodes", "devs", "system:authenticated"}}, http.Header{},
-			authenticationv1.UserInfo{Username: "eve", Groups: []string{"devs", "system:authenticated"}}},
+		"OurGroups": {
+			&user.DefaultInfo{Name: "eve", Groups: []string{"orrery:admins", "orrery:x", "system:nodes", "devs", "system:authenticated"}}, http.Header{},
+			authenticationv1.UserInfo{Username: "eve", Groups: []string{"devs", "system:authenticated"}},
+		},
 		"ClaimsUser": {alice, http.Header{"Impersonate-User": {"system:admin"}}, wantAlice},
 		"ClaimsGroups": {alice, http.Header{
 			"Impersonate-User": {"alice"}, "Impersonate-Group": {"system:masters"}, "Impersonate-Uid": {"0"}, "Impersonate-Extra-Scopes": {"all"},
