@@ -233,6 +233,7 @@ func TestPolicyEdit(t *testing.T) {
 	w.create(deployment("web", 6, map[string]string{"app": "web"}))
 	w.create(deployment("api", 6, map[string]string{"app": "api"}))
 	w.waitPlaced("web-deployment", "a=6 b=6 c=6", scheduled)
+	w.waitPlaced("api-deployment", "a=6 b=6 c=6", scheduled)
 
 	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
 		p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: w.clusters[:2]}
