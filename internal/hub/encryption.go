@@ -270,7 +270,7 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 
 // lockEncryption keeps a server that starts and a command that rotates from writing the keys at once. It is held for a moment.
 func (d dataDir) lockEncryption() (unlock func(), err error) {
-	return lockFile(filepath.Join(string(d), ".encryption.lock"), fmt.Sprintf("%s is being written by another process: try again", d.encryption()))
+	return lockFile(filepath.Join(string(d), ".encryption.lock"), d.encryption()+" is being written by another process: try again")
 }
 
 // named names keys in messages.

@@ -135,7 +135,7 @@ func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) e
 	err = wait.PollUntilContextTimeout(ctx, often, patience, true, func(ctx context.Context) (bool, error) {
 		var metrics []byte
 		if metrics, last = client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx); last != nil {
-			return false, nil //nolint:nilerr // the hub may be starting again
+			return false, nil // the hub may be starting again
 		}
 		for line := range bytes.Lines(metrics) {
 			if bytes.HasPrefix(line, []byte(loadedMetric+"{")) && bytes.Contains(line, hash) {

@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -12,9 +13,7 @@ func TestOnHub(t *testing.T) {
 	type m = map[string]any
 	object := func(apiVersion, kind string, rest m) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: m{"apiVersion": apiVersion, "kind": kind, "metadata": m{"name": "a"}}}
-		for key, value := range rest {
-			o.Object[key] = value
-		}
+		maps.Copy(o.Object, rest)
 		return o
 	}
 	const admission = "admissionregistration.k8s.io/v1"

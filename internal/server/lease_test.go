@@ -38,19 +38,22 @@ const (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(serverDir); dir != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
-		err := server.Run(ctx, server.Options{Hub: hub.Options{DataDir: dir, Kubeconfig: os.Getenv(kubeconfig)}}, log, func(*hub.Hub) error {
-			return os.WriteFile(filepath.Join(dir, "ready"), nil, 0o600)
-		})
-		if err != nil {
+		if err := serve(dir); err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	testenv.Main(m, 1)
+}
+
+// serve runs a server as its users do, until SIGTERM.
+func serve(dir string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
+	o := server.Options{Hub: hub.Options{DataDir: dir, Kubeconfig: os.Getenv(kubeconfig)}}
+	return server.Run(ctx, o, log, func(*hub.Hub) error { return os.WriteFile(filepath.Join(dir, "ready"), nil, 0o600) })
 }
 
 // replica is one of the servers of a hub, each of which reaches it by a recorder of its own.
