@@ -79,6 +79,15 @@ type registry interface {
 
 // observer is the part of mirror.Mirror that the applier needs.
 type observer interface {
+	index
+	Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured)
+	ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID)
+	Require(gvk schema.GroupVersionKind)
+	Subscribe(f func(mirror.Event))
+}
+
+// index is what is known of the clusters.
+type index interface {
 	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object)
 	Placed(binding types.UID) []mirror.Object
 	PlacedOf(binding types.UID, cluster string) []mirror.Object
@@ -87,10 +96,6 @@ type observer interface {
 	Namespaces(cluster string) (marked map[string]string, synced bool)
 	PodSecurity(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
-	Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured)
-	ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID)
-	Require(gvk schema.GroupVersionKind)
-	Subscribe(f func(mirror.Event))
 }
 
 // templates is the part of template.Cache that the applier needs.

@@ -54,7 +54,7 @@ func (f *fleet) security(c client.Client, ns string, want map[string]string) {
 func privileged(ns, name string) *unstructured.Unstructured {
 	o := deployment(ns, name, 1, "image")
 	containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
-	containers[0].(map[string]any)["securityContext"] = map[string]any{"privileged": true} //nolint:forcetypeassert // ours
+	containers[0].(map[string]any)["securityContext"] = map[string]any{"privileged": true}
 	_ = unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers")
 	return o
 }
