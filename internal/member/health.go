@@ -62,6 +62,12 @@ const (
 	retryMost  = 5 * time.Second
 )
 
+// dialsAtOnce is how many probes may dial at the same time. When many clusters are to be dialled,
+// at a start or after an outage of the network, they take turns: the time of a probe is that of
+// the cluster, and not that of a hub which is busy with a thousand TLS handshakes, each of which
+// would time out and be begun again.
+const dialsAtOnce = 128
+
 // watchHealth probes the cluster until ctx ends.
 func (m *Member) watchHealth(ctx context.Context) {
 	var (
@@ -78,15 +84,26 @@ func (m *Member) watchHealth(ctx context.Context) {
 		case <-next.C:
 		}
 		c := m.current()
+		dials := failures > 0
 		if c != probed {
-			probed, failures = c, 0
+			probed, failures, dials = c, 0, true
 		}
 		if c.problem != nil {
 			// There is nothing to probe with until the Secret changes, which kicks.
 			next.Stop()
 			continue
 		}
+		if dials {
+			select {
+			case m.registry.options.dials <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
 		found, err := m.probe(ctx, c, failures > 0)
+		if dials {
+			<-m.registry.options.dials
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -1,8 +1,11 @@
 package member
 
 import (
+	"context"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -95,5 +98,46 @@ func TestHysteresis(t *testing.T) {
 				t.Errorf("lost is %t after %d failed probes, want %t", lost.Load(), tc.failures, tc.lost)
 			}
 		})
+	}
+}
+
+// TestDialsAtOnce: clusters that do not answer are dialled in turn.
+func TestDialsAtOnce(t *testing.T) {
+	var now, most atomic.Int32
+	ended := make(chan struct{}, 4*dialsAtOnce)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		select { // long enough for all places to be taken
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		select {
+		case ended <- struct{}{}:
+		default:
+		}
+		return nil, errors.New("nobody answers")
+	}
+	o := Options{ProbeInterval: time.Hour, ProbeTimeout: time.Minute, DiscoveryInterval: time.Hour}
+	r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
+	for i := range 2 * dialsAtOnce {
+		cluster := &clusterv1alpha1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: "https://127.0.0.1:1"},
+		}
+		c, err := newConnection(dial, cluster, &corev1.Secret{Data: map[string][]byte{"token": []byte("t")}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := r.ensure(cluster)
+		t.Cleanup(m.stop)
+		m.reconnect(c)
+	}
+	for range 2 * dialsAtOnce {
+		<-ended // everyone has its turn
+	}
+	if n := most.Load(); n != dialsAtOnce {
+		t.Errorf("%d were dialled at once, want %d", n, dialsAtOnce)
 	}
 }

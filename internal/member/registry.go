@@ -37,6 +37,8 @@ type Options struct {
 	Fence func(http.RoundTripper) http.RoundTripper
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
+	// dials is held by probes that dial.
+	dials chan struct{}
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
 	ProbeInterval time.Duration
 	// ProbeTimeout is how long a cluster may take to answer a probe. The default is 5s.
@@ -65,6 +67,7 @@ func (o Options) withDefaults() Options {
 	if o.Fence == nil {
 		o.Fence = func(rt http.RoundTripper) http.RoundTripper { return rt }
 	}
+	o.dials = make(chan struct{}, dialsAtOnce)
 	if o.ProbeInterval <= 0 {
 		o.ProbeInterval = 10 * time.Second
 	}

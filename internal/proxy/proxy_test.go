@@ -138,7 +138,8 @@ func TestIdentity(t *testing.T) {
 			Username: "orrery:sa:team-b:deployer", Groups: []string{"system:authenticated"},
 		}},
 		"OurGroups": {
-			&user.DefaultInfo{Name: "eve", Groups: []string{"orrery:admins", "orrery:x", "system:nodes", "devs", "system:authenticated"}}, http.Header{},
+			&user.DefaultInfo{Name: "eve", Groups: []string{"orrery:admins", "orrery:x", "system:nodes", "devs", "system:authenticated"}},
+			http.Header{},
 			authenticationv1.UserInfo{Username: "eve", Groups: []string{"devs", "system:authenticated"}},
 		},
 		"ClaimsUser": {alice, http.Header{"Impersonate-User": {"system:admin"}}, wantAlice},

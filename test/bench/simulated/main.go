@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -45,7 +46,7 @@ func run(count int, dir string) error {
 		return err
 	}
 	fleet := newFleet(count)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -177,11 +178,11 @@ func (f *fleet) follow(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case one := <-to:
-			if encode.Encode(one) != nil {
+			if encode.Encode(one) != nil { //nolint:errchkjson // times of now can be encoded
 				return
 			}
 			for range len(to) {
-				_ = encode.Encode(<-to)
+				_ = encode.Encode(<-to) //nolint:errchkjson // the same
 			}
 			_ = out.Flush()
 		case <-r.Context().Done():
