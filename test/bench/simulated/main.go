@@ -103,8 +103,11 @@ type fleet struct {
 
 // write is a change of a Deployment in a cluster.
 type write struct {
-	Cluster, Namespace, Name, Mark string
-	Time                           time.Time
+	Cluster   string    `json:"Cluster"`
+	Namespace string    `json:"Namespace"`
+	Name      string    `json:"Name"`
+	Mark      string    `json:"Mark"`
+	Time      time.Time `json:"Time"`
 }
 
 // Stats are what the control endpoint tells: requests that changed something, watches that are
