@@ -216,8 +216,8 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	return nil
 }
 
-// processes counts the host's processes by command line. Those of ssh sessions are left out, and so is the one that
-// looks.
+// processes counts the host's processes by command line. Those of ssh sessions are left out, and so are the one that
+// looks and the runc that begins a kubelet's probe in a container.
 func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	out, err := h.Run(ctx, "ps", "-e", "-o", "args=")
 	if err != nil {
@@ -228,7 +228,8 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 		line = strings.TrimSpace(line)
 		// A process that is dead is not there any more, though init may not have looked yet.
 		dead := strings.Contains(line, "<defunct>")
-		if line != "" && !dead && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
+		probe := strings.Contains(line, "/runc ") && strings.Contains(line, " exec --process ")
+		if line != "" && !dead && !probe && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
 			counts[line]++
 		}
 	}
