@@ -122,7 +122,7 @@ func TestFirstListsOfAll(t *testing.T) {
 		if waited := time.Since(start); waited != slowList {
 			t.Errorf("one more list began after %s, want %s", waited, slowList)
 		}
-		time.Sleep(slowList)
+		time.Sleep(2 * slowList)
 		done, ok := m.turn(t.Context())
 		if !ok {
 			t.Fatal("no turn")

@@ -599,7 +599,7 @@ func TestNameTaken(t *testing.T) {
 
 func TestClusterScoped(t *testing.T) {
 	w := newWorld(t, 1)
-	name := "orrery:" + w.namespace
+	name := "team:" + w.namespace
 	w.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	w.create(w.clusterPolicy("roles", policyv1alpha1.ResourceSelector{
 		APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: name,
