@@ -100,6 +100,9 @@ func Parse(value string) (Source, error) {
 		return malformed("no generation")
 	}
 	numbers := strings.Split(parts[2], ":")
+	if len(numbers) == 2 { // an earlier version wrote no placement; what it marked is ours all the same
+		numbers = append(numbers, "0")
+	}
 	if len(numbers) != 3 {
 		return malformed("not an epoch, a resourceVersion and a placement")
 	}

@@ -21,6 +21,18 @@ func TestSourceRoundTrip(t *testing.T) {
 	}
 }
 
+// What an earlier version marked, without a placement, is still this hub's.
+func TestSourceOfAnEarlierVersion(t *testing.T) {
+	key := Key(strings.Repeat("k", KeySize))
+	const text = "6f1a-22.7.1:4711.c-1"
+	want := source
+	want.Placement = 0
+	got, err := key.Verify(text + "." + key.mac(text))
+	if err != nil || got != want {
+		t.Errorf("it is read as %+v, %v; want %+v", got, err, want)
+	}
+}
+
 func TestSourcesThatThisHubDidNotMakeAreRefused(t *testing.T) {
 	key := Key(strings.Repeat("k", KeySize))
 	value := key.Sign(source)
