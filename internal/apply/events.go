@@ -205,8 +205,12 @@ func (a *Applier) observed(e mirror.Event) {
 // progressed has a binding reconciled where something moves out, since what it waits for may
 // have come.
 func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
+	waiting := a.results.waiting(b.UID)
 	for _, t := range b.Spec.GracefulEvictionTasks {
-		if q, ok := a.queue(t.FromCluster); ok {
+		waiting = append(waiting, t.FromCluster)
+	}
+	for _, cluster := range waiting {
+		if q, ok := a.queue(cluster); ok {
 			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
@@ -226,6 +230,11 @@ func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
 		other, ok := a.bindings.Get(name)
 		if ok && slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
 			q.items.Add(item{binding: name})
+		}
+	}
+	for _, uid := range a.results.waitingIn(cluster) {
+		if other, ok := a.bindings.ByUID(uid); ok && other.Namespace == b.Namespace {
+			q.items.Add(item{binding: binding.Name(other)})
 		}
 	}
 }

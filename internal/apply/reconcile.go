@@ -260,31 +260,57 @@ func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 // held is true when what a binding has in a cluster that it does not name any more must stay
 // there for now.
 func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
-	if !slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
-		return false
-	}
-	if Release(a.placements(b, source))[cluster] > 0 {
-		return true
-	}
-	return dependency(binding.Kind(b)) && a.neededBy(b, cluster)
+	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+	o, there := a.placedAs(b, cluster)
+	unclaimed := there && a.unclaimed(b, source, o, 0) > 0
+	held := (task || unclaimed) && Release(a.placements(b, source))[cluster] > 0 ||
+		(task || unclaimed) && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
+	a.results.wait(b.UID, cluster, held && !task)
+	return held
 }
 
 // replicasFor is what a cluster with a share of the replicas asks for now: those that move out
 // of it stay as long as they have to.
 func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, share int32) int32 {
-	if len(b.Spec.GracefulEvictionTasks) == 0 {
+	o, there := a.placedAs(b, cluster)
+	if !there || o.Replicas <= share {
+		a.results.wait(b.UID, cluster, false)
+		return share
+	}
+	unclaimed := a.unclaimed(b, source, o, share) > 0
+	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
+		a.results.wait(b.UID, cluster, false)
 		return share
 	}
 	stay := Release(a.placements(b, source))[cluster]
-	if stay == 0 {
-		return share
+	a.results.wait(b.UID, cluster, stay > 0 && unclaimed)
+	return max(share, min(o.Replicas, share+stay)) // a move never scales up where it moves out
+}
+
+// placedAs is what a cluster has of a binding under its name.
+func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mirror.Object, bool) {
+	placed := a.mirror.PlacedOf(b.UID, cluster)
+	i := slices.IndexFunc(placed, func(o mirror.Object) bool { return o.Name == b.Spec.Resource.Name })
+	if i < 0 {
+		return mirror.Object{}, false
 	}
-	for _, o := range a.mirror.PlacedOf(b.UID, cluster) {
-		if o.Name == b.Spec.Resource.Name {
-			return max(share, min(o.Replicas, share+stay)) // a move never scales up where it moves out
-		}
+	return placed[i], true
+}
+
+// unclaimed is how many replicas a copy has above the share of its cluster although it was made
+// from the template as it is now: no user scaled it down. They move, whether or not a decision
+// said so: the copy may be of a decision that a restored hub does not know, or of an earlier
+// join. A copy from an older template may be above its share because a user scaled down; what
+// moves of that, the eviction tasks say.
+func (a *Applier) unclaimed(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
+	if source == nil || o.Deleting || o.Replicas <= share {
+		return 0
 	}
-	return share
+	from, err := a.key().Verify(o.Source)
+	if err != nil || from.Template != source.GetUID() || from.Generation != source.GetGeneration() {
+		return 0
+	}
+	return o.Replicas - share
 }
 
 // placements are what the clusters have, and shall have, of a binding.
@@ -326,6 +352,14 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			}
 		}
 	}
+	divided := counted && binding.Divided(b)
+	for cluster, o := range found {
+		if _, named := binding.Target(b, cluster); named && !divided {
+			continue // each has them all
+		}
+		p := of(cluster)
+		p.Moving = max(p.Moving, a.unclaimed(b, source, o, p.Wanted))
+	}
 	all := make([]Placement, 0, len(clusters))
 	for _, name := range slices.Sorted(maps.Keys(clusters)) {
 		all = append(all, *clusters[name])
@@ -347,24 +381,25 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 // too is still there. What is claimed by the same policy moves with it, even if its binding
 // does not say so yet.
 func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool {
-	here := map[types.UID]bool{}
+	here := map[types.UID]mirror.Object{}
 	for _, o := range a.mirror.PlacedIn(cluster) {
 		if o.Namespace == b.Namespace {
-			here[o.Binding] = true
+			here[o.Binding] = o
 		}
 	}
-	for uid := range here {
+	for uid, o := range here {
 		other, ok := a.bindings.ByUID(uid)
 		if !ok || uid == b.UID || !other.DeletionTimestamp.IsZero() {
 			continue
 		}
-		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
-		_, stays := binding.Target(other, cluster)
-		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
-		if (!moves || stays) && !behind {
+		source, state := a.template(other)
+		if state != presence.Present || interpreter.PodSpec(source) == nil {
 			continue
 		}
-		if source, state := a.template(other); state == presence.Present && interpreter.PodSpec(source) != nil {
+		_, stays := binding.Target(other, cluster)
+		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
+		if behind || !stays && (moves || a.unclaimed(other, source, o, 0) > 0) {
 			return true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Result is how the last attempt to bring a binding's object to a cluster ended.
@@ -52,15 +53,54 @@ func (s *state) current() Result {
 type results struct {
 	mu          sync.Mutex
 	states      map[types.UID]map[string]state
+	waits       map[types.UID]sets.Set[string]
 	subscribers []func(types.NamespacedName)
 }
 
-func newResults() *results { return &results{states: map[types.UID]map[string]state{}} }
+func newResults() *results {
+	return &results{states: map[types.UID]map[string]state{}, waits: map[types.UID]sets.Set[string]{}}
+}
+
+// wait notes whether a copy stays as it is until others are available, though no eviction task says so.
+func (r *results) wait(binding types.UID, cluster string, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !waits {
+		if r.waits[binding].Delete(cluster); len(r.waits[binding]) == 0 {
+			delete(r.waits, binding)
+		}
+		return
+	}
+	if r.waits[binding] == nil {
+		r.waits[binding] = sets.Set[string]{}
+	}
+	r.waits[binding].Insert(cluster)
+}
+
+// waiting are the clusters whose copies of a binding wait so.
+func (r *results) waiting(binding types.UID) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waits[binding].UnsortedList()
+}
 
 func (r *results) subscribe(f func(types.NamespacedName)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.subscribers = append(r.subscribers, f)
+}
+
+// waitingIn are the bindings whose copies in a cluster wait so.
+func (r *results) waitingIn(cluster string) []types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []types.UID
+	for binding, clusters := range r.waits {
+		if clusters.Has(cluster) {
+			found = append(found, binding)
+		}
+	}
+	return found
 }
 
 func (r *results) get(binding types.UID, cluster string) (state, bool) {
@@ -128,6 +168,7 @@ func (r *results) forget(binding types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.states, binding)
+	delete(r.waits, binding)
 }
 
 func (r *results) forgetCluster(cluster string) {
@@ -135,6 +176,9 @@ func (r *results) forgetCluster(cluster string) {
 	defer r.mu.Unlock()
 	for _, clusters := range r.states {
 		delete(clusters, cluster)
+	}
+	for _, clusters := range r.waits {
+		clusters.Delete(cluster)
 	}
 }
 

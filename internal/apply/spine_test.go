@@ -428,7 +428,32 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 
 	// A user's scale-down is no move, even with a cluster in which nothing serves.
 	f.becomesAvailable(elm, ns, "web", 6, 0)
+	fewer := deployment(ns, "web", 3, "i:1")
+	fewer.SetGeneration(1)
+	f.templates.set(fewer)
+	f.eventually("the placement is of the template as it is", func() error {
+		if err := f.hub.Get(t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		b.Spec.Resource.Generation = 1
+		set(&b.Spec, map[string]int32{"elm": 2, "oak": 1}, nil)
+		return f.hub.Update(t.Context(), b)
+	})
+	f.becomesAvailable(oak, ns, "web", 1, 1)
+	f.becomesAvailable(elm, ns, "web", 2, 1)
+
+	// What no decision speaks of moves, too: a restored hub knows other shares than the clusters have.
+	f.shares(b, map[string]int32{"oak": 3}, nil)
+	f.becomesAvailable(oak, ns, "web", 3, 1)
+	seen()
+	f.becomesAvailable(elm, ns, "web", 2, 2)
+	f.becomesAvailable(oak, ns, "web", 3, 3)
+	f.gone(elm, still)
 	f.shares(b, map[string]int32{"elm": 2, "oak": 1}, nil)
+	f.becomesAvailable(elm, ns, "web", 2, 0)
+	seen()
+	f.becomesAvailable(oak, ns, "web", 3, 3)
+	f.becomesAvailable(elm, ns, "web", 2, 2)
 	f.becomesAvailable(oak, ns, "web", 1, 1)
 	f.unjoin("elm")
 	f.unjoin("oak")

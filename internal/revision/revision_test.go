@@ -223,6 +223,19 @@ func (w *world) says(d *appsv1.Deployment, available corev1.ConditionStatus, rep
 	w.must(w.hub.Status().Patch(w.t.Context(), d, patch))
 }
 
+// numbered waits until a Deployment carries this number. It is an annotation, and each change of a Deployment's annotations makes
+// a new generation: what w.says has said before is of an older one.
+func (w *world) numbered(d *appsv1.Deployment, number string) {
+	w.t.Helper()
+	w.eventually("the Deployment has its number", func() error {
+		w.must(w.hub.Get(w.t.Context(), client.ObjectKeyFromObject(d), d))
+		if d.Annotations[numberAnnotation] != number {
+			return fmt.Errorf("its annotations are %v", d.Annotations)
+		}
+		return nil
+	})
+}
+
 func (w *world) replicaSets(of client.Object) []appsv1.ReplicaSet {
 	w.t.Helper()
 	var all appsv1.ReplicaSetList
@@ -359,6 +372,7 @@ func TestHelmWaits(t *testing.T) {
 	if w.helmIsReady(d) {
 		t.Error("Helm takes the old replicas for the new ones")
 	}
+	w.numbered(d, "2")
 	w.says(d, corev1.ConditionTrue, 5, 2, 5)
 	current("replicas, some of them new", func(rs *appsv1.ReplicaSet) bool { return rs.Status.Replicas == 2 })
 	if w.helmIsReady(d) {
@@ -460,12 +474,11 @@ func TestRecordsAreLost(t *testing.T) {
 	w.recorded(d, 1)
 	edit(w, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "b" })
 	w.history(d, "1 a", "2 b")
+	w.numbered(d, "2")
 	w.says(d, corev1.ConditionTrue, 2, 2, 2)
 	w.eventually("the history is at rest", func() error {
-		w.must(w.hub.Get(t.Context(), client.ObjectKeyFromObject(d), d))
-		done := slices.ContainsFunc(w.replicaSets(d), func(rs appsv1.ReplicaSet) bool { return rs.Status.ReadyReplicas == 2 })
-		if d.Annotations[numberAnnotation] != "2" || !done {
-			return fmt.Errorf("it is %v, %+v", d.Annotations, w.replicaSets(d))
+		if !slices.ContainsFunc(w.replicaSets(d), func(rs appsv1.ReplicaSet) bool { return rs.Status.ReadyReplicas == 2 }) {
+			return fmt.Errorf("it is %+v", w.replicaSets(d))
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@
 package spine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,7 @@ type world struct {
 	hub              *testenv.Hub
 	oak, pine, birch *testenv.Member
 	ns               string
+	others           []string // namespaces that it works in, too
 	marks            map[string]int
 	log              int64
 }
@@ -179,29 +181,30 @@ func (w *world) explain() {
 	for _, m := range members.List {
 		var b strings.Builder
 		for _, r := range m.Writes(w.marks[m.Name]) {
-			if r.Namespace == w.ns || r.Name == w.ns || r.Namespace == "" {
+			if ns := cmp.Or(r.Namespace, r.Name); r.Namespace == "" || ns == w.ns || slices.Contains(w.others, ns) {
 				fmt.Fprintln(&b, "  ", r)
 			}
 		}
 		w.Logf("writes in %s:\n%s", m.Name, b.String())
 	}
-	for _, kind := range []string{"ResourceBinding"} {
-		all, err := w.hub.ListKind(context.Background(), "work.orrery.dev/v1alpha2", kind, w.ns)
+	log := strings.SplitAfter(w.hub.LogSince(w.log), "\n")
+	for _, ns := range append([]string{w.ns}, w.others...) {
+		all, err := w.hub.ListKind(context.Background(), "work.orrery.dev/v1alpha2", "ResourceBinding", ns)
 		if err != nil {
 			w.Log(err)
 		}
 		for _, b := range all {
 			clusters, _, _ := unstructured.NestedSlice(b.Object, "spec", "clusters")
-			w.Logf("%s: %v %s", b.GetName(), clusters, conditions(&b))
+			w.Logf("%s/%s: %v %s", ns, b.GetName(), clusters, conditions(&b))
 		}
-	}
-	var lines []string
-	for line := range strings.Lines(w.hub.LogSince(w.log)) {
-		if strings.Contains(line, w.ns) || strings.Contains(line, "level=ERROR") || strings.Contains(line, "level=WARN") {
-			lines = append(lines, line)
+		var lines []string
+		for _, line := range log {
+			if strings.Contains(line, ns) || strings.Contains(line, "level=ERROR") || strings.Contains(line, "level=WARN") {
+				lines = append(lines, line)
+			}
 		}
+		w.Logf("the server's log about %s:\n%s", ns, strings.Join(lines[max(0, len(lines)-100):], ""))
 	}
-	w.Logf("the server's log about %s:\n%s", w.ns, strings.Join(lines[max(0, len(lines)-60):], ""))
 }
 
 func (w *world) eventually(what string, check func() error) {
