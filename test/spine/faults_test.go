@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
 )
 
 // TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is
