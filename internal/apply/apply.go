@@ -37,6 +37,7 @@ import (
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
 	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
 )
 
@@ -128,6 +129,7 @@ type Applier struct {
 	log      logr.Logger
 
 	overrides  *overrides
+	renders    *render.Cache
 	standard   *podsecurity.Standard
 	results    *results
 	restore    *restore
@@ -154,7 +156,7 @@ func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
 func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	a := &Applier{
 		rooms: r, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
-		log: mgr.GetLogger().WithName("apply"), results: newResults(), queues: map[string]*clusterQueue{},
+		log: mgr.GetLogger().WithName("apply"), results: newResults(), renders: render.NewCache(), queues: map[string]*clusterQueue{},
 	}
 	a.listPatience = cmp.Or(a.listPatience, defaultListPatience)
 	a.finalizing = queue.New(finalizers, firstFinalize, lastFinalize, a.letGo)

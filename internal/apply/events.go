@@ -107,14 +107,24 @@ func (a *Applier) templateChanged(e template.Event) {
 }
 
 func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) {
-	either := slices.DeleteFunc([]*policyv1alpha1.OverridePolicy{before, after},
-		func(p *policyv1alpha1.OverridePolicy) bool { return p == nil })
+	a.mu.RLock()
+	started := a.ctx != nil
+	a.mu.RUnlock()
+	if !started {
+		return // everything is looked at when the queues open
+	}
+	var either []*render.Override
+	for _, p := range []*policyv1alpha1.OverridePolicy{before, after} {
+		if p != nil {
+			either = append(either, render.Compile(p))
+		}
+	}
 	for _, b := range a.bindings.All() {
-		if namespace := either[0].Namespace; namespace != "" && namespace != b.Namespace {
+		if namespace := either[0].Policy.Namespace; namespace != "" && namespace != b.Namespace {
 			continue
 		}
 		o, state := a.template(b)
-		if state == presence.Present && len(render.Overrides(either, o)) > 0 {
+		if state == presence.Present && slices.ContainsFunc(either, func(v *render.Override) bool { return v.Selects(o) }) {
 			a.changed(b, binding.Clusters(b))
 		}
 	}

@@ -15,12 +15,12 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// overrides are the hub's override policies by namespace; cluster-wide ones have none.
+// overrides are the hub's override policies.
 type overrides struct {
+	index  *render.Overrides
 	synced []toolscache.InformerSynced
 
 	mu          sync.RWMutex
-	all         map[string]map[string]*policyv1alpha1.OverridePolicy
 	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
 }
 
@@ -35,7 +35,7 @@ func asOverride(o any) *policyv1alpha1.OverridePolicy {
 }
 
 func newOverrides(ctx context.Context, informers cache.Informers) (*overrides, error) {
-	o := &overrides{all: map[string]map[string]*policyv1alpha1.OverridePolicy{}}
+	o := &overrides{index: render.NewOverrides()}
 	for _, kind := range []client.Object{&policyv1alpha1.OverridePolicy{}, &policyv1alpha1.ClusterOverridePolicy{}} {
 		synced, err := binding.Watch(ctx, informers, kind, asOverride, o.changed)
 		if err != nil {
@@ -56,44 +56,25 @@ func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 	if was != nil && is != nil && was.UID == is.UID && was.Generation == is.Generation {
 		return
 	}
-	o.mu.Lock()
 	if is == nil {
-		delete(o.all[was.Namespace], was.Name)
+		o.index.Delete(client.ObjectKeyFromObject(was))
 	} else {
-		if o.all[is.Namespace] == nil {
-			o.all[is.Namespace] = map[string]*policyv1alpha1.OverridePolicy{}
-		}
-		o.all[is.Namespace][is.Name] = is
+		o.index.Set(is)
 	}
+	o.mu.RLock()
 	subscribers := o.subscribers
-	o.mu.Unlock()
+	o.mu.RUnlock()
 	for _, f := range subscribers {
 		f(was, is)
 	}
-}
-
-// in returns the policies that may select objects of a namespace: its own and the
-// cluster-wide ones, in no order.
-func (o *overrides) in(namespace string) []*policyv1alpha1.OverridePolicy {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	var found []*policyv1alpha1.OverridePolicy
-	for _, p := range o.all[""] {
-		found = append(found, p)
-	}
-	if namespace != "" {
-		for _, p := range o.all[namespace] {
-			found = append(found, p)
-		}
-	}
-	return found
 }
 
 // Overrides are the override policies that select a template, in the order in which they are
 // applied.
 func (a *Applier) Overrides(o *unstructured.Unstructured) []records.Policy {
 	var found []records.Policy
-	for _, p := range render.Overrides(a.overrides.in(o.GetNamespace()), o) {
+	for _, v := range a.overrides.index.Of(o) {
+		p := v.Policy
 		kind := "OverridePolicy"
 		if p.Namespace == "" {
 			kind = "ClusterOverridePolicy"

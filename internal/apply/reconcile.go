@@ -117,10 +117,10 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if binding.Divided(b) && target.Replicas != nil {
 		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
 	}
-	manifest, digest, err := render.Render(render.Input{
+	manifest, digest, err := a.renders.Render(render.Input{
 		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Binding: b.UID,
-		Overrides: render.Overrides(a.overrides.in(b.Namespace), source),
-	})
+		Overrides: a.overrides.index.Of(source),
+	}, versionOf(source))
 	if err != nil {
 		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
 		return w, source

@@ -97,16 +97,3 @@ func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, regi
 
 // Excludes says whether the affinity excludes a cluster by name.
 func (a *Affinity) Excludes(name string) bool { return a.excluded.Has(name) }
-
-// MatchCluster says whether an affinity selects a cluster. No affinity selects every
-// cluster. An error says what of the affinity cannot be read.
-func MatchCluster(
-	affinity *policyv1alpha1.ClusterAffinity,
-	name string, clusterLabels map[string]string, provider, region string, zones []string,
-) (bool, error) {
-	a, err := CompileAffinity(affinity)
-	if err != nil {
-		return false, err
-	}
-	return a.Selects(name, clusterLabels, provider, region, zones), nil
-}

@@ -9,7 +9,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-func TestMatchCluster(t *testing.T) {
+func TestAffinity(t *testing.T) {
 	expression := func(key string, operator metav1.LabelSelectorOperator, values ...string) *policyv1alpha1.ClusterAffinity {
 		return &policyv1alpha1.ClusterAffinity{FieldSelector: &policyv1alpha1.FieldSelector{
 			MatchExpressions: []policyv1alpha1.FieldSelectorRequirement{{Key: key, Operator: operator, Values: values}},
@@ -47,7 +47,8 @@ func TestMatchCluster(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "c1", Labels: map[string]string{"env": "prod"}},
 				Spec:       clusterv1alpha1.ClusterSpec{Provider: "aws", Region: "eu-1", Zones: []string{"a", "b"}},
 			}
-			got, err := MatchCluster(tc.affinity, c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
+			a, err := CompileAffinity(tc.affinity)
+			got := err == nil && a.Selects(c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
 			if got != tc.want || (err != nil) != tc.refused {
 				t.Errorf("got %v, %v; want %v, refused %v", got, err, tc.want, tc.refused)
 			}

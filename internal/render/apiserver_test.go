@@ -61,7 +61,7 @@ func objects(t *testing.T, raw []byte) []*unstructured.Unstructured {
 
 func input(template *unstructured.Unstructured, overrides ...*policyv1alpha1.OverridePolicy) render.Input {
 	return render.Input{
-		Template: template, Binding: "5e1f7a0c-0000-4000-8000-000000000001", Overrides: overrides,
+		Template: template, Binding: "5e1f7a0c-0000-4000-8000-000000000001", Overrides: render.NewOverrides(overrides...).Of(template),
 		Cluster: &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}},
 	}
 }

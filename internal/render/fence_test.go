@@ -3,8 +3,6 @@ package render
 import (
 	"strings"
 	"testing"
-
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
 // Rights in a namespace of the hub are enough to write an OverridePolicy, so it may not give what the
@@ -86,7 +84,7 @@ func TestOverridesKeepToTheirRights(t *testing.T) {
 			t.Run(name+"/"+strings.Fields(kind)[0], func(t *testing.T) {
 				_, _, err := Render(Input{
 					Template: object(t, tc.template), Cluster: aCluster(), Binding: binding,
-					Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, namespace, "tune", `{overrideRules: [{overriders: `+tc.overriders+`}]}`)},
+					Overrides: compiled(overridePolicy(t, namespace, "tune", `{overrideRules: [{overriders: `+tc.overriders+`}]}`)),
 				})
 				if tc.may == both || tc.may == cluster && namespace == "" {
 					if err != nil {

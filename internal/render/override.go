@@ -5,35 +5,26 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
-	"orrery.dev/orrery/internal/policy"
 )
 
 // override applies the rules of a policy that are for the cluster. The object may be
 // changed; the result may be another.
-func override(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
-	for i, s := range p.Spec.ResourceSelectors {
-		if s.LabelSelector == nil {
-			continue
-		}
-		if _, err := metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
-			return nil, fmt.Errorf("%s: spec.resourceSelectors[%d].labelSelector: %w", title(p), i, err)
-		}
+func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
+	if v.err != nil {
+		return nil, v.err
 	}
-	for i, rule := range p.Spec.OverrideRules {
-		at := fmt.Sprintf("%s: spec.overrideRules[%d]", title(p), i)
-		matches, err := policy.MatchCluster(rule.TargetCluster,
-			cluster.Name, cluster.Labels, cluster.Spec.Provider, cluster.Spec.Region, cluster.Spec.Zones)
-		if err != nil {
-			return nil, fmt.Errorf("%s.targetCluster.%w", at, err)
-		}
-		if !matches {
+	p := v.Policy
+	for i := range p.Spec.OverrideRules {
+		if !v.concerns(i, cluster) {
 			continue
 		}
+		rule := &p.Spec.OverrideRules[i]
+		at := fmt.Sprintf("%s: spec.overrideRules[%d]", title(p), i)
+		var err error
 		before, fence := identity(o), fenced(o, p)
 		if o, err = applyOverriders(o, &rule.Overriders); err != nil {
 			return nil, fmt.Errorf("%s.overriders.%w", at, err)

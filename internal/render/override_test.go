@@ -2,10 +2,12 @@ package render
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
@@ -78,7 +80,7 @@ func TestOverriders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, digest, err := Render(Input{
 				Template: object(t, tc.template), Cluster: aCluster(), Binding: binding,
-				Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, "ns", "p", `{overrideRules: [{overriders: `+tc.rules+`}]}`)},
+				Overrides: compiled(overridePolicy(t, "ns", "p", `{overrideRules: [{overriders: `+tc.rules+`}]}`)),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -136,7 +138,7 @@ func TestOverridersRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := Render(Input{
 				Template: object(t, config), Cluster: aCluster(), Binding: binding,
-				Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, "ns", "tune", `{overrideRules: [{overriders: `+tc.overriders+`}]}`)},
+				Overrides: compiled(overridePolicy(t, "ns", "tune", `{overrideRules: [{overriders: `+tc.overriders+`}]}`)),
 			})
 			if err == nil {
 				t.Fatal("not refused")
@@ -157,7 +159,7 @@ func TestOverrideRulesAreForTheirClusters(t *testing.T) {
 		{targetCluster: {labelSelector: {matchLabels: {env: prod}}}, overriders: {labelsOverrider: [{operator: replace, value: {first: again}}]}}]}`
 	got, digest, err := Render(Input{
 		Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`), Cluster: aCluster(), Binding: binding,
-		Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, "", "p", spec)},
+		Overrides: compiled(overridePolicy(t, "", "p", spec)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +171,7 @@ func TestOverrideRulesAreForTheirClusters(t *testing.T) {
 	unreadable := overridePolicy(t, "", "p", `{overrideRules: [{targetCluster: {labelSelector: {matchExpressions: [{key: a, operator: Near}]}}, overriders: {plaintext: [{path: /a, operator: remove}]}}]}`)
 	_, _, err = Render(Input{
 		Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`), Cluster: aCluster(), Binding: binding,
-		Overrides: []*policyv1alpha1.OverridePolicy{unreadable},
+		Overrides: compiled(unreadable),
 	})
 	if err == nil || !strings.Contains(err.Error(), "ClusterOverridePolicy p: spec.overrideRules[0].targetCluster.labelSelector") {
 		t.Errorf("an affinity that cannot be read: %v", err)
@@ -253,14 +255,15 @@ func TestOverrides(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			var policies []*policyv1alpha1.OverridePolicy
+			index := NewOverrides()
 			for p := range maps.Values(all) { // in any order
-				policies = append(policies, p)
+				index.Set(overridePolicy(t, p.Namespace, p.Name, `{}`)) // as it was before
+				index.Set(p)
 			}
 			template := object(t, tc.template)
 			got := make([]string, 0, len(all))
-			for _, p := range Overrides(policies, template) {
-				got = append(got, p.Namespace+"/"+p.Name)
+			for _, v := range index.Of(template) {
+				got = append(got, v.Policy.Namespace+"/"+v.Policy.Name)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -268,9 +271,17 @@ func TestOverrides(t *testing.T) {
 		})
 	}
 
+	index := NewOverrides(slices.Collect(maps.Values(all))...)
+	for _, p := range all {
+		index.Delete(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+	}
+	if left := index.Of(object(t, cases["Namespaced"].template)); len(left) > 0 || len(index.scopes) > 0 {
+		t.Errorf("of policies that are gone there are left: %v, %v", left, index.scopes)
+	}
+
 	// An override that may be meant for the object is not silently left out.
 	template := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns}}`)
-	_, _, err := Render(Input{Template: template, Cluster: aCluster(), Overrides: []*policyv1alpha1.OverridePolicy{all["ns/unreadable"]}})
+	_, _, err := Render(Input{Template: template, Cluster: aCluster(), Overrides: compiled(all["ns/unreadable"])})
 	if err == nil || !strings.Contains(err.Error(), "OverridePolicy ns/unreadable: spec.resourceSelectors[0].labelSelector") {
 		t.Errorf("a selector that cannot be read: %v", err)
 	}

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/interpreter"
 )
@@ -32,8 +31,8 @@ type Input struct {
 	Divided bool
 	// Binding is the UID of the binding that places the template.
 	Binding types.UID
-	// Overrides are those that select the template, in order; see Overrides.
-	Overrides []*policyv1alpha1.OverridePolicy
+	// Overrides are those that select the template, in order; see Overrides.Of.
+	Overrides []*Override
 }
 
 // Render makes the manifest of a template in one cluster, and its digest: two manifests
@@ -41,33 +40,39 @@ type Input struct {
 // hub, sets the replicas, applies the overrides and adds the marks. An error names the
 // override that does not fit the template.
 func Render(in Input) (manifest *unstructured.Unstructured, digest string, err error) {
+	manifest, digest, _, err = render(in)
+	return manifest, digest, err
+}
+
+// render is Render, and says how many bytes the manifest has as JSON.
+func render(in Input) (manifest *unstructured.Unstructured, digest string, size int, err error) {
 	o, err := strip(in.Template)
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
 	if in.Divided && in.Target.Replicas != nil {
 		if err := interpreter.SetReplicas(o, *in.Target.Replicas); err != nil {
-			return nil, "", err
+			return nil, "", 0, err
 		}
 	}
-	for _, policy := range in.Overrides {
-		if o, err = override(o, policy, in.Cluster); err != nil {
-			return nil, "", err
+	for _, v := range in.Overrides {
+		if o, err = override(o, v, in.Cluster); err != nil {
+			return nil, "", 0, err
 		}
 	}
 	if err := bounded(o); err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
-	digest, err = mark(o, in.Binding)
+	digest, size, err = mark(o, in.Binding)
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
-	return o, digest, nil
+	return o, digest, size, nil
 }
 
 // mark puts our marks on a manifest and returns its digest, which covers all of it but
-// the annotation that holds it.
-func mark(o *unstructured.Unstructured, binding types.UID) (string, error) {
+// the annotation that holds it, and how many bytes it covers.
+func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size int, err error) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if labels == nil {
 		labels = map[string]string{}
@@ -80,14 +85,14 @@ func mark(o *unstructured.Unstructured, binding types.UID) (string, error) {
 
 	canonical, err := json.Marshal(o.Object) // sorts keys
 	if err != nil {
-		return "", fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
+		return "", 0, fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	sum := sha256.Sum256(canonical)
-	digest := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:digestLength]
+	digest = strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:digestLength]
 
 	annotations[workv1alpha2.DigestAnnotation] = digest
 	o.SetAnnotations(annotations)
-	return digest, nil
+	return digest, len(canonical), nil
 }
 
 // digestLength in characters of five bits: 100 bits, which nobody finds a collision of by

@@ -217,9 +217,9 @@ func TestDigest(t *testing.T) {
 	for name, other := range map[string]string{
 		"data":    digest(Input{Binding: "b"}, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, data: {a: c}}`),
 		"binding": digest(Input{Binding: "c"}, template),
-		"override": digest(Input{Binding: "b", Overrides: []*policyv1alpha1.OverridePolicy{
+		"override": digest(Input{Binding: "b", Overrides: compiled(
 			overridePolicy(t, "", "p", `{overrideRules: [{overriders: {labelsOverrider: [{operator: add, value: {l: v}}]}}]}`),
-		}}, template),
+		)}, template),
 	} {
 		if other == first {
 			t.Errorf("another %s has the same digest", name)
@@ -324,10 +324,10 @@ func checkRender(t *testing.T, o *unstructured.Unstructured, path, value string)
 	in.Divided = false
 	checkInput(t, in)
 	for _, rule := range rules {
-		in.Overrides = []*policyv1alpha1.OverridePolicy{{
+		in.Overrides = compiled(&policyv1alpha1.OverridePolicy{
 			ObjectMeta: metav1.ObjectMeta{Name: "p"},
 			Spec:       policyv1alpha1.OverrideSpec{OverrideRules: []policyv1alpha1.RuleWithCluster{{Overriders: rule}}},
-		}}
+		})
 		checkInput(t, in)
 	}
 	Trim(o)
@@ -335,12 +335,12 @@ func checkRender(t *testing.T, o *unstructured.Unstructured, path, value string)
 
 func checkInput(t *testing.T, in Input) {
 	t.Helper()
-	template, policies := in.Template.DeepCopy(), deepCopies(in.Overrides)
+	template, before := in.Template.DeepCopy(), policies(in.Overrides)
 	one, digest, err := Render(in)
 	if diff := cmp.Diff(template.Object, in.Template.Object); diff != "" {
 		t.Fatalf("the template was changed:\n%s", diff)
 	}
-	if diff := cmp.Diff(policies, append([]*policyv1alpha1.OverridePolicy{}, in.Overrides...)); diff != "" {
+	if diff := cmp.Diff(before, policies(in.Overrides)); diff != "" {
 		t.Fatalf("the overrides were changed:\n%s", diff)
 	}
 	two, again, err2 := Render(in)
@@ -355,10 +355,11 @@ func checkInput(t *testing.T, in Input) {
 	}
 }
 
-func deepCopies(policies []*policyv1alpha1.OverridePolicy) []*policyv1alpha1.OverridePolicy {
-	copies := make([]*policyv1alpha1.OverridePolicy, 0, len(policies))
-	for _, p := range policies {
-		copies = append(copies, p.DeepCopy())
+// policies are copies of what overrides were read from.
+func policies(overrides []*Override) []*policyv1alpha1.OverridePolicy {
+	copies := make([]*policyv1alpha1.OverridePolicy, 0, len(overrides))
+	for _, v := range overrides {
+		copies = append(copies, v.Policy.DeepCopy())
 	}
 	return copies
 }

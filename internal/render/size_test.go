@@ -55,8 +55,8 @@ func TestDocumentsAreBoundedBeforeTheyAreBuilt(t *testing.T) {
 					"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x", "namespace": "ns"}, "data": map[string]any{"doc": tc.document},
 				}},
 				Cluster: aCluster(), Binding: binding,
-				Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, "ns", "tune",
-					`{overrideRules: [{overriders: {fieldOverrider: [{fieldPath: /data/doc, yaml: [`+tc.change+`]}]}}]}`)},
+				Overrides: compiled(overridePolicy(t, "ns", "tune",
+					`{overrideRules: [{overriders: {fieldOverrider: [{fieldPath: /data/doc, yaml: [`+tc.change+`]}]}}]}`)),
 			}
 			built := allocated(func() {
 				_, _, err := Render(in)
@@ -90,8 +90,8 @@ func TestLargeAndAliasedDocumentsAreRendered(t *testing.T) {
 	}}
 	got, _, err := Render(Input{
 		Template: o, Cluster: aCluster(), Binding: binding,
-		Overrides: []*policyv1alpha1.OverridePolicy{overridePolicy(t, "ns", "tune",
-			`{overrideRules: [{overriders: {fieldOverrider: [{fieldPath: /data/doc, yaml: [{subPath: /s7/tag, operator: replace, value: v2}]}]}}]}`)},
+		Overrides: compiled(overridePolicy(t, "ns", "tune",
+			`{overrideRules: [{overriders: {fieldOverrider: [{fieldPath: /data/doc, yaml: [{subPath: /s7/tag, operator: replace, value: v2}]}]}}]}`)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestManifestsAreBounded(t *testing.T) {
 			p := overridePolicy(t, "ns", "tune", `{overrideRules: [{}]}`)
 			p.Spec.OverrideRules[0].Overriders = overriders
 			built := allocated(func() {
-				_, _, err := Render(Input{Template: o, Cluster: aCluster(), Binding: binding, Overrides: []*policyv1alpha1.OverridePolicy{p}})
+				_, _, err := Render(Input{Template: o, Cluster: aCluster(), Binding: binding, Overrides: compiled(p)})
 				if err == nil || !strings.Contains(err.Error(), errManifest.Error()) {
 					t.Errorf("Render: %v", err)
 				}
