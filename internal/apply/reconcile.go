@@ -262,7 +262,7 @@ func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 	o, there := a.placedAs(b, cluster)
-	unclaimed := there && a.unclaimed(b, source, o, 0) > 0
+	unclaimed := there && a.unclaimed(source, o, 0) > 0
 	held := (task || unclaimed) && Release(a.placements(b, source))[cluster] > 0 ||
 		(task || unclaimed) && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
 	a.results.wait(b.UID, cluster, held && !task)
@@ -277,7 +277,7 @@ func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructu
 		a.results.wait(b.UID, cluster, false)
 		return share
 	}
-	unclaimed := a.unclaimed(b, source, o, share) > 0
+	unclaimed := a.unclaimed(source, o, share) > 0
 	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
 		a.results.wait(b.UID, cluster, false)
 		return share
@@ -302,7 +302,7 @@ func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mir
 // said so: the copy may be of a decision that a restored hub does not know, or of an earlier
 // join. A copy from an older template may be above its share because a user scaled down; what
 // moves of that, the eviction tasks say.
-func (a *Applier) unclaimed(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
+func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
 	if source == nil || o.Deleting || o.Replicas <= share {
 		return 0
 	}
@@ -358,7 +358,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			continue // each has them all
 		}
 		p := of(cluster)
-		p.Moving = max(p.Moving, a.unclaimed(b, source, o, p.Wanted))
+		p.Moving = max(p.Moving, a.unclaimed(source, o, p.Wanted))
 	}
 	all := make([]Placement, 0, len(clusters))
 	for _, name := range slices.Sorted(maps.Keys(clusters)) {
@@ -399,7 +399,7 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 		_, stays := binding.Target(other, cluster)
 		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
-		if behind || !stays && (moves || a.unclaimed(other, source, o, 0) > 0) {
+		if behind || !stays && (moves || a.unclaimed(source, o, 0) > 0) {
 			return true
 		}
 	}

@@ -93,6 +93,7 @@ func TestRotationSteps(t *testing.T) {
 
 // TestSecretsAreEncrypted takes one hub from a version that did not encrypt to a rotated key.
 func TestSecretsAreEncrypted(t *testing.T) {
+	t.Parallel() // it waits for long
 	dir := filepath.Join(t.TempDir(), "hub")
 	d := dataDir(dir)
 	const value = "correct horse battery staple"

@@ -97,6 +97,7 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 
 // TestEmbedded takes one hub through its life: each start takes seconds.
 func TestEmbedded(t *testing.T) {
+	t.Parallel() // it waits for long
 	dir := filepath.Join(t.TempDir(), "hub")
 	// Three months of life are left in certificates made nine months ago: time to renew.
 	var c clock

@@ -99,6 +99,7 @@ func checkWebhooks(t *testing.T, h *Hub) {
 
 // TestNamespacesGoBesideAPIServices deletes namespaces while APIServices do not answer, as charts bring them.
 func TestNamespacesGoBesideAPIServices(t *testing.T) {
+	t.Parallel() // it waits for long
 	h, _ := run(t, embedded(filepath.Join(t.TempDir(), "hub")))
 	c := client(t, h.Config())
 	services, err := aggregator.NewForConfig(h.Config())
