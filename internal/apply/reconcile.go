@@ -298,16 +298,16 @@ func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mir
 }
 
 // unclaimed is how many replicas a copy has above the share of its cluster although it was made
-// from the template as it is now: no user scaled it down. They move, whether or not a decision
-// said so: the copy may be of a decision that a restored hub does not know, or of an earlier
-// join. A copy from an older template may be above its share because a user scaled down; what
-// moves of that, the eviction tasks say.
+// from the template as it is now, or from a later one that a restored hub lost: no user scaled it
+// down. They move, whether or not a decision said so: the copy may be of a decision that a restored
+// hub does not know, or of an earlier join. A copy from an older template may be above its share
+// because a user scaled down; what moves of that, the eviction tasks say.
 func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
 	if source == nil || o.Deleting || o.Replicas <= share {
 		return 0
 	}
 	from, err := a.key().Verify(o.Source)
-	if err != nil || from.Template != source.GetUID() || from.Generation != source.GetGeneration() {
+	if err != nil || from.Template != source.GetUID() || from.Generation < source.GetGeneration() {
 		return 0
 	}
 	return o.Replicas - share
