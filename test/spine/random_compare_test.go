@@ -29,7 +29,7 @@ func (a *attack) compare() error {
 	for _, c := range clusters {
 		joined[c.GetName()] = c.GetUID()
 		if has := conditions(&c); !contains(has, "Ready=True/") {
-			errs = append(errs, errorf("cluster %s: %s", c.GetName(), has))
+			errs = append(errs, errorf("cluster %s: %s: %v", c.GetName(), has, c.Object["status"]))
 		}
 	}
 	for _, ns := range attackNamespaces {

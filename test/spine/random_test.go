@@ -186,6 +186,7 @@ func (a *attack) run(all []step) {
 		a.restart()
 	}
 	ended := time.Since(begin)
+	a.finishJoins()
 	a.converge("as the steps left the fleet")
 	// Whoever is out of the fleet comes back: what it kept is the hub's again.
 	for _, m := range members.List {
@@ -199,6 +200,31 @@ func (a *attack) run(all []step) {
 	defer a.mu.Unlock()
 	for _, w := range a.wrong {
 		a.Error(w)
+	}
+}
+
+// finishJoins joins again where the hub was killed between the Cluster of a join and its Secret, as whoever saw that join fail
+// would.
+func (a *attack) finishJoins() {
+	for _, m := range members.List {
+		if !a.hub.Joined(a, m) {
+			continue
+		}
+		cut := false
+		testenv.Eventually(a, "look for the credentials of "+m.Name, patience, func() error {
+			ctx, cancel := a.short()
+			defer cancel()
+			c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name)
+			if err != nil || c.GetDeletionTimestamp() != nil {
+				return client.IgnoreNotFound(err)
+			}
+			_, err = a.admin.Find(ctx, "v1", "Secret", "orrery-cluster", m.Name)
+			cut = apierrors.IsNotFound(err)
+			return client.IgnoreNotFound(err)
+		})
+		if cut {
+			a.must(a.hub.Join(m))
+		}
 	}
 }
 
