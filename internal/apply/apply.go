@@ -227,6 +227,21 @@ func (a *Applier) Gone(binding types.UID, cluster string) bool {
 	return s.gone
 }
 
+// Refused returns the generation of a binding of which a cluster takes no manifest, as far as is
+// known; 0: it takes it, or that is not known. What only could not be sent yet is not refused.
+func (a *Applier) Refused(binding types.UID, cluster string) int64 {
+	r, ok := a.Result(binding, cluster)
+	if !ok || r.Applied || r.Stale {
+		return 0
+	}
+	switch r.Reason {
+	case workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed,
+		workv1alpha2.ReasonPodSecurity, workv1alpha2.ReasonAPINotServed:
+		return r.Generation
+	}
+	return 0
+}
+
 // Subscribe calls f after a result of a binding changed. f must not block.
 func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.results.subscribe(f) }
 

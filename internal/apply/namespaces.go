@@ -266,13 +266,12 @@ func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 // of others, and pending what is about to go.
 func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pending []string, err error) {
 	apis := q.member.APIs()
-	if !apis.Complete() {
-		return nil, nil, fmt.Errorf("namespace %s: the cluster cannot list all of its types", namespace)
+	if unsure := apis.Unsure(inhabits); unsure != "" {
+		return nil, nil, fmt.Errorf("namespace %s: the cluster cannot list all of its types: %s", namespace, unsure)
 	}
 	var found []inhabitant
 	for _, api := range apis.All() {
-		if !api.Namespaced || !api.Preferred || !slices.Contains(api.Verbs, "list") ||
-			!slices.Contains(api.Verbs, "delete") { // what cannot be deleted, such as PodMetrics, is a view of something else
+		if !api.Preferred || !inhabits(api) {
 			continue
 		}
 		items, err := q.client.list(ctx, api.GroupVersionResource(), namespace)
@@ -288,6 +287,12 @@ func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pe
 	}
 	held, pending = classify(found)
 	return held, pending, nil
+}
+
+// inhabits is true of a type of which objects live in namespaces. What cannot be deleted, such as
+// PodMetrics, is a view of something else: a metrics server that is away holds up no namespace.
+func inhabits(api member.API) bool {
+	return api.Namespaced && slices.Contains(api.Verbs, "list") && slices.Contains(api.Verbs, "delete")
 }
 
 // ofThisJoin is true of an object that this hub placed in the cluster as it is joined now, for a

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,11 +32,19 @@ type Source interface {
 	Contact(cluster string, uid types.UID) (reachable bool, apis scheduler.APIs)
 	// Room is a cluster's free capacity; nil while it is not known. What it returns does not
 	// change, and is the same as before while nothing did.
-	Room(cluster string) scheduler.Room
+	Room(cluster string) Room
 	// Subscribe calls changed when what Contact says of a cluster may have changed, or its
 	// Room became known, and measured when its Room changed. measured is called with locks
 	// held: it does not ask the source.
 	Subscribe(changed, measured func(cluster string))
+}
+
+// Room is a cluster's free capacity as it was measured.
+type Room interface {
+	scheduler.Room
+	// Without is the room that is left when replicas have taken theirs, which come as requests
+	// and how many replicas have them.
+	Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room
 }
 
 // Cache keeps the current snapshot.
@@ -56,6 +65,7 @@ type Cache struct {
 	unmeasured struct {
 		sync.Mutex
 		clusters sets.Set[string] // of which the free capacity changed since it was looked at
+		reserved map[string]*reserved
 	}
 }
 
@@ -85,7 +95,7 @@ func NewCache(ctx context.Context, informers cache.Informers, source Source, byD
 
 func newCache(source Source, byDefault access.Default) *Cache {
 	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}, rules: access.NewRules(byDefault)}
-	c.unmeasured.clusters = sets.New[string]()
+	c.unmeasured.clusters, c.unmeasured.reserved = sets.New[string](), map[string]*reserved{}
 	c.current.Store(NewSnapshot(0).WithAccess(access.Unknown()))
 	c.fences.Store(true)
 	source.Subscribe(c.refresh, c.mark)
@@ -130,7 +140,8 @@ func (c *Cache) fence() {
 	}
 }
 
-// Measured is the fleet as it is known now, with the free capacities of now.
+// Measured is the fleet as it is known now, with the free capacities of now: what is measured less
+// what is reserved.
 func (c *Cache) Measured() *Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,13 +152,11 @@ func (c *Cache) Measured() *Snapshot {
 		c.unmeasured.clusters = sets.New[string]()
 	}
 	c.unmeasured.Unlock()
+	rooms := make(map[string]scheduler.Room, names.Len())
 	for name := range names {
-		if before, ok := c.current.Load().Cluster(name); ok {
-			after := *before
-			after.Room = c.source.Room(name)
-			c.put(before, &after)
-		}
+		rooms[name] = c.room(name)
 	}
+	c.current.Store(c.current.Load().withRooms(rooms))
 	return c.current.Load()
 }
 
@@ -274,7 +283,7 @@ func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 	if before != nil && before.UID == o.UID && before.Room != nil {
 		after.Room = before.Room
 	} else {
-		after.Room = c.source.Room(o.Name)
+		after.Room = c.room(o.Name)
 	}
 	return after
 }

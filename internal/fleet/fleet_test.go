@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"iter"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,16 +25,23 @@ type free int64
 
 func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
 
+func (n free) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
+	for _, replicas := range taken {
+		n = max(0, n-free(replicas))
+	}
+	return n
+}
+
 // members is a Source.
 type members struct {
 	silent            bool
 	apis              kinds
-	room              scheduler.Room
+	room              Room
 	changed, measured func(string)
 }
 
 func (m *members) Contact(string, types.UID) (bool, scheduler.APIs) { return !m.silent, m.apis }
-func (m *members) Room(string) scheduler.Room                       { return m.room }
+func (m *members) Room(string) Room                                 { return m.room }
 func (m *members) Subscribe(changed, measured func(cluster string)) {
 	m.changed, m.measured = changed, measured
 }
@@ -159,5 +168,54 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 	}
 	if !first.Identities().Has("elm", "2") || third.Identities().Has("elm", "2") || first.Identities().Has("elm", "") {
 		t.Error("identities do not know who was there")
+	}
+}
+
+// What is reserved is not free, until it is given back; doubt makes free capacity unknown.
+func TestReserve(t *testing.T) {
+	m := &members{room: free(9)}
+	c := newTestCache(m)
+	c.changed(nil, object("oak", "1", nil))
+	c.changed(nil, object("elm", "2", nil))
+	fits := func(what string, oak, elm int64) {
+		t.Helper()
+		s := c.Measured()
+		for name, want := range map[string]int64{"oak": oak, "elm": elm} {
+			cluster, _ := s.Cluster(name)
+			got, known := cluster.Fits(nil)
+			if !known {
+				got = -1
+			}
+			if got != want {
+				t.Errorf("%s: %d fit in %s, want %d", what, got, name, want)
+			}
+		}
+	}
+	small := func() Request { return NewRequest(corev1.ResourceList{"cpu": resource.MustParse("1")}) }
+	large := NewRequest(corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")})
+	fits("at first", 9, 9)
+	before := c.Measured()
+	c.Reserve("oak", small(), 2)
+	c.Reserve("oak", large, 3)
+	c.Reserve("nowhere", large, 3)
+	fits("reserved", 4, 9)
+	m.room = free(8)
+	m.measured("oak")
+	fits("and measured", 3, 9)
+	c.Reserve("oak", small(), -2)
+	c.Doubt("elm", 1)
+	fits("given back, and in doubt", 5, -1)
+	// Whoever looks at the cluster anew sees the same.
+	c.changed(object("oak", "1", nil), object("oak", "3", nil))
+	fits("it joined again", 5, -1)
+	c.Reserve("oak", large, -3)
+	c.Doubt("elm", -1)
+	fits("nothing is left", 8, 8)
+	if oak, _ := before.Cluster("oak"); oak.Room != free(9) {
+		t.Error("a snapshot changed")
+	}
+	c.Reserve("nowhere", large, -3)
+	if len(c.unmeasured.reserved) > 0 {
+		t.Errorf("something is still reserved in %d clusters", len(c.unmeasured.reserved))
 	}
 }

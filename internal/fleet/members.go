@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,12 +29,19 @@ func (m Members) Contact(cluster string, uid types.UID) (bool, scheduler.APIs) {
 }
 
 // Room implements Source.
-func (m Members) Room(cluster string) scheduler.Room {
+func (m Members) Room(cluster string) Room {
 	room, known := m.Mirror.Room(cluster)
 	if !known {
 		return nil
 	}
-	return room
+	return measured{room}
+}
+
+// measured is a mirror's Room as this package takes it.
+type measured struct{ *mirror.Room }
+
+func (m measured) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
+	return m.Room.Without(taken)
 }
 
 // Subscribe implements Source.

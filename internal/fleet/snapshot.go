@@ -100,6 +100,30 @@ func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
 	return next
 }
 
+// withRooms returns the next snapshot, in which clusters have other free capacities; the same one
+// when they have not.
+func (s *Snapshot) withRooms(rooms map[string]scheduler.Room) *Snapshot {
+	next := *s
+	next.version++
+	changed := false
+	for name, room := range rooms {
+		i, found := s.find(name)
+		if !found || s.clusters[i].Room == room {
+			continue
+		}
+		if !changed {
+			next.clusters, changed = slices.Clone(s.clusters), true
+		}
+		after := *s.clusters[i]
+		after.Room = room
+		next.clusters[i] = &after
+	}
+	if !changed {
+		return s
+	}
+	return &next
+}
+
 // Identities are the names and UIDs of a fleet's clusters. They do not change, and all
 // snapshots between which nobody joined or left share them: to remember which clusters a
 // decision knew is to remember one pointer.

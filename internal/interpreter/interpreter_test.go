@@ -576,6 +576,28 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
+// Pods that exist take room, whether they serve or not.
+func TestPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		manifest string
+		want     int32
+	}{
+		"Deployment":    {`{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 3}, status: {replicas: 4, availableReplicas: 1}}`, 4},
+		"NotYet":        {`{apiVersion: apps/v1, kind: StatefulSet, spec: {replicas: 3}}`, 0},
+		"Job":           {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 5}, status: {active: 2, succeeded: 2, failed: 1}}`, 5},
+		"Custom":        {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {replicas: 2}}`, 2},
+		"CustomReady":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 1}}`, 1},
+		"CustomSilent":  {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {phase: Up}}`, 0},
+		"WithoutCopies": {`{apiVersion: v1, kind: ConfigMap}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Pods(object(t, tc.manifest)); got != tc.want {
+				t.Errorf("%d pods, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestDivisibleBy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		manifest string

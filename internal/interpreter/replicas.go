@@ -3,6 +3,7 @@ package interpreter
 import (
 	"fmt"
 	"maps"
+	"math"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -72,6 +73,22 @@ func serving(k kind, o *unstructured.Unstructured) (n int64, known bool) {
 		}
 	}
 	return 0, false
+}
+
+// Pods returns how many pods an object with replicas has, whether they are ready or not, as far as
+// its status says: of a Job those that ended among them. It is 0 where the status does not say.
+func Pods(o *unstructured.Unstructured) int32 {
+	var n int64
+	k := kindOf(o)
+	switch {
+	case k.replicas == nil:
+	case o.GroupVersionKind().GroupKind().String() == jobKind:
+		n = number(o.Object, "status", "active") + number(o.Object, "status", "succeeded") + number(o.Object, "status", "failed")
+	default:
+		n, _ = serving(k, o) // a custom kind may count no others
+		n = max(n, number(o.Object, "status", "replicas"))
+	}
+	return int32(min(n, math.MaxInt32)) //nolint:gosec // it is not negative in any status that an API server takes
 }
 
 // SetReplicas sets how many replicas an object asks for.

@@ -126,6 +126,28 @@ func (a *APIs) CompleteIn(group string) bool {
 	return a.known && a.failure == "" && !slices.ContainsFunc(a.stale, func(gv schema.GroupVersion) bool { return gv.Group == group })
 }
 
+// Unsure names what does not answer and may serve a type of which something is true: versions
+// that served such a type when they last answered, and those of which nothing is known. It is empty
+// when every such type is known.
+func (a *APIs) Unsure(of func(API) bool) string {
+	if !a.known || a.failure != "" {
+		return cmp.Or(a.unanswered(), "its API list was not read yet")
+	}
+	sure := map[schema.GroupVersion]bool{}
+	for _, api := range a.all {
+		gv := api.GroupVersionKind.GroupVersion()
+		before, seen := sure[gv]
+		sure[gv] = (before || !seen) && !of(api)
+	}
+	var names []string
+	for _, gv := range a.stale {
+		if !sure[gv] {
+			names = append(names, gv.String())
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
 // unanswered names what does not answer.
 func (a *APIs) unanswered() string {
 	names := make([]string, 0, len(a.stale)+1)

@@ -215,6 +215,45 @@ func TestFailedDiscovery(t *testing.T) {
 	}
 }
 
+// A group that does not answer makes only those unsure to whom its types matter: what it served
+// before says whether they do.
+func TestUnsure(t *testing.T) {
+	const (
+		fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
+		stale = apidiscoveryv2.DiscoveryFreshnessStale
+	)
+	list := func(old *APIs, unavailable []string, groups ...apidiscoveryv2.APIGroupDiscovery) *APIs {
+		t.Helper()
+		apis, err := snapshot(groups, old, unavailable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return apis
+	}
+	whole := list(&APIs{}, nil, group("a", versionOf("v1", fresh, "Pear")), group("views", versionOf("v1", fresh, "View"), versionOf("v2", fresh, "View")))
+	viewsAway := list(whole, nil, group("a", versionOf("v1", fresh, "Pear")), group("views", versionOf("v1", stale), versionOf("v2", stale)))
+	cases := map[string]struct {
+		apis *APIs
+		want string
+	}{
+		"AllAnswer":          {whole, ""},
+		"ViewsAway":          {viewsAway, ""},
+		"ViewsStillAway":     {list(viewsAway, []string{"views/v1", "views/v2"}, group("a", versionOf("v1", fresh, "Pear"))), ""},
+		"PearsAway":          {list(whole, []string{"a/v1"}, group("views", versionOf("v1", fresh, "View"))), "a/v1"},
+		"NeverHeardOf":       {list(whole, []string{"c/v1", "views/v1"}, group("a", versionOf("v1", fresh, "Pear"))), "c/v1"},
+		"NewVersionIsAway":   {list(whole, []string{"views/v3"}, group("a", versionOf("v1", fresh, "Pear"))), "views/v3"},
+		"NothingIsKnown":     {&APIs{}, "its API list was not read yet"},
+		"TheListIsNotTrusty": {viewsAway.incomplete("connection refused"), "views/v1, views/v2, connection refused"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.apis.Unsure(func(a API) bool { return a.GroupVersionKind.Kind == "Pear" }); got != tc.want {
+				t.Errorf("unsure because of %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestPreferredVersion(t *testing.T) {
 	const fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
 	apis, err := snapshot([]apidiscoveryv2.APIGroupDiscovery{

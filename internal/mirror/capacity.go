@@ -121,13 +121,35 @@ type capacity struct {
 	pods                  map[key]*pod
 	used                  map[string]amounts // by node
 	allocated, allocating amounts
-	room                  *Room // nil after a change
+	waiting               map[string]waiting // pods without a node, by what they request
+	room                  *Room              // nil after a change
 }
 
 func newCapacity() *capacity {
 	return &capacity{
 		nodes: map[string]*node{}, pods: map[key]*pod{}, used: map[string]amounts{}, allocated: amounts{}, allocating: amounts{},
+		waiting: map[string]waiting{},
 	}
+}
+
+// waiting are pods that wait for a node and request the same.
+type waiting struct {
+	request corev1.ResourceList
+	pods    int64
+}
+
+// wait counts a pod that waits for a node, or no longer does.
+func (c *capacity) wait(p *pod, sign int64) {
+	same := fmt.Sprint(p.requests) // by name
+	w, known := c.waiting[same]
+	if !known {
+		w.request = p.requests.list()
+	}
+	if w.pods += sign; w.pods == 0 {
+		delete(c.waiting, same)
+		return
+	}
+	c.waiting[same] = w
 }
 
 // setPod replaces what is known of a pod; nil: it ended or is gone. It says whether that
@@ -151,6 +173,7 @@ func (c *capacity) setPod(k key, p *pod) (changed bool) {
 func (c *capacity) account(p *pod, sign int64) {
 	if p.node == "" {
 		c.allocating.add(p.requests, sign)
+		c.wait(p, sign)
 		return
 	}
 	c.allocated.add(p.requests, sign)

@@ -38,8 +38,9 @@ type Object struct {
 	Status   map[string]any // as the kind's interpreter reflects it; read-only
 
 	// Replicas is what the object asks for there, and Available how many of them are; an
-	// object of a kind without replicas is one of one.
-	Replicas, Available int32
+	// object of a kind without replicas is one of one. Pods is how many pods it has, those that
+	// are not ready among them, as far as its status says.
+	Replicas, Available, Pods int32
 }
 
 // Placed is true of an object with a binding's mark. Others are told only by place and UID.

@@ -60,6 +60,9 @@ type Options struct {
 	// Overrides returns the override policies that select a template, in order, for the
 	// records; nil: none.
 	Overrides func(o *unstructured.Unstructured) []records.Policy
+	// Refused returns the generation of a binding whose manifest a cluster refused last, 0 when
+	// it refused none; nil: nothing is refused. Answered says that it may return something else.
+	Refused func(binding types.UID, cluster string) (generation int64)
 }
 
 // Outcome is the outcome of the last look at a binding's placement: what its condition
@@ -89,7 +92,8 @@ type Controller struct {
 	// before it: their replicas are shared out once, among all of them.
 	settling time.Duration
 
-	decisions *decisions
+	decisions    *decisions
+	reservations *reservations
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
@@ -114,6 +118,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, decisions: newDecisions(), fleetChanged: make(chan struct{}, 1),
+		reservations: newReservations(o.Fleet, copies, o.Refused),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
@@ -136,6 +141,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		}
 	})
 	o.Fleet.SubscribeFences(c.fencesChanged)
+	copies.Subscribe(c.reservations.observed)
 	copies.Subscribe(c.copyChanged)
 
 	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[binding.Template]{
@@ -272,7 +278,11 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		c.enqueue(binding.TemplateOf(old))
 		if b == nil || b.UID != old.UID {
 			c.decisions.forget(old.UID)
+			c.reservations.forget(old.UID)
 		}
+	}
+	if b != nil && !b.DeletionTimestamp.IsZero() {
+		c.reservations.forget(b.UID)
 	}
 	if b != nil && c.working() {
 		c.watchKinds(binding.Kind(b))
@@ -315,6 +325,13 @@ func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 // when its copy is as small as it shall be.
 func (c *Controller) copyChanged(cluster string, uid types.UID) {
 	c.enqueue(c.decisions.evicting(cluster, uid)...)
+}
+
+// Answered is to be called when Refused may return something else of a binding than before.
+func (c *Controller) Answered(name types.NamespacedName) {
+	if b, ok := c.bindings.Get(name); ok {
+		c.reservations.answered(b.UID)
+	}
 }
 
 // Outcome returns the outcome on a binding; false when there is none yet.

@@ -17,6 +17,7 @@ import (
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
@@ -57,15 +58,16 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	}
 	t, standing := c.gather(k, o, claims, b)
-	seen, snapshot := c.decisions.seen(), c.fleet.Snapshot()
-	if divides(t) && t.Placement.Dynamic() {
-		snapshot = c.fleet.Measured()
-	}
-	d := Decide(snapshot, t, standing)
+	seen := c.decisions.seen()
+	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
-	switch written, err := c.write(ctx, k, b, *d.Spec); {
+	written, err := c.write(ctx, k, b, *d.Spec)
+	if err != nil {
+		undo()
+	}
+	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
 		// The cache is behind: what was decided is about a binding that is another by now.
 		return ctrl.Result{RequeueAfter: staleLook}, nil
@@ -77,9 +79,42 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		if b == nil && t.OnHub != "" {
 			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
 		}
+		c.reservations.written(k, written)
 		c.decided(written, t, d, snapshot, seen)
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
+}
+
+// decide decides, and reserves the room that the decision takes. Of those that depend on room one
+// is made after the other: each sees what the others have reserved.
+func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
+	r := c.reservations
+	if !divides(t) || !t.Placement.Dynamic() {
+		s = c.fleet.Snapshot()
+		d = Decide(s, t, standing)
+		return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
+	}
+	r.deciding.Lock()
+	defer r.deciding.Unlock()
+	c.mu.RLock()
+	settled := c.started.Add(c.settling)
+	c.mu.RUnlock()
+	r.activate(c.bindings.All, c.requests, settled)
+	r.refresh(time.Now())
+	s = c.fleet.Measured()
+	d = Decide(s, t, standing)
+	return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
+}
+
+// requests says what each replica of a binding's template requests; nothing while the template is
+// not known.
+func (c *Controller) requests(b *workv1alpha2.ResourceBinding) corev1.ResourceList {
+	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
+	if state != presence.Present {
+		return nil
+	}
+	_, requests := interpreter.Replicas(o)
+	return requests
 }
 
 // template looks for a template in every watched version, in that of its binding first.
@@ -178,5 +213,6 @@ func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete binding of %s: %w", binding.TemplateOf(b), err)
 	}
+	c.reservations.forget(b.UID)
 	return nil
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -100,9 +101,16 @@ type fakeFleet struct {
 	presence    map[string]presence.Presence // by cluster; none: Present
 	room        map[string]int64
 	copied      map[string]int32 // replicas of every binding's copy in a cluster; none: Unknown
+	pods        map[copyOf]int64 // of copies
+	listed      bool             // what has no pods there is known to have none
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(cluster string)
 	observers   []func(cluster string, binding types.UID)
+}
+
+type copyOf struct {
+	binding types.UID
+	cluster string
 }
 
 type kinds presence.Presence
@@ -113,6 +121,13 @@ type free int64
 
 func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
 
+func (n free) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
+	for _, replicas := range taken {
+		n = max(0, n-free(replicas))
+	}
+	return n
+}
+
 func (f *fakeFleet) Contact(cluster string, _ types.UID) (bool, scheduler.APIs) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +137,7 @@ func (f *fakeFleet) Contact(cluster string, _ types.UID) (bool, scheduler.APIs) 
 	return !f.unreachable[cluster], kinds(presence.Present)
 }
 
-func (f *fakeFleet) Room(cluster string) scheduler.Room {
+func (f *fakeFleet) Room(cluster string) fleet.Room {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n, ok := f.room[cluster]; ok {
@@ -142,6 +157,13 @@ func (f *fakeFleet) Copies(_ types.UID, cluster string) (int32, presence.Presenc
 		return 0, presence.Absent
 	}
 	return n, presence.Present
+}
+
+func (f *fakeFleet) Pods(uid types.UID, cluster string) (int64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, known := f.pods[copyOf{uid, cluster}]
+	return n, known || f.listed
 }
 
 func (f *fakeFleet) Require(gvk schema.GroupVersionKind) {
@@ -198,6 +220,7 @@ func newWorld(t *testing.T, n int) *world {
 		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
 			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
+			pods: map[copyOf]int64{},
 		},
 	}
 	for i := range n {

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -266,6 +267,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 		Bindings: bindings, Templates: templates, Fleet: clusters, Registry: registry, Mirror: m,
 		Hub:     interpreter.Hub{Embedded: o.Hub.Kubeconfig == "", Webhooks: o.Hub.AdmissionWebhooks},
 		Records: kept, Overrides: func(o *unstructured.Unstructured) []records.Policy { return applier.Overrides(o) },
+		Refused: func(b types.UID, cluster string) int64 { return applier.Refused(b, cluster) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add placement: %w", err)
@@ -277,6 +279,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("add apply: %w", err)
 	}
+	applier.Subscribe(placer.Answered)
 	if err := status.Add(mgr, status.Options{
 		Bindings: bindings, Placement: placer, Applier: applier, Mirror: m, Registry: registry, Templates: templates,
 		Recorded: applier.Recorded,

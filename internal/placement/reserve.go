@@ -1,0 +1,382 @@
+package placement
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
+)
+
+const (
+	// reservationLimit is the last resort for replicas whose pods never come, and of which nobody
+	// says so: a quota of the cluster that its ReplicaSets run into, or a kind that does not count
+	// its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
+	// get minutes later.
+	reservationLimit = 5 * time.Minute
+	// doubtLook is how often copies are looked at again that were not known, at most.
+	doubtLook = 100 * time.Millisecond
+)
+
+// reservations keep room in the clusters for replicas that decisions have given them, until their
+// pods are counted there: otherwise every decision of a burst would see the same room. They are
+// kept from the first decision on that asks for room; a fleet without dynamic weights has none.
+// Nothing of them is stored: they follow from the bindings and the copies.
+type reservations struct {
+	fleet  rooms
+	copies copies
+	// refused says which generation of a binding a cluster refused last; 0: none.
+	refused func(binding types.UID, cluster string) (generation int64)
+	limit   time.Duration
+
+	// deciding is held over a decision that depends on room and its reservation.
+	deciding sync.Mutex
+
+	mu     sync.Mutex
+	active bool
+	held   map[binding.Template]*hold
+	owners map[types.UID]binding.Template
+	in     map[string]sets.Set[binding.Template] // by cluster
+	due    []due                                 // the next one first
+	unsure sets.Set[string]                      // clusters whose copies are to be looked at again
+	looked time.Time
+}
+
+// rooms is the part of fleet.Cache that reservations need.
+type rooms interface {
+	Reserve(cluster string, request fleet.Request, n int64)
+	Doubt(cluster string, n int)
+	Snapshot() *fleet.Snapshot
+}
+
+// hold is what is reserved for a binding. The shares are those that are not there yet.
+type hold struct {
+	uid        types.UID // of the binding, once it is written
+	generation int64     // of the binding that names the shares; 0: it is not written yet
+	request    fleet.Request
+	shares     map[string]share
+}
+
+// share is what is reserved in a cluster: wanted less seen. While it is in doubt how much that is,
+// the cluster's room is not known.
+type share struct {
+	wanted, seen int64
+	doubt        bool
+	until        time.Time
+}
+
+func (s share) missing() int64 { return s.wanted - s.seen }
+
+// due is when a share ends that has not ended by itself.
+type due struct {
+	at      time.Time
+	of      binding.Template
+	cluster string
+}
+
+func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *reservations {
+	if refused == nil {
+		refused = func(types.UID, string) int64 { return 0 }
+	}
+	return &reservations{
+		fleet: f, copies: c, refused: refused, limit: reservationLimit,
+		held: map[binding.Template]*hold{}, owners: map[types.UID]binding.Template{}, in: map[string]sets.Set[binding.Template]{},
+		unsure: sets.New[string](),
+	}
+}
+
+// activate begins to keep reservations: those that follow from the bindings as they stand.
+// requests says what the replicas of a template request. Copies that are not known yet are in
+// doubt until then: they were placed by an earlier process, and most of them run.
+func (r *reservations) activate(
+	bindings func() []*workv1alpha2.ResourceBinding, requests func(*workv1alpha2.ResourceBinding) corev1.ResourceList, doubt time.Time,
+) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active {
+		return
+	}
+	r.active = true
+	now := time.Now()
+	for _, b := range bindings() {
+		if b.Spec.Replicas == nil || !b.DeletionTimestamp.IsZero() {
+			continue
+		}
+		h := &hold{uid: b.UID, generation: b.Generation, shares: map[string]share{}}
+		for _, t := range b.Spec.Clusters {
+			s := share{wanted: number(t.Replicas), until: now.Add(r.limit)}
+			n, known := r.copies.Pods(b.UID, t.Name)
+			if s.seen = n; !known {
+				if s.doubt, s.until = true, doubt; !now.Before(doubt) {
+					continue
+				}
+			}
+			if s.missing() > 0 {
+				h.shares[t.Name] = s
+			}
+		}
+		if len(h.shares) > 0 {
+			h.request = fleet.NewRequest(requests(b))
+			r.replace(binding.TemplateOf(b), h)
+		}
+	}
+	slices.SortStableFunc(r.due, func(a, b due) int { return a.at.Compare(b.at) })
+}
+
+// take reserves what a decision wants of clusters above what the binding (nil: there is none yet)
+// wants there now. undo is to be called when the decision cannot be written.
+func (r *reservations) take(
+	k binding.Template, b *workv1alpha2.ResourceBinding, request corev1.ResourceList, want *workv1alpha2.BindingSpec,
+) (undo func()) {
+	var before []workv1alpha2.TargetCluster
+	if b != nil {
+		before = b.Spec.Clusters
+	}
+	if want == nil || slices.EqualFunc(before, want.Clusters, sameTarget) {
+		return func() {}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.active {
+		return func() {}
+	}
+	was := make(map[string]int64, len(before))
+	for _, t := range before {
+		was[t.Name] = number(t.Replicas)
+	}
+	previous := r.held[k]
+	next := &hold{request: fleet.NewRequest(request), shares: map[string]share{}}
+	mine := previous // unless it is another binding's, of a template that was made anew
+	if b == nil || previous != nil && previous.uid != b.UID {
+		mine = nil
+	}
+	if b != nil {
+		next.uid = b.UID
+	}
+	for _, t := range want.Clusters {
+		s, held := mine.share(t.Name)
+		if !held {
+			s = share{seen: was[t.Name]} // it was there, as far as is known
+		}
+		if s.wanted = number(t.Replicas); s.wanted > was[t.Name] || !held {
+			s.until = time.Now().Add(r.limit)
+		}
+		if b != nil && (held || s.wanted > was[t.Name]) {
+			s = r.look(b.UID, t.Name, s)
+		}
+		if s.missing() > 0 {
+			next.shares[t.Name] = s
+		}
+	}
+	r.replace(k, next)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.held[k] == next || r.held[k] == nil && len(next.shares) == 0 {
+			r.replace(k, previous)
+			r.lookAt(k)
+		}
+	}
+}
+
+func (h *hold) share(cluster string) (share, bool) {
+	if h == nil {
+		return share{}, false
+	}
+	s, ok := h.shares[cluster]
+	return s, ok
+}
+
+// written notes that the binding is written for which a decision reserved room.
+func (r *reservations) written(k binding.Template, b *workv1alpha2.ResourceBinding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.held[k]
+	if h == nil || h.generation == b.Generation && h.uid == b.UID {
+		return
+	}
+	h.uid, h.generation = b.UID, b.Generation
+	r.owners[b.UID] = k
+	r.lookAt(k)
+	r.lookForRefusals(k)
+}
+
+// forget ends what is reserved for a binding that goes.
+func (r *reservations) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k, ok := r.owners[uid]; ok {
+		r.replace(k, nil)
+	}
+}
+
+// observed follows the copies of a binding in a cluster; without a binding: of all of them.
+func (r *reservations) observed(cluster string, uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if uid == "" {
+		if len(r.in[cluster]) > 0 {
+			r.unsure.Insert(cluster)
+		}
+		return
+	}
+	if k, ok := r.owners[uid]; ok {
+		r.update(k, cluster)
+	}
+}
+
+// answered follows what became of a binding in the clusters.
+func (r *reservations) answered(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k, ok := r.owners[uid]; ok {
+		r.lookForRefusals(k)
+	}
+}
+
+// refresh ends what is overdue, and looks again at copies that were not known.
+func (r *reservations) refresh(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.due) > 0 && !now.Before(r.due[0].at) {
+		d := r.due[0]
+		r.due = r.due[1:]
+		if s, held := r.held[d.of].share(d.cluster); held && !now.Before(s.until) {
+			r.set(d.of, d.cluster, share{})
+		}
+	}
+	if now.Sub(r.looked) < doubtLook {
+		return
+	}
+	r.looked = now
+	snapshot := r.fleet.Snapshot()
+	for cluster := range r.unsure {
+		if c, ok := snapshot.Cluster(cluster); ok && !c.Reachable {
+			continue // nothing more is known, and nothing is placed there
+		}
+		r.unsure.Delete(cluster)
+		for k := range r.in[cluster].Clone() {
+			r.update(k, cluster)
+		}
+	}
+}
+
+// What follows is for whoever has the lock.
+
+// look is a share after a look at the copy.
+func (r *reservations) look(uid types.UID, cluster string, s share) share {
+	n, known := r.copies.Pods(uid, cluster)
+	if !known {
+		r.unsure.Insert(cluster)
+		return s
+	}
+	if s.doubt {
+		s.doubt, s.until = false, time.Now().Add(r.limit)
+	}
+	s.seen = n
+	return s
+}
+
+func (r *reservations) update(k binding.Template, cluster string) {
+	if s, held := r.held[k].share(cluster); held && r.held[k].uid != "" {
+		r.set(k, cluster, r.look(r.held[k].uid, cluster, s))
+	}
+}
+
+func (r *reservations) lookAt(k binding.Template) {
+	for cluster := range r.sharesOf(k) {
+		r.update(k, cluster)
+	}
+}
+
+func (r *reservations) lookForRefusals(k binding.Template) {
+	for cluster := range r.sharesOf(k) {
+		if h := r.held[k]; h != nil && h.generation > 0 && r.refused(h.uid, cluster) >= h.generation {
+			r.set(k, cluster, share{})
+		}
+	}
+}
+
+// sharesOf are the clusters in which something is reserved for a template.
+func (r *reservations) sharesOf(k binding.Template) sets.Set[string] {
+	if h := r.held[k]; h != nil {
+		return sets.KeySet(h.shares)
+	}
+	return nil
+}
+
+// set changes a share of what is held; one of which nothing is missing ends.
+func (r *reservations) set(k binding.Template, cluster string, s share) {
+	h := r.held[k]
+	before := h.shares[cluster]
+	r.count(h, cluster, s, 1) // first, so that none of it is free meanwhile
+	r.count(h, cluster, before, -1)
+	if h.shares[cluster] = s; s.until != before.until {
+		r.due = append(r.due, due{at: s.until, of: k, cluster: cluster})
+	}
+	if s.missing() > 0 {
+		return
+	}
+	delete(h.shares, cluster)
+	r.leave(k, cluster)
+	if len(h.shares) == 0 {
+		delete(r.held, k)
+		delete(r.owners, h.uid)
+	}
+}
+
+// replace makes something else of what is held for a template; nil: nothing.
+func (r *reservations) replace(k binding.Template, next *hold) {
+	before := r.held[k]
+	delete(r.held, k)
+	if next != nil && len(next.shares) > 0 {
+		r.held[k] = next
+		for cluster, s := range next.shares {
+			r.count(next, cluster, s, 1)
+			r.due = append(r.due, due{at: s.until, of: k, cluster: cluster})
+			if r.in[cluster] == nil {
+				r.in[cluster] = sets.New[binding.Template]()
+			}
+			r.in[cluster].Insert(k)
+			if s.doubt {
+				r.unsure.Insert(cluster)
+			}
+		}
+	}
+	if before != nil {
+		delete(r.owners, before.uid)
+		for cluster, s := range before.shares {
+			r.count(before, cluster, s, -1)
+			if _, still := r.held[k].share(cluster); !still {
+				r.leave(k, cluster)
+			}
+		}
+	}
+	if h := r.held[k]; h != nil && h.uid != "" {
+		r.owners[h.uid] = k
+	}
+}
+
+func (r *reservations) leave(k binding.Template, cluster string) {
+	if r.in[cluster].Delete(k); r.in[cluster].Len() == 0 {
+		delete(r.in, cluster)
+		r.unsure.Delete(cluster)
+	}
+}
+
+// count adds a share to what is reserved in its cluster, or takes it away.
+func (r *reservations) count(h *hold, cluster string, s share, sign int) {
+	switch {
+	case s.missing() <= 0:
+	case s.doubt:
+		r.fleet.Doubt(cluster, sign)
+	default:
+		r.fleet.Reserve(cluster, h.request, int64(sign)*s.missing())
+	}
+}
