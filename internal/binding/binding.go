@@ -4,6 +4,9 @@
 package binding
 
 import (
+	"slices"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -82,6 +85,12 @@ func Clusters(b *workv1alpha2.ResourceBinding) sets.Set[string] {
 
 // Target is what a binding wants of a cluster; false when it wants nothing there.
 func Target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.TargetCluster, bool) {
+	// Placement writes them by name. Somebody else may not have.
+	if i, found := slices.BinarySearchFunc(b.Spec.Clusters, cluster, func(c workv1alpha2.TargetCluster, name string) int {
+		return strings.Compare(c.Name, name)
+	}); found {
+		return b.Spec.Clusters[i], true
+	}
 	for _, c := range b.Spec.Clusters {
 		if c.Name == cluster {
 			return c, true

@@ -88,7 +88,7 @@ func Pods(o *unstructured.Unstructured) int32 {
 		n, _ = serving(k, o) // a custom kind may count no others
 		n = max(n, number(o.Object, "status", "replicas"))
 	}
-	return int32(min(n, math.MaxInt32)) //nolint:gosec // it is not negative in any status that an API server takes
+	return int32(min(n, math.MaxInt32))
 }
 
 // SetReplicas sets how many replicas an object asks for.
