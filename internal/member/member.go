@@ -100,6 +100,17 @@ func (m *Member) Reachable() bool {
 	return m.reachable()
 }
 
+// ID is the UID of the cluster that answers (that of its namespace kube-system); "" while it is
+// not reachable.
+func (m *Member) ID() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if !m.reachable() {
+		return ""
+	}
+	return m.accepted
+}
+
 // WasReachable is true while the Cluster's status, which may be of an earlier process, says
 // that it is reachable. It is the last word until this process knows better.
 func (m *Member) WasReachable() bool {

@@ -20,18 +20,19 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// firstLists is how many types of one cluster are listed for the first time at once.
-const firstLists = 8
+// listsOfOne is how many types of one cluster are listed at once.
+const listsOfOne = 8
 
-// firstListsOfAll is how many types of all clusters are: a thousand clusters that are listed at
-// once would be held in memory as they come. A list that takes longer than slowList gives its
-// place to another: clusters that hang must not keep the others waiting.
+// listsOfAll is how many types of all clusters are, first come, first served: a thousand clusters
+// that are listed at once, after a start or an outage, would be held in memory as they come. A
+// list that takes longer than slowList gives its place to another: clusters that hang must not
+// keep the others waiting.
 const (
-	firstListsOfAll = 64
-	slowList        = 10 * time.Second
+	listsOfAll = 64
+	slowList   = 10 * time.Second
 )
 
-// turn waits until another first list may begin; false: ctx has ended. done gives the place back.
+// turn waits until another list may begin; false: ctx has ended. done gives the place back.
 func (m *Mirror) turn(ctx context.Context) (done func(), ok bool) {
 	select {
 	case m.listing <- struct{}{}:
@@ -73,7 +74,7 @@ type cluster struct {
 func newCluster(m *Mirror, name string, s source) *cluster {
 	c := &cluster{
 		mirror: m, name: name, source: s, gate: newGate(),
-		wake: make(chan struct{}, 1), slots: make(chan struct{}, firstLists), stopped: make(chan struct{}),
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, listsOfOne), stopped: make(chan struct{}),
 		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, orphans: map[place]*Object{}, marks: map[string]namespaceMarks{}, capacity: newCapacity(), since: time.Now(),
 	}
 	c.quit, c.end = context.WithCancel(context.Background())
@@ -130,7 +131,7 @@ func (c *cluster) run(ctx context.Context) {
 		}
 		select {
 		case enter <- struct{}{}:
-			next.start(ctx, func() { <-c.slots })
+			next.start(ctx, sync.OnceFunc(func() { <-c.slots }))
 		case <-c.wake:
 		case types := <-remembered:
 			c.remember(log, types)

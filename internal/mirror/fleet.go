@@ -21,6 +21,8 @@ type source interface {
 	Cluster() *clusterv1alpha1.Cluster
 	Config() *rest.Config
 	Reachable() bool
+	// ID is the UID of the cluster that answers; "" while it is not reachable.
+	ID() string
 	// serves is the cluster's API list, and whether it is complete for a group.
 	serves() (apis []member.API, complete func(group string) bool)
 }

@@ -3,8 +3,6 @@ package mirror
 import (
 	"context"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 // gate lets requests to a cluster through while it is reachable. While it is not, they
@@ -60,16 +58,4 @@ func (g *gate) pass(ctx context.Context) (_ context.Context, cancel context.Canc
 	ctx, end := context.WithCancel(ctx)
 	stop := context.AfterFunc(p.period, end)
 	return ctx, func() { stop(); end() }, nil
-}
-
-// gated is a watch that ends when the gate shuts.
-type gated struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-// Stop implements watch.Interface.
-func (w gated) Stop() {
-	w.Interface.Stop()
-	w.cancel()
 }

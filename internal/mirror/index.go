@@ -207,7 +207,7 @@ func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 // Observe takes in the response to a write, so that the index has it before the watch
 // brings it. What is older than what is known is ignored.
 func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
-	object := newObject(cluster, gvr, o)
+	object := newObject(cluster, gvr, o, note(o))
 	version := number(o.GetResourceVersion())
 	m.mu.Lock()
 	t := m.table(cluster, gvr.GroupResource())

@@ -1,6 +1,8 @@
 package mirror
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -9,15 +11,60 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/presence"
 )
 
-// fakeTable is the configmaps of a cluster, fed by the test instead of a reflector.
-func fakeTable(t *testing.T) (*Mirror, *reflectorStore, *recorder) {
+// fed is a follower whose cluster is the test.
+type fed struct {
+	*follower
+	pages   []*unstructured.UnstructuredList // of the next list
+	options []metav1.ListOptions             // of the lists that were asked for
+}
+
+func (f *fed) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	f.options = append(f.options, o)
+	page := f.pages[0]
+	f.pages = f.pages[1:]
+	return page, nil
+}
+
+func (f *fed) watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (f *fed) newest(context.Context) (string, error) { return "", errors.ErrUnsupported }
+
+// Replace feeds a list, in pages of two.
+func (f *fed) Replace(list []*unstructured.Unstructured, resourceVersion string) error {
+	f.pages, f.options = nil, nil
+	for {
+		page := &unstructured.UnstructuredList{Object: map[string]any{"kind": "ConfigMapList", "apiVersion": "v1"}}
+		page.SetResourceVersion(resourceVersion)
+		n := min(2, len(list))
+		for _, o := range list[:n] {
+			page.Items = append(page.Items, *o)
+		}
+		list = list[n:]
+		f.pages = append(f.pages, page)
+		if len(list) == 0 {
+			return f.follower.list(f.ctx)
+		}
+		page.SetContinue(list[0].GetName())
+	}
+}
+
+func (f *fed) event(kind watch.EventType, o *unstructured.Unstructured) error {
+	return f.take(watch.Event{Type: kind, Object: o})
+}
+
+// fakeTable is the configmaps of a cluster, fed by the test instead of the cluster.
+func fakeTable(t *testing.T) (*Mirror, *fed, *recorder) {
 	t.Helper()
 	m := newMirror(nil, newFleet(), logr.Discard())
 	c := newCluster(m, "east", newSource(t, "east", nil))
@@ -27,7 +74,9 @@ func fakeTable(t *testing.T) (*Mirror, *reflectorStore, *recorder) {
 	c.tables[configmaps.GroupResource()] = tab
 	r := &recorder{}
 	m.Subscribe(r.record)
-	return m, &reflectorStore{table: tab, ctx: t.Context(), listed: func() {}}, r
+	f := &fed{follower: newFollower(t.Context(), tab, nil)}
+	f.api = f
+	return m, f, r
 }
 
 // at is a ConfigMap with a UID and resource version; binding "": it is foreign.
@@ -45,7 +94,7 @@ func at(name, uid string, version int, binding string) *unstructured.Unstructure
 func TestOrder(t *testing.T) {
 	type world struct {
 		*Mirror
-		*reflectorStore
+		*fed
 	}
 	observe := func(o *unstructured.Unstructured) func(world) error {
 		return func(w world) error { w.Observe("east", configmaps, o); return nil }
@@ -56,29 +105,17 @@ func TestOrder(t *testing.T) {
 			return nil
 		}
 	}
-	replace := func(version int, list ...any) func(world) error {
+	replace := func(version int, list ...*unstructured.Unstructured) func(world) error {
 		return func(w world) error { return w.Replace(list, fmt.Sprint(version)) }
 	}
 	passed := func(version int) func(world) error {
-		return func(w world) error { w.UpdateResourceVersion(fmt.Sprint(version)); return nil }
+		return func(w world) error { return w.event(watch.Bookmark, at("", "", version, "")) }
 	}
 	watched := func(o *unstructured.Unstructured) func(world) error {
-		return func(w world) error {
-			if err := w.Update(o); err != nil {
-				return err
-			}
-			w.UpdateResourceVersion(o.GetResourceVersion())
-			return nil
-		}
+		return func(w world) error { return w.event(watch.Modified, o) }
 	}
 	watchedDeleted := func(o *unstructured.Unstructured) func(world) error {
-		return func(w world) error {
-			if err := w.Delete(o); err != nil {
-				return err
-			}
-			w.UpdateResourceVersion(o.GetResourceVersion())
-			return nil
-		}
+		return func(w world) error { return w.event(watch.Deleted, o) }
 	}
 	deleting := func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		if err := unstructured.SetNestedField(o.Object, "2026-01-01T00:00:00Z", "metadata", "deletionTimestamp"); err != nil {
@@ -202,12 +239,14 @@ func TestFirstListAfterARestart(t *testing.T) {
 	_, f, _ := fakeTable(t)
 	f.table.records[key{"ns", "a"}] = record{uid: "u", stored: 5} // as read from the store
 	f.table.records[key{"ns", "gone"}] = record{uid: "w", stored: 6}
-	if err := f.Replace([]any{at("a", "u", 5, "b")}, "9"); err != nil {
+	if err := f.Replace([]*unstructured.Unstructured{at("a", "u", 5, "b")}, "9"); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]bool{}
 	for k, r := range f.table.cluster.mirror.writer.pending {
-		got[k.name] = r.change.Delete
+		if r.checkpoint == nil {
+			got[k.name] = r.change.Delete
+		}
 	}
 	if diff := cmp.Diff(map[string]bool{"gone": true}, got); diff != "" {
 		t.Error("only the deletion is to be written:", diff)
@@ -254,7 +293,7 @@ func TestAMarkThatWasCopiedDoesNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, f, _ := fakeTable(t)
-			if err := f.Replace([]any{tc.object}, "9"); err != nil {
+			if err := f.Replace([]*unstructured.Unstructured{tc.object}, "9"); err != nil {
 				t.Fatal(err)
 			}
 			if got, o := m.Lookup("east", configmaps.GroupResource(), "ns", "a"); got != presence.Present || o.Placed() != tc.placed || o.UID != "u" {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -100,6 +101,7 @@ type testSource struct {
 	cfg     *rest.Config
 
 	mu        sync.Mutex
+	id        string
 	reachable bool
 	apis      []member.API
 	stale     map[string]bool // groups that do not answer
@@ -107,7 +109,7 @@ type testSource struct {
 
 func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string) *testSource {
 	t.Helper()
-	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, reachable: true}
+	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, id: "id-of-" + name, reachable: true}
 	s.cluster.Name, s.cluster.UID = name, types.UID("uid-of-"+name)
 	if len(resources) > 0 {
 		s.cluster.Spec.Mirror = &clusterv1alpha1.Mirror{}
@@ -121,6 +123,15 @@ func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string)
 		t.Fatalf("cluster %s has no API", name)
 	}
 	return s
+}
+
+func (s *testSource) ID() string {
+	if !s.Reachable() {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
 }
 
 func (s *testSource) Cluster() *clusterv1alpha1.Cluster { return s.cluster }
@@ -190,13 +201,21 @@ func openStore(t testing.TB) *store.Store {
 	return s
 }
 
-// start runs a mirror until the test ends or stop is called.
+func testLogger(t testing.TB) logr.Logger { return testr.NewWithInterface(t, testr.Options{}) }
+
+// start runs a mirror of a fleet until the test ends or stop is called.
 func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {
 	t.Helper()
-	m = newMirror(s, f, testr.NewWithInterface(t, testr.Options{}))
+	m = newMirror(s, f, testLogger(t))
 	if db, ok := s.(*store.Store); ok {
 		m.follow(db)
 	}
+	return m, run(t, m)
+}
+
+// run runs a mirror until the test ends or stop is called.
+func run(t testing.TB, m *Mirror) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Start(ctx) }()
@@ -207,7 +226,7 @@ func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {
 		}
 	})
 	t.Cleanup(stop)
-	return m, stop
+	return stop
 }
 
 // eventually waits until a condition holds.

@@ -18,4 +18,12 @@ var (
 		Name: "orrery_mirror_pending_changes",
 		Help: "Changes that wait to be written to the mirror's database.",
 	})
+	lists = promauto.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_mirror_lists_total",
+		Help: "Lists of a whole type of a cluster, by outcome: listed, failed.",
+	}, []string{"outcome"})
+	resumes = promauto.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_mirror_resumes_total",
+		Help: "Watches that went on from a checkpoint after a start, by outcome: resumed, or listed where the cluster could not go on from there.",
+	}, []string{"outcome"})
 )

@@ -26,7 +26,7 @@ type Mirror struct {
 	store    database
 	fleet    fleet
 	defaults *clusterv1alpha1.Mirror // for Clusters whose spec does not say what is mirrored; nil: all but noise
-	listing  chan struct{}           // held by first lists, of all clusters
+	listing  chan struct{}           // held by lists, of all clusters
 	log      logr.Logger
 	writer   *writer
 
@@ -50,6 +50,10 @@ type database interface {
 	Write(ctx context.Context, changes []store.Change) error
 	Types(ctx context.Context, cluster string) ([]store.Type, error)
 	Keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]store.Key, error)
+	Rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after store.Key, limit int) ([]store.Row, error)
+	Epoch(ctx context.Context) (string, error)
+	Checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) ([]byte, error)
+	SaveCheckpoints(ctx context.Context, checkpoints []store.Checkpoint) error
 	SaveType(ctx context.Context, t store.Type) error
 	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
 	DropCluster(ctx context.Context, cluster string) error
@@ -76,12 +80,17 @@ func (m *Mirror) follow(s *store.Store) {
 
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
-		store: s, fleet: f, log: log, listing: make(chan struct{}, firstListsOfAll),
+		store: s, fleet: f, log: log, listing: make(chan struct{}, listsOfAll),
 		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
 		placed: map[types.UID]map[string]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
 		generation: 1,
 	}
-	m.writer = newWriter(func(ctx context.Context, changes []store.Change) error { return m.store.Write(ctx, changes) }, log, m.storeTurned)
+	m.writer = newWriter(
+		func(ctx context.Context, changes []store.Change) error { return m.store.Write(ctx, changes) },
+		func(ctx context.Context, checkpoints []store.Checkpoint) error {
+			return m.store.SaveCheckpoints(ctx, checkpoints)
+		},
+		log, m.storeTurned)
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/store"
 )
 
-// entry is an object on its way from the reflector to the index and the store: what they
-// need of it, so that a long list is not held as it came.
+// entry is an object on its way from the cluster, or from the store, to the index and the store:
+// what they need of it, so that a long list is not held as it came.
 type entry struct {
 	row      store.Row
 	object   *Object // when it is placed
@@ -28,17 +30,12 @@ type entry struct {
 	pod      *pod
 }
 
-// GetObjectMeta lets a reflector find the entry's key.
-func (e *entry) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: e.row.Namespace, Name: e.row.Name}
-}
+func (e *entry) key() key { return key{e.row.Namespace, e.row.Name} }
 
 // entry reads an object from the cluster.
-func (t *table) entry(obj any) (*entry, error) {
+func (t *table) entry(obj runtime.Object) (*entry, error) {
 	var o *unstructured.Unstructured
 	switch obj := obj.(type) {
-	case *entry:
-		return obj, nil
 	case *unstructured.Unstructured:
 		o = obj
 	case *metav1.PartialObjectMetadata:
@@ -60,12 +57,35 @@ func (t *table) entry(obj any) (*entry, error) {
 		row: store.Row{
 			Cluster: t.cluster.name, Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Kind: t.api.GroupVersionKind.Kind,
 			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), OwnerUID: owner(o), ResourceVersion: o.GetResourceVersion(),
-			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body,
+			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body, Note: note(o),
 		},
-		object:   newObject(t.cluster.name, gvr, o),
-		deleting: o.GetDeletionTimestamp() != nil,
 	}
-	switch gvr.GroupResource() {
+	t.understand(e, o)
+	return e, nil
+}
+
+// recalledEntry reads an object from the store: its entry is the one that entry made of it, but for
+// the body. Only the bodies of objects that are ours, or count in the capacity, are read.
+func (t *table) recalledEntry(row store.Row) (*entry, error) {
+	e := &entry{row: row}
+	e.row.Body = nil
+	if row.Body == nil {
+		return e, nil
+	}
+	o := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(row.Body, &o.Object); err != nil {
+		return nil, fmt.Errorf("decode stored %s/%s: %w", row.Namespace, row.Name, err)
+	}
+	t.understand(e, o)
+	return e, nil
+}
+
+// understand fills in what the index needs of an object. It must not read what strip takes away.
+func (t *table) understand(e *entry, o *unstructured.Unstructured) {
+	e.object = newObject(t.cluster.name, t.api.GroupVersionResource(), o, e.row.Note)
+	e.deleting = o.GetDeletionTimestamp() != nil
+	var err error
+	switch resourceOf(t.api) {
 	case nodes:
 		e.node, err = newNode(o)
 	case pods:
@@ -74,7 +94,6 @@ func (t *table) entry(obj any) (*entry, error) {
 	if err != nil { // an error here would make a list look as if the object were gone
 		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name)
 	}
-	return e, nil
 }
 
 // strip returns the object without what is of no use in a search and half of its size. The
@@ -110,16 +129,28 @@ func owner(o *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// newObject is what is remembered of an object that is placed or was orphaned; nil for another.
-// Controllers copy labels and annotations to what they make, such as a Service's to its
-// EndpointSlices: a mark counts only where we own something.
-func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) *Object {
-	binding, fields := o.GetLabels()[workv1alpha2.BindingLabel], ownedFields(o)
-	orphan := o.GetAnnotations()[workv1alpha2.OrphanAnnotation]
-	switch {
-	case binding == "" && orphan == "", fields == 0 && len(o.GetManagedFields()) > 0:
+// note is what is stored beside an object that is placed or was orphaned: the hash of the fields
+// that we own, for managedFields are not stored; "" for another. Controllers copy labels and
+// annotations to what they make, such as a Service's to its EndpointSlices: a mark counts only
+// where we own something.
+func note(o *unstructured.Unstructured) string {
+	fields := ownedFields(o)
+	if o.GetLabels()[workv1alpha2.BindingLabel] == "" && o.GetAnnotations()[workv1alpha2.OrphanAnnotation] == "" ||
+		fields == 0 && len(o.GetManagedFields()) > 0 {
+		return ""
+	}
+	return strconv.FormatUint(fields, 10)
+}
+
+// newObject is what is remembered of an object with a note; nil for one without.
+func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured, note string) *Object {
+	if note == "" {
 		return nil
-	case binding == "":
+	}
+	fields, _ := strconv.ParseUint(note, 10, 64) // as note wrote it; 0 is the hash of no fields
+	binding := o.GetLabels()[workv1alpha2.BindingLabel]
+	orphan := o.GetAnnotations()[workv1alpha2.OrphanAnnotation]
+	if binding == "" {
 		return &Object{
 			Cluster: cluster, Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName(),
 			UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),

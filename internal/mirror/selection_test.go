@@ -101,20 +101,20 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestFirstListsOfAll: so many first lists run at once and no more, but those that hang are not
+// TestListsOfAll: so many lists run at once and no more, but those that hang are not
 // waited for.
-func TestFirstListsOfAll(t *testing.T) {
+func TestListsOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(nil, newFleet(), logr.Discard())
 		begun := make(chan struct{})
-		for range firstListsOfAll + 1 {
+		for range listsOfAll + 1 {
 			go func() {
 				if _, ok := m.turn(t.Context()); ok {
 					begun <- struct{}{}
 				}
 			}()
 		}
-		for range firstListsOfAll {
+		for range listsOfAll {
 			<-begun
 		}
 		start := time.Now()

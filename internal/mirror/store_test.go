@@ -198,7 +198,7 @@ func TestWriterIsFair(t *testing.T) {
 			order = append(order, c.Name+"@"+c.ResourceVersion)
 		}
 		return nil
-	}, logr.Discard(), func([]*table) {})
+	}, noCheckpoints, logr.Discard(), func([]*table) {})
 	var want []string
 	for i := range 2*batchSize + 10 {
 		name := string(rune('A'+i%26)) + time.Duration(i).String()
@@ -223,7 +223,7 @@ func TestStalledStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hold := make(chan struct{})
-		w := newWriter(func(context.Context, []store.Change) error { <-hold; return nil }, logr.Discard(), func([]*table) {})
+		w := newWriter(func(context.Context, []store.Change) error { <-hold; return nil }, noCheckpoints, logr.Discard(), func([]*table) {})
 		go w.run(ctx)
 		began := time.Now()
 		for i := range 2 * pendingBound {

@@ -43,6 +43,7 @@ var errStalled = errors.New("the mirror's database has not answered for " + stal
 // has recovered.
 type writer struct {
 	write  func(ctx context.Context, changes []store.Change) error
+	save   func(ctx context.Context, checkpoints []store.Checkpoint) error
 	log    logr.Logger
 	turned func(gaveUp []*table) // called when the store begins or ceases to fail
 
@@ -58,15 +59,20 @@ type writer struct {
 	full     chan struct{} // there is a batch
 }
 
+// pendingRow is a row, or a checkpoint of a type: its key has no name.
 type pendingRow struct {
-	key     rowKey
-	change  store.Change
-	written bool // it is being written: what comes now is another row
+	key        rowKey
+	change     store.Change
+	checkpoint *store.Checkpoint
+	written    bool // it is being written: what comes now is another row
 }
 
-func newWriter(write func(context.Context, []store.Change) error, log logr.Logger, turned func(gaveUp []*table)) *writer {
+func newWriter(
+	write func(context.Context, []store.Change) error, save func(context.Context, []store.Checkpoint) error,
+	log logr.Logger, turned func(gaveUp []*table),
+) *writer {
 	return &writer{
-		write: write, log: log, turned: turned, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
+		write: write, save: save, log: log, turned: turned, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
 		room: make(chan struct{}), wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
 	}
 }
@@ -94,24 +100,71 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 		case r == nil && len(w.pending) >= pendingBound:
 			w.forsaken[t] = true
 		default:
-			r = &pendingRow{key: k, change: c}
-			w.pending[k] = r
-			w.queue = append(w.queue, r)
+			w.put(&pendingRow{key: k, change: c})
 		}
-		signal(w.wake)
-		if len(w.pending) >= batchSize && w.failure == nil {
-			signal(w.full)
-		}
-		pendingChanges.Set(float64(len(w.pending)))
 		w.mu.Unlock()
 	}
 }
 
-// gaveUp says whether changes of a table were given up that it was not listed again for.
+// vouch hands over a checkpoint of a table: it is saved after everything that the table handed
+// over before. Another one that waits already is as good. While changes are given up there is
+// nothing to vouch for.
+func (w *writer) vouch(t *table, c store.Checkpoint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := vouching(c.Cluster, c.Resource)
+	if w.pending[k] != nil || w.forsaken[t] || w.failure != nil || len(w.pending) >= pendingBound {
+		return
+	}
+	w.put(&pendingRow{key: k, checkpoint: &c})
+}
+
+// withdraw takes back the checkpoint of a type of a cluster, before anything is written that is
+// handed over later.
+func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pending, vouching(cluster, gr))
+	if k := withdrawing(cluster, gr); w.pending[k] == nil || w.pending[k].written {
+		w.put(&pendingRow{key: k, checkpoint: &store.Checkpoint{Cluster: cluster, Resource: gr}})
+	}
+}
+
+// vouching and withdrawing are the keys of a type's checkpoint, as no object has them.
+func vouching(cluster string, gr schema.GroupResource) rowKey {
+	return rowKey{cluster: cluster, resource: gr}
+}
+
+func withdrawing(cluster string, gr schema.GroupResource) rowKey {
+	return rowKey{cluster: cluster, resource: gr, namespace: "withdrawn"}
+}
+
+// put queues what is to be written; w.mu must be held.
+func (w *writer) put(r *pendingRow) {
+	w.pending[r.key] = r
+	w.queue = append(w.queue, r)
+	signal(w.wake)
+	if len(w.pending) >= batchSize && w.failure == nil {
+		signal(w.full)
+	}
+	pendingChanges.Set(float64(len(w.pending)))
+}
+
+// gaveUp says whether changes of a table were given up since it was pardoned.
 func (w *writer) gaveUp(t *table) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.forsaken[t]
+}
+
+// pardon says whether changes of a table were given up. It is asked before the table is listed
+// whole, which makes good for them.
+func (w *writer) pardon(t *table) (gaveUp bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gaveUp = w.forsaken[t]
+	delete(w.forsaken, t)
+	return gaveUp
 }
 
 func signal(c chan struct{}) {
@@ -178,22 +231,52 @@ func (w *writer) failing() bool {
 func (w *writer) flush(ctx context.Context) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
-	batch, changes, taken := w.take()
+	batch, taken := w.take()
 	stalled := time.AfterFunc(stallAfter, func() { w.fail(errStalled) })
-	err := w.write(ctx, changes)
+	err := w.send(ctx, batch)
 	stalled.Stop()
 	if ctx.Err() != nil {
 		return
 	}
-	if rejected, ok := errors.AsType[*store.RejectedError](err); ok {
-		w.log.Error(err, "Objects cannot be stored, and are missing in searches until they change", "resource", rejected.Resource, "cluster", rejected.Cluster)
-		err = nil
-	}
 	w.finish(batch, taken, err)
 }
 
+// send writes the rows of a batch. Checkpoints are taken back before that, and saved after it,
+// since they vouch for the rows.
+func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
+	var changes []store.Change
+	var withdrawn, vouched []store.Checkpoint
+	for _, r := range batch {
+		switch {
+		case r.checkpoint == nil:
+			changes = append(changes, r.change)
+		case r.checkpoint.State == nil:
+			withdrawn = append(withdrawn, *r.checkpoint)
+		default:
+			vouched = append(vouched, *r.checkpoint)
+		}
+	}
+	if len(withdrawn) > 0 {
+		if err := w.save(ctx, withdrawn); err != nil {
+			return err
+		}
+	}
+	if len(changes) > 0 {
+		err := w.write(ctx, changes)
+		if rejected, ok := errors.AsType[*store.RejectedError](err); ok {
+			w.log.Error(err, "Objects cannot be stored, and are missing in searches until they change", "resource", rejected.Resource, "cluster", rejected.Cluster)
+		} else if err != nil {
+			return err
+		}
+	}
+	if len(vouched) > 0 {
+		return w.save(ctx, vouched)
+	}
+	return nil
+}
+
 // take returns the rows that have waited longest, and how much of the queue they take up.
-func (w *writer) take() (batch []*pendingRow, changes []store.Change, taken int) {
+func (w *writer) take() (batch []*pendingRow, taken int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.queue {
@@ -203,10 +286,10 @@ func (w *writer) take() (batch []*pendingRow, changes []store.Change, taken int)
 		taken++
 		if w.pending[r.key] == r {
 			r.written = true
-			batch, changes = append(batch, r), append(changes, r.change)
+			batch = append(batch, r)
 		}
 	}
-	return batch, changes, taken
+	return batch, taken
 }
 
 // finish takes note of what became of a batch.
@@ -230,8 +313,7 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	w.queue = w.queue[taken:]
 	turned := w.failure != nil
 	w.failure = nil
-	gaveUp := slices.Collect(maps.Keys(w.forsaken))
-	clear(w.forsaken)
+	gaveUp := slices.Collect(maps.Keys(w.forsaken)) // until they are listed again
 	close(w.room)
 	w.room = make(chan struct{})
 	if len(w.pending) > 0 {

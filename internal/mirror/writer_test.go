@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -56,13 +58,15 @@ func (s *faultyStore) len() int {
 func runWriter(t *testing.T, turned func([]*table)) (*writer, *faultyStore) {
 	t.Helper()
 	s := &faultyStore{rows: map[string]store.Change{}}
-	w := newWriter(s.Write, logr.Discard(), turned)
+	w := newWriter(s.Write, noCheckpoints, logr.Discard(), turned)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return w, s
 }
+
+func noCheckpoints(context.Context, []store.Checkpoint) error { return nil }
 
 func change(name, version string) store.Change {
 	return store.Change{Row: store.Row{Cluster: "east", Resource: "configmaps", Namespace: "ns", Name: name, ResourceVersion: version}}
@@ -120,10 +124,10 @@ func TestFullStore(t *testing.T) {
 	w, s := runWriter(t, func(l []*table) { lost <- l })
 	m.writer = w
 	relisted := make(chan struct{})
-	f.table.relist = sync.OnceFunc(func() { close(relisted) })
+	f.table.interrupt = sync.OnceFunc(func() { close(relisted) })
 
 	s.fail(fmt.Errorf("write: %w", store.ErrFull))
-	list := make([]any, 0, pendingBound+100)
+	list := make([]*unstructured.Unstructured, 0, pendingBound+100)
 	for i := range pendingBound + 100 {
 		list = append(list, at(fmt.Sprint(i), "u", i+1, "b"))
 	}
@@ -133,7 +137,7 @@ func TestFullStore(t *testing.T) {
 	eventually(t, "the store fails", w.failing)
 	<-lost
 	for _, o := range list[batchSize:] { // the watch goes on, and does not wait
-		if err := f.Update(o); err != nil {
+		if err := f.event(watch.Added, o); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,9 +22,10 @@ type database struct {
 	read  *sql.DB
 	stmts statements
 
-	mu       sync.Mutex // held while writing
-	clusters map[string]int64
-	types    map[groupResource]int64
+	mu         sync.Mutex // held while writing
+	clusters   map[string]int64
+	types      map[groupResource]int64
+	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
 }
 
 type groupResource struct{ group, resource string }
@@ -47,7 +48,7 @@ func openDatabase(ctx context.Context, path string) (_ *database, err error) {
 	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
 		return nil, err
 	}
-	d := &database{clusters: map[string]int64{}, types: map[groupResource]int64{}}
+	d := &database{clusters: map[string]int64{}, types: map[groupResource]int64{}, incomplete: map[clusterType]bool{}}
 	if d.write, err = sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(67108864)")+"&_txlock=immediate"); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,10 @@ func (d *database) sweep(ctx context.Context) error {
 func (d *database) dropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
 	c, t, err := d.ids(ctx, cluster, gr)
 	if err == nil && c != 0 && t != 0 {
+		// A deletion that is interrupted must not leave rows that something vouches for.
+		err = d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", c, t)
+	}
+	if err == nil && c != 0 && t != 0 {
 		err = d.deleteRows(ctx, "cluster = ? AND type = ?", c, t)
 	}
 	if err != nil {

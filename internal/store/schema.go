@@ -67,6 +67,14 @@ var migrations = []string{
 		PRIMARY KEY (cluster, type, key, value, namespace, name)
 	) STRICT, WITHOUT ROWID;
 	`,
+	// What is needed to go on after a restart without reading everything again.
+	`
+	ALTER TABLE object ADD COLUMN note TEXT; -- NULL: written before there were notes
+	ALTER TABLE served ADD COLUMN checkpoint TEXT; -- NULL: none
+
+	CREATE TABLE epoch (id TEXT NOT NULL) STRICT; -- of this file: one that replaces it has another
+	INSERT INTO epoch VALUES (lower(hex(randomblob(16))));
+	`,
 }
 
 // migrate runs the migrations that the database has not seen.

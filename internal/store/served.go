@@ -51,15 +51,17 @@ func (d *database) served(ctx context.Context, cluster string) ([]Type, error) {
 	return out, rows.Err()
 }
 
-// Key names a stored object, at the version that is stored.
+// Key names a stored object, at the version that is stored; "": what is stored is not all that
+// this version of Orrery stores.
 type Key struct {
 	Namespace, Name string
 	UID             types.UID
+	Version         string // of the API
 	ResourceVersion string
 }
 
 func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]Key, error) {
-	rows, err := d.read.QueryContext(ctx, `SELECT namespace, name, uid, rv FROM object
+	rows, err := d.read.QueryContext(ctx, `SELECT namespace, name, uid, version, CASE WHEN note IS NULL THEN '' ELSE rv END FROM object
 		WHERE cluster = (SELECT id FROM cluster WHERE name = ?) AND type = (SELECT id FROM type WHERE grp = ? AND resource = ?)`,
 		cluster, gr.Group, gr.Resource)
 	if err != nil {
@@ -69,7 +71,7 @@ func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupReso
 	var out []Key
 	for rows.Next() {
 		var k Key
-		if err := rows.Scan(&k.Namespace, &k.Name, &k.UID, &k.ResourceVersion); err != nil {
+		if err := rows.Scan(&k.Namespace, &k.Name, &k.UID, &k.Version, &k.ResourceVersion); err != nil {
 			return nil, fmt.Errorf("list keys of %s in cluster %s: %w", gr, cluster, err)
 		}
 		out = append(out, k)

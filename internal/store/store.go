@@ -56,6 +56,9 @@ type Row struct {
 	Created         time.Time
 	Labels          map[string]string
 	Body            []byte // JSON, without managedFields
+	// Note is what the writer wants to find again with the row, such as what it made of the
+	// managedFields. Rows returns it; no query sees it.
+	Note string
 }
 
 // Change is a row to be written or, when Delete is set, to be deleted: then only Cluster,
@@ -310,6 +313,43 @@ func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResourc
 		return err
 	})
 	return out, err
+}
+
+// Rows returns the next rows of a type in a cluster, after a key and at most limit of them, in the
+// order of their keys: namespace, name, UID, version, labels and note, and the body of those with
+// a note, or of all.
+func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after Key, limit int) (out []Row, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.rows(ctx, cluster, gr, bodies, after, limit)
+		return err
+	})
+	return out, err
+}
+
+// Epoch names the database that is open. One that takes its place has another epoch.
+func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
+	err = s.do(ctx, func(d *database) error {
+		epoch, err = d.epoch(ctx)
+		return err
+	})
+	return epoch, err
+}
+
+// SaveCheckpoints saves checkpoints in one transaction. One that cannot vouch for the rows of its
+// type is left out: the database is not the one that they were written to, the type is not saved
+// there, or the database refused one of its rows.
+func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
+	return s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
+}
+
+// Checkpoint returns the state of the checkpoint that was saved last for a type of a cluster; nil:
+// there is none.
+func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) (state []byte, err error) {
+	err = s.do(ctx, func(d *database) error {
+		state, err = d.checkpoint(ctx, cluster, gr)
+		return err
+	})
+	return state, err
 }
 
 // DropCluster deletes everything of a cluster. Its rows are invisible at once, even when

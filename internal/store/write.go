@@ -41,6 +41,7 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 		return nil, err
 	case len(changes) == 1:
 		c := &changes[0]
+		d.incomplete[clusterType{d.clusters[c.Cluster], d.types[groupResource{c.Group, c.Resource}]}] = true
 		return []error{&RejectedError{
 			Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: err,
 		}}, nil
@@ -128,9 +129,9 @@ type statements struct {
 func (s *statements) prepare(ctx context.Context, db *sql.DB) error {
 	for stmt, query := range map[**sql.Stmt]string{
 		&s.find: `SELECT id, labels FROM object WHERE cluster = ? AND type = ? AND namespace = ? AND name = ?`,
-		&s.insert: `INSERT INTO object (cluster, type, namespace, name, version, kind, uid, owner, created, rv, labels)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		&s.update:     `UPDATE object SET version = ?, kind = ?, uid = ?, owner = ?, created = ?, rv = ?, labels = ? WHERE id = ?`,
+		&s.insert: `INSERT INTO object (cluster, type, namespace, name, version, kind, uid, owner, created, rv, labels, note)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		&s.update:     `UPDATE object SET version = ?, kind = ?, uid = ?, owner = ?, created = ?, rv = ?, labels = ?, note = ? WHERE id = ?`,
 		&s.remove:     `DELETE FROM object WHERE id = ?`,
 		&s.putBody:    `INSERT INTO body (object, json) VALUES (?, ?) ON CONFLICT DO UPDATE SET json = excluded.json`,
 		&s.removeBody: `DELETE FROM body WHERE object = ?`,
@@ -210,11 +211,11 @@ func (w *writer) put(c *Change, cluster, kind, id int64, known bool) (int64, err
 		created = c.Created.Unix()
 	}
 	if known {
-		_, err := w.exec(w.stmts.update, c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels, id)
+		_, err := w.exec(w.stmts.update, c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels, c.Note, id)
 		return id, err
 	}
 	r, err := w.exec(w.stmts.insert, cluster, kind, c.Namespace, c.Name,
-		c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels)
+		c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels, c.Note)
 	if err != nil {
 		return 0, err
 	}

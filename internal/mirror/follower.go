@@ -1,0 +1,511 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// pageSize is how many objects are asked for at once.
+const pageSize = 500
+
+// Delays between attempts that fail. A server that comes back is asked within the shorter
+// one; what a server refuses is asked for less and less. A server that says when to come again is
+// believed up to a bound.
+const (
+	firstDelay    = 200 * time.Millisecond
+	longestDelay  = 2 * time.Second
+	refusedDelay  = 30 * time.Second
+	obedientDelay = 2 * time.Minute
+)
+
+// A watch ends after a time between watchFor and twice that. One that goes on from a checkpoint
+// ends soon, for before the end a server says how far it is; catchUpPatience is for a server that
+// does not end it.
+const (
+	watchFor        = 5 * time.Minute
+	catchUpFor      = 4 * time.Second
+	catchUpPatience = 10 * time.Second
+)
+
+// watchFailures is how many times in a row a watch that does not come about is tried before the
+// type is listed instead: at least every list is as new as can be.
+const watchFailures = 10
+
+// follower keeps a table as the cluster is: a list in pages, or what the store has of it with a
+// checkpoint, then watches, each from where the last one ended.
+type follower struct {
+	table *table
+	ctx   context.Context //nolint:containedctx // of the table's run
+	api   reader
+	slot  func() // gives back the place among the cluster's lists that it was started with; nil: it was
+
+	recalling sync.WaitGroup
+
+	from     string // the resource version that the watch goes on from; "": the type is to be listed
+	identity string // of the cluster that it is of
+	// sure: the cluster cannot have gone back in time since, for the last answer came right now.
+	sure bool
+	// resuming: the index is as stored. Nothing is synced before the watch has passed until, which
+	// is what the cluster had reached when this process asked it.
+	resuming  bool
+	until     uint64
+	moved     bool // the watch brought something in this attempt
+	failures  int  // of watches, in a row
+	vouchedAt time.Time
+}
+
+// reader asks a cluster for one type.
+type reader interface {
+	list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
+	watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	// newest is the resource version that the type has reached.
+	newest(ctx context.Context) (string, error)
+}
+
+func newFollower(ctx context.Context, t *table, listed func()) *follower {
+	log := logr.FromContextOrDiscard(ctx).WithValues("resource", resourceOf(t.api).String())
+	return &follower{table: t, ctx: logr.NewContext(ctx, log), api: t, slot: listed}
+}
+
+// run follows the cluster until the table is stopped. Whatever fails is tried again.
+func (f *follower) run() {
+	t := f.table
+	m := t.cluster.mirror
+	defer f.recalling.Wait()
+	defer func() {
+		if f.slot != nil {
+			f.slot()
+		}
+	}()
+	delay := firstDelay
+	for f.ctx.Err() == nil {
+		f.moved = false
+		err := f.attempt()
+		if !errors.Is(err, errInterrupted) {
+			m.mu.Lock()
+			news := !t.synced && (err == nil) != (t.problem == nil)
+			t.problem = err
+			m.mu.Unlock()
+			if news {
+				m.fleet.Refresh(t.cluster.name)
+			}
+		}
+		if err != nil {
+			logr.FromContextOrDiscard(f.ctx).V(1).Info("type is not followed at present, and is tried again", "error", err.Error())
+		}
+		if f.moved {
+			delay = firstDelay
+		}
+		pause := delay + rand.N(delay)/2 //nolint:gosec // spreads load, guards nothing
+		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+			pause += min(time.Duration(seconds)*time.Second, obedientDelay)
+		}
+		select {
+		case <-time.After(pause):
+		case <-f.ctx.Done():
+		}
+		longest := longestDelay
+		if refused(err) {
+			longest = refusedDelay
+		}
+		delay = min(2*delay, longest)
+	}
+}
+
+// errInterrupted ends an attempt when the cluster ceases to be reachable, or the table is to be
+// listed again. It says nothing about the type.
+var errInterrupted = errors.New("interrupted")
+
+// attempt lists the type if need be, and watches it once.
+func (f *follower) attempt() error {
+	t := f.table
+	ctx, end, err := t.cluster.gate.pass(f.ctx)
+	if err != nil {
+		return errInterrupted
+	}
+	defer end()
+	ctx, interrupt := context.WithCancel(ctx)
+	defer interrupt()
+	t.cluster.mirror.mu.Lock()
+	t.interrupt = interrupt
+	if t.stale {
+		t.stale, f.from = false, ""
+	}
+	t.cluster.mirror.mu.Unlock()
+	f.recognise()
+	if f.from == "" {
+		err = f.read(ctx)
+	}
+	if err == nil {
+		err = f.watch(ctx)
+	}
+	if ctx.Err() != nil {
+		f.sure = false
+		return errInterrupted
+	}
+	return err
+}
+
+// recognise sees to it that nothing that was known of another cluster counts.
+func (f *follower) recognise() {
+	t := f.table
+	identity := t.cluster.identity()
+	if f.identity != "" && identity != "" && f.identity != identity {
+		t.cluster.mirror.mu.Lock()
+		t.forgetPast()
+		t.synced = false
+		t.cluster.mirror.mu.Unlock()
+		f.from = ""
+	}
+}
+
+// read takes in everything that there is of the type, in its turn: from the store, or else from
+// the cluster.
+func (f *follower) read(ctx context.Context) error {
+	t := f.table
+	m := t.cluster.mirror
+	done, err := f.admit(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	m.mu.Lock()
+	f.resuming, f.until, f.failures = false, 0, 0
+	if m.writer.pardon(t) {
+		t.forgetStored()
+	}
+	m.mu.Unlock()
+	t.recall(f.ctx, &f.recalling)
+	if f.resume() {
+		return nil
+	}
+	err = f.list(ctx)
+	outcome := "listed"
+	if err != nil {
+		outcome = "failed"
+	}
+	if ctx.Err() == nil {
+		lists.WithLabelValues(outcome).Inc()
+	}
+	return err
+}
+
+// admit waits until the type may be listed: so many at once of a cluster, and of all. done gives
+// the places back.
+func (f *follower) admit(ctx context.Context) (done func(), err error) {
+	t := f.table
+	slot := f.slot
+	if f.slot = nil; slot == nil {
+		select {
+		case t.cluster.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		slot = func() { <-t.cluster.slots }
+	}
+	leave, ok := t.cluster.mirror.turn(ctx)
+	if !ok {
+		slot()
+		return nil, ctx.Err()
+	}
+	return func() { leave(); slot() }, nil
+}
+
+// list takes in a whole list, page by page. All pages are of the moment of the first one; a list
+// that is interrupted, or whose moment is too long ago, is begun again.
+func (f *follower) list(ctx context.Context) error {
+	t := f.table
+	m := t.cluster.mirror
+	f.from, f.identity = "", t.cluster.identity()
+	m.mu.Lock()
+	generation := m.generation
+	leftovers := t.takeStored()
+	epoch := t.epoch
+	m.mu.Unlock()
+	// What is stored from here on may be of another past than the checkpoint.
+	m.writer.withdraw(t.cluster.name, resourceOf(t.api))
+	t.publish(f.ctx, nil, leftovers)
+
+	listed := map[key]bool{}
+	version := ""
+	// No resource version: the newest, which no list that was seen before is ahead of.
+	for o := (metav1.ListOptions{Limit: pageSize}); ; {
+		page, err := f.api.list(ctx, o)
+		if err != nil {
+			return err
+		}
+		about, err := meta.ListAccessor(page)
+		if err != nil {
+			return fmt.Errorf("list %s: %w", resourceOf(t.api), err)
+		}
+		if version == "" {
+			version = about.GetResourceVersion()
+		}
+		if err := f.page(page, number(version), listed); err != nil {
+			return err
+		}
+		if o.Continue = about.GetContinue(); o.Continue == "" {
+			break
+		}
+	}
+
+	m.mu.Lock()
+	events, changes := t.removeOthers(listed, number(version))
+	t.version = number(version)
+	events = append(events, t.syncedNow()...)
+	m.mu.Unlock()
+	t.publish(f.ctx, events, changes)
+	m.mu.Lock()
+	if !m.writer.gaveUp(t) {
+		t.handed, t.vouched = generation, epoch
+	}
+	m.mu.Unlock()
+	f.from, f.sure = cmp.Or(version, "0"), true
+	f.vouch()
+	m.fleet.Refresh(t.cluster.name)
+	return nil
+}
+
+// page takes in a page of a list of a version, and adds it to what was listed.
+func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool) error {
+	t := f.table
+	m := t.cluster.mirror
+	var entries []*entry
+	err := meta.EachListItem(page, func(o runtime.Object) error {
+		e, err := t.entry(o)
+		entries = append(entries, e)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var events []Event
+	var changes []store.Change
+	m.mu.Lock()
+	if len(listed) == 0 && version != 0 && version < t.version { // the cluster went back in time
+		t.forgetPast()
+	}
+	for _, e := range entries {
+		listed[e.key()] = true
+		ev, ch := t.observe(e)
+		events, changes = append(events, ev...), append(changes, ch...)
+	}
+	m.mu.Unlock()
+	t.publish(f.ctx, events, changes)
+	return nil
+}
+
+// watch follows the cluster from where the last list or watch ended, until this one ends.
+func (f *follower) watch(ctx context.Context) error {
+	err := f.check(ctx)
+	if err == nil && f.from != "" {
+		err = f.open(ctx)
+	}
+	switch {
+	case f.moved:
+		f.failures = 0
+	case err != nil:
+		f.failures++
+	}
+	switch {
+	case err == nil:
+	case expired(err):
+		f.from, err = "", nil
+	case refused(err), f.failures >= watchFailures:
+		f.from, f.failures = "", 0
+	}
+	if f.from == "" && f.resuming {
+		resumes.WithLabelValues("listed").Inc()
+	}
+	return err
+}
+
+// check refuses to go on in a cluster that is older than what was seen of it, such as one that was
+// restored from a backup: the API server would keep silent until the resource versions have caught
+// up. That is asked only where there was a break: a cluster does not go back in time while it
+// answers. Where the versions have caught up, the API server has begun anew and says Expired.
+func (f *follower) check(ctx context.Context) error {
+	if f.sure {
+		return nil
+	}
+	newest, err := f.api.newest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := sameTimeline(f.from, newest); err != nil {
+		return err
+	}
+	f.sure, f.until = true, number(newest)
+	if f.resuming && f.until == 0 {
+		f.from = "" // nothing would ever say that the watch has caught up
+	}
+	f.catchUp()
+	return nil
+}
+
+// open opens a watch and takes in what it brings until it ends.
+func (f *follower) open(ctx context.Context) error {
+	lasts, patience := watchFor+rand.N(watchFor), time.Duration(0) //nolint:gosec // spreads load, guards nothing
+	if f.resuming {
+		lasts, patience = catchUpFor, catchUpPatience
+	}
+	began := time.Now()
+	w, err := f.api.watch(ctx, metav1.ListOptions{
+		ResourceVersion: f.from, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To(int64(lasts.Seconds())),
+	})
+	f.sure = false
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	if err := f.receive(ctx, w, patience); err != nil {
+		return err
+	}
+	// A watch that ends at its time ends in good order. One that ends early was broken off.
+	f.sure = time.Since(began) >= lasts-time.Second
+	if f.resuming { // the server does not say how far it is
+		f.from = ""
+	}
+	return nil
+}
+
+// receive takes in what a watch brings until it ends or, while nothing is synced, for a time.
+func (f *follower) receive(ctx context.Context, w watch.Interface, patience time.Duration) error {
+	var enough <-chan time.Time
+	if patience != 0 {
+		enough = time.After(patience)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-enough:
+			if f.resuming {
+				return nil
+			}
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return nil
+			}
+			if err := f.take(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take takes in an event of the watch.
+func (f *follower) take(e watch.Event) error {
+	t := f.table
+	m := t.cluster.mirror
+	if e.Type == watch.Error {
+		return apierrors.FromObject(e.Object)
+	}
+	about, err := meta.Accessor(e.Object)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", resourceOf(t.api), err)
+	}
+	if e.Type != watch.Bookmark {
+		taken, err := t.entry(e.Object)
+		if err != nil {
+			f.from = "" // it must not be missed
+			return err
+		}
+		m.mu.Lock()
+		observe := t.observe
+		if e.Type == watch.Deleted {
+			observe = t.observeDeleted
+		}
+		events, changes := observe(taken)
+		m.mu.Unlock()
+		t.publish(f.ctx, events, changes)
+	}
+	f.moved = true
+	f.from = about.GetResourceVersion()
+	m.mu.Lock()
+	t.version = max(t.version, number(f.from))
+	m.mu.Unlock()
+	f.catchUp()
+	if !f.resuming && time.Since(f.vouchedAt) >= vouchEvery {
+		f.vouch()
+	}
+	return nil
+}
+
+// catchUp takes note when a watch that goes on from a checkpoint has passed what the cluster had
+// reached when this process asked it.
+func (f *follower) catchUp() {
+	t := f.table
+	m := t.cluster.mirror
+	if !f.resuming || f.until == 0 || number(f.from) < f.until {
+		return
+	}
+	f.resuming = false
+	resumes.WithLabelValues("resumed").Inc()
+	m.mu.Lock()
+	events := t.syncedNow()
+	m.mu.Unlock()
+	m.notify(events...)
+	f.vouch()
+	m.fleet.Refresh(t.cluster.name)
+}
+
+// list reads a page. Of Secrets it reads the metadata: their data must not leave the cluster.
+func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	gvr := t.api.GroupVersionResource()
+	if gvr.GroupResource() == secrets {
+		return t.cluster.metadata.Resource(gvr).List(ctx, o)
+	}
+	return t.cluster.objects.Resource(gvr).List(ctx, o)
+}
+
+func (t *table) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	gvr := t.api.GroupVersionResource()
+	if gvr.GroupResource() == secrets {
+		return t.cluster.metadata.Resource(gvr).Watch(ctx, o)
+	}
+	return t.cluster.objects.Resource(gvr).Watch(ctx, o)
+}
+
+func (t *table) newest(ctx context.Context) (string, error) {
+	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	return one.ResourceVersion, nil
+}
+
+// sameTimeline says Expired of a resource version that the cluster has not reached yet.
+func sameTimeline(seen, newest string) error {
+	if number(newest) != 0 && number(newest) < number(seen) {
+		return apierrors.NewResourceExpired("the cluster was restored from a backup")
+	}
+	return nil
+}
+
+// expired says whether the cluster cannot go on from a resource version: it has forgotten it, or
+// has not reached it.
+func expired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// refused says whether the cluster does not want to answer, rather than cannot.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+}
