@@ -259,12 +259,16 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request, t *table, namespa
 		}
 	}
 	c.mu.Unlock()
+	more := ""
+	if r.URL.Query().Get("limit") == "1" && len(items) > 1 { // whoever wants the resourceVersion; other pages are whole
+		items, more = items[:1], `,"continue":"more"`
+	}
 	apiVersion, kind := t.apiVersion(), t.kind+"List"
 	if partial(r) {
 		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"},"items":[`, kind, apiVersion, version) //nolint:gosec // JSON, to a benchmark
+	_, _ = fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d"%s},"items":[`, kind, apiVersion, version, more) //nolint:gosec // JSON, to a benchmark
 	for i, raw := range items {
 		if i > 0 {
 			_, _ = io.WriteString(w, ",")
@@ -333,9 +337,16 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, t *table, namesp
 	_ = out.Flush()
 	tick := time.NewTicker(bookmarkEvery)
 	defer tick.Stop()
+	var nearEnd, end <-chan time.Time // a bookmark comes shortly before the end
+	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
+		lasts := time.Duration(seconds) * time.Second
+		nearEnd, end = time.After(lasts-2*time.Second), time.After(lasts)
+	}
 	for {
 		var line []byte
 		select {
+		case <-end:
+			return
 		case e, ok := <-events:
 			if !ok {
 				return
@@ -345,9 +356,14 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, t *table, namesp
 			}
 			line = e.line
 		case <-tick.C:
-			c.mu.Lock()
-			line = c.bookmark(t, "null")
-			c.mu.Unlock()
+			if line = c.progress(t, events); line == nil {
+				continue
+			}
+		case <-nearEnd:
+			if line = c.progress(t, events); line == nil {
+				nearEnd = time.After(10 * time.Millisecond)
+				continue
+			}
 		case <-down.Done():
 			panic(http.ErrAbortHandler)
 		case <-r.Context().Done():
@@ -358,6 +374,16 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, t *table, namesp
 		}
 		_ = out.Flush()
 	}
+}
+
+// progress is a bookmark of now; nil: there are events that come before it.
+func (c *cluster) progress(t *table, events <-chan event) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(events) > 0 {
+		return nil
+	}
+	return c.bookmark(t, "null")
 }
 
 func (c *cluster) bookmark(t *table, annotations string) []byte {
