@@ -108,7 +108,7 @@ func (f *follower) run() {
 		if err != nil {
 			logr.FromContextOrDiscard(f.ctx).V(1).Info("type is not followed at present, and is tried again", "error", err.Error())
 		}
-		if f.moved {
+		if f.moved || errors.Is(err, errInterrupted) {
 			delay = firstDelay
 		}
 		pause := delay + rand.N(delay)/2 //nolint:gosec // spreads load, guards nothing
@@ -319,11 +319,11 @@ func (f *follower) watch(ctx context.Context) error {
 	switch {
 	case f.moved:
 		f.failures = 0
-	case err != nil:
+	case err != nil && ctx.Err() == nil:
 		f.failures++
 	}
 	switch {
-	case err == nil:
+	case err == nil, ctx.Err() != nil:
 	case expired(err):
 		f.from, err = "", nil
 	case refused(err), f.failures >= watchFailures:
