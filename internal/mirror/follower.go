@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -190,7 +189,7 @@ func (f *follower) read(ctx context.Context) error {
 		t.forgetStored()
 	}
 	m.mu.Unlock()
-	t.recall(f.ctx, &f.recalling)
+	t.recall(f.ctx, &f.recalling) //nolint:contextcheck // it outlives the attempt
 	if f.resume() {
 		return nil
 	}
@@ -239,7 +238,7 @@ func (f *follower) list(ctx context.Context) error {
 	m.mu.Unlock()
 	// What is stored from here on may be of another past than the checkpoint.
 	m.writer.withdraw(t.cluster.name, resourceOf(t.api))
-	t.publish(f.ctx, nil, leftovers)
+	t.publish(f.ctx, nil, leftovers) //nolint:contextcheck // what was observed is handed over, whatever becomes of the attempt
 
 	listed := map[key]bool{}
 	version := ""
@@ -269,7 +268,7 @@ func (f *follower) list(ctx context.Context) error {
 	t.version = number(version)
 	events = append(events, t.syncedNow()...)
 	m.mu.Unlock()
-	t.publish(f.ctx, events, changes)
+	t.publish(f.ctx, events, changes) //nolint:contextcheck // as above
 	m.mu.Lock()
 	if !m.writer.gaveUp(t) {
 		t.handed, t.vouched = generation, epoch
@@ -366,7 +365,7 @@ func (f *follower) open(ctx context.Context) error {
 	}
 	began := time.Now()
 	w, err := f.api.watch(ctx, metav1.ListOptions{
-		ResourceVersion: f.from, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To(int64(lasts.Seconds())),
+		ResourceVersion: f.from, AllowWatchBookmarks: true, TimeoutSeconds: new(int64(lasts.Seconds())),
 	})
 	f.sure = false
 	if err != nil {

@@ -73,7 +73,7 @@ func (t *table) start(ctx context.Context, listed func()) {
 	m.mu.Unlock()
 	go func() {
 		defer close(t.stopped)
-		newFollower(ctx, t, listed).run()
+		newFollower(ctx, t, listed).run() //nolint:contextcheck // it has ctx
 	}()
 }
 

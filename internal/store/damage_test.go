@@ -79,11 +79,17 @@ func use(t *testing.T, s *Store) {
 			_, err := s.List(ctx, Query{Resource: "pods", Labels: selector(t, "app=web,app!=x")})
 			return err
 		},
-		"Count":    func() error { _, err := s.Count(ctx, Query{Resource: "pods"}); return err },
-		"Keys":     func() error { _, err := s.Keys(ctx, "a", pods); return err },
-		"Types":    func() error { _, err := s.Types(ctx, "a"); return err },
-		"SaveType": func() error { return s.SaveType(ctx, Type{Cluster: "a", Resource: pods, API: []byte("{}")}) },
-		"Write":    func() error { return s.Write(ctx, []Change{{Row: pod("a", "x", "0000", nil, nil)}}) },
+		"Count":      func() error { _, err := s.Count(ctx, Query{Resource: "pods"}); return err },
+		"Keys":       func() error { _, err := s.Keys(ctx, "a", pods); return err },
+		"Types":      func() error { _, err := s.Types(ctx, "a"); return err },
+		"SaveType":   func() error { return s.SaveType(ctx, Type{Cluster: "a", Resource: pods, API: []byte("{}")}) },
+		"Rows":       func() error { _, err := s.Rows(ctx, "a", pods, true, Key{}, 10); return err },
+		"Epoch":      func() error { _, err := s.Epoch(ctx); return err },
+		"Checkpoint": func() error { _, err := s.Checkpoint(ctx, "a", pods); return err },
+		"SaveCheckpoints": func() error {
+			return s.SaveCheckpoints(ctx, []Checkpoint{{Cluster: "a", Resource: pods, State: []byte("{}")}})
+		},
+		"Write": func() error { return s.Write(ctx, []Change{{Row: pod("a", "x", "0000", nil, nil)}}) },
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for name, call := range calls {

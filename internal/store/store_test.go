@@ -473,7 +473,7 @@ func TestTypesAndKeysAreRemembered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Key{{Namespace: "x", Name: "1", UID: "ax1", ResourceVersion: "7"}}, got); diff != "" {
+	if diff := cmp.Diff([]Key{{Namespace: "x", Name: "1", UID: "ax1", Version: "v1", ResourceVersion: "7"}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
