@@ -233,6 +233,7 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		ctx, cancel = context.WithTimeoutCause(ctx, d.Duration, fmt.Errorf("the deadline of %s has passed", d.Duration))
 		defer cancel()
 	}
+	spec, refused := e.intent(ctx, op, spec)
 	rec := newRecorder(e, op)
 	if err := rec.start(ctx); err != nil {
 		return err
@@ -242,18 +243,8 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		return err
 	}
 
-	if spec == nil || op.Status.Attempt > 1 {
-		state, err := e.Store.Load(ctx, e.Cluster)
-		if err != nil {
-			return err
-		}
-		// Until a run has kept what it is to do, what is kept is another's.
-		if state != nil && state.Wanted != nil && (spec == nil || state.WantedBy == op.Name) {
-			spec = state.Wanted
-		}
-	}
-	if spec == nil {
-		return fmt.Errorf("operation %s: nothing is kept of what it was to do; start a new one", op.Name)
+	if refused != nil {
+		return refused
 	}
 	r, err := e.begin(ctx, spec, rec)
 	if err != nil {
@@ -261,15 +252,23 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	}
 	defer r.close()
 	logr.FromContextOrDiscard(ctx).Info("operation runs", "operation", op.Name, "action", op.Spec.Action, "attempt", op.Status.Attempt)
+	var do func(context.Context) error
 	switch op.Spec.Action {
 	case lifecyclev1alpha1.ActionDelete:
-		return r.remove(ctx)
+		do = r.remove
 	case lifecyclev1alpha1.ActionDeleteNode:
-		return r.removeHosts(ctx)
+		do = r.removeHosts
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
-		return r.bring(ctx)
+		do = r.bring
+	default:
+		return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
 	}
-	return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
+	// The spec is kept before anything is asked of the hosts, so that a run that fails or is killed is resumed with what it
+	// was to do.
+	if err := r.want(ctx); err != nil {
+		return err
+	}
+	return do(ctx)
 }
 
 // run is one run of the engine.
@@ -472,10 +471,6 @@ func (r *run) has(name string, role clusterv1alpha1.Role) bool {
 
 // bring makes the hosts what the spec says.
 func (r *run) bring(ctx context.Context) error {
-	// Kept before anything is asked of the hosts, so that a run that is killed is resumed with what it was to do.
-	if err := r.want(ctx); err != nil {
-		return err
-	}
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 		return err
 	}
 	r.state.Leaving = leaving
-	if err := r.want(ctx); err != nil {
+	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
 	}
 	oldRoles, err := plan.Expand(r.state.Applied.RoleGroups)
@@ -187,9 +187,6 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 
 // remove takes the whole cluster off its hosts.
 func (r *run) remove(ctx context.Context) error {
-	if err := r.want(ctx); err != nil {
-		return err
-	}
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}

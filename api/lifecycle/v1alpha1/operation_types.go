@@ -51,8 +51,9 @@ type OperationSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
-	// unreachable says what to do about hosts to delete that cannot be reached. Refuse stops.
-	// Forget removes their nodes and etcd members; what is on the hosts stays.
+	// unreachable says what to do about hosts to delete that cannot be reached, or that have lost
+	// the record of what was done on them. Refuse stops. Forget removes their nodes and etcd
+	// members; what is on the hosts stays.
 	// +kubebuilder:default=Refuse
 	// +optional
 	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
@@ -117,6 +118,11 @@ type OperationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
+	// specHash identifies the spec that this Operation brings about. It is fixed by the first
+	// attempt: a later one does that, or nothing.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	SpecHash string `json:"specHash,omitempty"`
 	// attempt counts the processes that ran this Operation; more than 1 is a resumed run.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
