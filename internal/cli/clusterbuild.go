@@ -169,26 +169,17 @@ func (b *build) isBuilt(name string, state *lifecycle.State) error {
 
 // keepsHosts refuses a file that lacks hosts of its cluster: a line that was lost is no order to take a host out.
 func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
-	there := namesOf(c.Spec.Provision)
-	lost := func(spec *clusterv1alpha1.Provision) []string {
-		return slices.DeleteFunc(namesOf(spec), func(name string) bool { return slices.Contains(there, name) })
-	}
+	applied, begun := state.Lost(c.Spec.Provision)
 	switch {
-	case state == nil:
-	case state.Applied != nil:
-		if names := lost(state.Applied); len(names) > 0 {
-			return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
-				hostNames(names), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(names, " "))
-		}
-		if names := lost(&clusterv1alpha1.Provision{Hosts: state.Begun}); len(names) > 0 {
-			return fmt.Errorf("the file lacks %s, which a run has begun to add to cluster %s: put them back in hosts, or take them out with %q",
-				hostNames(names), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(names, " "))
-		}
-	case state.Wanted != nil: // and nothing was applied
-		if names := lost(state.Wanted); len(names) > 0 {
-			return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo all of it with %q and begin anew",
-				hostNames(names), "orrery cluster delete "+c.Name)
-		}
+	case len(applied) > 0:
+		return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
+			hostNames(applied), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(applied, " "))
+	case len(begun) > 0 && state.Applied != nil:
+		return fmt.Errorf("the file lacks %s, which a run has begun to add to cluster %s: put them back in hosts, or take them out with %q",
+			hostNames(begun), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(begun, " "))
+	case len(begun) > 0:
+		return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo all of it with %q and begin anew",
+			hostNames(begun), "orrery cluster delete "+c.Name)
 	}
 	return nil
 }

@@ -103,9 +103,9 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 			if err != nil {
 				return err
 			}
-			spec, err := everything(name, state)
-			if err != nil {
-				return err
+			spec := state.Everything()
+			if spec == nil {
+				return fmt.Errorf("cluster %s has no hosts that were ever changed: there is nothing to undo", name)
 			}
 			e, err := f.engine(name, newRunProgress(s.err, f.verbose))
 			if err != nil {
@@ -134,21 +134,6 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 	return cmd
 }
 
-// everything is a spec of all hosts on which something may have been done: those of the cluster, and those that an
-// unfinished run was to add.
-func everything(name string, state *lifecycle.State) (*clusterv1alpha1.Provision, error) {
-	switch {
-	case state.Applied == nil && state.Wanted == nil:
-		return nil, fmt.Errorf("cluster %s has no hosts that were ever changed: there is nothing to undo", name)
-	case state.Applied == nil:
-		return state.Wanted, nil
-	case state.Wanted == nil:
-		return state.Applied, nil
-	}
-	spec, _, err := merge(state.Applied, state.Wanted, nil)
-	return spec, err
-}
-
 // unreachable says what to do about hosts that cannot be reached.
 func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	if forget {
@@ -169,7 +154,7 @@ func namesOf(spec *clusterv1alpha1.Provision) []string {
 // withoutHosts returns the applied spec without hosts. A host that a run has only begun to add can go, too.
 func withoutHosts(cluster string, state *lifecycle.State, names []string) (*clusterv1alpha1.Provision, error) {
 	applied := state.Applied
-	there := slices.Concat(namesOf(applied), namesOf(&clusterv1alpha1.Provision{Hosts: state.Begun}))
+	there := namesOf(&clusterv1alpha1.Provision{Hosts: state.Known()})
 	for _, name := range names {
 		if !slices.Contains(there, name) {
 			return nil, fmt.Errorf("host %s is not part of cluster %s, which has %s", name, cluster, strings.Join(there, ", "))

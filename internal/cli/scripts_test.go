@@ -70,7 +70,7 @@ func built(ts *testscript.TestScript, neg bool, args []string) {
 	files := lifecycle.Files(filepath.Join(ts.Getenv("XDG_DATA_HOME"), "orrery", "clusters"))
 	state := &lifecycle.State{Cluster: read.Cluster.Name, Keys: pki.Bundle{}, Wanted: spec, Applied: spec}
 	if neg {
-		state.Applied = nil
+		state.Applied, state.Begun = nil, spec.Hosts
 	}
 	ts.Check(files.Save(context.Background(), state))
 }

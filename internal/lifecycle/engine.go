@@ -404,6 +404,9 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 
 // makePlan makes the plan for all hosts that were reached, and how they differ from it.
 func (r *run) makePlan(ctx context.Context) error {
+	if err := r.keepsEtcd(); err != nil {
+		return err
+	}
 	r.fixEtcdBootstrap()
 	in, err := r.input(ctx)
 	if err != nil {
@@ -471,7 +474,13 @@ func (r *run) has(name string, role clusterv1alpha1.Role) bool {
 
 // bring makes the hosts what the spec says.
 func (r *run) bring(ctx context.Context) error {
+	if err := r.keepsHosts(); err != nil {
+		return err
+	}
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+		return err
+	}
+	if err := r.keepsMachines(); err != nil {
 		return err
 	}
 	known := map[string]bool{}
@@ -498,9 +507,13 @@ func (r *run) bring(ctx context.Context) error {
 	}
 	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
 	for _, h := range r.spec.Hosts {
-		begun := slices.ContainsFunc(r.state.Begun, func(b clusterv1alpha1.Host) bool { return b.Name == h.Name })
-		if !known[h.Name] && !begun {
+		i := slices.IndexFunc(r.state.Begun, func(b clusterv1alpha1.Host) bool { return b.Name == h.Name })
+		switch {
+		case known[h.Name]:
+		case i < 0:
 			r.state.Begun = append(r.state.Begun, h)
+		default:
+			r.state.Begun[i] = h
 		}
 	}
 	if err := r.Store.Save(ctx, r.state); err != nil {
@@ -514,8 +527,15 @@ func (r *run) bring(ctx context.Context) error {
 		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
 			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
 	}
-	r.state.Applied, r.state.Begun = r.spec, nil
+	r.applied()
 	return r.Store.Save(ctx, r.state)
+}
+
+// applied notes that the spec was reached. Hosts that it has are begun no more.
+func (r *run) applied() {
+	r.state.Applied = r.spec
+	there := func(h clusterv1alpha1.Host) bool { return hasHost(r.spec.Hosts, h.Name) }
+	r.state.Begun, r.state.Leaving = slices.DeleteFunc(r.state.Begun, there), slices.DeleteFunc(r.state.Leaving, there)
 }
 
 // want keeps what the run is to bring about.

@@ -30,6 +30,9 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return fmt.Errorf("cluster %s was not built from here: there is no host to take out", r.Cluster)
 	}
+	if err := r.keepsHosts(); err != nil {
+		return err
+	}
 	leaving, err := r.leaving()
 	if err != nil {
 		return err
@@ -110,8 +113,9 @@ func (r *run) removeHosts(ctx context.Context) error {
 			}
 		}
 	}
-	r.state.Applied, r.state.Leaving = r.spec, nil
-	r.state.Begun = slices.DeleteFunc(r.state.Begun, func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) })
+	r.applied()
+	gone := func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) }
+	r.state.Begun, r.state.Leaving = slices.DeleteFunc(r.state.Begun, gone), slices.DeleteFunc(r.state.Leaving, gone)
 	return r.Store.Save(ctx, r.state)
 }
 
@@ -124,9 +128,12 @@ func ignoreNotFound(err error) error {
 
 // leaving are the hosts that the Operation names, as they were applied, or were to be by a run that failed.
 func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
-	known := slices.Concat(r.state.Leaving, r.state.Applied.Hosts, r.state.Begun)
+	known := r.state.Known()
 	var leaving []clusterv1alpha1.Host
 	for _, name := range r.op.Spec.Hosts {
+		if hasHost(r.spec.Hosts, name) {
+			return nil, fmt.Errorf("host %s is to be taken out of cluster %s, and its spec has it still", name, r.Cluster)
+		}
 		i := slices.IndexFunc(known, func(h clusterv1alpha1.Host) bool { return h.Name == name })
 		if i < 0 {
 			if r.op.Status.Attempt > 1 {
@@ -185,9 +192,15 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 	return nil
 }
 
-// remove takes the whole cluster off its hosts.
+// remove takes the whole cluster off its hosts: those of the spec, and all others that are known.
 func (r *run) remove(ctx context.Context) error {
-	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+	hosts := slices.Clone(r.spec.Hosts)
+	for _, h := range r.state.Known() {
+		if !hasHost(hosts, h.Name) {
+			hosts = append(hosts, h)
+		}
+	}
+	if err := r.survey(ctx, hosts); err != nil {
 		return err
 	}
 	if len(r.unreachable) > 0 && r.op.Spec.Unreachable != lifecyclev1alpha1.UnreachableForget {
@@ -197,8 +210,8 @@ func (r *run) remove(ctx context.Context) error {
 		return err
 	}
 	r.nextEpoch()
-	names := make([]string, 0, len(r.spec.Hosts))
-	for _, h := range r.spec.Hosts {
+	names := make([]string, 0, len(hosts))
+	for _, h := range hosts {
 		names = append(names, h.Name)
 	}
 	if err := r.removeAll(ctx, names); err != nil {

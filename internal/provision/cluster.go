@@ -214,8 +214,8 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 			clusterv1alpha1.SecretNamespace, objectName(o.Name))
 		return nil
 	}
-	if spec, err := everything(state); err != nil || spec == nil {
-		return errors.Join(err, p.store.Remove(ctx, o.Name)) // keys that were never used
+	if state.Everything() == nil {
+		return p.store.Remove(ctx, o.Name) // keys that were never used
 	}
 	if n := len(ops); n > 0 && ops[n-1].Spec.Action == lifecyclev1alpha1.ActionDelete {
 		switch last := &ops[n-1]; last.Status.Phase {

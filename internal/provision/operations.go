@@ -121,18 +121,17 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 		if !leaving || o.Spec.Provision.DeletionPolicy != clusterv1alpha1.DeletionDelete {
 			return nil, refuse("spec.action Delete: delete the Cluster instead, with spec.provision.deletionPolicy Delete")
 		}
-		spec, err := everything(state)
-		if err == nil && spec == nil {
-			err = refuse("nothing was done on the hosts of cluster %s, so there is nothing to undo", o.Name)
+		spec := state.Everything()
+		if spec == nil {
+			return nil, refuse("nothing was done on the hosts of cluster %s, so there is nothing to undo", o.Name)
 		}
-		return spec, err
+		return spec, nil
 	case lifecyclev1alpha1.ActionDeleteNode:
 		if applied == nil {
 			return nil, refuse("cluster %s is not built yet: there is no host to take out", o.Name)
 		}
 		for _, name := range op.Spec.Hosts {
-			// A host that was to be added counts, for something may have been done there.
-			known := hasHost(applied, name) || state.Wanted != nil && hasHost(state.Wanted, name)
+			known := slices.ContainsFunc(state.Known(), func(h clusterv1alpha1.Host) bool { return h.Name == name })
 			if !known && op.Status.Attempt == 0 {
 				return nil, refuse("spec.hosts: host %s is not part of cluster %s", name, o.Name)
 			}
@@ -144,11 +143,12 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 		return nil, refuse("Cluster %s is being deleted", o.Name)
 	}
 	want := desired(o)
-	if applied != nil {
-		if gone := missing(applied, want); len(gone) > 0 {
-			return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
-				o.Name, strings.Join(gone, ", "))
-		}
+	switch gone, begun := state.Lost(want); {
+	case len(gone) > 0:
+		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
+			o.Name, strings.Join(gone, ", "))
+	case applied == nil && len(begun) > 0:
+		return nil, refuse("%s", lostBeforeBuilt(o.Name, begun))
 	}
 	return want, nil
 }

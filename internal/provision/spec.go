@@ -38,11 +38,15 @@ func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 // is a *lifecycle.InvalidError.
 func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, state *lifecycle.State) (*lifecyclev1alpha1.OperationSpec, error) {
 	op := &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionCreate}
+	leaving, begun := state.Lost(want)
 	if state == nil || state.Applied == nil {
+		if len(begun) > 0 {
+			return nil, &lifecycle.InvalidError{Problems: []string{lostBeforeBuilt(o.Name, begun)}}
+		}
 		return op, lifecycle.Check(o.Name, want, nil)
 	}
 	applied := state.Applied
-	leaving, coming := missing(applied, want), missing(want, applied)
+	coming := missing(want, applied)
 	built := o.Spec.APIEndpoint != ""
 	if len(leaving) > 0 && !built {
 		// This Cluster has not built it, and who made it may not know of those hosts.
@@ -54,7 +58,7 @@ func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, state *
 		return nil, err
 	}
 	// Hosts that a run has only begun to add go in the same way.
-	leaving = append(leaving, missing(&clusterv1alpha1.Provision{Hosts: state.Begun}, want)...)
+	leaving = append(leaving, begun...)
 	if len(leaving) > 0 {
 		op.Action, op.Hosts = lifecyclev1alpha1.ActionDeleteNode, leaving
 		return op, nil
@@ -85,6 +89,12 @@ func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, state *
 		op.Action, op.Hosts = lifecyclev1alpha1.ActionAddNode, coming
 	}
 	return op, err
+}
+
+// lostBeforeBuilt says that a spec lacks hosts on which the first run of a cluster has begun.
+func lostBeforeBuilt(cluster string, hosts []string) string {
+	return fmt.Sprintf("spec.provision.hosts: %s missing, on which a run has begun to build the cluster: put them back and wait until it is built, "+
+		"or delete Cluster %s with spec.provision.deletionPolicy Delete, which undoes them, and create it anew", strings.Join(hosts, ", "), cluster)
 }
 
 // equal compares what two specs do to hosts.
@@ -137,38 +147,6 @@ func without(spec *clusterv1alpha1.Provision, names []string) (*clusterv1alpha1.
 		}
 	}
 	return rest, nil
-}
-
-// everything is a spec with all hosts on which something of a cluster may be. It is nil if there are none.
-func everything(state *lifecycle.State) (*clusterv1alpha1.Provision, error) {
-	switch {
-	case state == nil || state.Applied == nil && state.Wanted == nil:
-		return nil, nil
-	case state.Applied == nil:
-		return state.Wanted, nil
-	case state.Wanted == nil:
-		return state.Applied, nil
-	}
-	all, err := without(state.Applied, nil)
-	if err != nil {
-		return nil, err
-	}
-	roles, err := plan.Expand(state.Wanted.RoleGroups)
-	if err != nil {
-		return nil, fmt.Errorf("spec.provision: %w", err)
-	}
-	for _, h := range state.Wanted.Hosts {
-		if hasHost(state.Applied, h.Name) {
-			continue
-		}
-		all.Hosts = append(all.Hosts, h)
-		for role, members := range roles {
-			if slices.Contains(members, h.Name) {
-				all.RoleGroups[role] = append(all.RoleGroups[role], h.Name)
-			}
-		}
-	}
-	return all, nil
 }
 
 // describe says in the status what a cluster is made of now.

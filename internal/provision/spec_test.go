@@ -27,6 +27,7 @@ func TestDecide(t *testing.T) {
 	cases := map[string]struct {
 		want            *clusterv1alpha1.Provision
 		applied, wanted *clusterv1alpha1.Provision
+		begun           []clusterv1alpha1.Host
 		unbuilt         bool
 		next            *lifecyclev1alpha1.OperationSpec
 		invalid         string
@@ -46,6 +47,15 @@ func TestDecide(t *testing.T) {
 		"Downgrade": {
 			want: with(func(s *clusterv1alpha1.Provision) { s.Kubernetes.Version = "v1.35.0" }, 1), applied: provision(1), invalid: "spec.provision.kubernetes.version",
 		},
+		"BegunAndReplaced": {
+			want: provision(1, 3), wanted: provision(1, 2), begun: provision(1, 2).Hosts, unbuilt: true, invalid: "host-2 missing",
+		},
+		"BegunAndOneMore": {
+			want: provision(1, 2, 3), wanted: provision(1, 2), begun: provision(1, 2).Hosts, unbuilt: true, next: action(lifecyclev1alpha1.ActionCreate),
+		},
+		"HalfAddedAndGone": {
+			want: provision(1), applied: provision(1), wanted: provision(1), begun: provision(2).Hosts, next: action(lifecyclev1alpha1.ActionDeleteNode, "host-2"),
+		},
 		"AnotherClustersHosts": {want: provision(1), applied: provision(1, 2), unbuilt: true, invalid: "host-2"},
 		"NoSuchHost": {
 			want:    with(func(s *clusterv1alpha1.Provision) { s.RoleGroups["worker"] = clusterv1alpha1.HostNames{"host-[1:3]"} }, 1, 2),
@@ -59,7 +69,7 @@ func TestDecide(t *testing.T) {
 			if !tc.unbuilt {
 				o.Spec.APIEndpoint = "https://10.0.0.1:6443"
 			}
-			state := &lifecycle.State{}
+			state := &lifecycle.State{Begun: tc.begun}
 			for _, s := range []struct{ from, to **clusterv1alpha1.Provision }{{&tc.applied, &state.Applied}, {&tc.wanted, &state.Wanted}} {
 				if *s.from != nil {
 					o := &clusterv1alpha1.Cluster{Spec: clusterv1alpha1.ClusterSpec{Provision: *s.from}}
@@ -82,22 +92,6 @@ func TestDecide(t *testing.T) {
 				t.Errorf("next (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// What is undone is all that was ever begun.
-func TestEverything(t *testing.T) {
-	applied, wanted := provision(1, 2), provision(1, 3)
-	all, err := everything(&lifecycle.State{Applied: applied, Wanted: wanted})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := clusterv1alpha1.HostNames{"host-1", "host-2", "host-3"}
-	if diff := cmp.Diff(want, all.RoleGroups[clusterv1alpha1.RoleWorker]); diff != "" {
-		t.Errorf("workers (-want +got):\n%s", diff)
-	}
-	if len(all.Hosts) != len(want) || len(applied.Hosts) != 2 {
-		t.Errorf("%d hosts of %d, want %d; and the state as it was", len(all.Hosts), len(applied.Hosts), len(want))
 	}
 }
 
