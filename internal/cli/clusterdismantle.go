@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-const forgetUsage = "hosts that cannot be reached are gone for good: go on without undoing anything on them"
+const forgetUsage = "hosts that cannot be reached, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
 
 func newDeleteNode(s streams) *cobra.Command {
 	var (

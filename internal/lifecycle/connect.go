@@ -137,16 +137,22 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 		}
 		c.notef("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
 	}
+	f, err := c.facts(ctx)
+	return c, f, err
+}
+
+// facts asks the host for its facts.
+func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
 	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath)), &out); err != nil {
-		return c, plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
+		return plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
 	}
 	f, err := facts.Parse(out.Bytes(), asked, time.Now())
 	if err != nil {
-		return c, plan.Facts{}, fmt.Errorf("host %s: read its facts: %w", h.Name, err)
+		return plan.Facts{}, fmt.Errorf("host %s: read its facts: %w", c.name, err)
 	}
-	return c, f, nil
+	return f, nil
 }
 
 // refuseUnreachable returns an error if any host was not reached.

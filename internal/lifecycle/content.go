@@ -119,15 +119,10 @@ func (c *content) needs(name string) ([]string, error) {
 	f := c.facts[name]
 	a, ok := c.agents[f.Arch]
 	if !ok {
-		path, err := c.Agent(f.Arch)
-		if err != nil {
-			return nil, fmt.Errorf("host %s: %w", name, err)
-		}
-		digest, err := fileDigest(path)
-		if err != nil {
+		var err error
+		if a, err = c.agentOf(name); err != nil {
 			return nil, err
 		}
-		a = agent{path: path, digest: digest}
 		c.agents[f.Arch] = a
 	}
 	var need []string
@@ -153,6 +148,16 @@ func (c *content) needs(name string) ([]string, error) {
 		}
 	}
 	return need, nil
+}
+
+// agentOf is our agent for the architecture of a host.
+func (r *run) agentOf(name string) (agent, error) {
+	path, err := r.Agent(r.facts[name].Arch)
+	if err != nil {
+		return agent{}, fmt.Errorf("host %s: %w", name, err)
+	}
+	digest, err := fileDigest(path)
+	return agent{path: path, digest: digest}, err
 }
 
 func fileDigest(path string) (string, error) {
@@ -460,13 +465,19 @@ func (c *content) deliverAgent(ctx context.Context, conn *connection, a agent, f
 		}
 		conn.notef("the agent could not be fetched from host %s: %v", from, err)
 	}
+	c.sent(a.digest)
+	return conn.sendAgent(ctx, a)
+}
+
+// sendAgent brings a host the agent from here.
+func (c *connection) sendAgent(ctx context.Context, a agent) error {
 	file, err := os.Open(a.path)
 	if err != nil {
 		return fmt.Errorf("read the agent: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // only read
-	c.sent(a.digest)
-	if err := conn.run(ctx, []string{"sh", "-c", receive, "sh", node.AgentPath, digest}, file, nil); err != nil {
+	digest := strings.TrimPrefix(a.digest, "sha256:")
+	if err := c.run(ctx, []string{"sh", "-c", receive, "sh", node.AgentPath, digest}, file, nil); err != nil {
 		return fmt.Errorf("bring the agent: %w", err)
 	}
 	return nil

@@ -480,6 +480,9 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}
+	if err := r.bringAgents(ctx); err != nil {
+		return err
+	}
 	if err := r.keepsMachines(); err != nil {
 		return err
 	}

@@ -51,6 +51,12 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.checkIdentity(); err != nil {
 		return err
 	}
+	if err := r.undoable(names); err != nil {
+		return err
+	}
+	if err := r.bringAgents(ctx, names...); err != nil {
+		return err
+	}
 	r.state.Leaving = leaving
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
@@ -209,11 +215,17 @@ func (r *run) remove(ctx context.Context) error {
 	if err := r.checkIdentity(); err != nil {
 		return err
 	}
-	r.nextEpoch()
 	names := make([]string, 0, len(hosts))
 	for _, h := range hosts {
 		names = append(names, h.Name)
 	}
+	if err := r.undoable(names); err != nil {
+		return err
+	}
+	if err := r.bringAgents(ctx, names...); err != nil {
+		return err
+	}
+	r.nextEpoch()
 	if err := r.removeAll(ctx, names); err != nil {
 		return err
 	}
@@ -225,8 +237,8 @@ func (r *run) removeAll(ctx context.Context, names []string) error {
 	group, gctx := errgroup.WithContext(ctx)
 	for _, name := range names {
 		c := r.conns[name]
-		if c == nil || r.facts[name].Agent == "" {
-			continue // there is nothing of ours, or it cannot be reached
+		if c == nil || !r.holds(name) {
+			continue // it cannot be reached, or there is nothing of ours
 		}
 		group.Go(func() error {
 			if err := r.rec.checkpoint(); err != nil {

@@ -13,7 +13,13 @@ import (
 var script string
 
 // Script is a POSIX shell script that writes the facts of the host it runs on. It changes nothing there but for a file
-// of 4 KiB that measures fsync, which it removes. If agentPath is our agent, that says what was applied to the host.
+// of 4 KiB that measures fsync, which it removes. If agentPath is our agent, that says what was applied to the host; else
+// the record that it keeps does.
 func Script(agentPath string) string {
-	return "agent='" + strings.ReplaceAll(agentPath, "'", `'\''`) + "'\n" + script
+	return "agent='" + strings.ReplaceAll(agentPath, "'", `'\''`) + "'\ntraces='" + strings.Join(Traces, " ") + "'\n" + script
+}
+
+// Traces are patterns of what is on a host only because of us.
+var Traces = []string{
+	"/opt/orrery", "/var/lib/orrery", "/etc/systemd/system/orrery-*", "/etc/modules-load.d/orrery.conf", "/etc/sysctl.d/95-orrery.conf",
 }

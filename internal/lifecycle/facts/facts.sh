@@ -1,4 +1,5 @@
-# Facts of a host, for sh as dash, bash and busybox have it. The line "agent=PATH" stands before this.
+# Facts of a host, for sh as dash, bash and busybox have it. Before this stand "agent=PATH" and "traces=PATTERNS", what is on a
+# host only because of us.
 #
 # Each line of output is a key, a tab and a value. A tool that is missing costs its fact, never the rest. Nothing is
 # changed on the host, but for a file in /var/lib that measures fsync and is removed at once.
@@ -116,17 +117,31 @@ disk() {
   rm -f "$probe"
 }
 
+# What our agent keeps, read without it.
+record() {
+  for file in /var/lib/orrery/node/state.json /var/lib/orrery/node/state.json.bak; do
+    [ ! -f "$file" ] || fact record "$(cat "$file")"
+  done
+}
+
 agent() {
-  [ -x "$agent" ] || return
-  fact agent "$(sha256sum "$agent")" &
+  for path in $traces; do
+    [ ! -e "$path" ] && [ ! -L "$path" ] || fact trace "$path"
+  done
   for blob in /var/lib/orrery/node/blobs/sha256/*; do
     [ ! -f "$blob" ] || fact blob "${blob##*/}"
   done
+  if [ ! -x "$agent" ]; then
+    record
+    return
+  fi
+  fact agent "$(sha256sum "$agent")" &
   if said=$("$agent" node observe); then
     printf '%s\n' "$said" | lines applied
   else
     said=$("$agent" node observe 2>&1 >/dev/null)
     printf '%s\n' "$said" | lines agent-error
+    record
   fi
   wait
 }

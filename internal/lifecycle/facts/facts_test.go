@@ -2,6 +2,8 @@ package facts_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
 	"os"
 	"os/exec"
@@ -143,6 +145,13 @@ exec "$@"
 	return gather(t, agent, append(append(unshare, "dash", setup), argv...)...)
 }
 
+// kept is a record as the agent keeps it.
+func kept(value string) string {
+	value = strings.ReplaceAll(value, "\n", "")
+	sum := sha256.Sum256([]byte(value))
+	return `{"checksum":"sha256:` + hex.EncodeToString(sum[:]) + `","value":` + value + `}`
+}
+
 func TestFactsOfAlteredHosts(t *testing.T) {
 	dir := t.TempDir()
 	agent := filepath.Join(dir, "it's an agent")
@@ -224,6 +233,38 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 			agent:      write(`echo '{"cluster": '`),
 			want:       plan.Facts{AgentError: "read what the agent says: unexpected end of JSON input"},
 			wantFields: []string{"Applied", "AgentError"},
+		},
+		"RecordWithoutAgent": {
+			prepare: `mount -t tmpfs empty /opt; mkdir -p /etc/kubernetes/pki /var/lib/orrery/node; printf '%s' '` + kept(`{"cluster":"alpha","clusterID":"c1","version":"v1.36.3",
+"steps":[{"step":{"id":"kubelet/unit","unit":{"content":"a\nb"}},"hash":"abc","complete":true}],"made":["/opt"]}`) + `' >/var/lib/orrery/node/state.json`,
+			want: plan.Facts{
+				Recorded: true, Traces: []string{"/var/lib/orrery"},
+				Applied: plan.Applied{Cluster: "alpha", ClusterID: "c1", Version: "v1.36.3", Steps: []plan.AppliedStep{
+					{ID: "kubelet/unit", Hash: "abc", Complete: true, Drift: "not known: the agent on the host is missing or does not answer"},
+				}},
+			},
+			wantFields: []string{"Leftovers", "Applied", "AgentError", "Recorded", "Traces"},
+		},
+		"RecordHalfWritten": {
+			prepare: `mkdir -p /var/lib/orrery/node; cd /var/lib/orrery/node; echo '{"checksum":"sha256:00","va' >state.json
+echo '` + kept(`{"cluster":"alpha","clusterID":"c1"}`) + `' >state.json.bak`,
+			want:       plan.Facts{Recorded: true, Applied: plan.Applied{Cluster: "alpha", ClusterID: "c1"}},
+			wantFields: []string{"Applied", "AgentError", "Recorded"},
+		},
+		"RecordDamaged": {
+			prepare: `mkdir -p /etc/kubernetes/pki /var/lib/orrery/node; echo '{"checksum":"sha256:00","value":{"cluster":"alpha","clusterID":"c1"}}' >/var/lib/orrery/node/state.json`,
+			want: plan.Facts{
+				Recorded: true, Leftovers: []string{"/etc/kubernetes/pki"}, AgentError: "read the host's record: its checksum does not fit",
+			},
+			wantFields: []string{"Leftovers", "Applied", "AgentError", "Recorded"},
+		},
+		"RecordAndAnAgentThatFails": {
+			prepare: `mkdir -p /var/lib/orrery/node; echo '` + kept(`{"cluster":"alpha","clusterID":"c1"}`) + `' >/var/lib/orrery/node/state.json`,
+			agent:   write(`echo 'Exec format error' >&2; exit 126`),
+			want: plan.Facts{
+				Recorded: true, Applied: plan.Applied{Cluster: "alpha", ClusterID: "c1"}, AgentError: "Exec format error",
+			},
+			wantFields: []string{"Applied", "AgentError", "Recorded"},
 		},
 		"HostileValues": {
 			prepare:    `printf 'ID="de\tb\033[2J"\nID_LIKE=\nVERSION_ID=$(touch /run/owned)\n' >/etc/os-release; printf 'a\norrery-facts\tend\narch\tvax\n' >/etc/machine-id`,

@@ -54,6 +54,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		ResolvConf:    a.first("resolv-conf"),
 		Agent:         digest(a.first("agent")),
 		AgentError:    clean(strings.Join(a["agent-error"], "; ")),
+		Traces:        slices.Clone(a["trace"]),
 	}
 	f.OS, f.OSLike, f.OSVersion = a.release()
 	f.Listening, f.Listeners = a.listeners()
@@ -72,6 +73,14 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 			f.AgentError = fmt.Sprintf("read what the agent says: %v", err)
 		}
 	}
+	if f.Applied.ClusterID == "" && len(a["record"]) > 0 {
+		f.Recorded = true
+		applied, err := recorded(a["record"])
+		if f.Applied = applied; err != nil && f.AgentError == "" {
+			f.AgentError = err.Error()
+		}
+	}
+	f.Recorded = f.Recorded || f.Applied.ClusterID != ""
 	// What looks like another cluster's on a host of ours is what our components and add-ons made.
 	if f.Applied.ClusterID == "" {
 		f.Leftovers = a.leftovers()
@@ -102,7 +111,7 @@ func read(output []byte) (answer, error) {
 		if !ok {
 			continue
 		}
-		if key != "applied" { // JSON, which no one shows as it is
+		if key != "applied" && key != "record" { // JSON, which no one shows as it is
 			value = clean(value)
 		}
 		a[key] = append(a[key], value)
@@ -369,7 +378,7 @@ func (a answer) leftovers() []string {
 	found := slices.Clone(a["leftover"])
 	for _, value := range a["process"] {
 		fields := strings.SplitN(value, " ", 3)
-		if len(fields) < 2 || len(fields) == 3 && strings.HasPrefix(path.Clean(fields[2]), "/opt/orrery/") {
+		if len(fields) < 2 || len(fields) == 3 && isOurs(fields[2]) {
 			continue
 		}
 		where := "pid " + fields[0]
@@ -382,11 +391,16 @@ func (a answer) leftovers() []string {
 	return slices.Compact(found)
 }
 
-var sha256 = regexp.MustCompile(`^[0-9a-f]{64}\b`)
+// isOurs says whether a program is one of ours that is still there. Those that run on without it are left over.
+func isOurs(program string) bool {
+	return strings.HasPrefix(path.Clean(program), "/opt/orrery/") && !strings.HasSuffix(program, " (deleted)")
+}
+
+var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}\b`)
 
 // digest of what sha256sum says, or of a name that is one.
 func digest(s string) string {
-	if sum := sha256.FindString(s); sum != "" {
+	if sum := hexDigest.FindString(s); sum != "" {
 		return "sha256:" + sum
 	}
 	return ""

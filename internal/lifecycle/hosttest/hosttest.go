@@ -23,6 +23,7 @@ import (
 	"time"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/facts"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
@@ -230,15 +231,25 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	for _, tool := range []string{"apt-get", "bash", "tar", "mount", "modprobe", "nft", "iptables", "ip6tables", "conntrack", "ip"} {
 		fact("tool", tool)
 	}
-	if content, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err == nil {
+	for _, path := range c.found(node.Dir + "/blobs/sha256/*") {
+		fact("blob", filepath.Base(path))
+	}
+	for _, path := range c.found(facts.Traces...) {
+		fact("trace", path)
+	}
+	for _, path := range c.found("/etc/kubernetes/*.conf", "/etc/kubernetes/pki", "/var/lib/etcd/member", "/var/lib/kubelet/pki") {
+		fact("leftover", path)
+	}
+	if content, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err != nil {
+		for _, path := range c.found(node.Dir+"/state.json", node.Dir+"/state.json.bak") {
+			record, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), path))
+			if err != nil {
+				return fmt.Errorf("host %s: %w", c.name, err)
+			}
+			fact("record", string(record))
+		}
+	} else {
 		fact("agent", hex.EncodeToString(sum(string(content))))
-		blobs, err := filepath.Glob(filepath.Join(c.fleet.Root(c.name), node.Dir, "blobs", "sha256", "*"))
-		if err != nil {
-			return fmt.Errorf("host %s: %w", c.name, err)
-		}
-		for _, blob := range blobs {
-			fact("blob", filepath.Base(blob))
-		}
 		applied, err := c.node().Observe(ctx)
 		if err != nil {
 			return fmt.Errorf("host %s: %w", c.name, err)
@@ -253,6 +264,21 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	fact("orrery-facts", "end")
 	_, err := stdout.Write(b.Bytes())
 	return err
+}
+
+// found lists the paths of the host that match patterns.
+func (c *conn) found(patterns ...string) []string {
+	var paths []string
+	for _, pattern := range patterns {
+		matches, err := filepath.Glob(filepath.Join(c.fleet.Root(c.name), pattern))
+		if err != nil {
+			panic(err) // a bad pattern
+		}
+		for _, match := range matches {
+			paths = append(paths, strings.TrimPrefix(match, c.fleet.Root(c.name)))
+		}
+	}
+	return paths
 }
 
 func sum(s string) []byte {

@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// state is what the host remembers.
+// state is what the host remembers. Package facts reads the cluster and the steps of it where the agent is missing.
 type state struct {
 	Cluster   string `json:"cluster,omitempty"`
 	ClusterID string `json:"clusterID,omitempty"`

@@ -56,7 +56,11 @@ type Facts struct {
 	Blobs []string `json:"blobs,omitempty"`
 	// AgentError is why our agent could not say what was applied.
 	AgentError string `json:"agentError,omitempty"`
-	// Applied is what our agent says was applied.
+	// Recorded is true if the record of what was applied is on the host, whether or not our agent can read it.
+	Recorded bool `json:"recorded,omitempty"`
+	// Traces are paths that are there because of us.
+	Traces []string `json:"traces,omitempty"`
+	// Applied is what our agent says was applied, or what its record says where the agent does not answer.
 	Applied Applied `json:"applied,omitzero"`
 }
 

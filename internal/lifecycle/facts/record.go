@@ -1,0 +1,65 @@
+package facts
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// unobserved is the drift of steps that only the agent could look at.
+const unobserved = "not known: the agent on the host is missing or does not answer"
+
+// record is what package node keeps of a host, as much as has to be known where its agent cannot be asked.
+type record struct {
+	Checksum string          `json:"checksum"`
+	Value    json.RawMessage `json:"value"`
+}
+
+type recordValue struct {
+	Cluster   string `json:"cluster"`
+	ClusterID string `json:"clusterID"`
+	Version   string `json:"version"`
+	Steps     []struct {
+		Step struct {
+			ID string `json:"id"`
+		} `json:"step"`
+		Hash     string `json:"hash"`
+		Complete bool   `json:"complete"`
+	} `json:"steps"`
+}
+
+// recorded reads the first of a host's records that is whole: the last one, or the one before it.
+func recorded(contents []string) (plan.Applied, error) {
+	var errs []error
+	for _, content := range contents {
+		applied, err := readRecord(content)
+		if err == nil {
+			return applied, nil
+		}
+		errs = append(errs, err)
+	}
+	return plan.Applied{}, errors.Join(errs...)
+}
+
+func readRecord(content string) (plan.Applied, error) {
+	var r record
+	var v recordValue
+	if err := json.Unmarshal([]byte(content), &r); err != nil {
+		return plan.Applied{}, fmt.Errorf("read the host's record: %w", err)
+	}
+	if sum := sha256.Sum256(r.Value); "sha256:"+hex.EncodeToString(sum[:]) != r.Checksum {
+		return plan.Applied{}, errors.New("read the host's record: its checksum does not fit")
+	}
+	if err := json.Unmarshal(r.Value, &v); err != nil {
+		return plan.Applied{}, fmt.Errorf("read the host's record: %w", err)
+	}
+	applied := plan.Applied{Cluster: v.Cluster, ClusterID: v.ClusterID, Version: v.Version}
+	for _, s := range v.Steps {
+		applied.Steps = append(applied.Steps, plan.AppliedStep{ID: s.Step.ID, Hash: s.Hash, Complete: s.Complete, Drift: unobserved})
+	}
+	return applied, nil
+}
