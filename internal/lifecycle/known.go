@@ -116,15 +116,22 @@ func (r *run) keepsMachines() error {
 	return nil
 }
 
-// keepsEtcd refuses to go on with a first etcd that has started if the spec has some of its hosts no more in that role.
+// keepsEtcd refuses what would start an etcd with other members than it has: to go on with a first etcd that has started if the
+// spec has some of its hosts no more in that role, and to add members while another, which the spec lacks, has begun to join.
 func (r *run) keepsEtcd() error {
-	if r.state.Applied != nil || !r.etcdStarted() {
+	members := r.roles[clusterv1alpha1.RoleEtcd]
+	starts := slices.ContainsFunc(members, func(name string) bool { _, fixed := r.state.EtcdBootstrap[name]; return !fixed })
+	way := "take it out first"
+	if r.state.Applied == nil {
+		starts, way = r.etcdStarted(), "undo all of the cluster and begin anew"
+	}
+	if !starts {
 		return nil
 	}
 	for _, name := range sortedKeys(r.state.EtcdBootstrap) {
-		if !r.has(name, clusterv1alpha1.RoleEtcd) {
-			return &InvalidError{Problems: []string{fmt.Sprintf("spec.provision.roleGroups: host %s was to be a member of the first etcd of cluster %s, which has started: "+
-				"put it back in group etcd, or undo all of the cluster and begin anew", name, r.Cluster)}}
+		if !slices.Contains(members, name) {
+			return &InvalidError{Problems: []string{fmt.Sprintf("spec.provision.roleGroups: an unfinished run has begun to make host %s a member of the etcd of cluster %s: "+
+				"put it back in group etcd, or %s", name, r.Cluster, way)}}
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -255,7 +256,7 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 					clusterv1alpha1.RoleControlPlane: {"h-1"}, clusterv1alpha1.RoleWorker: {"h-2", "h-3"},
 				}
 			},
-			says: []string{"roleGroups: host h-2 was to be a member of the first etcd", "begin anew"},
+			says: []string{"roleGroups: an unfinished run has begun to make host h-2 a member of the etcd", "begin anew"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,4 +282,27 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 			t.Errorf("hosts of the cluster (-want +got):\n%s\nbegun: %v", d, namesOf(state.Begun))
 		}
 	})
+}
+
+// TestAnotherMemberHasBegunToJoin: no member is added to etcd while there is one, of which the spec says nothing, that an
+// unfinished run has begun to add: etcd would refuse the members that it is told.
+func TestAnotherMemberHasBegunToJoin(t *testing.T) {
+	l := built(t, 1, 1)
+	with := func(names ...string) *clusterv1alpha1.Provision {
+		spec := l.spec.DeepCopy()
+		spec.RoleGroups[clusterv1alpha1.RoleControlPlane] = append(clusterv1alpha1.HostNames{"h-1"}, names...)
+		for _, h := range hosttest.Hosts(5) {
+			if slices.Contains(names, h.Name) {
+				spec.Hosts = append(spec.Hosts, h)
+			}
+		}
+		return spec
+	}
+	_, err := l.run(lifecyclev1alpha1.ActionAddNode, with("h-2", "h-3"), hosts("h-2", "h-3"))
+	says(t, err, "etcd has no quorum") // nothing can be asked of the etcd of a simulated host
+	op, err := l.run(lifecyclev1alpha1.ActionAddNode, with("h-4", "h-5"), hosts("h-4", "h-5"))
+	l.wantRefused(op, err, "host h-2 a member of the etcd", "take it out first")
+	if d := cmp.Diff([]string{"h-1", "h-2", "h-3"}, namesOf(l.state().Known())); d != "" {
+		t.Errorf("hosts that are known (-want +got):\n%s", d)
+	}
 }

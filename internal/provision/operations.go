@@ -147,7 +147,7 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	case len(gone) > 0:
 		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
 			o.Name, strings.Join(gone, ", "))
-	case applied == nil && len(begun) > 0:
+	case applied == nil && len(begun) > 0 && op.Status.Attempt == 0: // one that has begun does what it began with
 		return nil, refuse("%s", lostBeforeBuilt(o.Name, begun))
 	}
 	return want, nil
