@@ -31,7 +31,8 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 		f := r.facts[name]
 		ours := f.Applied.ClusterID == r.state.Keys.ID() || f.Applied.ClusterID == "" && hasHost(r.state.Known(), name)
 		lacking := f.Agent == "" || f.AgentError != ""
-		if !ours || !lacking || !f.Recorded && !(slices.Contains(undone, name) && r.holds(name)) {
+		needed := f.Recorded || slices.Contains(undone, name) && r.holds(name)
+		if !ours || !lacking || !needed {
 			continue
 		}
 		a, err := r.agentOf(name)
