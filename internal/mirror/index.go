@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -118,7 +119,7 @@ func (m *Mirror) Placed(binding types.UID) []Object {
 	defer m.mu.RUnlock()
 	var out []Object
 	for _, name := range slices.Sorted(maps.Keys(m.placed[binding])) {
-		out = append(out, sorted(m.placed[binding][name])...)
+		out = append(out, sorted(slices.Values(m.placed[binding][name]))...)
 	}
 	return out
 }
@@ -127,7 +128,7 @@ func (m *Mirror) Placed(binding types.UID) []Object {
 func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return sorted(m.placed[binding][cluster])
+	return sorted(slices.Values(m.placed[binding][cluster]))
 }
 
 // PlacedIn returns the objects of every binding in a cluster.
@@ -135,7 +136,7 @@ func (m *Mirror) PlacedIn(cluster string) []Object {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if c := m.clusters[cluster]; c != nil {
-		return sorted(c.placed)
+		return sorted(maps.Values(c.placed))
 	}
 	return nil
 }
@@ -145,14 +146,14 @@ func (m *Mirror) Orphans(cluster string) []Object {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if c := m.clusters[cluster]; c != nil {
-		return sorted(c.orphans)
+		return sorted(maps.Values(c.orphans))
 	}
 	return nil
 }
 
-func sorted(objects map[place]*Object) []Object {
-	out := make([]Object, 0, len(objects))
-	for _, o := range objects {
+func sorted(objects iter.Seq[*Object]) []Object {
+	out := []Object{}
+	for o := range objects {
 		out = append(out, *o)
 	}
 	slices.SortFunc(out, func(a, b Object) int {
@@ -321,13 +322,10 @@ func (m *Mirror) index(o *Object) {
 	}
 	clusters := m.placed[o.Binding]
 	if clusters == nil {
-		clusters = map[string]map[place]*Object{}
+		clusters = map[string][]*Object{}
 		m.placed[o.Binding] = clusters
 	}
-	if clusters[o.Cluster] == nil {
-		clusters[o.Cluster] = map[place]*Object{}
-	}
-	clusters[o.Cluster][p] = o
+	clusters[o.Cluster] = append(without(clusters[o.Cluster], p), o)
 	m.clusters[o.Cluster].placed[p] = o
 }
 
@@ -339,7 +337,9 @@ func (m *Mirror) unindex(p place, o *Object) {
 		return
 	}
 	clusters := m.placed[o.Binding]
-	if delete(clusters[p.cluster], p); len(clusters[p.cluster]) == 0 {
+	if left := without(clusters[p.cluster], p); len(left) > 0 {
+		clusters[p.cluster] = left
+	} else {
 		delete(clusters, p.cluster)
 	}
 	if len(clusters) == 0 {
@@ -348,4 +348,9 @@ func (m *Mirror) unindex(p place, o *Object) {
 	if c := m.clusters[p.cluster]; c != nil {
 		delete(c.placed, p)
 	}
+}
+
+// without returns the objects that are elsewhere, in the same slice.
+func without(objects []*Object, p place) []*Object {
+	return slices.DeleteFunc(objects, func(o *Object) bool { return o.place() == p })
 }

@@ -33,8 +33,8 @@ type Mirror struct {
 	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
 	run         func(func(ctx context.Context)) // nil until Start
 	clusters    map[string]*cluster
-	dropped     map[string]types.UID                       // clusters that are leaving: not mirrored again under this UID
-	placed      map[types.UID]map[string]map[place]*Object // by binding and cluster
+	dropped     map[string]types.UID               // clusters that are leaving: not mirrored again under this UID
+	placed      map[types.UID]map[string][]*Object // by binding and cluster: one each, nearly always
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(Event)
 
@@ -82,7 +82,7 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log, listing: make(chan struct{}, listsOfAll),
 		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
-		placed: map[types.UID]map[string]map[place]*Object{}, required: map[schema.GroupVersionKind]bool{},
+		placed: map[types.UID]map[string][]*Object{}, required: map[schema.GroupVersionKind]bool{},
 		generation: 1,
 	}
 	m.writer = newWriter(
