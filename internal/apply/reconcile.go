@@ -263,8 +263,8 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 	o, there := a.placedAs(b, cluster)
 	unclaimed := there && a.unclaimed(source, o, 0) > 0
-	held := (task || unclaimed) && Release(a.placements(b, source))[cluster] > 0 ||
-		(task || unclaimed) && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
+	held := (task || unclaimed) &&
+		(Release(a.placements(b, source))[cluster] > 0 || dependency(binding.Kind(b)) && a.neededBy(b, cluster))
 	a.results.wait(b.UID, cluster, held && !task)
 	return held
 }
@@ -381,13 +381,13 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 // too is still there. What is claimed by the same policy moves with it, even if its binding
 // does not say so yet.
 func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool {
-	here := map[types.UID]mirror.Object{}
+	here := map[types.UID]bool{}
 	for _, o := range a.mirror.PlacedIn(cluster) {
 		if o.Namespace == b.Namespace {
-			here[o.Binding] = o
+			here[o.Binding] = true
 		}
 	}
-	for uid, o := range here {
+	for uid := range here {
 		other, ok := a.bindings.ByUID(uid)
 		if !ok || uid == b.UID || !other.DeletionTimestamp.IsZero() {
 			continue
@@ -399,7 +399,8 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 		_, stays := binding.Target(other, cluster)
 		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
-		if behind || !stays && (moves || a.unclaimed(source, o, 0) > 0) {
+		o, there := a.placedAs(other, cluster)
+		if behind || !stays && (moves || there && a.unclaimed(source, o, 0) > 0) {
 			return true
 		}
 	}

@@ -93,8 +93,8 @@ func NewOverrides(policies ...*policyv1alpha1.OverridePolicy) *Overrides {
 	return x
 }
 
-// Set adds a policy, or replaces it, and returns what was read of it.
-func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) *Override {
+// Set adds a policy, or replaces it.
+func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) {
 	v := Compile(p)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,7 +104,6 @@ func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) *Override {
 	for _, s := range scopes(p) {
 		x.scopes[s] = append(x.scopes[s], v)
 	}
-	return v
 }
 
 // Delete removes a policy.
