@@ -45,7 +45,6 @@ type clusterQueue struct {
 
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
-	seen    bool                                    // the cluster answered at least once
 	last    traits
 
 	unlistedSince time.Time // when Leave, which alone uses it, first found a type that is not listed
@@ -89,9 +88,6 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	if ctx.Err() != nil || q.member.Leaving() || q.closed() {
 		return queue.Next{} // what a leaving cluster keeps is for Leave to say
 	}
-	q.mu.Lock()
-	q.seen = q.seen || q.member.Reachable()
-	q.mu.Unlock()
 	if i.namespace != "" {
 		return q.reconcileNamespace(ctx, i.namespace)
 	}
@@ -102,18 +98,6 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 func (q *clusterQueue) closed() bool {
 	now, ok := q.applier.queue(q.name())
 	return !ok || now != q
-}
-
-// lost is true when the cluster is known not to answer. Right after a start it is not known
-// yet, and what an earlier process stored decides.
-func (q *clusterQueue) lost() bool {
-	if q.member.Reachable() {
-		return false
-	}
-	q.mu.Lock()
-	seen := q.seen
-	q.mu.Unlock()
-	return seen || !q.member.WasReachable()
 }
 
 // await has an item reconciled once the mirror has listed a type.
@@ -167,7 +151,6 @@ func (q *clusterQueue) memberChanged() {
 	q.mu.Lock()
 	now, before := traitsOf(q.member), q.last
 	q.last = now
-	q.seen = q.seen || now.reachable
 	q.mu.Unlock()
 	if now == before {
 		return

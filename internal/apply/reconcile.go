@@ -182,7 +182,7 @@ func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBind
 // seenOf is what is known of the cluster for a binding.
 func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	a := q.applier
-	s := Seen{Reachable: q.member.Reachable(), Lost: q.lost()}
+	s := Seen{Reachable: q.member.Reachable(), Lost: q.member.Lost()}
 	if s.Reachable {
 		s.Listed = q.complete(b) // asked before the copies that it vouches for
 	}

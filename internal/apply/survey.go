@@ -75,12 +75,11 @@ func (s *survey) done(ctx context.Context) bool {
 // ready says whether it is known what a cluster has; lost, that it does not answer.
 func (s *survey) ready(m *member.Member) (ready, lost bool) {
 	a := s.applier
-	q, ok := a.queue(m.Name())
-	if !ok {
+	if _, ok := a.queue(m.Name()); !ok {
 		return false, false
 	}
 	if !m.Reachable() {
-		lost = q.lost()
+		lost = m.Lost()
 		if !lost {
 			a.log.V(1).Info("removals wait for a cluster to answer", "cluster", m.Name())
 		}

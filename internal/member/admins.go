@@ -9,7 +9,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	rbacv1client "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -51,11 +51,10 @@ func (m *Member) isMember(id string) bool {
 // bindAdmins makes the binding of the hub's administrators. One that is there is left as it is: the cluster's own
 // administrators may have taken the subjects out of it.
 func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection) error {
-	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: rt, QPS: -1})
+	bindings, err := roleBindings(rt, c)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return err
 	}
-	bindings := clients.RbacV1().ClusterRoleBindings()
 	if _, err = bindings.Get(ctx, fleetv1alpha1.AdminsGroup, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		_, err = bindings.Create(ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: fleetv1alpha1.AdminsGroup, Labels: map[string]string{managedByLabel: managedByUs}},
@@ -69,16 +68,24 @@ func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection) error 
 	return nil
 }
 
+// roleBindings is a client of the cluster's ClusterRoleBindings.
+func roleBindings(rt http.RoundTripper, c *connection) (rbacv1client.ClusterRoleBindingInterface, error) {
+	rbac, err := rbacv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt})
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return rbac.ClusterRoleBindings(), nil
+}
+
 // dismissAdmins takes the binding of the hub's administrators out of a cluster that leaves. It holds nobody up.
 func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := m.current()
-	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: m.registry.options.Fence(c.transport), QPS: -1})
+	bindings, err := roleBindings(m.registry.options.Fence(c.transport), c)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return err
 	}
-	bindings := clients.RbacV1().ClusterRoleBindings()
 	binding, err := bindings.Get(ctx, fleetv1alpha1.AdminsGroup, metav1.GetOptions{})
 	if err == nil && binding.Labels[managedByLabel] == managedByUs {
 		err = bindings.Delete(ctx, binding.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(binding.UID))})

@@ -17,10 +17,10 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	c.admission.Lock()
 	defer c.admission.Unlock()
 	if err := c.admit(o, found); err != nil {
-		m.update(func() { m.accepted = "" })
+		m.update(func() { m.accepted, m.judged = "", true })
 		return err
 	}
-	m.update(func() { m.accepted = found.id })
+	m.update(func() { m.accepted, m.judged = found.id, true })
 	if o.Status.ID == "" && !found.admins.asked {
 		nudge(m.kick)
 		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -55,6 +56,8 @@ type connection struct {
 	adminsTried time.Time
 	// drop closes what is open. Requests in flight fail; the next one dials anew.
 	drop func()
+	// dialled counts the connections that were opened: another server may answer on each.
+	dialled *atomic.Int64
 	// key identifies address and credentials; stamp identifies what they were read from.
 	key   [sha256.Size]byte
 	stamp string
@@ -93,7 +96,7 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	}
 	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
 	return &connection{
-		base: base, problem: problem, transport: none, fresh: none, drop: func() {},
+		base: base, problem: problem, transport: none, fresh: none, drop: func() {}, dialled: &atomic.Int64{},
 		passage: &Passage{Base: base, Requests: none, Upgrades: none},
 	}
 }
@@ -112,7 +115,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 			return nil, err
 		}
 	}
-	c := &connection{}
+	c := &connection{dialled: &atomic.Int64{}}
 	if c.passage, err = NewPassage(users, dial); err != nil {
 		return nil, err
 	}
@@ -121,7 +124,10 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	}
 	// The dialer remembers its connections: a hung HTTP/2 connection with streams on it
 	// would otherwise be used until its pings time out.
-	dialer := connrotation.NewDialer(connrotation.DialFunc(dial))
+	dialer := connrotation.NewDialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+		c.dialled.Add(1)
+		return dial(ctx, network, address)
+	})
 	c.drop = dialer.CloseAll
 	unread := &atomic.Int64{}
 	ours := func(as manner) http.RoundTripper {

@@ -142,11 +142,16 @@ func absent(o *clusterv1alpha1.Cluster) bool {
 func (m *Member) settled() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	switch m.contact.state {
+	return m.contact.settled(m.discovered)
+}
+
+// settled is true once there is something to say about a contact with a cluster whose APIs were asked for, or were not.
+func (c contact) settled(discovered bool) bool {
+	switch c.state {
 	case silent:
 		return true
 	case answering:
-		return m.contact.refused || m.contact.proxied || len(m.contact.missing) > 0 || (m.contact.id != "" && m.discovered)
+		return c.refused || c.proxied || len(c.missing) > 0 || (c.id != "" && discovered)
 	case undecided:
 	}
 	return false

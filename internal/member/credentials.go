@@ -71,7 +71,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 func (m *Member) reconnect(next *connection) {
 	var old *connection
 	m.update(func() {
-		old, m.connection = m.connection, next
+		old, m.connection, m.judged = m.connection, next, false
 		switch {
 		case next.problem != nil:
 			m.contact = contact{state: silent, problem: next.problem.Error()}

@@ -17,7 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/kubernetes"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -47,6 +48,7 @@ type contact struct {
 	version  string
 	admins   admins
 	identity time.Time // when it was last asked
+	dialled  int64     // how many connections had been opened by then
 }
 
 // equal leaves out when the identity was asked.
@@ -56,11 +58,14 @@ func (c contact) equal(d contact) bool {
 }
 
 const (
-	// retryFirst and retryMost bound the time between probes of a cluster that fails them:
-	// its recovery is to be noticed soon.
+	// retryFirst is the least time between probes of a cluster that fails them: its recovery is to be noticed soon. The time
+	// doubles up to that between probes of a healthy one.
 	retryFirst = time.Second
-	retryMost  = 5 * time.Second
 )
+
+// identityIntervals is after how many discovery intervals a cluster is asked again who it is, of which version, and whether the
+// hub has its rights there, while no new connection was opened: a gateway may lead the old one elsewhere.
+const identityIntervals = 5
 
 // dialsAtOnce is how many probes may dial at the same time. When many clusters are to be dialled,
 // at a start or after an outage of the network, they take turns: the time of a probe is that of
@@ -111,7 +116,7 @@ func (m *Member) watchHealth(ctx context.Context) {
 			failures = 0
 			m.found(c, found)
 		} else if failures++; failures >= m.registry.options.FailureThreshold {
-			m.lost(ctx, c, err)
+			m.fellSilent(ctx, c, err)
 		} else {
 			ctrl.LoggerFrom(ctx).V(1).Info("probe failed", "cluster", m.name, "failures", failures, "error", err.Error())
 		}
@@ -126,8 +131,8 @@ func (m *Member) pause(failures int) time.Duration {
 	if failures == 0 {
 		return jitter(interval)
 	}
-	backoff := retryFirst << min(max(failures-m.registry.options.FailureThreshold, 0), 3)
-	return jitter(min(backoff, retryMost, interval))
+	backoff := retryFirst << min(max(failures-m.registry.options.FailureThreshold, 0), 6)
+	return jitter(min(backoff, interval))
 }
 
 // jitter spreads the clusters, so that they are not all asked at once.
@@ -154,8 +159,8 @@ func (m *Member) found(c *connection, found contact) {
 	}
 }
 
-// lost takes note of a cluster that has failed its probes.
-func (m *Member) lost(ctx context.Context, c *connection, err error) {
+// fellSilent takes note of a cluster that has failed its probes.
+func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 	var changed bool
 	m.update(func() {
 		if m.connection != c || m.contact.state == silent {
@@ -196,8 +201,9 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	m.mu.RLock()
 	known, old := m.contact, m.connection != c
 	m.mu.RUnlock()
-	if !old && known.state == answering && known.id != "" &&
-		time.Since(known.identity) < m.registry.options.DiscoveryInterval {
+	dialled := c.dialled.Load()
+	if !old && known.state == answering && known.id != "" && known.dialled == dialled &&
+		time.Since(known.identity) < identityIntervals*m.registry.options.DiscoveryInterval {
 		m.welcomeAdmins(ctx, rt, c, &known)
 		return known, nil
 	}
@@ -208,6 +214,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	if err != nil {
 		return contact{}, describe(ctx, err)
 	}
+	found.dialled = dialled
 	m.welcomeAdmins(ctx, rt, c, &found)
 	return found, nil
 }
@@ -285,21 +292,27 @@ func apiMessage(resp *http.Response, body []byte) string {
 
 // identify asks the cluster who it is and whether our permissions suffice.
 func identify(ctx context.Context, rt http.RoundTripper, c *connection) (contact, error) {
-	clients, err := kubernetes.NewForConfig(&rest.Config{Host: c.base.String(), Transport: rt, QPS: -1})
+	config := &rest.Config{Host: c.base.String(), QPS: -1}
+	httpClient := &http.Client{Transport: rt}
+	core, err := corev1client.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return contact{}, fmt.Errorf("make client: %w", err)
+	}
+	authorization, err := authorizationv1client.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return contact{}, fmt.Errorf("make client: %w", err)
 	}
 	found := contact{state: answering, identity: time.Now()}
-	if found.missing, err = missingPermissions(ctx, clients); err != nil {
+	if found.missing, err = missingPermissions(ctx, authorization); err != nil {
 		return contact{}, err
 	}
 	if len(found.missing) > 0 {
 		return found, nil // they may be missing to ask the rest
 	}
-	if found.version, err = serverVersion(ctx, clients); err != nil {
+	if found.version, err = serverVersion(ctx, core); err != nil {
 		return contact{}, err
 	}
-	system, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, err := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return contact{}, fmt.Errorf("get namespace %s: %w", metav1.NamespaceSystem, err)
 	}
@@ -307,8 +320,8 @@ func identify(ctx context.Context, rt http.RoundTripper, c *connection) (contact
 	return found, nil
 }
 
-func serverVersion(ctx context.Context, clients kubernetes.Interface) (string, error) {
-	raw, err := clients.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+func serverVersion(ctx context.Context, core corev1client.CoreV1Interface) (string, error) {
+	raw, err := core.RESTClient().Get().AbsPath("/version").DoRaw(ctx)
 	if err != nil {
 		return "", fmt.Errorf("get /version: %w", err)
 	}
@@ -336,13 +349,13 @@ func permissions() []permission {
 }
 
 // missingPermissions asks the cluster which permissions we lack.
-func missingPermissions(ctx context.Context, clients kubernetes.Interface) ([]string, error) {
+func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface) ([]string, error) {
 	var missing []string
 	for _, p := range permissions() {
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
 		}
-		review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		review, err := authorization.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		// Everyone who is authenticated may ask this; where anonymous requests are let in, a
 		// certificate or token that is not accepted makes one.
 		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {

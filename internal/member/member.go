@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -28,6 +27,7 @@ type Member struct {
 	connection *connection
 	contact    contact
 	accepted   string // the id with which the cluster is joined
+	judged     bool   // it was decided in this process whether what answers is the cluster that was joined
 	apis       *APIs
 	discovered bool // the API list was asked for at least once
 	mirrored   bool // the mirror said Synced at least once
@@ -111,12 +111,20 @@ func (m *Member) ID() string {
 	return m.accepted
 }
 
-// WasReachable is true while the Cluster's status, which may be of an earlier process, says
-// that it is reachable. It is the last word until this process knows better.
-func (m *Member) WasReachable() bool {
-	said := m.Cluster().Status.Conditions
-	return meta.IsStatusConditionTrue(said, clusterv1alpha1.ConditionReachable) &&
-		meta.IsStatusConditionTrue(said, clusterv1alpha1.ConditionJoined)
+// Lost is true once this process has found out that the cluster does not answer, does not accept our credentials, or is not
+// the one that was joined. Until then it is neither lost nor reachable: what the Cluster's status says may be of an earlier
+// process, or of the time at which a backup of the hub was made.
+func (m *Member) Lost() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.lost()
+}
+
+func (m *Member) lost() bool {
+	if !m.cluster.DeletionTimestamp.IsZero() && (m.cluster.Status.ID == "" || emptied(m.cluster)) {
+		return true // it never was a member, or is none any more, and nobody asks again who it is
+	}
+	return m.contact.state == silent || m.contact.settled(m.discovered) && m.judged && !m.reachable()
 }
 
 func (m *Member) reachable() bool {
@@ -129,12 +137,12 @@ func (m *Member) current() *connection {
 	return m.connection
 }
 
-// update changes the member's state and tells those concerned if its reachability did.
+// update changes the member's state and tells those concerned if whether it is reachable, or lost, did.
 func (m *Member) update(change func()) {
 	m.mu.Lock()
-	before := m.reachable()
+	reachable, lost := m.reachable(), m.lost()
 	change()
-	changed := before != m.reachable()
+	changed := reachable != m.reachable() || lost != m.lost()
 	m.mu.Unlock()
 	if changed {
 		m.registry.notify(Event{Type: Changed, Name: m.name})

@@ -34,7 +34,7 @@ const (
 type contact int
 
 const (
-	unsure contact = iota // not asked yet, or it has just stopped to answer
+	unsure contact = iota // not asked yet
 	answers
 	lost
 )

@@ -20,9 +20,6 @@ const (
 	pace = time.Second
 	// removalPatience is how long a deleted binding may take to go without saying why.
 	removalPatience = 3 * time.Second
-	// unsureDelay is when to look again at a binding in a cluster that stopped answering,
-	// while the cluster's own condition does not say so yet.
-	unsureDelay = 2 * time.Second
 )
 
 // pacer says when a binding's status may be written. It remembers what this process has seen

@@ -57,14 +57,11 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 // write returns when to look again without an event, 0 for not at all.
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (next time.Duration, err error) {
 	views := w.views(ctx, b)
-	if slices.ContainsFunc(views, func(v view) bool { return v.contact == unsure }) {
-		next = unsureDelay
-	}
 	if !b.DeletionTimestamp.IsZero() {
 		if wait := w.pacer.removal(b.UID); wait > 0 {
 			return wait, nil
 		}
-		return next, w.writeRemoval(ctx, b, views)
+		return 0, w.writeRemoval(ctx, b, views)
 	}
 	var outcome *placement.Outcome
 	if v, ok := w.placement.Outcome(b.UID); ok {
@@ -88,9 +85,9 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 		}
 	}
 	if o == nil {
-		return next, nil
+		return 0, nil
 	}
-	return next, w.writeTemplate(ctx, b, o, of, standings)
+	return 0, w.writeTemplate(ctx, b, o, of, standings)
 }
 
 // template is the binding's template; nil where it is not known, or is another object.
@@ -284,8 +281,7 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	}
 }
 
-// contact says whether a cluster answers. Right after a start that is not known, and what
-// an earlier process wrote decides.
+// contact says whether a cluster answers. Right after a start that is not known.
 func (w *writer) contact(ctx context.Context, m *member.Member, cluster string) contact {
 	switch {
 	case m == nil && w.left(ctx, cluster):
@@ -294,10 +290,10 @@ func (w *writer) contact(ctx context.Context, m *member.Member, cluster string) 
 		return unsure
 	case m.Reachable():
 		return answers
-	case m.WasReachable():
-		return unsure
-	default:
+	case m.Lost():
 		return lost
+	default:
+		return unsure
 	}
 }
 

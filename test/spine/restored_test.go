@@ -162,6 +162,48 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 	}
 }
 
+// TestRestoredHubAndAClusterThatWasAway restores a hub of a time at which a cluster did not answer. What shows that the hub is
+// older than its members is in that cluster alone, which answers now: the hub asks it, and does not go by what it wrote of the
+// cluster then.
+func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
+	w := alone(t, "was-away")
+	w.hub.Apply(t, policy(w.ns, "goes", "{apiVersion: v1, kind: ConfigMap, name: goes}", in("oak"))+
+		policy(w.ns, "changes", "{apiVersion: v1, kind: ConfigMap, name: changes}", in("birch"))+
+		configMap(w.ns, "goes", "one")+configMap(w.ns, "changes", "one"))
+	w.applied("ConfigMap", "goes")
+	w.applied("ConfigMap", "changes")
+	w.birch.Fail(testenv.Cut)
+	w.lost(w.birch)
+	backup := w.backUp()
+	w.birch.Heal()
+	w.ready(w.birch)
+	w.hub.Apply(t, configMap(w.ns, "changes", "two"))
+	w.data(w.birch, "changes", "two")
+
+	w.must(w.hub.Stop())
+	before, mark := map[*testenv.Member]content{w.oak: w.content(w.oak), w.birch: w.content(w.birch)}, w.oak.Mark()
+	w.must(w.hub.Restore(backup))
+	w.birch.Slow(500 * time.Millisecond) // it answers, if later than the others
+	w.restart()
+	w.hub.Remove(t, "v1", "ConfigMap", w.ns, "goes")
+	untouched := func() {
+		t.Helper()
+		w.noDeletions(w.oak, mark)
+		for m := range before {
+			w.stays(m, before[m])
+		}
+	}
+	w.suspected(untouched)
+	w.birch.Heal()
+	w.quiet(2 * time.Second)
+	untouched()
+	if out, err := w.hub.Orrery(confirmRestore...); err != nil {
+		t.Fatal(out, err)
+	}
+	w.gone(w.oak, "v1", "ConfigMap", "goes")
+	w.data(w.birch, "changes", "one")
+}
+
 // backUp copies the hub's etcd away, between two runs of the hub.
 func (w *world) backUp() string {
 	w.Helper()
