@@ -214,7 +214,7 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 
 // vouchEvery is the least time between two checkpoints of a type. What happened since the last
 // one is brought again by the watch that goes on from it.
-const vouchEvery = 30 * time.Second
+const vouchEvery = 2 * time.Minute
 
 // vouch has the store keep from where the watch can go on, if it has been handed everything.
 func (f *follower) vouch() {

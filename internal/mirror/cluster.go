@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
@@ -57,6 +58,7 @@ type cluster struct {
 	end     context.CancelFunc
 	stopped chan struct{} // closed when nothing of the cluster runs any more
 
+	rest     rest.Interface // for watches
 	objects  dynamic.Interface
 	metadata metadata.Interface
 
@@ -169,9 +171,12 @@ func (c *cluster) connect(ctx context.Context) bool {
 }
 
 func (c *cluster) clients() (err error) {
-	if c.objects, err = dynamic.NewForConfig(c.source.Config()); err != nil {
+	config := dynamic.ConfigFor(c.source.Config())
+	config.GroupVersion = &schema.GroupVersion{} // each request says its own
+	if c.rest, err = rest.RESTClientFor(config); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
+	c.objects = dynamic.New(c.rest)
 	if c.metadata, err = metadata.NewForConfig(c.source.Config()); err != nil {
 		return fmt.Errorf("make metadata client: %w", err)
 	}

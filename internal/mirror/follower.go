@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -33,12 +34,12 @@ const (
 )
 
 // A watch ends after a time between watchFor and twice that. One that goes on from a checkpoint
-// ends soon, for before the end a server says how far it is; catchUpPatience is for a server that
-// does not end it.
+// ends soon, for before the end a server says how far it is; catchUpPatience is how much longer a server
+// may take to end it.
 const (
-	watchFor        = 5 * time.Minute
+	watchFor        = 15 * time.Minute
 	catchUpFor      = 4 * time.Second
-	catchUpPatience = 10 * time.Second
+	catchUpPatience = 6 * time.Second
 )
 
 // watchFailures is how many times in a row a watch that does not come about is tried before the
@@ -71,7 +72,7 @@ type follower struct {
 // reader asks a cluster for one type.
 type reader interface {
 	list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
-	watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	watch(ctx context.Context, o metav1.ListOptions) (events, error)
 	// newest is the resource version that the type has reached.
 	newest(ctx context.Context) (string, error)
 }
@@ -359,9 +360,13 @@ func (f *follower) check(ctx context.Context) error {
 
 // open opens a watch and takes in what it brings until it ends.
 func (f *follower) open(ctx context.Context) error {
-	lasts, patience := watchFor+rand.N(watchFor), time.Duration(0) //nolint:gosec // spreads load, guards nothing
+	ctx, enough := context.WithCancel(ctx)
+	defer enough()
+	lasts := watchFor + rand.N(watchFor) //nolint:gosec // spreads load, guards nothing
+	var patience *time.Timer
 	if f.resuming {
-		lasts, patience = catchUpFor, catchUpPatience
+		lasts, patience = catchUpFor, time.AfterFunc(catchUpFor+catchUpPatience, enough)
+		defer patience.Stop()
 	}
 	began := time.Now()
 	w, err := f.api.watch(ctx, metav1.ListOptions{
@@ -371,8 +376,8 @@ func (f *follower) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer w.Stop()
-	if err := f.receive(ctx, w, patience); err != nil {
+	defer w.close()
+	if err := f.receive(w, patience); err != nil && (ctx.Err() == nil || !f.resuming) {
 		return err
 	}
 	// A watch that ends at its time ends in good order. One that ends early was broken off.
@@ -383,27 +388,21 @@ func (f *follower) open(ctx context.Context) error {
 	return nil
 }
 
-// receive takes in what a watch brings until it ends or, while nothing is synced, for a time.
-func (f *follower) receive(ctx context.Context, w watch.Interface, patience time.Duration) error {
-	var enough <-chan time.Time
-	if patience != 0 {
-		enough = time.After(patience)
-	}
+// receive takes in what a watch brings until it ends. The timer ends it while nothing is synced.
+func (f *follower) receive(w events, patience *time.Timer) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-enough:
-			if f.resuming {
-				return nil
-			}
-		case e, ok := <-w.ResultChan():
-			if !ok {
-				return nil
-			}
-			if err := f.take(e); err != nil {
-				return err
-			}
+		e, err := w.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = f.take(e)
+		}
+		if err != nil {
+			return err
+		}
+		if patience != nil && !f.resuming {
+			patience.Stop()
 		}
 	}
 }
@@ -471,14 +470,6 @@ func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object,
 		return t.cluster.metadata.Resource(gvr).List(ctx, o)
 	}
 	return t.cluster.objects.Resource(gvr).List(ctx, o)
-}
-
-func (t *table) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	gvr := t.api.GroupVersionResource()
-	if gvr.GroupResource() == secrets {
-		return t.cluster.metadata.Resource(gvr).Watch(ctx, o)
-	}
-	return t.cluster.objects.Resource(gvr).Watch(ctx, o)
 }
 
 func (t *table) newest(ctx context.Context) (string, error) {

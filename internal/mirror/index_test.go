@@ -34,7 +34,7 @@ func (f *fed) list(_ context.Context, o metav1.ListOptions) (runtime.Object, err
 	return page, nil
 }
 
-func (f *fed) watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+func (f *fed) watch(context.Context, metav1.ListOptions) (events, error) {
 	return nil, errors.ErrUnsupported
 }
 

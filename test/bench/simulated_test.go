@@ -42,10 +42,11 @@ const placedIn = 20 // clusters of each template
 
 // simulation is the process of the simulated clusters.
 type simulation struct {
-	address string
-	ca      []byte
-	client  *http.Client
-	process *os.Process
+	address  string            // of the control endpoint
+	clusters map[string]string // addresses by name
+	ca       []byte
+	client   *http.Client
+	process  *os.Process
 }
 
 // simulated is what the control endpoint tells.
@@ -77,6 +78,13 @@ func startSimulation(b *testing.B, clusters int) *simulation {
 	})
 	var err error
 	if s.ca, err = os.ReadFile(filepath.Join(dir, "ca.crt")); err != nil {
+		b.Fatal(err)
+	}
+	addresses, err := os.ReadFile(filepath.Join(dir, "clusters.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := json.Unmarshal(addresses, &s.clusters); err != nil {
 		b.Fatal(err)
 	}
 	pool := x509.NewCertPool()
@@ -114,7 +122,7 @@ func (s *simulation) control(b *testing.B, path string) (now simulated) {
 func (s *simulation) kubeconfig(cluster string) []byte {
 	raw, _ := json.Marshal(map[string]any{ //nolint:errchkjson // it can be encoded
 		"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": s.address + "/clusters/" + cluster, "certificate-authority-data": s.ca}}},
+		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": s.clusters[cluster] + "/clusters/" + cluster, "certificate-authority-data": s.ca}}},
 		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": "simulated"}}},
 		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
 	})
@@ -193,10 +201,17 @@ func BenchmarkSimulated(b *testing.B) {
 		}
 		gone := strings.Join(third, ",")
 		s.control(b, "offline?clusters="+gone)
-		time.Sleep(time.Minute) // until all are known to be lost
+		start = time.Now()
+		time.Sleep(30 * time.Second) // until all are known to be lost
+		f.still(b)
+		b.ReportMetric(time.Since(start).Seconds(), "s-to-say-that-30%-are-offline")
 		b.ReportMetric(f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-30%-offline")
 		s.control(b, "online?clusters="+gone)
+		start = time.Now()
+		f.allReady(b, clusters)
+		b.ReportMetric(time.Since(start).Seconds(), "s-to-have-30%-back")
 		f.quiet(b, s)
+		f.still(b)
 
 		stop := make(chan struct{})
 		var flapping sync.WaitGroup
@@ -279,6 +294,13 @@ func (f *fleet) joinAll(b *testing.B, s *simulation, clusters, groups int) time.
 		b.Fatal(err)
 	}
 	b.Logf("asked to join after %s", time.Since(start))
+	f.allReady(b, clusters)
+	return time.Since(start)
+}
+
+// allReady waits until every cluster is ready and mirrored.
+func (f *fleet) allReady(b *testing.B, clusters int) {
+	b.Helper()
 	poll(b, 20*time.Minute, "every cluster to be ready and mirrored", func(ctx context.Context) (bool, error) {
 		time.Sleep(time.Second)
 		var all clusterv1alpha1.ClusterList
@@ -294,7 +316,23 @@ func (f *fleet) joinAll(b *testing.B, s *simulation, clusters, groups int) time.
 		}
 		return ready == clusters, nil
 	})
-	return time.Since(start)
+}
+
+// still waits until nothing was written to the hub for ten seconds.
+func (f *fleet) still(b *testing.B) {
+	b.Helper()
+	last, since := -1, time.Now()
+	poll(b, 10*time.Minute, "the hub to be still", func(context.Context) (bool, error) {
+		time.Sleep(time.Second)
+		now := 0
+		for _, n := range writes(b, f.cfg) {
+			now += n
+		}
+		if now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) >= 10*time.Second, nil
+	})
 }
 
 // placeAll makes the templates, and for each group of clusters a namespace whose policy means it.

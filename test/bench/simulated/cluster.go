@@ -30,6 +30,7 @@ const (
 type cluster struct {
 	fleet *fleet
 	name  string
+	door  *door
 
 	offline atomic.Bool
 
@@ -101,6 +102,7 @@ func (c *cluster) turn(offline bool) {
 	}
 	if offline {
 		c.cut()
+		c.door.shut()
 		return
 	}
 	c.down, c.cut = context.WithCancel(context.Background())
@@ -161,7 +163,7 @@ func (c *cluster) tell(t *table, kind, namespace string, raw []byte) {
 
 // serve answers one request.
 func (c *cluster) serve(w http.ResponseWriter, r *http.Request, path string) {
-	if c.offline.Load() {
+	if c.offline.Load() { // a request that came before the cluster went
 		panic(http.ErrAbortHandler)
 	}
 	switch path {

@@ -1,7 +1,7 @@
 // Command simulated is many small clusters in one process, for benchmarks: the API servers of
 // clusters that have nodes and pods, whose Deployments are available at once. Each serves
-// discovery, get, list, watch, create, server-side apply, merge patch and delete below
-// /clusters/NAME, as much of them as Orrery uses.
+// discovery, get, list, watch, create, server-side apply, merge patch and delete at an address of
+// its own, below /clusters/NAME, as much of them as Orrery uses.
 package main
 
 import (
@@ -33,7 +33,7 @@ const token = "simulated"
 
 func main() {
 	count := flag.Int("clusters", 1000, "how many")
-	dir := flag.String("dir", "", "where ca.crt and address are written once it listens")
+	dir := flag.String("dir", "", "where ca.crt, clusters.json and address are written once it listens")
 	flag.Parse()
 	if err := run(*count, *dir); err != nil {
 		log.Fatal(err)
@@ -46,9 +46,29 @@ func run(count int, dir string) error {
 		return err
 	}
 	fleet := newFleet(count)
+	server := &http.Server{
+		Handler: fleet, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(new(silent), "", 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
+	}
+	addresses := map[string]string{}
+	for name, c := range fleet.clusters {
+		d, err := newDoor(c)
+		if err != nil {
+			return err
+		}
+		addresses[name] = "https://" + d.Addr().String()
+		go func() { log.Fatal(server.ServeTLS(d, "", "")) }()
+	}
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
+	}
+	all, err := json.Marshal(addresses)
+	if err != nil {
+		return fmt.Errorf("encode the addresses: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "clusters.json"), all, 0o600); err != nil {
+		return fmt.Errorf("write the addresses: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600); err != nil {
 		return fmt.Errorf("write the certificate: %w", err)
@@ -59,10 +79,6 @@ func run(count int, dir string) error {
 	}
 	if err := os.Rename(address+".new", address); err != nil {
 		return fmt.Errorf("write the address: %w", err)
-	}
-	server := &http.Server{
-		Handler: fleet, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(new(silent), "", 0),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 	}
 	return server.ServeTLS(listener, "", "")
 }

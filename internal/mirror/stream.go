@@ -1,0 +1,91 @@
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"orrery.dev/orrery/internal/member"
+)
+
+// events are those of one watch, in their order.
+type events interface {
+	// next waits for the next event. It returns io.EOF once the watch has ended or was broken off.
+	next() (watch.Event, error)
+	close()
+}
+
+// stream reads the events of a watch for whoever follows it. client-go's watch.Interface has a goroutine, a channel and two
+// buffers more for each watch; a hub has more than ten thousand watches.
+type stream struct {
+	api     member.API
+	body    io.ReadCloser
+	decoder *json.Decoder
+}
+
+// onlyMetadata asks for nothing of objects but their metadata.
+const onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error) {
+	gvr := t.api.GroupVersionResource()
+	path := []string{"/apis", gvr.Group, gvr.Version, gvr.Resource}
+	if gvr.Group == "" {
+		path = []string{"/api", gvr.Version, gvr.Resource}
+	}
+	o.Watch = true
+	request := t.cluster.rest.Get().AbsPath(path...).VersionedParams(&o, metav1.ParameterCodec)
+	if gvr.GroupResource() == secrets {
+		request.SetHeader("Accept", onlyMetadata)
+	}
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the API server's answer is judged by its kind
+	}
+	return &stream{api: t.api, body: body, decoder: json.NewDecoder(body)}, nil
+}
+
+func (s *stream) close() { _ = s.body.Close() } // nothing was written
+
+func (s *stream) next() (watch.Event, error) {
+	var frame struct {
+		Type   watch.EventType `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	switch err := s.decoder.Decode(&frame); {
+	case err == nil:
+	case errors.Is(err, io.ErrUnexpectedEOF), utilnet.IsProbableEOF(err), utilnet.IsTimeout(err):
+		return watch.Event{}, io.EOF
+	default:
+		return watch.Event{}, fmt.Errorf("watch %s: %w", resourceOf(s.api), err)
+	}
+	e := watch.Event{Type: frame.Type}
+	var err error
+	switch frame.Type {
+	case watch.Added, watch.Modified, watch.Deleted:
+		o := &unstructured.Unstructured{}
+		if err = utiljson.Unmarshal(frame.Object, &o.Object); err == nil {
+			o.SetGroupVersionKind(s.api.GroupVersionKind) // of metadata alone the kind is another
+		}
+		e.Object = o
+	case watch.Bookmark: // of which nothing but the resource version counts
+		o := &metav1.PartialObjectMetadata{}
+		err, e.Object = json.Unmarshal(frame.Object, o), o
+	case watch.Error:
+		status := &metav1.Status{}
+		err, e.Object = json.Unmarshal(frame.Object, status), status
+	default:
+		err = fmt.Errorf("unknown type %q", frame.Type)
+	}
+	if err != nil {
+		return watch.Event{}, fmt.Errorf("watch %s: read event: %w", resourceOf(s.api), err)
+	}
+	return e, nil
+}
