@@ -48,7 +48,7 @@ func (m measured) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler
 func (m Members) Subscribe(changed, measured func(cluster string)) {
 	m.Registry.Subscribe(func(e member.Event) { changed(e.Name) })
 	m.Mirror.Subscribe(func(e mirror.Event) {
-		if e.Type == mirror.Synced {
+		if e.Type == mirror.Synced && mirror.Measured(e.Resource) {
 			changed(e.Cluster)
 		}
 	})

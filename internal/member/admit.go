@@ -13,14 +13,9 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	if err != nil {
 		return err
 	}
-	// One at a time, or two names of one cluster could both be let in.
-	c.admission.Lock()
-	defer c.admission.Unlock()
-	if err := c.admit(o, found); err != nil {
-		m.update(func() { m.accepted, m.judged = "", true })
+	if err := c.decide(o, m, found); err != nil {
 		return err
 	}
-	m.update(func() { m.accepted, m.judged = found.id, true })
 	if o.Status.ID == "" && !found.admins.asked {
 		nudge(m.kick)
 		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")
@@ -30,6 +25,23 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 		return reconciler.Done(clusterv1alpha1.ReasonJoined, "%s", found.admins.problem)
 	}
 	return nil
+}
+
+// decide lets the cluster that answers in, or says why not.
+func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) error {
+	// One at a time, or two names of one cluster could both be let in. Whoever is told of it does not hold up the others.
+	c.admission.Lock()
+	err := c.admit(o, found)
+	accepted := found.id
+	if err != nil {
+		accepted = ""
+	}
+	news := m.set(func() { m.accepted, m.judged = accepted, true })
+	c.admission.Unlock()
+	if news {
+		m.registry.notify(Event{Type: Changed, Name: m.name})
+	}
+	return err
 }
 
 // admit says why the cluster that answers is not to be worked with.

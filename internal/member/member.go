@@ -139,14 +139,18 @@ func (m *Member) current() *connection {
 
 // update changes the member's state and tells those concerned if whether it is reachable, or lost, did.
 func (m *Member) update(change func()) {
-	m.mu.Lock()
-	reachable, lost := m.reachable(), m.lost()
-	change()
-	changed := reachable != m.reachable() || lost != m.lost()
-	m.mu.Unlock()
-	if changed {
+	if m.set(change) {
 		m.registry.notify(Event{Type: Changed, Name: m.name})
 	}
+}
+
+// set changes the member's state, and says whether those concerned are to be told.
+func (m *Member) set(change func()) (news bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	reachable, lost := m.reachable(), m.lost()
+	change()
+	return reachable != m.reachable() || lost != m.lost()
 }
 
 // setCluster remembers the Cluster. What the status says is our own doing and no news.

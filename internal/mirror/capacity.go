@@ -25,8 +25,8 @@ type Capacity struct {
 // Capacity returns a cluster's capacity as last observed; false while its nodes or pods
 // are not listed.
 func (m *Mirror) Capacity(cluster string) (Capacity, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := m.clusters[cluster]
 	if c == nil || !c.capacityKnown() {
 		return Capacity{}, false

@@ -115,9 +115,9 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 // there is a checkpoint and it is not too late to use it, everything that the index needs.
 func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	m := t.cluster.mirror
-	m.mu.RLock()
+	m.mu.Lock()
 	generation, described, first := m.generation, t.api, !t.synced
-	m.mu.RUnlock()
+	m.mu.Unlock()
 	epoch, err := m.store.Epoch(ctx)
 	if err != nil {
 		return err
@@ -221,10 +221,10 @@ func (f *follower) vouch() {
 	t := f.table
 	m := t.cluster.mirror
 	identity := t.cluster.identity()
-	m.mu.RLock()
+	m.mu.Lock()
 	epoch, whole := t.vouched, t.complete()
 	c := t.checkpointAt(identity, f.from)
-	m.mu.RUnlock()
+	m.mu.Unlock()
 	if !whole || epoch == "" || identity == "" || identity != f.identity || number(f.from) == 0 || f.ctx.Err() != nil {
 		return
 	}

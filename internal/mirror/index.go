@@ -85,8 +85,8 @@ type Event struct {
 // Lookup says what is known of an object: Unknown while the type is not listed or the cluster
 // is not reachable. The object is then the last one that was observed, if it was placed.
 func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, Object) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.table(cluster, gr)
 	if t == nil {
 		return presence.Unknown, Object{}
@@ -115,8 +115,8 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 // Placed returns a binding's objects in every cluster, those last seen in clusters that
 // are not reachable among them. To ask about one cluster, PlacedOf is cheaper.
 func (m *Mirror) Placed(binding types.UID) []Object {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var out []Object
 	for _, name := range slices.Sorted(maps.Keys(m.placed[binding])) {
 		out = append(out, sorted(slices.Values(m.placed[binding][name]))...)
@@ -126,15 +126,15 @@ func (m *Mirror) Placed(binding types.UID) []Object {
 
 // PlacedOf returns a binding's objects in one cluster, as last seen.
 func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return sorted(slices.Values(m.placed[binding][cluster]))
 }
 
 // PlacedIn returns the objects of every binding in a cluster.
 func (m *Mirror) PlacedIn(cluster string) []Object {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if c := m.clusters[cluster]; c != nil {
 		return sorted(maps.Values(c.placed))
 	}
@@ -143,8 +143,8 @@ func (m *Mirror) PlacedIn(cluster string) []Object {
 
 // Orphans returns the objects of a cluster that carry work.orrery.dev/orphan.
 func (m *Mirror) Orphans(cluster string) []Object {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if c := m.clusters[cluster]; c != nil {
 		return sorted(maps.Values(c.orphans))
 	}
@@ -166,8 +166,8 @@ func sorted(objects iter.Seq[*Object]) []Object {
 // Namespaces returns the namespaces of a cluster that carry work.orrery.dev/created-by,
 // with its value. They are not complete unless synced.
 func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.table(cluster, namespaces)
 	if t == nil {
 		return nil, false
@@ -182,8 +182,8 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 // PodSecurity returns the labels of a namespace of a cluster that say its Pod Security levels, if it
 // carries work.orrery.dev/created-by. They must not be changed.
 func (m *Mirror) PodSecurity(cluster, namespace string) map[string]string {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if c := m.clusters[cluster]; c != nil {
 		return c.marks[namespace].podSecurity
 	}
@@ -199,8 +199,8 @@ type namespaceMarks struct {
 // Synced says whether what is known of a type in a cluster is complete: it was listed, and
 // the cluster is reachable. It says nothing of the store, see Stored.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.table(cluster, gr)
 	return t != nil && t.current()
 }

@@ -30,7 +30,9 @@ type Mirror struct {
 	log      logr.Logger
 	writer   *writer
 
-	mu          sync.RWMutex                    // guards the index: everything below, and what the clusters hold
+	// mu guards the index: everything below, and what the clusters hold. It is no RWMutex: of that, each of the thousands of writers
+	// at a start would wait for all readers that had come before it, and be scheduled anew.
+	mu          sync.Mutex
 	run         func(func(ctx context.Context)) // nil until Start
 	clusters    map[string]*cluster
 	dropped     map[string]types.UID               // clusters that are leaving: not mirrored again under this UID
@@ -118,8 +120,8 @@ func (m *Mirror) Start(ctx context.Context) error {
 // changed follows the registry.
 func (m *Mirror) changed(e member.Event) {
 	if e.Type == member.Left {
-		m.mu.RLock()
-		defer m.mu.RUnlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.run(func(context.Context) {
 			if err := m.Drop(e.Name); err != nil { //nolint:contextcheck // begun, it is finished
 				m.log.Error(err, "Cluster left, and its mirror could not be dropped; it is when the cluster joins again", "cluster", e.Name)
@@ -154,9 +156,9 @@ func (m *Mirror) changed(e member.Event) {
 // Require mirrors a kind in every cluster that serves it, whatever the cluster's
 // spec.mirror says.
 func (m *Mirror) Require(gvk schema.GroupVersionKind) {
-	m.mu.RLock()
+	m.mu.Lock()
 	known := m.required[gvk]
-	m.mu.RUnlock()
+	m.mu.Unlock()
 	if known {
 		return
 	}
@@ -195,8 +197,8 @@ func (m *Mirror) Drop(name string) error {
 
 // Stale says since when a cluster has not been reachable: what is known of it is as old.
 func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := m.clusters[name]
 	if c == nil || c.source.Reachable() {
 		return time.Time{}, false
@@ -212,8 +214,8 @@ type Type struct {
 
 // Types returns what is mirrored, by group, resource, version and scope.
 func (m *Mirror) Types() []Type {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return GroupTypes(func(yield func(string, member.API) bool) {
 		for _, name := range slices.Sorted(maps.Keys(m.clusters)) {
 			for _, t := range m.clusters[name].tables {
@@ -262,24 +264,24 @@ func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 // Stored says whether the store has everything that was seen of a type in a cluster: a
 // search of it is then as complete as what was last seen.
 func (m *Mirror) Stored(cluster string, gr schema.GroupResource) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.table(cluster, gr)
 	return t != nil && t.complete() && m.writer.problem() == nil
 }
 
 // Lost says whether what was stored of a type in a cluster was lost and not read again.
 func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.table(cluster, gr)
 	return m.lost && (t == nil || !t.complete())
 }
 
 // Observation sums up a cluster for its status.
 func (m *Mirror) Observation(name string) member.Observation {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := m.clusters[name]
 	if c == nil {
 		return member.Observation{Message: "mirroring has not started"}
@@ -347,9 +349,9 @@ func (m *Mirror) notify(events ...Event) {
 	if len(events) == 0 {
 		return
 	}
-	m.mu.RLock()
+	m.mu.Lock()
 	subscribers := m.subscribers
-	m.mu.RUnlock()
+	m.mu.Unlock()
 	for _, e := range events {
 		for _, f := range subscribers {
 			f(e)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Room is what was free on a cluster's nodes at one moment: what no pod requests, those that wait
@@ -30,6 +31,9 @@ func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	}
 	return c.capacity.room, true
 }
+
+// Measured is true of the types by which it is known what is free in a cluster.
+func Measured(gr schema.GroupResource) bool { return gr == nodes || gr == pods }
 
 // SubscribeRoom calls f after each change of what is free in a cluster. f must not block,
 // nor ask the mirror.

@@ -39,6 +39,9 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	if !ok {
 		return queue.Next{}
 	}
+	if b.DeletionTimestamp.IsZero() && w.asking(b) {
+		return queue.Next{} // whether each answers will be an event
+	}
 	log := logr.FromContextOrDiscard(ctx).WithName("status").WithValues("binding", name.String())
 	next, err := w.write(logr.NewContext(ctx, log), b)
 	switch {
@@ -279,6 +282,15 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	default:
 		return false
 	}
+}
+
+// asking is true while a cluster of the binding is being asked whether it answers, as all are after a start: what the status says
+// stays until that is known.
+func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
+	return slices.ContainsFunc(b.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool {
+		m, joined := w.registry.Member(c.Name)
+		return joined && !m.Reachable() && !m.Lost()
+	})
 }
 
 // contact says whether a cluster answers. Right after a start that is not known.
