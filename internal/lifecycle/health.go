@@ -151,6 +151,9 @@ func (r *run) gated(ctx context.Context, name string, act gate.Act, do func() er
 		return fmt.Errorf("host %s is not changed: %w", name, err)
 	}
 	if err := do(); err != nil {
+		if _, failed := errors.AsType[*StepError](err); failed {
+			return fmt.Errorf("%w; no other host of the control plane is disturbed: correct what was changed and apply it, or resume", err)
+		}
 		return err
 	}
 	if err := r.rec.do("gate/"+name+"/after", func() (bool, error) { return false, r.recovered(ctx, before, act) }); err != nil {

@@ -230,6 +230,31 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	e.wantMembers("h-1", "h-1", "h-2", "h-3")
 }
 
+// TestFailedStepStopsThere: a step that fails on a control plane leaves the others as they are, and the error says the way out.
+func TestFailedStepStopsThere(t *testing.T) {
+	l, e := withRealEtcd(t, 3, 3)
+	pids := e.pids()
+	changed := l.changed()
+	l.fleet.NodeFault = func(name, point string) error {
+		if name == "h-1" && point == "unit/installed" {
+			return errors.New("broken off")
+		}
+		return nil
+	}
+	op, err := l.run(lifecyclev1alpha1.ActionApply, l.etcdArgs("max-concurrent-streams=5000"))
+	l.wantRefused(op, err, "host h-1: etcd/unit: broken off", "no other host of the control plane is disturbed", "correct what was changed")
+	if d := cmp.Diff([]string{"h-1"}, changed()); d != "" {
+		t.Errorf("changed (-want +got):\n%s", d)
+	}
+	l.fleet.NodeFault = nil
+	if err := l.resume(op.Name); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"h-1", "h-2", "h-3"}, e.restarted(pids)); d != "" {
+		t.Errorf("restarted (-want +got):\n%s", d)
+	}
+}
+
 // TestMends: what is down has nothing to lose, and is mended before anything that stands is disturbed.
 func TestMends(t *testing.T) {
 	t.Run("StoppedMember", func(t *testing.T) {
