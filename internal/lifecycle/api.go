@@ -50,23 +50,13 @@ func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 
 // api finds an API server that answers.
 func (r *run) api(ctx context.Context) (*rest.Config, error) {
-	connect := r.Connect
-	if connect == nil {
-		connect = through
-	}
 	var errs []error
 	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
-		c := r.conns[name]
-		if c == nil {
+		if r.conns[name] == nil {
 			continue
 		}
-		cfg := connect(c.current(), r.spec.ControlPlaneEndpoint.Port, r.state.Keys)
-		cs, err := kubernetes.NewForConfig(cfg)
-		if err != nil {
-			return nil, fmt.Errorf("host %s: %w", name, err)
-		}
 		ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
-		_, err = cs.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		cfg, err := r.readyAPI(ctx, name)
 		cancel()
 		if err == nil {
 			return cfg, nil
@@ -74,6 +64,21 @@ func (r *run) api(ctx context.Context) (*rest.Config, error) {
 		errs = append(errs, fmt.Errorf("host %s: %w", name, err))
 	}
 	return nil, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
+}
+
+// readyAPI asks the API server of a host that was reached whether it is ready.
+func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
+	connect := r.Connect
+	if connect == nil {
+		connect = through
+	}
+	cfg := connect(r.conns[name].current(), r.spec.ControlPlaneEndpoint.Port, r.state.Keys)
+	cs, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	_, err = cs.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	return cfg, err
 }
 
 func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {

@@ -11,19 +11,20 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// gate is something that other hosts wait for.
-type gate struct {
+// latch is something that other hosts wait for.
+type latch struct {
 	once sync.Once
 	open chan struct{}
 }
 
-func newGate() *gate { return &gate{open: make(chan struct{})} }
+func newLatch() *latch { return &latch{open: make(chan struct{})} }
 
-func (g *gate) pass() { g.once.Do(func() { close(g.open) }) }
+func (g *latch) pass() { g.once.Do(func() { close(g.open) }) }
 
 // converge makes every host that was reached what the plan says, and applies the objects of the cluster.
 //
@@ -31,7 +32,10 @@ func (g *gate) pass() { g.once.Do(func() { close(g.open) }) }
 // probe that succeeds when etcd has a quorum or the API server answers. Only changes that disturb what runs are rolled
 // over the hosts, control planes one by one, workers as many as the Operation allows.
 func (r *run) converge(ctx context.Context) error {
-	work := r.work()
+	work, err := r.rehearse(ctx, r.work())
+	if err != nil {
+		return r.release(ctx, err)
+	}
 	r.nextEpoch()
 	if len(work) > 0 {
 		names := make([]string, 0, len(work))
@@ -46,7 +50,7 @@ func (r *run) converge(ctx context.Context) error {
 		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
-	apiReady := newGate()
+	apiReady := newLatch()
 	if r.keepsAPIServer(work) {
 		apiReady.pass() // it is there already
 	}
@@ -75,7 +79,13 @@ type hostWork struct {
 	stages []plan.Stage
 	remove []string
 	worst  plan.Disruption
+	// act is what it disturbs of the control plane; it mends if all of that is down.
+	act   gate.Act
+	mends bool
 }
+
+// disturbsControlPlane reports whether etcd or an API server restarts that was there before.
+func (w hostWork) disturbsControlPlane() bool { return len(w.act.Etcd)+len(w.act.APIServers) > 0 }
 
 // work lists the hosts that have something to do.
 func (r *run) work() []hostWork {
@@ -101,6 +111,7 @@ func (r *run) work() []hostWork {
 				w.worst = i.Disruption
 			}
 		}
+		w.act = act(r.changes, h.Name)
 		for _, s := range h.Stages {
 			if changed[s.ID] {
 				w.stages = append(w.stages, s)
@@ -158,13 +169,14 @@ func (r *run) nextEpoch() {
 }
 
 // hosts brings on all hosts.
-func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *gate) error {
+func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *latch) error {
 	var together, controlPlanes, workers []hostWork
 	joining := newTurns()
 	for _, w := range work {
 		switch {
-		case w.unbuilt || !plan.Worse(w.worst, plan.DisruptionReload):
-			if r.joins(w.host.Name) && slices.ContainsFunc(w.stages, func(s plan.Stage) bool { return s.ID == plan.StageEtcd }) {
+		case w.unbuilt || w.mends || !plan.Worse(w.worst, plan.DisruptionReload):
+			// What mends is a member already.
+			if r.joins(w.host.Name) && !w.mends && slices.ContainsFunc(w.stages, func(s plan.Stage) bool { return s.ID == plan.StageEtcd }) {
 				joining.add(w.host.Name)
 			}
 			together = append(together, w)
@@ -182,7 +194,7 @@ func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *gate) error 
 		return err
 	}
 	for _, w := range controlPlanes {
-		if err := r.disturb(ctx, w, apiReady, joining); err != nil {
+		if err := r.gated(ctx, w.host.Name, w.act, func() error { return r.disturb(ctx, w, apiReady, joining) }); err != nil {
 			return err
 		}
 	}
@@ -195,7 +207,7 @@ func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *gate) error 
 }
 
 // disturb brings on a host whose pods are disturbed by it: they are moved away first, if it comes to that.
-func (r *run) disturb(ctx context.Context, w hostWork, apiReady *gate, joining *turns) error {
+func (r *run) disturb(ctx context.Context, w hostWork, apiReady *latch, joining *turns) error {
 	if !plan.Worse(w.worst, plan.DisruptionRestart) || len(stepsOf(w.host, plan.StageNode)) == 0 {
 		return r.bringHost(ctx, w, apiReady, joining)
 	}
@@ -213,7 +225,7 @@ func (r *run) disturb(ctx context.Context, w hostWork, apiReady *gate, joining *
 }
 
 // bringHost goes through the stages of a host.
-func (r *run) bringHost(ctx context.Context, w hostWork, apiReady *gate, joining *turns) (err error) {
+func (r *run) bringHost(ctx context.Context, w hostWork, apiReady *latch, joining *turns) (err error) {
 	defer func() { r.rec.settle(w.host.Name, w.conn.trips.Load(), err) }()
 	defer joining.done(w.host.Name, false)
 	for i, stage := range w.stages {
@@ -257,20 +269,23 @@ func (r *run) joins(name string) bool {
 // turns lets the members of etcd join one after the other: each is told the members that were there before it.
 type turns struct {
 	names []string
-	gates map[string]*gate
+	gates map[string]*latch
 	mu    sync.Mutex
 	ok    map[string]bool
 }
 
-func newTurns() *turns { return &turns{gates: map[string]*gate{}, ok: map[string]bool{}} }
+func newTurns() *turns { return &turns{gates: map[string]*latch{}, ok: map[string]bool{}} }
 
 func (t *turns) add(name string) {
 	t.names = append(t.names, name)
-	t.gates[name] = newGate()
+	t.gates[name] = newLatch()
 }
 
-// wait waits until all hosts before have had their turn.
+// wait waits until all hosts before have had their turn. A host that has none waits for nobody.
 func (t *turns) wait(ctx context.Context, name string) error {
+	if t.gates[name] == nil {
+		return nil
+	}
 	for _, before := range t.names {
 		if before == name {
 			return nil

@@ -52,6 +52,8 @@ type Engine struct {
 	Local bool
 	// Connect makes the configuration of a client of the API server that a host runs. Unset, it goes through the host.
 	Connect func(c host.Conn, port int32, keys pki.Bundle) *rest.Config
+	// Settle is how long a control plane may take to be well again after something of it was disturbed; zero is a minute.
+	Settle time.Duration
 	// Progress is told each change of the record, in order. It may be nil.
 	Progress func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
 	// Holder says in leases who runs this.
@@ -185,6 +187,9 @@ func (r *run) diffApplied(ctx context.Context) error {
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
+	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
+		return nil // the run starts one, and sees the objects then
+	}
 	if err != nil {
 		return err
 	}
@@ -425,6 +430,7 @@ func (r *run) makePlan(ctx context.Context) error {
 		return err
 	}
 	r.changes = plan.Diff(r.plan, r.facts, nil)
+	r.changes.Outages = r.outages()
 	return nil
 }
 

@@ -82,9 +82,13 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 		},
 		Source: func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
 		Agent:  func(string) (string, error) { return agent, nil },
-		Connect: func(host.Conn, int32, pki.Bundle) *rest.Config {
+		Connect: func(c host.Conn, _ int32, _ pki.Bundle) *rest.Config {
 			through := rest.CopyConfig(cfg)
-			through.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next: next, up: l.isUp} })
+			up := l.isUp
+			if at, ok := c.(interface{ Name() string }); ok {
+				up = func(ctx context.Context) bool { return l.runs(ctx, at.Name(), "orrery-kube-apiserver") }
+			}
+			through.Wrap(func(next http.RoundTripper) http.RoundTripper { return answering{next: next, up: up} })
 			return through
 		},
 	}
@@ -112,17 +116,16 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 
 // isUp reports whether a host runs an API server. As long as none does, that of the cluster does not answer.
 func (l *lab) isUp(ctx context.Context) bool {
-	for _, h := range l.spec.Hosts {
-		const name = "orrery-kube-apiserver"
-		units, err := node.Rooted(l.fleet.Root(h.Name)).Units.Observe(ctx, []string{name})
-		if err != nil {
-			l.t.Error(err)
-		}
-		if units[name].Running {
-			return true
-		}
+	return slices.ContainsFunc(l.spec.Hosts, func(h clusterv1alpha1.Host) bool { return l.runs(ctx, h.Name, "orrery-kube-apiserver") })
+}
+
+// runs reports whether a host runs a unit.
+func (l *lab) runs(ctx context.Context, name, unit string) bool {
+	units, err := node.Rooted(l.fleet.Root(name)).Units.Observe(ctx, []string{unit})
+	if err != nil {
+		l.t.Error(err)
 	}
-	return false
+	return units[unit].Running
 }
 
 // answering lets requests through while something is up.

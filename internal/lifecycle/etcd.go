@@ -25,6 +25,10 @@ import (
 // etcdTimeout bounds one question to etcd.
 const etcdTimeout = 5 * time.Second
 
+// reconfigureTime bounds how long a change of the members of etcd is tried: etcd wants its members to have been connected for
+// five seconds.
+const reconfigureTime = 20 * time.Second
+
 // etcd connects to the etcd that a host runs, through the host.
 func (r *run) etcd(name string) (*clientv3.Client, error) {
 	c := r.conns[name]
@@ -79,10 +83,30 @@ func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []
 	return nil, nil, fmt.Errorf("etcd has no quorum, or none of its hosts answers: nothing is changed; start the members again, or restore a snapshot: %w", errors.Join(errs...))
 }
 
+// reconfigure changes the members of etcd. It refuses that for some seconds after another member has come, gone or restarted,
+// which is waited for.
+func reconfigure(ctx context.Context, change func(context.Context) error) error {
+	until := time.Now().Add(reconfigureTime)
+	for {
+		qctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+		err := change(qctx)
+		cancel()
+		if !errors.Is(err, rpctypes.ErrUnhealthy) || time.Now().After(until) {
+			return err
+		}
+		if e := pause(ctx); e != nil {
+			return errors.Join(e, err)
+		}
+	}
+}
+
 // joinEtcd adds a host to etcd as a learner, starts it, and promotes it once it has caught up.
 func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Context) error) error {
 	others := slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
 	cli, members, err := r.members(ctx, others)
+	if err != nil && r.hasMember(name) && ctx.Err() == nil {
+		return start(ctx) // it may be what the quorum lacks
+	}
 	if err != nil {
 		return err
 	}
@@ -96,13 +120,15 @@ func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Cont
 		}
 	}
 	if id == 0 {
-		actx, cancel := context.WithTimeout(ctx, etcdTimeout)
-		defer cancel()
-		added, err := cli.MemberAddAsLearner(actx, []string{peer})
-		if err != nil {
+		if err := reconfigure(ctx, func(ctx context.Context) error {
+			added, err := cli.MemberAddAsLearner(ctx, []string{peer})
+			if err == nil {
+				id = added.Member.ID
+			}
+			return err
+		}); err != nil {
 			return fmt.Errorf("add the etcd of host %s: %w", name, err)
 		}
-		id = added.Member.ID
 	}
 	if !learner {
 		return start(ctx)
@@ -128,52 +154,6 @@ func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Cont
 	}
 }
 
-// removable says whether etcd keeps its quorum without some of its members, given as hosts. Members whose hosts are gone
-// and that do not answer count as lost.
-func (r *run) removable(ctx context.Context, members []*etcdserverpb.Member, leaving []string) error {
-	var rest, healthy int
-	var sick []string
-	for _, m := range members {
-		if r.memberLeaves(m, leaving) {
-			continue
-		}
-		if m.IsLearner {
-			continue
-		}
-		rest++
-		if err := r.memberHealthy(ctx, m); err != nil {
-			sick = append(sick, memberName(m)+": "+err.Error())
-			continue
-		}
-		healthy++
-	}
-	if need := rest/2 + 1; rest == 0 || healthy < need {
-		return fmt.Errorf("etcd would lose its quorum: of the %d members that would stay %d answer, and %d are needed (%s); bring members back or add new ones first",
-			rest, healthy, need, strings.Join(sick, "; "))
-	}
-	return nil
-}
-
-// memberHealthy asks a member itself.
-func (r *run) memberHealthy(ctx context.Context, m *etcdserverpb.Member) error {
-	name := r.memberHost(m)
-	if r.conns[name] == nil {
-		return errors.New("its host was not reached")
-	}
-	cli, err := r.etcd(name)
-	if err != nil {
-		return err
-	}
-	defer cli.Close() //nolint:errcheck // nothing is lost with it
-	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
-	defer cancel()
-	_, err = cli.Get(ctx, "health")
-	if err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
-		return fmt.Errorf("it does not answer: %w", err)
-	}
-	return nil
-}
-
 func memberName(m *etcdserverpb.Member) string {
 	if m.Name != "" {
 		return m.Name
@@ -189,10 +169,6 @@ func (r *run) memberHost(m *etcdserverpb.Member) string {
 		}
 	}
 	return m.Name
-}
-
-func (r *run) memberLeaves(m *etcdserverpb.Member, leaving []string) bool {
-	return slices.Contains(leaving, r.memberHost(m))
 }
 
 // peerURL of the etcd of a host, as it first started.

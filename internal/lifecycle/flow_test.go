@@ -29,7 +29,7 @@ import (
 // patience is how long a test waits for what has to come.
 const patience = 30 * time.Second
 
-func jsonOf(t *testing.T, v any) string {
+func jsonOf(t testing.TB, v any) string {
 	t.Helper()
 	content, err := json.Marshal(v)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -170,32 +172,38 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 	if r.spec.Etcd.Type == plan.EtcdExternal || !slices.ContainsFunc(leaving, member) {
 		return nil
 	}
+	act := gate.Act{Leave: leaving}
+	before, err := r.admit(ctx, act)
+	if err != nil || check {
+		return err
+	}
 	staying := slices.DeleteFunc(slices.Clone(hosts), func(n string) bool { return slices.Contains(leaving, n) })
-	cli, members, err := r.members(ctx, staying)
+	for _, m := range before.LeaveOrder(leaving) {
+		if err := r.rec.do("etcd/remove-"+m.Host, func() (bool, error) { return true, r.removeMember(ctx, staying, m.ID) }); err != nil {
+			return fmt.Errorf("take the etcd of host %s out: %w", m.Host, err)
+		}
+		if err := r.recovered(ctx, before, act); err != nil {
+			return fmt.Errorf("after the etcd of host %s was taken out: %w", m.Host, err)
+		}
+	}
+	return nil
+}
+
+// removeMember takes a member out of etcd, by way of one that stays.
+func (r *run) removeMember(ctx context.Context, staying []string, id uint64) error {
+	cli, _, err := r.members(ctx, staying)
 	if err != nil {
 		return err
 	}
 	defer cli.Close() //nolint:errcheck // nothing is lost with it
-	if err := r.removable(ctx, members, leaving); err != nil {
+	err = reconfigure(ctx, func(ctx context.Context) error {
+		_, err := cli.MemberRemove(ctx, id)
 		return err
+	})
+	if errors.Is(err, rpctypes.ErrMemberNotFound) {
+		return nil // it was taken out when the answer was lost
 	}
-	if check {
-		return nil
-	}
-	for _, m := range members {
-		if !r.memberLeaves(m, leaving) {
-			continue
-		}
-		if err := r.rec.do("etcd/remove-"+r.memberHost(m), func() (bool, error) {
-			ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
-			defer cancel()
-			_, err := cli.MemberRemove(ctx, m.ID)
-			return err == nil, err
-		}); err != nil {
-			return fmt.Errorf("take the etcd of host %s out: %w", r.memberHost(m), err)
-		}
-	}
-	return nil
+	return err
 }
 
 // remove takes the whole cluster off its hosts: those of the spec, and all others that are known.

@@ -15,7 +15,7 @@ const module = "orrery.dev/orrery/"
 var order = []string{
 	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue",
 	"internal/pki", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
-	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/facts", "internal/lifecycle/config",
+	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
 	"internal/lifecycle/balancer", "internal/lifecycle/addon", "internal/lifecycle/hosttest", "internal/lifecycle",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity",
@@ -31,7 +31,7 @@ var order = []string{
 }
 
 // pure rooms decide; they reach no API server, no disk and no process.
-var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/mark"}
+var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/mark"}
 
 // clients are the modules that talk to API servers.
 var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}

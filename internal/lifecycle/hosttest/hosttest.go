@@ -42,6 +42,8 @@ type Fleet struct {
 	NodeFault func(host, point string) error
 	// Applied, unless nil, is told each request that an agent has done.
 	Applied func(host string, req node.Request)
+	// Dialed, unless nil, connects to what a host runs: to an address as the host sees it.
+	Dialed func(host, address string) (net.Conn, error)
 	// Facts replace those that a host says, by key, as the script writes them.
 	Facts map[string]map[string]string
 	// Clock is how far the clock of a host is ahead.
@@ -146,8 +148,14 @@ type conn struct {
 // Close implements host.Conn.
 func (c *conn) Close() error { return nil }
 
-// Dial implements host.Conn: nothing that the fleet's hosts run can be reached.
-func (c *conn) Dial(context.Context, string, string) (net.Conn, error) {
+// Name of the host that was dialled.
+func (c *conn) Name() string { return c.name }
+
+// Dial implements host.Conn: nothing that the fleet's hosts run can be reached unless Dialed says how.
+func (c *conn) Dial(_ context.Context, _, address string) (net.Conn, error) {
+	if c.fleet.Dialed != nil {
+		return c.fleet.Dialed(c.name, address)
+	}
 	return nil, &host.Unreachable{Host: c.name, Address: c.address, Err: errors.New("no process runs on this host")}
 }
 

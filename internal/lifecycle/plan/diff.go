@@ -46,6 +46,8 @@ type Changes struct {
 	// Hash changes when anything does that the run would do, or what it starts from.
 	Hash  string   `json:"hash"`
 	Items []Change `json:"items"`
+	// Outages say what of the cluster does not answer meanwhile, because there is no spare of it.
+	Outages []string `json:"outages,omitempty"`
 }
 
 // Diff compares a plan with what was applied to its hosts. The old plan, which may be nil, is used to show how contents

@@ -89,5 +89,8 @@ const (
 // StepEtcdUnit starts etcd: once it was begun, what the member knows of the others is fixed.
 const StepEtcdUnit = "etcd/unit"
 
+// StepAPIServerUnit starts the API server.
+const StepAPIServerUnit = "apiserver/unit"
+
 // ControlPlaneTaint keeps pods that do not tolerate it off dedicated control planes.
 const ControlPlaneTaint = labelControlPlane

@@ -34,7 +34,11 @@ func (c *Changes) print(w io.Writer, detail bool) {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%s\nplan %s\n", c.Summary(), c.Hash)
+	fmt.Fprintf(&b, "%s\n", c.Summary())
+	for _, outage := range c.Outages {
+		fmt.Fprintf(&b, "Outage: %s.\n", outage)
+	}
+	fmt.Fprintf(&b, "plan %s\n", c.Hash)
 	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
 }
 

@@ -1,0 +1,248 @@
+package gate_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"orrery.dev/orrery/internal/lifecycle/gate"
+)
+
+// snapshot has host h-1 and so on, one for each letter: U is up, D down, ? unknown, X unreachable, and L a learner that is up.
+// Without a quorum the members are those that were there last.
+func snapshot(etcd, apiServers string) gate.Snapshot {
+	health := map[rune]gate.Health{'U': gate.Up, 'L': gate.Up, 'D': gate.Down, '?': gate.Unknown, 'X': gate.Unreachable}
+	why := map[rune]string{'D': "it does not run", '?': "it does not answer", 'X': "its host was not reached"}
+	var s gate.Snapshot
+	voters, up := 0, 0
+	for i, c := range etcd {
+		s.Members = append(s.Members, gate.Member{
+			ID: uint64(i + 1), Host: fmt.Sprintf("h-%d", i+1), Learner: c == 'L', Health: health[c], Why: why[c],
+		})
+		if c != 'L' {
+			voters++
+		}
+		if c == 'U' {
+			up++
+		}
+	}
+	s.Quorum = up > voters/2
+	for i, c := range apiServers {
+		s.APIServers = append(s.APIServers, gate.APIServer{Host: fmt.Sprintf("h-%d", i+1), Health: health[c], Why: why[c]})
+	}
+	return s
+}
+
+func etcdOf(hosts ...string) gate.Act { return gate.Act{Etcd: hosts} }
+
+func apiOf(hosts ...string) gate.Act { return gate.Act{APIServers: hosts} }
+
+func both(host string) gate.Act {
+	return gate.Act{Etcd: []string{host}, APIServers: []string{host}}
+}
+
+func leave(hosts ...string) gate.Act { return gate.Act{Leave: hosts} }
+
+func TestCheck(t *testing.T) {
+	for name, tc := range map[string]struct {
+		etcd, api string
+		act       gate.Act
+		noSpace   bool
+		quorum    bool     // a majority confirmed the members, although not all of it can be asked
+		refused   []string // what the error has; none if it is allowed
+		outage    string
+		mends     bool
+	}{
+		"FirstCreate":              {act: both("h-1"), mends: true},
+		"NothingDisturbed":         {etcd: "UDD", api: "UDD"},
+		"OneOfOne":                 {etcd: "U", api: "U", act: etcdOf("h-1"), outage: "while host h-1 is changed etcd has no quorum and no API server answers: there is no other; pods keep running"},
+		"OneOfOneAPIServer":        {etcd: "U", api: "U", act: apiOf("h-1"), outage: "no API server answers"},
+		"OneOfOneStopped":          {etcd: "D", api: "D", act: both("h-1"), mends: true},
+		"OneOfOneUnknown":          {etcd: "?", api: "?", act: both("h-1"), outage: "etcd has no quorum"},
+		"OneAPIServerOfThreeEtcds": {etcd: "UUU", api: "U", act: apiOf("h-1"), outage: "no API server answers"},
+		"TwoOfTwo":                 {etcd: "UU", api: "UU", act: etcdOf("h-1"), refused: []string{"lose its quorum", "of 2 members 1 would be left", "add a member first"}},
+		"TwoOfTwoAPIServer":        {etcd: "UU", api: "UU", act: apiOf("h-1")},
+		"OneOfTwo":                 {etcd: "UD", api: "UD", act: etcdOf("h-1"), refused: []string{"no quorum", "h-2: it does not run", "start etcd on host h-2"}},
+		"OneOfTwoTheStopped":       {etcd: "UD", api: "UD", act: both("h-2"), mends: true},
+		"ThreeOfThree":             {etcd: "UUU", api: "UUU", act: both("h-1")},
+		"TwoOfThree": {
+			etcd: "UUD", api: "UUD", act: etcdOf("h-1"),
+			refused: []string{"lose its quorum", "host h-1", "of 3 members 1 would be left, and 2 are needed", "h-3: it does not run", "start etcd on host h-3", "delete-node CLUSTER h-3"},
+		},
+		"TwoOfThreeAPIServerOnly":     {etcd: "UUD", api: "UUD", act: apiOf("h-1")},
+		"TwoOfThreeTheStopped":        {etcd: "UUD", api: "UUD", act: both("h-3"), mends: true},
+		"TwoOfThreeTheUnknown":        {etcd: "UU?", api: "UUU", act: etcdOf("h-3")},
+		"TwoOfThreeUnreachable":       {etcd: "UUX", api: "UUX", act: etcdOf("h-1"), refused: []string{"lose its quorum", "h-3: its host was not reached", "bring back host h-3"}},
+		"TwoOfThreeUnknown":           {etcd: "UU?", api: "UUU", act: etcdOf("h-1"), refused: []string{"lose its quorum", "wait until etcd answers on host h-3"}},
+		"OneOfThreeTheStopped":        {etcd: "UDD", api: "UDD", act: etcdOf("h-2"), mends: true},
+		"OneOfThree":                  {etcd: "?DD", api: "???", act: etcdOf("h-1"), refused: []string{"no quorum", "h-2: it does not run", "start etcd on hosts h-2, h-3"}},
+		"OneOfThreeSeen":              {etcd: "UXX", api: "UXX", quorum: true, act: etcdOf("h-1"), refused: []string{"lose its quorum", "bring back hosts h-2, h-3"}},
+		"AllStopped":                  {etcd: "DDD", api: "DDD", act: both("h-2"), mends: true},
+		"AllStoppedAPIServersWait":    {etcd: "DDD", api: "???", act: both("h-2"), mends: true},
+		"AllUnknown":                  {etcd: "???", api: "???", act: etcdOf("h-1"), refused: []string{"no quorum", "wait until etcd answers on hosts h-2, h-3"}},
+		"AllUnknownAPIServer":         {etcd: "???", api: "???", act: apiOf("h-1"), mends: true},
+		"AllCertificatesExpired":      {etcd: "DDD", api: "DDD", act: apiOf("h-1"), mends: true},
+		"ThreeOfFive":                 {etcd: "UUUDD", api: "UUUDD", act: etcdOf("h-2"), refused: []string{"of 5 members 2 would be left, and 3 are needed", "h-4", "h-5"}},
+		"ThreeOfFiveTheStopped":       {etcd: "UUUDD", api: "UUUDD", act: etcdOf("h-5"), mends: true},
+		"FourOfFive":                  {etcd: "UUUUX", api: "UUUUX", act: etcdOf("h-1")},
+		"TwoAtATimeOfFive":            {etcd: "UUUUU", api: "UUUUU", act: etcdOf("h-1", "h-2")},
+		"ThreeAtATimeOfFive":          {etcd: "UUUUU", api: "UUUUU", act: etcdOf("h-1", "h-2", "h-3"), refused: []string{"hosts h-1, h-2, h-3"}},
+		"LearnerHasNoVote":            {etcd: "UUL", api: "UU", act: etcdOf("h-1"), refused: []string{"of 2 members 1 would be left"}},
+		"Learner":                     {etcd: "UUL", api: "UU", act: etcdOf("h-3")},
+		"LastAPIServer":               {etcd: "UUU", api: "UDD", act: apiOf("h-1"), refused: []string{"no API server but that of host h-1", "h-2: it does not run", "mend the others"}},
+		"LastAPIServerByItsEtcd":      {etcd: "UUU", api: "UDD", act: etcdOf("h-1"), refused: []string{"no API server but that of host h-1"}},
+		"StoppedAPIServer":            {etcd: "UUU", api: "UDU", act: apiOf("h-2"), mends: true},
+		"APIServerNotReady":           {etcd: "UUU", api: "U?U", act: apiOf("h-2")},
+		"NoAPIServerReady":            {etcd: "UUU", api: "???", act: apiOf("h-2")},
+		"ExternalEtcd":                {api: "UUU", act: apiOf("h-1")},
+		"NoSpace":                     {etcd: "UUU", api: "UUU", noSpace: true, act: both("h-1"), refused: []string{"NOSPACE", "defragment"}},
+		"NoSpaceEtcdOnly":             {etcd: "UUU", api: "UUU", noSpace: true, act: etcdOf("h-1")},
+		"NoSpaceStoppedAPIServer":     {etcd: "UUU", api: "UDU", noSpace: true, act: apiOf("h-2"), mends: true},
+		"LeaveOfThree":                {etcd: "UUU", api: "UUU", act: leave("h-1")},
+		"LeaveTheDead":                {etcd: "UXU", api: "UXU", act: leave("h-2")},
+		"LeaveAnother":                {etcd: "UXU", api: "UXU", act: leave("h-1"), refused: []string{"lose its quorum: of the 2 members that would stay 1 answer, and 2 are needed", "h-2: its host was not reached", "bring back host h-2"}},
+		"LeaveTheDeadAndALiving":      {etcd: "UUUUX", api: "UUUUX", act: leave("h-1", "h-5")},
+		"LeaveTheDeadAndALivingOf3":   {etcd: "UUX", api: "UUX", act: leave("h-1", "h-3")},
+		"LeaveTheLast":                {etcd: "U", api: "U", act: leave("h-1"), refused: []string{"of the 0 members that would stay", "add a member first"}},
+		"LeaveWithoutQuorum":          {etcd: "?DD", api: "???", act: leave("h-3"), refused: []string{"no quorum", "no member can be taken out"}},
+		"LeaveALearner":               {etcd: "UUL", api: "UU", act: leave("h-3")},
+		"LeaveTheDeadOthersUnreached": {etcd: "UXX", api: "UXX", quorum: true, act: leave("h-2"), refused: []string{"of the 2 members that would stay 1 answer", "h-3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(tc.etcd, tc.api)
+			s.NoSpace, s.Quorum = tc.noSpace, s.Quorum || tc.quorum
+			err := s.Check(tc.act)
+			_, typed := errors.AsType[*gate.RefusedError](err)
+			if (err != nil) != (len(tc.refused) > 0) || err != nil && !typed {
+				t.Fatalf("refused: %v", err)
+			}
+			for _, want := range tc.refused {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q has no %q", err, want)
+				}
+			}
+			if got := s.Outage(tc.act); (got == "") != (tc.outage == "") || !strings.Contains(got, tc.outage) {
+				t.Errorf("outage %q", got)
+			}
+			if got := s.Mends(tc.act); got != tc.mends {
+				t.Errorf("mends: %t", got)
+			}
+		})
+	}
+}
+
+// TestMendsIsAllowed: whatever else is so, an act that only mends is not refused.
+func TestMendsIsAllowed(t *testing.T) {
+	letters := "UD?X"
+	n := 0
+	for i := range 1 << 12 {
+		var etcd, api strings.Builder
+		for k := range 3 {
+			etcd.WriteByte(letters[i>>(2*k)&3])
+			api.WriteByte(letters[i>>(6+2*k)&3])
+		}
+		s := snapshot(etcd.String(), api.String())
+		for _, act := range []gate.Act{etcdOf("h-1"), apiOf("h-1"), both("h-2"), etcdOf("h-1", "h-2", "h-3")} {
+			if !s.Mends(act) {
+				continue
+			}
+			n++
+			if err := s.Check(act); err != nil {
+				t.Errorf("etcd %s, API servers %s: %v", etcd.String(), api.String(), err)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("nothing mends")
+	}
+}
+
+func TestLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, beforeAPI, now, nowAPI string
+		act                            gate.Act
+		want                           []string
+	}{
+		"AllWell":           {before: "UUU", beforeAPI: "UUU", now: "UUU", nowAPI: "UUU", act: both("h-1")},
+		"NotBack":           {before: "UUU", beforeAPI: "UUU", now: "DUU", nowAPI: "?UU", act: both("h-1"), want: []string{"etcd of host h-1: it does not run", "API server of host h-1: it does not answer"}},
+		"AnotherWentAway":   {before: "UUU", beforeAPI: "UUU", now: "UXU", nowAPI: "UUU", act: etcdOf("h-1"), want: []string{"etcd of host h-2: its host was not reached"}},
+		"NoQuorum":          {before: "UUU", beforeAPI: "U", now: "?D?", nowAPI: "U", act: etcdOf("h-2"), want: []string{"etcd has no quorum", "etcd of host h-1: it does not answer", "etcd of host h-2: it does not run", "etcd of host h-3: it does not answer"}},
+		"WasDownBefore":     {before: "UUD", beforeAPI: "UUD", now: "UUD", nowAPI: "UUD", act: apiOf("h-1")},
+		"NotMended":         {before: "UUD", beforeAPI: "UUD", now: "UUD", nowAPI: "UUD", act: etcdOf("h-3"), want: []string{"etcd of host h-3: it does not run"}},
+		"NothingWasThere":   {now: "DDD", nowAPI: "DDD"},
+		"Left":              {before: "UUU", beforeAPI: "UUU", now: "UU", nowAPI: "UUU", act: leave("h-3")},
+		"AnotherIsToLeave":  {before: "UUU", beforeAPI: "UUU", now: "UDU", nowAPI: "UUU", act: leave("h-2", "h-3")},
+		"KubeletOnly":       {before: "UUX", beforeAPI: "UUX", now: "UUX", nowAPI: "UUX", act: gate.Act{}},
+		"KubeletOnlyKilled": {before: "UUU", beforeAPI: "UUU", now: "UUU", nowAPI: "UDU", act: gate.Act{}, want: []string{"API server of host h-2: it does not run"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := snapshot(tc.now, tc.nowAPI).Lost(snapshot(tc.before, tc.beforeAPI), tc.act)
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("lost (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestLeaveOrder: the dead go before the living, and the leader last.
+func TestLeaveOrder(t *testing.T) {
+	s := snapshot("UUDX?L", "")
+	s.Members[0].Leader = true
+	var got []string
+	for _, m := range s.LeaveOrder([]string{"h-1", "h-2", "h-3", "h-4", "h-5", "h-6", "h-7"}) {
+		got = append(got, m.Host)
+	}
+	if d := cmp.Diff([]string{"h-3", "h-6", "h-4", "h-5", "h-2", "h-1"}, got); d != "" {
+		t.Errorf("order (-want +got):\n%s", d)
+	}
+	if n := len(s.LeaveOrder([]string{"h-2"})); n != 1 {
+		t.Errorf("%d members leave", n)
+	}
+}
+
+// TestForeseen: what is mended, or joins, before an act counts for it.
+func TestForeseen(t *testing.T) {
+	act := both("h-1")
+	for name, tc := range map[string]struct {
+		s       gate.Snapshot
+		allowed bool
+	}{
+		"AsItIs":        {s: snapshot("UUD", "UUD")},
+		"Mended":        {s: snapshot("UUD", "UUD").Mended("h-3"), allowed: true},
+		"OtherMended":   {s: snapshot("UUD", "UUD").Mended("h-2")},
+		"AllMended":     {s: snapshot("DDD", "DDD").Mended("h-1", "h-2", "h-3"), allowed: true},
+		"TwoOfTwo":      {s: snapshot("UU", "UU")},
+		"ThirdJoins":    {s: snapshot("UU", "UU").Joined("h-3"), allowed: true},
+		"LearnerJoins":  {s: snapshot("UUL", "UU").Joined("h-3"), allowed: true},
+		"Healthy":       {s: gate.Healthy([]string{"h-1", "h-2", "h-3"}, []string{"h-1", "h-2", "h-3"}), allowed: true},
+		"NoneOfTheirs":  {s: gate.Snapshot{}, allowed: true},
+		"MendedNowhere": {s: snapshot("UUD", "UUD").Mended("w-1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := tc.s.Check(act); (err == nil) != tc.allowed {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	before := snapshot("UUD", "UUD")
+	before.Mended("h-3")
+	before.Joined("h-4")
+	if d := cmp.Diff(snapshot("UUD", "UUD"), before); d != "" {
+		t.Errorf("the snapshot was changed: %s", d)
+	}
+}
+
+// TestSettling: only what may pass by itself is waited for.
+func TestSettling(t *testing.T) {
+	for etcd, want := range map[string]bool{"UUU": false, "UUD": false, "UUX": false, "UU?": true} {
+		if got := snapshot(etcd, "UUU").Settling(); got != want {
+			t.Errorf("%s: %t", etcd, got)
+		}
+	}
+	if !snapshot("UUU", "U?U").Settling() {
+		t.Error("an API server that is not ready is not waited for")
+	}
+}

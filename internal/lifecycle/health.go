@@ -1,0 +1,398 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/gate"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// settleTime is how long a control plane may take to be well again after something was disturbed. The probes on the host have
+// succeeded by then; what follows is an election, and API servers that find their etcd again.
+func (e *Engine) settleTime() time.Duration { return cmp.Or(e.Settle, time.Minute) }
+
+// lookEvery is the time between two looks at the control plane while it is waited for.
+const lookEvery = time.Second
+
+// electionTime is how long an act that is refused waits for what may pass: etcd elects a leader, which takes up to two of its
+// timeouts.
+func (r *run) electionTime() time.Duration {
+	election := time.Duration(r.spec.Etcd.ElectionTimeout) * time.Millisecond
+	return min(2*election+etcdTimeout, r.settleTime())
+}
+
+// act is what the changes of a host disturb of the control plane.
+func act(changes *plan.Changes, name string) gate.Act {
+	var a gate.Act
+	for _, i := range changes.Items {
+		switch {
+		case i.Host != name || i.Op == plan.OpAdd:
+		case i.Step == plan.StepEtcdUnit:
+			a.Etcd = []string{name}
+		case i.Step == plan.StepAPIServerUnit:
+			a.APIServers = []string{name}
+		}
+	}
+	return a
+}
+
+// outages says what does not answer while the changes are made because the cluster has no spare of it, even if all is well.
+func (r *run) outages() []string {
+	if r.state.Applied == nil {
+		return nil
+	}
+	etcd := r.roles[clusterv1alpha1.RoleEtcd]
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		etcd = nil
+	}
+	well := gate.Healthy(etcd, r.roles[clusterv1alpha1.RoleControlPlane])
+	var outages []string
+	for _, h := range r.plan.Hosts {
+		if outage := well.Outage(act(r.changes, h.Name)); outage != "" {
+			outages = append(outages, outage)
+		}
+	}
+	return outages
+}
+
+// rehearse looks at the control plane before a run disturbs it. It returns the work with what only mends marked, and refuses
+// the run if something would be refused even after all that is mended serves. Nothing is asked of hosts if nothing of the
+// control plane is disturbed, and a cluster that was never built has nothing to lose.
+func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error) {
+	if r.state.Applied == nil || !slices.ContainsFunc(work, hostWork.disturbsControlPlane) {
+		return work, nil
+	}
+	var (
+		marked, refused []hostWork
+		first           error
+	)
+	// Whether something is down is known when etcd is not between two leaders.
+	if _, err := r.awaitHealth(ctx, r.electionTime(), func(s gate.Snapshot) error {
+		if marked, refused, first = r.foresee(s, slices.Clone(work)); first == nil && !s.Quorum && s.Settling() {
+			return errUnsettled
+		}
+		return first
+	}); err != nil && !errors.Is(err, first) && !errors.Is(err, errUnsettled) {
+		return nil, err
+	}
+	if first != nil && r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode {
+		// What waits for other hosts is not what this run is for: a member that is dead has to be taken out before they can
+		// be restarted.
+		for _, w := range refused {
+			w.conn.notef("left as it is: %v", first)
+		}
+		return slices.DeleteFunc(marked, func(w hostWork) bool {
+			return slices.ContainsFunc(refused, func(x hostWork) bool { return x.host.Name == w.host.Name })
+		}), nil
+	}
+	return marked, first
+}
+
+// errUnsettled is a control plane that may be otherwise in a moment.
+var errUnsettled = errors.New("etcd has no leader")
+
+// foresee marks the work that only mends, and goes through the rest as the run would. It returns the work that is refused.
+func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostWork, first error) {
+	noAPI := !slices.ContainsFunc(s.APIServers, func(p gate.APIServer) bool { return p.Health == gate.Up })
+	next := s
+	for i, w := range work {
+		drains := plan.Worse(w.worst, plan.DisruptionRestart)
+		work[i].mends = s.Mends(w.act) && (noAPI || !drains)
+		switch {
+		case w.unbuilt && r.joins(w.host.Name):
+			next = next.Joined(w.host.Name)
+		case work[i].mends || !plan.Worse(w.worst, plan.DisruptionReload):
+			next = next.Mended(w.host.Name)
+		}
+	}
+	for _, w := range work {
+		if w.mends || w.unbuilt || !w.disturbsControlPlane() {
+			continue
+		}
+		if err := next.Check(w.act); err != nil {
+			refused, first = append(refused, w), cmp.Or(first, fmt.Errorf("host %s is not changed: %w", w.host.Name, err))
+			continue
+		}
+		next = next.Mended(w.host.Name)
+	}
+	return work, refused, first
+}
+
+// gated disturbs a control plane between two looks at all of them: nothing is done that would cost what stands, and no other
+// is disturbed before this one is well again.
+func (r *run) gated(ctx context.Context, name string, act gate.Act, do func() error) error {
+	if r.state.Applied == nil {
+		return do()
+	}
+	var before gate.Snapshot
+	if err := r.rec.do("gate/"+name+"/before", func() (_ bool, err error) {
+		before, err = r.admit(ctx, act)
+		return false, err
+	}); err != nil {
+		return fmt.Errorf("host %s is not changed: %w", name, err)
+	}
+	if err := do(); err != nil {
+		if _, failed := errors.AsType[*StepError](err); failed {
+			return fmt.Errorf("%w; no other host of the control plane is disturbed: correct what was changed and apply it, or resume", err)
+		}
+		return err
+	}
+	if err := r.rec.do("gate/"+name+"/after", func() (bool, error) { return false, r.recovered(ctx, before, act) }); err != nil {
+		return fmt.Errorf("host %s was changed: %w", name, err)
+	}
+	return nil
+}
+
+// admit returns how the control plane is if an act is allowed now. What stands in the way may pass, and is waited for.
+func (r *run) admit(ctx context.Context, act gate.Act) (gate.Snapshot, error) {
+	s, err := r.awaitHealth(ctx, r.electionTime(), func(s gate.Snapshot) error { return s.Check(act) })
+	if err != nil {
+		return s, err
+	}
+	if outage := s.Outage(act); outage != "" {
+		logr.FromContextOrDiscard(ctx).Info("an outage that cannot be avoided", "outage", outage)
+	}
+	return s, nil
+}
+
+// recovered waits until all that served before an act, and all that it disturbed, serves.
+func (r *run) recovered(ctx context.Context, before gate.Snapshot, act gate.Act) error {
+	limit := r.settleTime()
+	_, err := r.awaitHealth(ctx, limit, func(s gate.Snapshot) error {
+		lost := s.Lost(before, act)
+		if len(lost) == 0 {
+			return nil
+		}
+		return &unwellError{fmt.Sprintf("the control plane is not well after %s (%s), so no other host of it is disturbed: "+
+			"correct what was changed and apply it, which starts what is stopped, or see the log of the component on its host and resume",
+			limit, strings.Join(lost, "; "))}
+	})
+	return err
+}
+
+// unwellError is a control plane that has not recovered yet.
+type unwellError struct{ message string }
+
+func (e *unwellError) Error() string { return e.message }
+
+// awaitHealth looks at the control plane until it is as wanted, or what is not will not pass, or the time is over. It returns
+// the last look.
+func (r *run) awaitHealth(ctx context.Context, limit time.Duration, want func(gate.Snapshot) error) (gate.Snapshot, error) {
+	ctx, end := r.rec.wait(ctx)
+	defer end(nil)
+	until := time.Now().Add(limit)
+	for {
+		s := r.health(ctx)
+		err := want(s)
+		if ctx.Err() != nil {
+			return s, context.Cause(ctx)
+		}
+		_, recovers := errors.AsType[*unwellError](err)
+		if err == nil || time.Now().After(until) || !recovers && !s.Settling() {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, context.Cause(ctx)
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// health looks at all members of etcd and all API servers, at the same time.
+func (r *run) health(ctx context.Context) gate.Snapshot {
+	hosts := sortedKeys(r.state.EtcdBootstrap)
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		hosts = nil
+	}
+	planes := r.roles[clusterv1alpha1.RoleControlPlane]
+	answers, servers := make([]etcdAnswer, len(hosts)), make([]gate.APIServer, len(planes))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, name := range hosts {
+		group.Go(func() error { answers[i] = r.askEtcd(gctx, name); return nil })
+	}
+	for i, name := range planes {
+		group.Go(func() error {
+			health, why := r.askAPIServer(gctx, name)
+			servers[i] = gate.APIServer{Host: name, Health: health, Why: why}
+			return nil
+		})
+	}
+	_ = group.Wait() // it returns none
+	s := gate.Snapshot{APIServers: servers}
+	for _, a := range answers {
+		s.NoSpace = s.NoSpace || a.alarms[etcdserverpb.AlarmType_NOSPACE] != nil
+		if !s.Quorum && a.list != nil {
+			s.Quorum = true
+			for _, m := range a.list {
+				s.Members = append(s.Members, r.memberHealth(m, hosts, answers))
+			}
+			slices.SortFunc(s.Members, func(a, b gate.Member) int { return strings.Compare(a.Host, b.Host) })
+		}
+	}
+	if s.Quorum {
+		return s
+	}
+	for i, name := range hosts {
+		if r.hasMember(name) {
+			s.Members = append(s.Members, gate.Member{ID: answers[i].id, Host: name, Health: answers[i].health, Why: answers[i].why})
+		}
+	}
+	return s
+}
+
+// hasMember reports whether the etcd of a host was started, as far as is known.
+func (r *run) hasMember(name string) bool {
+	if f, reached := r.facts[name]; reached {
+		return slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit })
+	}
+	return r.state.Applied != nil && hasHost(r.state.Applied.Hosts, name)
+}
+
+// memberHealth is the health of a member, by what its host answered.
+func (r *run) memberHealth(m *etcdserverpb.Member, hosts []string, answers []etcdAnswer) gate.Member {
+	of := gate.Member{ID: m.ID, Host: cmp.Or(r.memberHost(m), memberName(m)), Learner: m.IsLearner, Health: gate.Unreachable, Why: "no host of the cluster has it"}
+	i := slices.Index(hosts, of.Host)
+	if i < 0 {
+		return of
+	}
+	a := answers[i]
+	of.Health, of.Why, of.Leader = a.health, a.why, a.leader == m.ID
+	for _, other := range answers {
+		if slices.Contains(other.alarms[etcdserverpb.AlarmType_CORRUPT], m.ID) {
+			of.Health, of.Why = gate.Down, "its data are corrupt (alarm CORRUPT)"
+		}
+	}
+	return of
+}
+
+// etcdAnswer is what the etcd of a host says.
+type etcdAnswer struct {
+	health gate.Health
+	why    string
+	id     uint64
+	leader uint64
+	// list of the members, if a majority confirmed it.
+	list []*etcdserverpb.Member
+	// alarms are the members that have one, by its kind.
+	alarms map[etcdserverpb.AlarmType][]uint64
+}
+
+// askEtcd asks the etcd of a host itself.
+func (r *run) askEtcd(ctx context.Context, name string) etcdAnswer {
+	c := r.conns[name]
+	if c == nil {
+		return etcdAnswer{health: gate.Unreachable, why: "its host was not reached"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	if err := r.knock(ctx, c); err != nil {
+		return failedAnswer(err)
+	}
+	cli, err := r.etcd(name)
+	if err != nil {
+		return failedAnswer(err)
+	}
+	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	status, err := cli.Status(ctx, cli.Endpoints()[0])
+	if err != nil {
+		return failedAnswer(err)
+	}
+	a := etcdAnswer{health: gate.Up, id: status.Header.MemberId, leader: status.Leader}
+	switch {
+	case status.Leader == 0:
+		a.health, a.why = gate.Unknown, "it knows no leader"
+		return a
+	case status.IsLearner:
+		return a // it answers nothing else
+	}
+	// The list is linearizable: a member that gives it is up to date, and a majority has confirmed it.
+	list, err := cli.MemberList(ctx)
+	if err != nil {
+		failed := failedAnswer(err)
+		a.health, a.why = failed.health, failed.why
+		return a
+	}
+	a.list, a.alarms = list.Members, map[etcdserverpb.AlarmType][]uint64{}
+	if len(status.Errors) == 0 {
+		return a
+	}
+	alarms, err := cli.AlarmList(ctx)
+	if err != nil {
+		failed := failedAnswer(err)
+		a.health, a.why = failed.health, failed.why
+		return a
+	}
+	for _, alarm := range alarms.Alarms {
+		a.alarms[alarm.Alarm] = append(a.alarms[alarm.Alarm], alarm.MemberID)
+	}
+	return a
+}
+
+// knock connects to the etcd of a host: the client of etcd tries again and again, and does not say that nothing listens.
+func (r *run) knock(ctx context.Context, c *connection) error {
+	conn, err := c.current().Dial(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(r.spec.Etcd.Port))))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func failedAnswer(err error) etcdAnswer {
+	health, why := judge(err)
+	return etcdAnswer{health: health, why: why}
+}
+
+// askAPIServer asks the API server of a host whether it is ready.
+func (r *run) askAPIServer(ctx context.Context, name string) (gate.Health, string) {
+	if r.conns[name] == nil {
+		return gate.Unreachable, "its host was not reached"
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	if _, err := r.readyAPI(ctx, name); err != nil {
+		return judge(err)
+	}
+	return gate.Up, ""
+}
+
+// judge says what an error means for the health of who should have answered.
+func judge(err error) (gate.Health, string) {
+	var (
+		refused *ssh.OpenChannelError
+		invalid *tls.CertificateVerificationError
+		expired x509.CertificateInvalidError
+		status  apierrors.APIStatus
+		timeout net.Error
+	)
+	switch {
+	case errors.As(err, &invalid), errors.As(err, &expired):
+		return gate.Down, "its certificate is not valid: " + err.Error()
+	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &refused) && refused.Reason == ssh.ConnectionFailed:
+		return gate.Down, "it does not run: " + err.Error()
+	case errors.As(err, &status):
+		return gate.Unknown, "it is not ready: " + err.Error()
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return gate.Unknown, fmt.Sprintf("it does not answer within %s", etcdTimeout)
+	}
+	return gate.Unknown, "it does not answer: " + err.Error()
+}
