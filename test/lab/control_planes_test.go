@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// TestThreeControlPlanes loses a control plane for good, replaces it, and adds and removes a worker that runs a workload.
+// TestThreeControlPlanes loses a control plane for good, replaces it, adds and removes a worker that runs a workload, and lets
+// all certificates expire.
 func TestThreeControlPlanes(t *testing.T) {
 	s := newSite(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
@@ -87,6 +88,12 @@ func TestThreeControlPlanes(t *testing.T) {
 	if d := lab.Diff(before, s.snapshot(fresh[1])); d != "" {
 		t.Errorf("the worker that was taken out is not as it was:\n%s", d)
 	}
+	s.serves(2)
+
+	hosts = slices.DeleteFunc(hosts, func(h *lab.Host) bool { return h == fresh[1] })
+	file = s.file(layout{Hosts: hosts, ControlPlanes: []string{"host-2", "host-3", fresh[0].Name}, Worker: workers})
+	s.renewsWhatExpired(file, hosts)
+	s.wantNodes("host-2", "host-3", "host-4", "host-5", fresh[0].Name)
 	s.serves(2)
 }
 
