@@ -56,7 +56,7 @@ before its end; then "orrery cluster apply" and "orrery cluster certs renew" ren
 
 func printCertificates(w io.Writer, list []pki.Expiry, now time.Time) error {
 	if len(list) == 0 {
-		return say(w, "The cluster is not built yet: its hosts have no certificates.\n")
+		return say(w, "No certificates are known: the cluster is not built yet, or its state has no keys.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "CERTIFICATE\tAUTHORITY\tENDS\tLEFT\tSTATE\n") //nolint:errcheck // Flush reports it
@@ -106,6 +106,9 @@ The administrator's kubeconfig is renewed with them.`,
 				return fmt.Errorf("cluster %s is not built yet: it has no certificates to renew", name)
 			}
 			list := state.Certificates()
+			if len(list) == 0 {
+				return fmt.Errorf("the state of cluster %s has no keys: restore it from a backup", name)
+			}
 			due := slices.DeleteFunc(slices.Clone(list), func(e pki.Expiry) bool { return !e.Due(time.Now()) })
 			if len(due) == 0 {
 				return say(s.out, "cluster %s: no certificate ends within %s; the first, %s, ends at %s\n",

@@ -544,10 +544,10 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
 	}
-	r.rec.plan(r.plan, r.changes)
 	if err := r.renew(ctx, false); err != nil {
 		return err
 	}
+	r.rec.plan(r.plan, r.changes)
 	if err := r.converge(ctx); err != nil {
 		return err
 	}

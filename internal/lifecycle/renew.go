@@ -113,9 +113,7 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 	}
 	renewals, left := plan.Renewals(r.plan, r.current, r.facts, whole)
 	if len(renewals) > 0 {
-		if whole {
-			r.recordRenewals(renewals)
-		}
+		r.recordRenewals(renewals)
 		r.nextEpoch()
 		if err := r.renewHosts(ctx, renewals, whole); err != nil {
 			return r.release(ctx, err)
@@ -190,7 +188,7 @@ func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage, l
 	return nil
 }
 
-// recordRenewals records what is to be done by a run that does nothing else, or before anything else.
+// recordRenewals records what is to be done before anything else.
 func (r *run) recordRenewals(renewals []plan.Host) {
 	changes := &plan.Changes{Cluster: r.Cluster}
 	for _, h := range renewals {

@@ -204,6 +204,9 @@ func TestApplyRenews(t *testing.T) {
 			if then := renewedFirst(t, acts()); len(then) > 0 {
 				t.Errorf("more was done: %q", then)
 			}
+			if op.Status.StepsDone != op.Status.StepsTotal || op.Status.StepsDone == 0 {
+				t.Errorf("%d of %d steps", op.Status.StepsDone, op.Status.StepsTotal)
+			}
 			l.undrained(op)
 			l.fresh(at, "h-1", "h-2", "h-3", "h-4")
 			l.idle()

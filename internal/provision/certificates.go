@@ -19,7 +19,7 @@ import (
 const (
 	// certificatesEvery is how often all clusters are looked at for certificates that have come to be due.
 	certificatesEvery = time.Hour
-	// renewRetry is the time after which a renewal is tried again that failed.
+	// renewRetry is the time after which a renewal is tried again that has left something.
 	renewRetry = time.Hour
 )
 
@@ -61,7 +61,7 @@ func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry
 		o.Status.Provision.CertificatesExpire = &metav1.Time{Time: list[leaf].NotAfter}
 	}
 	metrics.expire(o.Name, list)
-	failed := lastRenewal(ops)
+	last := lastRenewal(ops)
 	auto := o.Spec.Provision.Kubernetes.AutoRenewCerts
 	automatic := auto == nil || *auto
 	c := metav1.Condition{Type: clusterv1alpha1.ConditionCertificatesExpiring, Status: metav1.ConditionFalse, Reason: clusterv1alpha1.ReasonValid}
@@ -70,21 +70,21 @@ func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry
 		if list[near].NotAfter.Before(now) {
 			c.Reason = clusterv1alpha1.ReasonExpired
 		}
-		c.Message = warning(o.Name, list[near], automatic, failed)
+		c.Message = warning(o.Name, list[near], automatic, last)
 	}
 	reconciler.SetCondition(&o.Status.Conditions, c, o.Generation)
 	due := slices.ContainsFunc(list, func(e pki.Expiry) bool { return e.Due(now) })
-	return due && automatic && o.Spec.APIEndpoint != "" && (failed == nil || time.Since(failed.Status.Finished.Time) > renewRetry)
+	return due && automatic && o.Spec.APIEndpoint != "" && (last == nil || time.Since(last.Status.Finished.Time) > renewRetry)
 }
 
 // warning says what ends and what is to be done about it.
-func warning(cluster string, first pki.Expiry, automatic bool, failed *lifecyclev1alpha1.Operation) string {
+func warning(cluster string, first pki.Expiry, automatic bool, last *lifecyclev1alpha1.Operation) string {
 	ends := fmt.Sprintf("%s ends at %s", first.Name, first.NotAfter.UTC().Format(time.RFC3339))
 	switch {
 	case first.IsAuthority():
 		return "authority " + ends + ", and all certificates that it signs with it: build a new cluster before"
-	case failed != nil:
-		return fmt.Sprintf("certificate %s; operation %s, which was to renew it, failed: %s; it is tried again every hour", ends, failed.Name, failed.Status.Message)
+	case last != nil && last.Status.Phase == lifecyclev1alpha1.PhaseFailed:
+		return fmt.Sprintf("certificate %s; operation %s, which was to renew it, failed: %s; it is tried again every hour", ends, last.Name, last.Status.Message)
 	case !automatic:
 		return fmt.Sprintf("certificate %s, and spec.provision.kubernetes.autoRenewCerts is false: create an Operation of cluster %s with action %s",
 			ends, cluster, lifecyclev1alpha1.ActionRenewCertificates)
@@ -93,11 +93,11 @@ func warning(cluster string, first pki.Expiry, automatic bool, failed *lifecycle
 	}
 }
 
-// lastRenewal is the last Operation that was to renew, if it failed.
+// lastRenewal is the last Operation that was to renew, if it has ended.
 func lastRenewal(ops []lifecyclev1alpha1.Operation) *lifecyclev1alpha1.Operation {
 	for _, op := range slices.Backward(ops) {
 		if isRenewal(op) {
-			if op.Status.Phase == lifecyclev1alpha1.PhaseFailed && op.Status.Finished != nil {
+			if op.Status.Finished != nil {
 				return &op
 			}
 			return nil

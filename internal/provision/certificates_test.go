@@ -94,6 +94,11 @@ func TestHubRenewsCertificates(t *testing.T) {
 	if diff := cmp.Diff(want, h.ran()); diff != "" {
 		t.Errorf("runs (-want +got):\n%s", diff)
 	}
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision = nil })
+	eventually(t, "of a cluster that is not built from here any more nothing is said", func() (bool, string) {
+		o = h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+		return meta.FindStatusCondition(o.Status.Conditions, expiring) == nil, ""
+	})
 }
 
 // autoRenewCerts false stops the hub, which goes on to warn; an Operation that a user makes renews.

@@ -66,7 +66,7 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return err
 	}
 	// Certificates are renewed before what failed goes on, for it may fail because of them.
-	if p.certificates(o, state.Certificates(), ops) {
+	if known = state.Certificates(); p.certificates(o, known, ops) {
 		return p.renew(ctx, o, ops)
 	}
 	next, err := decide(o, want, state)
@@ -77,7 +77,7 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return err
 	}
 	if next == nil {
-		return p.arrived(o, hash, last, state.Certificates())
+		return p.arrived(o, hash, last, known)
 	}
 	return p.next(ctx, o, next, hash, last)
 }

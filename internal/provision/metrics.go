@@ -82,12 +82,10 @@ const (
 // expire sets when the first certificate and the first authority of a cluster end; the list has the first to end first.
 func (m instruments) expire(cluster string, list []pki.Expiry) {
 	m.clusters.Store(cluster, true)
-	for _, e := range slices.Backward(list) {
-		kind := kindCertificate
-		if e.IsAuthority() {
-			kind = kindAuthority
+	for kind, authority := range map[string]bool{kindCertificate: false, kindAuthority: true} {
+		if i := slices.IndexFunc(list, func(e pki.Expiry) bool { return e.IsAuthority() == authority }); i >= 0 {
+			m.expiry.WithLabelValues(cluster, kind).Set(float64(list[i].NotAfter.Unix()))
 		}
-		m.expiry.WithLabelValues(cluster, kind).Set(float64(e.NotAfter.Unix()))
 	}
 }
 

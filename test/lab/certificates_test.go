@@ -59,10 +59,10 @@ func (s *site) renewsWhatExpired(file string, hosts []*lab.Host) {
 	}
 }
 
-// pods lists the workload's pods with their nodes.
+// pods lists the pods of DNS with their nodes.
 func (s *site) pods() string {
 	s.t.Helper()
-	return s.kubectl("", "get", "pods", "-l", "app=web", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
+	return s.kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
 }
 
 // expire puts certificates that have expired in the place of all that are on hosts and in the state.
