@@ -277,7 +277,7 @@ func TestKubeKeyDetails(t *testing.T) {
 	}{
 		"Haproxy":           {content: "  controlPlaneEndpoint: {internalLoadbalancer: haproxy, port: 6443}", want: clusterv1alpha1.Provision{ControlPlaneEndpoint: clusterv1alpha1.ControlPlaneEndpoint{Port: 6443}}},
 		"OffIsHonoured":     {content: "  kubernetes: {kata: {enabled: false}, nodelocaldns: false}\n  storage: {openebs: {basePath: ''}}"},
-		"AutoRenewCertsOff": {content: "  kubernetes: {autoRenewCerts: false}", want: clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{AutoRenewCerts: new(false)}}},
+		"AutoRenewCertsOff": {content: "  kubernetes: {version: v1.30.4, autoRenewCerts: false}", want: clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.30.4", AutoRenewCerts: new(false)}}},
 		"Unknown": {
 			content: "  hosts: [{name: a, sshPort: 22}]\n  cri: [a, b]\n  roleGroups: {gateway: [a]}", want: clusterv1alpha1.Provision{Hosts: []clusterv1alpha1.Host{{Name: "a"}}},
 			ignored: []string{
