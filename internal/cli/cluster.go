@@ -134,7 +134,7 @@ func newCluster(s streams) *cobra.Command {
 	cmd.AddCommand(
 		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
 		newConfig(s), newPreflight(s), newPlan(s),
-		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s),
+		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s), newCerts(s),
 	)
 	return cmd
 }
@@ -331,6 +331,9 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 				r.Allocated.Name(name, "").String(), r.Allocatable.Name(name, "").String()))
 		}
 	}
+	if p := c.Status.Provision; p != nil && p.CertificatesExpire != nil {
+		row("Certificates", certificates(p.CertificatesExpire.Time, time.Now()))
+	}
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
 	fmt.Fprintf(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
 	for _, cond := range c.Status.Conditions {
@@ -345,6 +348,15 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 		return err
 	}
 	return printPlacements(w, placed)
+}
+
+// certificates says when the first of a cluster's certificates ends.
+func certificates(end, now time.Time) string {
+	at := end.UTC().Format(time.RFC3339)
+	if now.Before(end) {
+		return fmt.Sprintf("valid until %s, for %s", at, duration.HumanDuration(end.Sub(now)))
+	}
+	return "expired since " + at
 }
 
 // say prints a line for a person.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -59,9 +60,10 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // built makes the state of a cluster as if it had been built from a file, or, negated, as if that had been begun: built FILE.
+// With an age its keys were minted so long ago: built FILE 8760h.
 func built(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) != 1 {
-		ts.Fatalf("usage: [!] built FILE")
+	if len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: [!] built FILE [AGE]")
 	}
 	read, err := config.Parse([]byte(ts.ReadFile(args[0])), ts.Getenv("WORK"))
 	ts.Check(err)
@@ -69,6 +71,12 @@ func built(ts *testscript.TestScript, neg bool, args []string) {
 	plan.Default(read.Cluster.Name, spec)
 	files := lifecycle.Files(filepath.Join(ts.Getenv("XDG_DATA_HOME"), "orrery", "clusters"))
 	state := &lifecycle.State{Cluster: read.Cluster.Name, Keys: pki.Bundle{}, Wanted: spec, Applied: spec}
+	if len(args) == 2 {
+		age, err := time.ParseDuration(args[1])
+		ts.Check(err)
+		_, err = state.Keys.Ensure(nil, time.Now().Add(-age), plan.Authorities(), plan.Keys(), plan.Leaves(read.Cluster.Name, spec))
+		ts.Check(err)
+	}
 	if neg {
 		state.Applied, state.Begun = nil, spec.Hosts
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -36,14 +38,13 @@ const (
 // through makes the configuration of a client of the API server that a host runs, through the connection to the host: so
 // it works behind a bastion, and before any load balancer does.
 func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
-	admin := keys[plan.LeafAdmin]
+	address := net.JoinHostPort(loopback, strconv.Itoa(int(port)))
 	return &rest.Config{
 		Host: "https://" + address,
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx, "tcp", address) },
-		TLSClientConfig: rest.TLSClientConfig{
-			CAData: keys[plan.AuthorityCluster].Cert, CertData: admin.Cert, KeyData: admin.Key,
-		},
+		Transport: utilnet.SetTransportDefaults(&http.Transport{
+			DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx, "tcp", address) },
+			TLSClientConfig: trusting(keys[plan.AuthorityCluster], keys[plan.LeafAdmin]),
+		}),
 		QPS: -1, Timeout: 30 * time.Second,
 	}
 }
@@ -72,7 +73,7 @@ func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 	if connect == nil {
 		connect = through
 	}
-	cfg := connect(r.conns[name].current(), r.spec.ControlPlaneEndpoint.Port, r.state.Keys)
+	cfg := connect(r.conns[name].current(), r.spec.ControlPlaneEndpoint.Port, r.keys)
 	cs, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, err
@@ -373,7 +374,7 @@ func pause(ctx context.Context) error {
 
 // kubeconfig of the administrator, by the endpoint.
 func (r *run) kubeconfig() ([]byte, error) {
-	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.state.Keys[plan.AuthorityCluster].Cert, r.state.Keys[plan.LeafAdmin])
+	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.keys[plan.AuthorityCluster].Cert, r.keys[plan.LeafAdmin])
 }
 
 // localAPIServer is where what runs on a host reaches an API server before Services work.

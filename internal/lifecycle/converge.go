@@ -208,7 +208,8 @@ func (r *run) hosts(ctx context.Context, work []hostWork, apiReady *latch) error
 
 // disturb brings on a host whose pods are disturbed by it: they are moved away first, if it comes to that.
 func (r *run) disturb(ctx context.Context, w hostWork, apiReady *latch, joining *turns) error {
-	if !plan.Worse(w.worst, plan.DisruptionRestart) || len(stepsOf(w.host, plan.StageNode)) == 0 {
+	// Where the kubelet's certificate has ended nothing can be moved away.
+	if !plan.Worse(w.worst, plan.DisruptionRestart) || len(stepsOf(w.host, plan.StageNode)) == 0 || r.expired(w.host.Name) {
 		return r.bringHost(ctx, w, apiReady, joining)
 	}
 	cs, err := r.clientset(ctx)

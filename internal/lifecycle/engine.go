@@ -56,6 +56,8 @@ type Engine struct {
 	Settle time.Duration
 	// Progress is told each change of the record, in order. It may be nil.
 	Progress func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
+	// Clock tells the time by which certificates are judged. Unset, it is the machine's.
+	Clock func() time.Time
 	// Holder says in leases who runs this.
 	Holder string
 	// Built is told the kubeconfig of a cluster once its API server answers and its objects are applied. It may be nil.
@@ -129,21 +131,22 @@ func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*pl
 	if err := r.refuseUnreachable(); err != nil {
 		return nil, nil, err
 	}
+	before := maps.Clone(r.state.Renewed)
 	if err := r.makePlan(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := r.diffApplied(ctx); err != nil {
+	if err := e.keepKeys(ctx, r.state, before); err != nil {
 		return nil, nil, err
 	}
-	if err := e.keepKeys(ctx, r.state); err != nil {
+	if err := r.diffApplied(ctx); err != nil {
 		return nil, nil, err
 	}
 	return r.plan, r.changes, nil
 }
 
 // keepKeys keeps the keys and digests that a plan was made with, if they are new, and nothing else of what it supposed. While
-// a run is under way it keeps its own.
-func (e *Engine) keepKeys(ctx context.Context, made *State) error {
+// a run is under way it keeps its own. Successors of leaves take the place of those that were there before, and of no others.
+func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
 	unlock, err := e.Store.Lock(ctx, e.Cluster)
 	if err != nil {
 		return nil // the run that has the lock keeps the keys
@@ -160,6 +163,9 @@ func (e *Engine) keepKeys(ctx context.Context, made *State) error {
 		if _, ok := kept.Keys[name]; !ok {
 			kept.Keys[name] = pair
 		}
+	}
+	if maps.EqualFunc(kept.Renewed, before, pki.KeyPair.Equal) {
+		kept.Renewed = made.Renewed
 	}
 	for key, digest := range made.Digests {
 		if kept.Digests[key] == "" {
@@ -189,6 +195,13 @@ func (r *run) diffApplied(ctx context.Context) error {
 	cfg, err := r.api(ctx)
 	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
 		return nil // the run starts one, and sees the objects then
+	}
+	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
+		r.changes.Items = append(r.changes.Items, plan.Change{
+			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.OpChange, Disruption: plan.DisruptionNone,
+			Target: "unknown: no API server answers before its certificates are renewed",
+		})
+		return nil
 	}
 	if err != nil {
 		return err
@@ -263,6 +276,9 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		do = r.remove
 	case lifecyclev1alpha1.ActionDeleteNode:
 		do = r.removeHosts
+	case lifecyclev1alpha1.ActionRenewCertificates:
+		// What the cluster is to be stays what an earlier run was to bring about.
+		return r.renewCertificates(ctx)
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 		do = r.bring
 	default:
@@ -289,8 +305,10 @@ type run struct {
 	facts       map[string]plan.Facts
 	unreachable map[string]error
 
+	keys    pki.Bundle              // with which the plan is made
 	files   map[string]catalog.File // by digest
 	plan    *plan.Plan
+	current *plan.Plan // the same with the leaves that the hosts have, if they get others
 	changes *plan.Changes
 	ended   []string // the UIDs of the cluster's runs that have ended
 }
@@ -319,7 +337,7 @@ func (e *Engine) begin(ctx context.Context, spec *clusterv1alpha1.Provision, rec
 	r := &run{
 		Engine: e, rec: rec, spec: spec, roles: roles, state: state,
 		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, unreachable: map[string]error{},
-		files: map[string]catalog.File{},
+		files: map[string]catalog.File{}, keys: state.Keys.With(state.Renewed),
 	}
 	if rec != nil {
 		r.op = rec.op
@@ -353,13 +371,13 @@ func (r *run) close() {
 // input gathers what the plan depends on. Keys that are missing are minted; they are kept only when the run changes
 // something.
 func (r *run) input(ctx context.Context) (plan.Input, error) {
+	if err := r.ensureKeys(); err != nil {
+		return plan.Input{}, err
+	}
 	in := plan.Input{
-		Name: r.Cluster, Spec: r.spec, Facts: r.facts, Keys: r.state.Keys,
+		Name: r.Cluster, Spec: r.spec, Facts: r.facts, Keys: r.keys, InUse: r.state.Keys, Now: r.now(),
 		Files: map[string][]catalog.File{}, Digests: r.state.Digests, Images: map[string]string{},
 		EtcdBootstrap: r.state.EtcdBootstrap,
-	}
-	if _, err := r.state.Keys.Ensure(time.Now(), plan.Authorities(), plan.Keys(), plan.Leaves(r.Cluster, r.spec)); err != nil {
-		return in, fmt.Errorf("mint the keys of cluster %s: %w", r.Cluster, err)
 	}
 	version := r.spec.Kubernetes.Version
 	var missing []catalog.File
@@ -431,7 +449,11 @@ func (r *run) makePlan(ctx context.Context) error {
 	}
 	r.changes = plan.Diff(r.plan, r.facts, nil)
 	r.changes.Outages = r.outages()
-	return nil
+	if r.current = nil; len(r.state.Renewed) > 0 {
+		in.Keys = r.state.Keys
+		r.current, err = plan.Make(in)
+	}
+	return err
 }
 
 // fixEtcdBootstrap fixes for each new etcd host how its etcd starts: the hosts of a new cluster together, later ones by
@@ -528,11 +550,18 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.Store.Save(ctx, r.state); err != nil {
 		return err
 	}
+	if err := r.renew(ctx, false); err != nil {
+		return err
+	}
 	r.rec.plan(r.plan, r.changes)
 	if err := r.converge(ctx); err != nil {
 		return err
 	}
+	r.tookUpAll()
 	if len(left) > 0 && r.op.Spec.Action != lifecyclev1alpha1.ActionAddNode {
+		if err := r.Store.Save(ctx, r.state); err != nil {
+			return err
+		}
 		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
 			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
 	}

@@ -2,8 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -35,17 +33,10 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 	if c == nil {
 		return nil, fmt.Errorf("etcd of host %s: the host was not reached", name)
 	}
-	client, authority := r.state.Keys[plan.LeafEtcdAdmin], r.state.Keys[plan.AuthorityEtcd]
-	cert, err := tls.X509KeyPair(client.Cert, client.Key)
-	if err != nil {
-		return nil, fmt.Errorf("etcd client key: %w", err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority.Cert)
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(r.spec.Etcd.Port)))
+	address := net.JoinHostPort(loopback, strconv.Itoa(int(r.spec.Etcd.Port)))
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{"https://" + address},
-		TLS:         &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLS:         trusting(r.keys[plan.AuthorityEtcd], r.keys[plan.LeafEtcdAdmin]),
 		DialTimeout: etcdTimeout,
 		Logger:      zap.NewNop(), // what it would say comes back as an error
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

@@ -16,6 +16,9 @@ import (
 // the Operation's status; later attempts take the spec with this hash, from the state or as it is given again, and no other.
 // Operations of earlier versions of Orrery have no hash: these go by the name in the state alone.
 func (e *Engine) intent(ctx context.Context, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (*clusterv1alpha1.Provision, error) {
+	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates {
+		return e.renewable(ctx, given)
+	}
 	hash := ""
 	if given != nil {
 		given = given.DeepCopy()
@@ -45,6 +48,18 @@ func (e *Engine) intent(ctx context.Context, op *lifecyclev1alpha1.Operation, gi
 	return nil, fmt.Errorf("operation %s: what it was to do was not kept, and the spec is another now, so nothing is done; start a new one", op.Name)
 }
 
+// renewable is what an Operation works on that renews certificates: what was applied, whatever was wanted since.
+func (e *Engine) renewable(ctx context.Context, given *clusterv1alpha1.Provision) (*clusterv1alpha1.Provision, error) {
+	state, err := e.Store.Load(ctx, e.Cluster)
+	switch {
+	case err != nil:
+		return nil, err
+	case state == nil || state.Applied == nil:
+		return nil, fmt.Errorf("cluster %s is not built yet: it has no certificates to renew", e.Cluster)
+	}
+	return state.Renewable(given), nil
+}
+
 // wanted is the spec that the state keeps for an Operation, with its hash; nil if what it keeps is another run's. The name
 // alone does not say whose it is, for a hub gives the name of an Operation that was deleted to the next one.
 func (e *Engine) wanted(ctx context.Context, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Provision, string, error) {
@@ -60,7 +75,7 @@ func (e *Engine) wanted(ctx context.Context, op *lifecyclev1alpha1.Operation) (*
 // a password could be guessed from it.
 func specHash(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := spec.DeepCopy()
-	hashed.DeletionPolicy = "" // it is of the Cluster, and nothing that is done to hosts
+	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil // nothing that is done to hosts
 	for i := range hashed.Hosts {
 		h := &hashed.Hosts[i]
 		h.Password, h.SudoPassword, h.PrivateKey = "", "", ""

@@ -34,6 +34,7 @@ type recorder struct {
 	op      *lifecyclev1alpha1.Operation
 	byStep  map[[2]string]int  // host and step id → index in Status.Steps
 	counted map[[2]string]bool // steps that this run has done
+	planned bool               // whether this run knows what it is to do
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -192,7 +193,7 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// plan records what is to be done in all.
+// plan records what is to be done, beside what this run has done already.
 func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -200,7 +201,16 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	for _, i := range c.Items {
 		changed[[2]string{i.Host, string(i.Stage)}] = true
 	}
-	var total int32
+	status := &rec.op.Status
+	if !rec.planned { // the counts are of an earlier attempt
+		status.StepsDone = 0
+		for i := range status.Hosts {
+			status.Hosts[i].Total, status.Hosts[i].Done = 0, 0
+		}
+	}
+	rec.planned = true
+	clear(rec.counted)
+	total := status.StepsDone
 	for _, h := range p.Hosts {
 		var n int32
 		for _, s := range h.Stages {
@@ -209,13 +219,13 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 			}
 		}
 		hr := rec.host(h.Name)
-		hr.Total, hr.Done = n, 0
-		if n == 0 {
+		hr.Total = hr.Done + n
+		if hr.Total == 0 {
 			hr.State = lifecyclev1alpha1.StepUnchanged
 		}
 		total += n
 	}
-	rec.op.Status.StepsTotal, rec.op.Status.StepsDone = total, 0
+	status.StepsTotal = total
 	rec.dirty = true
 }
 

@@ -22,6 +22,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
 )
 
 const defaultDrainTimeout = 5 * time.Minute
@@ -67,6 +68,12 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// No pod can be moved by a kubelet whose certificate has ended.
+	spec, roles := r.spec, r.roles
+	if err := r.renewApplied(ctx); err != nil {
+		return err
+	}
+	r.spec, r.roles = spec, roles
 	rest := maps.Clone(r.facts)
 	for _, n := range names {
 		delete(rest, n)
@@ -115,12 +122,11 @@ func (r *run) removeHosts(ctx context.Context) error {
 			return fmt.Errorf("delete node %s: %w", n, err)
 		}
 		delete(r.state.EtcdBootstrap, n)
-		for key := range r.state.Keys {
-			if strings.HasPrefix(key, n+"/") {
-				delete(r.state.Keys, key)
-			}
+		for _, keys := range []pki.Bundle{r.state.Keys, r.state.Renewed} {
+			maps.DeleteFunc(keys, func(key string, _ pki.KeyPair) bool { return strings.HasPrefix(key, n+"/") })
 		}
 	}
+	r.tookUpAll()
 	r.applied()
 	gone := func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) }
 	r.state.Begun, r.state.Leaving = slices.DeleteFunc(r.state.Begun, gone), slices.DeleteFunc(r.state.Leaving, gone)

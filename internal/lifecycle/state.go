@@ -15,8 +15,10 @@ import (
 type State struct {
 	// Cluster is its name.
 	Cluster string `json:"cluster"`
-	// Keys of the cluster.
+	// Keys of the cluster, as its hosts have them.
 	Keys pki.Bundle `json:"keys"`
+	// Renewed are the successors of leaves in Keys, until the hosts have them.
+	Renewed pki.Bundle `json:"renewed,omitempty"`
 	// Digests of release files, by catalog.File.Key: a file that changes under its name is refused.
 	Digests map[string]string `json:"digests"`
 	// EtcdBootstrap says, by host, how its etcd first started.

@@ -68,7 +68,10 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 		Finalize:   c.leave,
 		Conditions: func(o *clusterv1alpha1.Cluster) *[]metav1.Condition { return &o.Status.Conditions },
 		Steps: []reconciler.Step[*clusterv1alpha1.Cluster]{
-			{Condition: clusterv1alpha1.ConditionProvisioned, Run: r.options.Provision, Applies: provisioned, NonBlocking: true},
+			{
+				Condition: clusterv1alpha1.ConditionProvisioned, Warnings: []string{clusterv1alpha1.ConditionCertificatesExpiring},
+				Run: r.options.Provision, Applies: provisioned, NonBlocking: true,
+			},
 			{Condition: clusterv1alpha1.ConditionReachable, Run: c.reach},
 			{Condition: clusterv1alpha1.ConditionJoined, Run: c.join},
 			{Condition: clusterv1alpha1.ConditionAPIsComplete, Run: c.discover, NonBlocking: true},

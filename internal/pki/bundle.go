@@ -16,19 +16,66 @@ const identity = "ca"
 // Bundle is all keys of a cluster by name, such as ca or host-1/kubelet. It is kept as JSON.
 type Bundle map[string]KeyPair
 
-// Ensure mints what is missing, and mints a leaf anew whose authority, subject, names or uses are not those asked for. What
-// is not asked for stays. An authority is never replaced: all that trust it would have to learn of the new one, so one that
-// is broken, or is gone while there are certificates of it, is an error. After an error the bundle is as it was.
-func (b Bundle) Ensure(now time.Time, authorities, keys []string, leaves []Leaf) (changed bool, err error) {
+// Ensure mints what is missing. A leaf that does not fit what is asked for, or that is due, stays in b, for hosts have it, and
+// its successor is minted into next; a successor that is there already and is as good stays, and one that is not needed any
+// more goes. What is not asked for stays. An authority is never replaced: all that trust it would have to learn of the new
+// one, so one that is broken, or is gone while there are certificates of it, is an error. After an error b and next are as
+// they were.
+func (b Bundle) Ensure(next Bundle, now time.Time, authorities, keys []string, leaves []Leaf) (changed bool, err error) {
 	minted := Bundle{}
-	if err := b.mint(minted, now, authorities, keys, leaves); err != nil {
+	if err := b.ensureAuthorities(minted, now, authorities, leaves); err != nil {
 		return false, err
 	}
+	for _, name := range keys {
+		if _, ok := b[name]; ok {
+			continue
+		}
+		pair, err := NewKey()
+		if err != nil {
+			return false, fmt.Errorf("make key %s: %w", name, err)
+		}
+		minted[name] = pair
+	}
+	successors := Bundle{}
+	var idle []string // successors that are not needed
+	for _, l := range leaves {
+		authority, ok := minted[l.Authority]
+		if !ok {
+			authority, ok = b[l.Authority]
+		}
+		if !ok {
+			return false, fmt.Errorf("certificate %s: there is no authority %q", l.Name, l.Authority)
+		}
+		good := func(pair KeyPair) bool {
+			return pair.Fits(l, authority) && pair.hasOnly(l) && !pair.Due(authority, now)
+		}
+		into := minted
+		if old, ok := b[l.Name]; ok {
+			_, succeeded := next[l.Name]
+			if good(old) {
+				if succeeded {
+					idle = append(idle, l.Name)
+				}
+				continue
+			}
+			if succeeded && good(next[l.Name]) {
+				continue
+			}
+			into = successors
+		}
+		if into[l.Name], err = authority.Issue(l, now); err != nil {
+			return false, err
+		}
+	}
 	maps.Copy(b, minted)
-	return len(minted) > 0, nil
+	maps.Copy(next, successors)
+	for _, name := range idle {
+		delete(next, name)
+	}
+	return len(minted)+len(successors)+len(idle) > 0, nil
 }
 
-func (b Bundle) mint(minted Bundle, now time.Time, authorities, keys []string, leaves []Leaf) error {
+func (b Bundle) ensureAuthorities(minted Bundle, now time.Time, authorities []string, leaves []Leaf) error {
 	for _, name := range authorities {
 		if ca, ok := b[name]; ok {
 			if _, err := ca.Certificate(); err != nil {
@@ -45,34 +92,14 @@ func (b Bundle) mint(minted Bundle, now time.Time, authorities, keys []string, l
 		}
 		minted[name] = pair
 	}
-	for _, name := range keys {
-		if _, ok := b[name]; ok {
-			continue
-		}
-		pair, err := NewKey()
-		if err != nil {
-			return fmt.Errorf("make key %s: %w", name, err)
-		}
-		minted[name] = pair
-	}
-	for _, l := range leaves {
-		authority, ok := minted[l.Authority]
-		if !ok {
-			authority, ok = b[l.Authority]
-		}
-		if !ok {
-			return fmt.Errorf("certificate %s: there is no authority %q", l.Name, l.Authority)
-		}
-		if pair := b[l.Name]; pair.Fits(l, authority) && pair.hasOnly(l) {
-			continue
-		}
-		pair, err := authority.Issue(l, now)
-		if err != nil {
-			return err
-		}
-		minted[l.Name] = pair
-	}
 	return nil
+}
+
+// With returns the pairs of b with those of next in the place of their predecessors.
+func (b Bundle) With(next Bundle) Bundle {
+	all := maps.Clone(b)
+	maps.Copy(all, next)
+	return all
 }
 
 // ID is the identity of the cluster: the SHA-256 of the certificate of its authority "ca", or nothing if there is none.

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -36,7 +35,7 @@ func leaves() []Leaf {
 func minted(t *testing.T) Bundle {
 	t.Helper()
 	b := Bundle{}
-	changed, err := b.Ensure(now, authorities, keys, leaves())
+	changed, err := b.Ensure(Bundle{}, now, authorities, keys, leaves())
 	if err != nil || !changed {
 		t.Fatal(changed, err)
 	}
@@ -99,7 +98,9 @@ func TestEnsure(t *testing.T) {
 		"NothingToDo":        {func(_ Bundle, l []Leaf) []Leaf { return l }, now, nil},
 		"OrderOfNames":       {func(_ Bundle, l []Leaf) []Leaf { slices.Reverse(l[0].DNSNames); slices.Reverse(l[0].IPs); return l }, now, nil},
 		"AnotherSpelling":    {func(_ Bundle, l []Leaf) []Leaf { l[0].IPs[1] = "fd00:0::1"; return l }, now, nil},
-		"LeafIsOld":          {func(_ Bundle, l []Leaf) []Leaf { return l }, now.Add(2 * LeafLifetime), nil},
+		"LeavesHaveEnded":    {func(_ Bundle, l []Leaf) []Leaf { return l }, now.Add(2 * LeafLifetime), []string{"a/apiserver", "a/kubelet", "a/etcd"}},
+		"LeavesEndSoon":      {func(_ Bundle, l []Leaf) []Leaf { return l[:1] }, now.Add(LeafLifetime - RenewBefore + time.Minute), []string{"a/apiserver"}},
+		"LeavesEndLater":     {func(_ Bundle, l []Leaf) []Leaf { return l }, now.Add(LeafLifetime - RenewBefore - time.Minute), nil},
 		"NotAskedFor":        {func(_ Bundle, l []Leaf) []Leaf { return l[1:] }, now, nil},
 		"NewHost":            {func(_ Bundle, l []Leaf) []Leaf { return append(l, Leaf{Name: "b/etcd", Authority: "etcd-ca"}) }, now, []string{"b/etcd"}},
 		"NameAdded":          {func(_ Bundle, l []Leaf) []Leaf { l[0].DNSNames = append(l[0].DNSNames, "b"); return l }, now, []string{"a/apiserver"}},
@@ -117,24 +118,90 @@ func TestEnsure(t *testing.T) {
 		"AuthorityWasUnused": {func(b Bundle, l []Leaf) []Leaf { delete(b, "etcd-ca"); return l[:2] }, now, []string{"etcd-ca"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := minted(t)
+			b, next := minted(t), Bundle{}
 			ask := c.change(b, leaves())
 			before := maps.Clone(b)
-			changed, err := b.Ensure(c.now, authorities, keys, ask)
+			changed, err := b.Ensure(next, c.now, authorities, keys, ask)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for name, pair := range b {
-				if !bytes.Equal(pair.Key, before[name].Key) || !bytes.Equal(pair.Cert, before[name].Cert) {
+			for name, pair := range b.With(next) {
+				if !pair.Equal(before[name]) {
 					got = append(got, name)
 				}
 			}
 			if diff := cmp.Diff(c.want, got, sorted); diff != "" || changed != (len(c.want) > 0) {
 				t.Errorf("changed %v: %s", changed, diff)
 			}
-			if again, err := b.Ensure(c.now, authorities, keys, ask); err != nil || again {
+			for name := range next {
+				if !b[name].Equal(before[name]) {
+					t.Errorf("%s, which hosts have, was replaced", name)
+				}
+			}
+			if again, err := b.Ensure(next, c.now, authorities, keys, ask); err != nil || again {
 				t.Errorf("once more: %v %v", again, err)
+			}
+		})
+	}
+}
+
+// A successor stays until it is in use, or is not needed any more.
+func TestSuccessors(t *testing.T) {
+	b, next := minted(t), Bundle{}
+	late := now.Add(LeafLifetime - RenewBefore + time.Second)
+	if _, err := b.Ensure(next, late, authorities, keys, leaves()); err != nil || len(next) != len(leaves()) {
+		t.Fatalf("%d successors: %v", len(next), err)
+	}
+	first := maps.Clone(next)
+	if changed, err := b.Ensure(next, late.Add(time.Hour), authorities, keys, leaves()); err != nil || changed || !maps.EqualFunc(first, next, KeyPair.Equal) {
+		t.Errorf("an hour later there are others: %v %v", changed, err)
+	}
+	if changed, err := b.Ensure(next, now, authorities, keys, leaves()); err != nil || !changed || len(next) != 0 {
+		t.Errorf("what is not due has successors: %v %v %v", changed, err, next)
+	}
+	b = b.With(first)
+	if changed, err := b.Ensure(next, late, authorities, keys, leaves()); err != nil || changed {
+		t.Errorf("what was renewed is due: %v %v", changed, err)
+	}
+}
+
+// What an authority signs cannot be prolonged beyond its end, so that it is not tried again and again.
+func TestDue(t *testing.T) {
+	ca, err := NewAuthority("ca", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := now.Add(AuthorityLifetime)
+	for name, c := range map[string]struct {
+		issued, at time.Time
+		want       bool
+	}{
+		"Fresh":              {now, now, false},
+		"BeforeTheWindow":    {now, now.Add(LeafLifetime - RenewBefore - time.Second), false},
+		"InTheWindow":        {now, now.Add(LeafLifetime - RenewBefore + time.Second), true},
+		"Ended":              {now, now.Add(2 * LeafLifetime), true},
+		"AsLongAsAuthority":  {end.Add(-90 * 24 * time.Hour), end.Add(-time.Hour), false},
+		"AuthorityEndsLater": {end.Add(-LeafLifetime - 30*24*time.Hour), end.Add(-50 * 24 * time.Hour), true},
+		"AuthorityHasEnded":  {end.Add(-90 * 24 * time.Hour), end.Add(time.Hour), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := Leaf{Name: "a/kubelet", Authority: "ca", Client: true}
+			pair, err := ca.Issue(l, c.issued)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pair.Due(ca, c.at); got != c.want {
+				t.Errorf("due: %v, want %v", got, c.want)
+			}
+			list := Bundle{"ca": ca, l.Name: pair}.Expiries([]Leaf{l})
+			for _, e := range list {
+				if want := c.want && e.Name == l.Name; e.Due(c.at) != want {
+					t.Errorf("expiry of %s is due: %v, want %v", e.Name, e.Due(c.at), want)
+				}
+			}
+			if names := []string{list[0].Name, list[1].Name}; !slices.Equal(names, []string{l.Name, "ca"}) && c.want {
+				t.Errorf("the order is %v", names)
 			}
 		})
 	}
@@ -159,11 +226,12 @@ func TestEnsureRefuses(t *testing.T) {
 			before := maps.Clone(b)
 			// Something that could be minted, but must not be when the rest cannot.
 			ask = append([]Leaf{{Name: "other", Authority: "etcd-ca"}}, ask...)
-			changed, err := b.Ensure(c.now, authorities, keys, ask)
+			next := Bundle{}
+			changed, err := b.Ensure(next, c.now, authorities, keys, ask)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want one with %q", err, c.want)
 			}
-			if changed || !maps.EqualFunc(b, before, func(x, y KeyPair) bool { return bytes.Equal(x.Key, y.Key) }) {
+			if changed || len(next) > 0 || !maps.EqualFunc(b, before, KeyPair.Equal) {
 				t.Error("the bundle changed")
 			}
 		})
@@ -173,7 +241,7 @@ func TestEnsureRefuses(t *testing.T) {
 func TestLeafDoesNotOutliveItsAuthority(t *testing.T) {
 	b := minted(t)
 	late := now.Add(AuthorityLifetime - time.Hour)
-	if _, err := b.Ensure(late, authorities, nil, []Leaf{{Name: "late", Authority: "ca"}}); err != nil {
+	if _, err := b.Ensure(Bundle{}, late, authorities, nil, []Leaf{{Name: "late", Authority: "ca"}}); err != nil {
 		t.Fatal(err)
 	}
 	cert, err := b["late"].Certificate()
@@ -195,7 +263,7 @@ func TestBundleIsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := back.Ensure(now, authorities, keys, leaves()); err != nil || changed {
+	if changed, err := back.Ensure(Bundle{}, now, authorities, keys, leaves()); err != nil || changed {
 		t.Error(changed, err)
 	}
 	if diff := cmp.Diff(b.ID(), back.ID()); diff != "" {

@@ -25,6 +25,8 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	// LeafLifetime is how long a certificate is valid, unless its authority ends before.
 	LeafLifetime = 365 * 24 * time.Hour
+	// RenewBefore is how long before its end a certificate is due to be renewed.
+	RenewBefore = 60 * 24 * time.Hour
 	// clockSkew is how much the clock of a client may be late.
 	clockSkew = 5 * time.Minute
 )
@@ -41,6 +43,11 @@ type KeyPair struct {
 
 // Format prints no key, whatever the verb is.
 func (KeyPair) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte("[key pair]")) }
+
+// Equal tells whether two pairs are the same.
+func (k KeyPair) Equal(other KeyPair) bool {
+	return bytes.Equal(k.Cert, other.Cert) && bytes.Equal(k.Key, other.Key)
+}
 
 // Leaf says what a certificate must be.
 type Leaf struct {
@@ -138,10 +145,7 @@ func (k KeyPair) Issue(l Leaf, now time.Time) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("issue certificate %s: %w", l.Name, err)
 	}
-	end := now.Add(LeafLifetime)
-	if end.After(ca.NotAfter) {
-		end = ca.NotAfter
-	}
+	end := leafEnd(ca.NotAfter, now)
 	pair, err := sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: l.CommonName, Organization: l.Organization},
 		NotBefore:   now.Add(-clockSkew),
@@ -184,6 +188,33 @@ func (k KeyPair) Fits(l Leaf, authority KeyPair) bool {
 		slices.Equal(cert.ExtKeyUsage, l.usages()) &&
 		!slices.ContainsFunc(l.DNSNames, func(name string) bool { return !slices.Contains(cert.DNSNames, name) }) &&
 		!slices.ContainsFunc(addresses, func(ip net.IP) bool { return !slices.ContainsFunc(cert.IPAddresses, ip.Equal) })
+}
+
+// Due tells whether a certificate is to be renewed: it ends within RenewBefore, and one that the authority signs now would
+// end later.
+func (k KeyPair) Due(authority KeyPair, now time.Time) bool {
+	cert, err := k.Certificate()
+	if err != nil {
+		return true
+	}
+	ca, err := authority.Certificate()
+	if err != nil {
+		return false
+	}
+	return due(cert.NotAfter, ca.NotAfter, now)
+}
+
+func due(end, limit, now time.Time) bool {
+	return now.Add(RenewBefore).After(end) && leafEnd(limit, now).After(end)
+}
+
+// leafEnd is when a certificate ends that is signed now by an authority that ends at a limit.
+func leafEnd(limit, now time.Time) time.Time {
+	end := now.Add(LeafLifetime).Truncate(time.Second) // as certificates have it
+	if end.After(limit) {
+		return limit
+	}
+	return end
 }
 
 // hasOnly tells whether the certificate has no names but those of l.

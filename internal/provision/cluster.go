@@ -14,6 +14,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/reconciler"
 )
 
@@ -36,20 +37,25 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if o.Status.Provision == nil {
 		o.Status.Provision = &clusterv1alpha1.ProvisionStatus{}
 	}
-	var last *lifecyclev1alpha1.Operation
 	if len(ops) > 0 {
-		last = &ops[len(ops)-1]
-		o.Status.Provision.Operation = last.Name
+		o.Status.Provision.Operation = ops[len(ops)-1].Name
 	}
 	if i := slices.IndexFunc(ops, isUnfinished); i >= 0 {
 		return underWay(&ops[i], clusterv1alpha1.ReasonProvisioning)
+	}
+	// What is renewed is as it was otherwise, so it says nothing about the rest.
+	var last *lifecyclev1alpha1.Operation
+	if others := slices.DeleteFunc(slices.Clone(ops), isRenewal); len(others) > 0 {
+		last = &others[len(others)-1]
 	}
 	want := desired(o)
 	hash, err := hashOf(want)
 	if err != nil {
 		return err
 	}
-	if p.isSettled(o, hash) && (last == nil || last.Status.Phase == lifecyclev1alpha1.PhaseSucceeded) {
+	known, ok := p.isSettled(o, hash)
+	ok = ok && (last == nil || last.Status.Phase == lifecyclev1alpha1.PhaseSucceeded)
+	if ok && !p.certificates(o, known, ops) {
 		return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
 	}
 	state, err := p.store.Load(ctx, o.Name)
@@ -59,6 +65,10 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if err := describe(o.Status.Provision, state); err != nil {
 		return err
 	}
+	// Certificates are renewed before what failed goes on, for it may fail because of them.
+	if known = state.Certificates(); p.certificates(o, known, ops) {
+		return p.renew(ctx, o, ops)
+	}
 	next, err := decide(o, want, state)
 	if invalid, ok := errors.AsType[*lifecycle.InvalidError](err); ok {
 		return reconciler.Stalled(clusterv1alpha1.ReasonInvalid, "%s", invalid.Error())
@@ -67,7 +77,7 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return err
 	}
 	if next == nil {
-		return p.arrived(o, hash, last)
+		return p.arrived(o, hash, last, known)
 	}
 	return p.next(ctx, o, next, hash, last)
 }
@@ -84,6 +94,9 @@ func isUnfinished(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfini
 
 // underWay says that an Operation has not ended.
 func underWay(op *lifecyclev1alpha1.Operation, reason string) error {
+	if isRenewal(*op) && !op.Spec.Paused {
+		return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "operation %s renews certificates", op.Name)
+	}
 	if op.Spec.Paused {
 		return reconciler.Waiting(clusterv1alpha1.ReasonPaused, 0, "operation %s (%s) is paused: set its spec.paused to false to go on, or spec.canceled to true to end it",
 			op.Name, op.Spec.Action)
@@ -92,12 +105,12 @@ func underWay(op *lifecyclev1alpha1.Operation, reason string) error {
 }
 
 // arrived says that the hosts are as the spec says. An Operation that a user made may have failed nevertheless.
-func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lifecyclev1alpha1.Operation) error {
+func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lifecyclev1alpha1.Operation, certificates []pki.Expiry) error {
 	if last != nil && last.Status.Phase == lifecyclev1alpha1.PhaseFailed && last.Annotations[hashAnnotation] == "" {
 		return reconciler.Stalled(clusterv1alpha1.ReasonOperationFailed, "operation %s (%s) failed: %s; correct what is wrong and create another, or delete it",
 			last.Name, last.Spec.Action, last.Status.Message)
 	}
-	p.settle(o.Name, hash)
+	p.settle(o.Name, &settled{hash: hash, certificates: certificates})
 	return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
 }
 
@@ -143,6 +156,11 @@ func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operati
 		return reconciler.Waiting(clusterv1alpha1.ReasonOperationFailed, time.Until(at), "operation %s (%s) failed: %s; it goes on where it was at %s; %s",
 			last.Name, last.Spec.Action, last.Status.Message, at.UTC().Format(time.TimeOnly+" MST"), wayOut)
 	}
+	return p.resume(ctx, last, reason)
+}
+
+// resume has a failed Operation run again.
+func (p *Provisioner) resume(ctx context.Context, last *lifecyclev1alpha1.Operation, reason string) error {
 	// Written only if it still is as we know it.
 	op, err := p.store.Operation(ctx, last.Name)
 	if err != nil {
@@ -169,21 +187,31 @@ func due(last *lifecyclev1alpha1.Operation) time.Time {
 	return last.Status.Finished.Add(min(wait, lastRetry))
 }
 
-// settle remembers the hash of the spec that is on a cluster's hosts; an empty one forgets it.
-func (p *Provisioner) settle(cluster, hash string) {
+// settled is what is known of a cluster whose hosts are as its spec says.
+type settled struct {
+	// hash of the spec.
+	hash string
+	// certificates that the hosts have.
+	certificates []pki.Expiry
+}
+
+// settle remembers what is known of a cluster; nil forgets it.
+func (p *Provisioner) settle(cluster string, known *settled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if hash == "" {
+	if known == nil {
 		delete(p.settled, cluster)
 	} else {
-		p.settled[cluster] = hash
+		p.settled[cluster] = *known
 	}
 }
 
-func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) bool {
+// isSettled reports whether the hosts are known to be as a spec with this hash says, and then which certificates they have.
+func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) (certificates []pki.Expiry, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return o.Spec.APIEndpoint != "" && p.settled[o.Name] == hash
+	known, ok := p.settled[o.Name]
+	return known.certificates, ok && o.Spec.APIEndpoint != "" && known.hash == hash
 }
 
 // Dismantle is what a Cluster that is being deleted, and in which nothing is left to clean up, waits for: that no run works on
@@ -204,7 +232,8 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if p.runs.operation(o.Name) != "" {
 		return reconciler.Waiting(clusterv1alpha1.ReasonUndoingHosts, soon, "a run is ending")
 	}
-	p.settle(o.Name, "")
+	p.settle(o.Name, nil)
+	metrics.forget(o.Name)
 	state, err := p.store.Load(ctx, o.Name)
 	if err != nil || state == nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"path/filepath"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"orrery.dev/orrery/internal/lifecycle"
@@ -18,12 +19,13 @@ type engines struct {
 	dir     string // of what is kept about hosts
 	cache   string
 	holder  string
+	clock   clock.PassiveClock
 }
 
 func newEngines(reader client.Reader, o Options, known *catalog.Catalog, holder string) *engines {
 	dir := filepath.Join(o.DataDir, "lifecycle")
 	return &engines{
-		reader: reader, catalog: known, holder: "hub " + holder,
+		reader: reader, catalog: known, holder: "hub " + holder, clock: o.Clock,
 		dir: filepath.Join(dir, "clusters"), cache: cmp.Or(o.Cache, filepath.Join(dir, "files")),
 	}
 }
@@ -42,6 +44,7 @@ func (e *engines) engine(j Job) (Runner, error) {
 		Agent:        lifecycle.AgentFile,
 		Fetch:        lifecycle.Fetch,
 		Progress:     j.Progress,
+		Clock:        e.clock.Now,
 		Holder:       e.holder,
 		Built:        j.Built,
 	}, nil

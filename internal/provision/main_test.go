@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +47,7 @@ type hub struct {
 
 	dataDir string
 	stop    func()
+	clock   clock.WithTicker // unless it is the machine's
 
 	mu   sync.Mutex
 	runs []string // what was run: action, cluster and hosts
@@ -126,7 +128,7 @@ func (h *hub) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, err = Add(mgr, Options{
-		DataDir: h.dataDir, Refresh: registry.Refresh,
+		DataDir: h.dataDir, Refresh: registry.Refresh, Clock: h.clock,
 		Engine: func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil },
 	})
 	if err != nil {

@@ -1,12 +1,15 @@
 package provision
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
 )
 
 // instruments measure the Operations of this server.
@@ -15,6 +18,8 @@ type instruments struct {
 	steps      *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 	running    prometheus.Gauge
+	expiry     *prometheus.GaugeVec
+	clusters   *sync.Map // of which expiry tells
 }
 
 var metrics = instruments{
@@ -35,10 +40,15 @@ var metrics = instruments{
 		Name: "orrery_lifecycle_operations_running",
 		Help: "Operations that run now.",
 	}),
+	expiry: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "orrery_lifecycle_certificate_expiry_timestamp_seconds",
+		Help: "When the first certificate on the hosts of a cluster ends, and the first of its authorities.",
+	}, []string{"cluster", "kind"}),
+	clusters: &sync.Map{},
 }
 
 func init() { //nolint:gochecknoinits // where controller-runtime's own metrics register
-	ctrlmetrics.Registry.MustRegister(metrics.operations, metrics.steps, metrics.seconds, metrics.running)
+	ctrlmetrics.Registry.MustRegister(metrics.operations, metrics.steps, metrics.seconds, metrics.running, metrics.expiry)
 }
 
 // begin counts a run until done is called.
@@ -61,4 +71,36 @@ func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
 	if ran > 0 {
 		m.seconds.WithLabelValues(string(op.Spec.Action)).Observe(ran.Seconds())
 	}
+}
+
+// The kinds of what expires.
+const (
+	kindCertificate = "certificate"
+	kindAuthority   = "authority"
+)
+
+// expire sets when the first certificate and the first authority of a cluster end; the list has the first to end first.
+func (m instruments) expire(cluster string, list []pki.Expiry) {
+	m.clusters.Store(cluster, true)
+	for kind, authority := range map[string]bool{kindCertificate: false, kindAuthority: true} {
+		if i := slices.IndexFunc(list, func(e pki.Expiry) bool { return e.IsAuthority() == authority }); i >= 0 {
+			m.expiry.WithLabelValues(cluster, kind).Set(float64(list[i].NotAfter.Unix()))
+		}
+	}
+}
+
+// forget drops what was said of a cluster.
+func (m instruments) forget(cluster string) {
+	m.clusters.Delete(cluster)
+	m.expiry.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
+}
+
+// expireOnly drops what was said of all other clusters.
+func (m instruments) expireOnly(clusters []string) {
+	m.clusters.Range(func(key, _ any) bool {
+		if name, ok := key.(string); ok && !slices.Contains(clusters, name) {
+			m.forget(name)
+		}
+		return true
+	})
 }

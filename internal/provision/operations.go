@@ -90,7 +90,7 @@ func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operati
 	case err != nil:
 		return err
 	}
-	p.settle(cluster.Name, "")
+	p.settle(cluster.Name, nil)
 	p.runs.start(cluster.Name, op.Name, //nolint:contextcheck // a run outlives this look at its Operation
 		func(ctx context.Context) time.Duration { return p.run(ctx, cluster, op, spec) },
 		func(again time.Duration) { p.queue.AddAfter(request(cluster.Name), again) })
@@ -137,6 +137,14 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 			}
 		}
 		return without(applied, op.Spec.Hosts)
+	case lifecyclev1alpha1.ActionRenewCertificates:
+		switch {
+		case applied == nil:
+			return nil, refuse("cluster %s is not built yet: it has no certificates to renew", o.Name)
+		case leaving:
+			return nil, refuse("Cluster %s is being deleted", o.Name)
+		}
+		return renewable(o, state), nil
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 	}
 	if leaving {

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +61,8 @@ type Options struct {
 	HubID string
 	// Refresh has a Cluster looked at again soon, because something about its Operations changed.
 	Refresh func(cluster string)
+	// Clock tells when certificates are due. The default is the machine's.
+	Clock clock.WithTicker
 	// Engine makes what runs the Operations of a cluster. The default is the engine of package lifecycle, over SSH.
 	Engine func(Job) (Runner, error)
 }
@@ -92,8 +95,8 @@ type Provisioner struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
 
 	mu sync.Mutex
-	// settled has, by cluster, the hash of the spec that is known to be on its hosts.
-	settled map[string]string
+	// settled has, by name, the clusters whose hosts are known to be as the spec says.
+	settled map[string]settled
 }
 
 // byCluster indexes Operations by their cluster.
@@ -110,9 +113,12 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
 	p := &Provisioner{
 		options: o, client: mgr.GetClient(), recorder: mgr.GetEventRecorder("orrery"), runs: newRuns(),
-		settled: map[string]string{},
+		settled: map[string]settled{},
 	}
 	p.store = &Store{
 		Client: direct, Cached: mgr.GetClient(), Logs: filepath.Join(o.DataDir, "logs", "operations"), Holder: holder,
@@ -187,7 +193,7 @@ func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
 	}
-	<-ctx.Done()
+	p.lookAtCertificates(ctx)
 	p.runs.wait()
 	return nil
 }

@@ -22,10 +22,11 @@ func desired(o *clusterv1alpha1.Cluster) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// hashOf a spec that is defaulted. What becomes of the hosts when the Cluster goes is nothing that is done to them.
+// hashOf a spec that is defaulted. What becomes of the hosts when the Cluster goes, and who renews their certificates, is nothing
+// that is done to them.
 func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := *spec
-	hashed.DeletionPolicy = ""
+	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil
 	content, err := json.Marshal(hashed)
 	if err != nil {
 		return "", fmt.Errorf("hash spec.provision: %w", err)

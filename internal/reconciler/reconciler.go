@@ -47,9 +47,11 @@ type Step[T Object] struct {
 	// Run does the work. It may change the object's status, but does not write it. Its
 	// error is the condition: see Stalled, Waiting, Unknown and Done.
 	Run func(ctx context.Context, o T) error
+	// Warnings are types of further conditions that Run sets, and that are not summed up.
+	Warnings []string
 	// NonBlocking lets the following steps run while this condition is not True.
 	NonBlocking bool
-	// Applies says whether the step concerns an object; one that it does not has no such condition. Unset: it does.
+	// Applies says whether the step concerns an object; one that it does not has no such conditions. Unset: it does.
 	Applies func(o T) bool
 }
 
@@ -106,7 +108,9 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	)
 	for _, s := range l.Steps {
 		if s.Applies != nil && !s.Applies(o) {
-			meta.RemoveStatusCondition(l.Conditions(o), s.Condition)
+			for _, condition := range append([]string{s.Condition}, s.Warnings...) {
+				meta.RemoveStatusCondition(l.Conditions(o), condition)
+			}
 			continue
 		}
 		if stop != nil {

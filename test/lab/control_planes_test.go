@@ -17,13 +17,16 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// TestThreeControlPlanes loses a control plane for good, replaces it, and adds and removes a worker that runs a workload.
+// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it, and adds and removes a worker
+// that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	s := newSite(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
 	workers := []string{"host-4", "host-5"}
 	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: controlPlanes, Worker: workers})
 	s.orrery("cluster", "create", "-f", file, "--yes")
+	s.wantNodes("host-1", "host-2", "host-3", "host-4", "host-5")
+	s.renewsWhatExpired(file, s.Hosts())
 	s.serves(2)
 	s.wantNodes("host-1", "host-2", "host-3", "host-4", "host-5")
 

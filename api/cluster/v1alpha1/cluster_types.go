@@ -271,7 +271,8 @@ type ClusterStatus struct {
 	// provision is what is known of a cluster that Orrery built.
 	// +optional
 	Provision *ProvisionStatus `json:"provision,omitempty"`
-	// conditions: Ready sums up Provisioned, Reachable, Joined, APIsComplete and Mirrored.
+	// conditions: Ready sums up Provisioned, Reachable, Joined, APIsComplete and Mirrored;
+	// CertificatesExpiring warns.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -336,7 +337,10 @@ const (
 	// ConditionProvisioned is True when the hosts of a cluster that Orrery builds are as its
 	// spec says.
 	ConditionProvisioned = "Provisioned"
-	// ConditionReady is True when every other condition is.
+	// ConditionCertificatesExpiring is True when certificates of a cluster that Orrery builds
+	// are to be renewed, or have ended. Ready does not depend on it.
+	ConditionCertificatesExpiring = "CertificatesExpiring"
+	// ConditionReady is True when every other condition is that it sums up.
 	ConditionReady = "Ready"
 	// ConditionReachable is True when the API server answers. It becomes Unknown after
 	// the failure threshold, never False: we cannot tell a dead cluster from a cut line.
@@ -387,6 +391,9 @@ const (
 	ReasonPaused              = "Paused"              // an Operation is paused
 	ReasonCanceled            = "Canceled"            // an Operation was canceled
 	ReasonInvalid             = "Invalid"             // spec.provision cannot be brought about
+	ReasonExpiringSoon        = "ExpiringSoon"        // certificates on the hosts, or an authority, end soon
+	ReasonExpired             = "Expired"             // certificates on the hosts have ended
+	ReasonValid               = "Valid"               // no certificate on the hosts ends soon
 )
 
 // Finalizer keeps a Cluster until its workloads are orphaned or deleted.

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Provision says what a cluster is made of, when Orrery builds it: hosts, and what runs on
@@ -291,6 +292,10 @@ type Kubernetes struct {
 	// masqueradeAll makes kube-proxy masquerade all traffic to Services.
 	// +optional
 	MasqueradeAll bool `json:"masqueradeAll,omitempty"`
+	// autoRenewCerts says whether the hub renews the certificates on the hosts by itself, 60 days
+	// before they end. An apply renews them in any case. The default is true.
+	// +optional
+	AutoRenewCerts *bool `json:"autoRenewCerts,omitempty"`
 	// maxPods of a node. The default is 110.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
@@ -594,6 +599,9 @@ type ProvisionStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	SpecHash string `json:"specHash,omitempty"`
+	// certificatesExpire is when the first of the certificates on the hosts ends.
+	// +optional
+	CertificatesExpire *metav1.Time `json:"certificatesExpire,omitempty"`
 	// nodesCount is how many hosts there are.
 	// +optional
 	NodesCount int32 `json:"nodesCount,omitempty"`

@@ -83,7 +83,7 @@ type OperationSpec struct {
 }
 
 // Action is what an Operation does.
-// +kubebuilder:validation:Enum=Create;Apply;AddNode;DeleteNode;Delete
+// +kubebuilder:validation:Enum=Create;Apply;AddNode;DeleteNode;Delete;RenewCertificates
 type Action string
 
 // The actions.
@@ -93,6 +93,8 @@ const (
 	ActionAddNode    Action = "AddNode"
 	ActionDeleteNode Action = "DeleteNode"
 	ActionDelete     Action = "Delete"
+	// ActionRenewCertificates renews the certificates that are due, and changes nothing else.
+	ActionRenewCertificates Action = "RenewCertificates"
 )
 
 // UnreachablePolicy says what to do about hosts to delete that cannot be reached.

@@ -36,7 +36,7 @@ var rules = build(map[string][]string{
 		"kubernetes.proxyMode", "kubernetes.containerManager", "kubernetes.featureGates",
 		"kubernetes.apiserverArgs", "kubernetes.controllerManagerArgs", "kubernetes.schedulerArgs", "kubernetes.kubeletArgs",
 		"kubernetes.kubeProxyArgs", "kubernetes.kubeletConfiguration", "kubernetes.kubeProxyConfiguration",
-		"kubernetes.audit.enabled",
+		"kubernetes.audit.enabled", "kubernetes.autoRenewCerts",
 		"etcd.type", "etcd.external.endpoints", "etcd.external.caFile", "etcd.external.certFile", "etcd.external.keyFile",
 		"etcd.port", "etcd.peerPort", "etcd.extraArgs", "etcd.dataDir", "etcd.heartbeatInterval", "etcd.electionTimeout",
 		"etcd.snapshotCount", "etcd.autoCompactionRetention", "etcd.quotaBackendBytes", "etcd.maxRequestBytes",
@@ -62,7 +62,6 @@ var rules = build(map[string][]string{
 	"files are not copied to the hosts: put what the script needs into it": {
 		"system.preInstall[].materials", "system.postInstall[].materials", "system.postClusterInstall[].materials",
 	},
-	toCome + ": renewal of certificates":           {"kubernetes.autoRenewCerts"},
 	toCome + ": CoreDNS alone answers":             {"kubernetes.nodelocaldns"},
 	toCome + ": runtimes beside runc":              {"kubernetes.nvidiaRuntime"},
 	"what is applied is always waited for":         {"addons[].sources.chart.wait"},

@@ -128,6 +128,7 @@ func TestKubeKey(t *testing.T) {
 		Kubernetes: clusterv1alpha1.Kubernetes{
 			Version: "v1.36.3", ClusterName: "prod", DNSDomain: "example.local", DisableKubeProxy: true, ProxyMode: "ipvs", MasqueradeAll: true,
 			MaxPods: 220, PodPidsLimit: 10000, NodeCidrMaskSize: 25, NodeCidrMaskSizeIPv6: 72, APIServerCertExtraSANs: []string{"192.168.8.8"},
+			AutoRenewCerts:        new(true),
 			FeatureGates:          map[string]bool{"StatefulSetAutoDeletePVC": true},
 			APIServerArgs:         clusterv1alpha1.Args{"default-not-ready-toleration-seconds=30"},
 			ControllerManagerArgs: clusterv1alpha1.Args{"node-monitor-period=2s"}, SchedulerArgs: clusterv1alpha1.Args{"v=3"},
@@ -231,7 +232,6 @@ spec:
 `)
 	want := []string{
 		"spec.controlPlaneEndpoint.domain: the API servers' certificate has it, but /etc/hosts is never edited; with externalDNS it is used",
-		"spec.kubernetes.autoRenewCerts: to come: renewal of certificates",
 		"spec.kubernetes.clusterName: it is no DNS label; kubeconfigs have metadata.name",
 	}
 	if diff := cmp.Diff(want, read.Ignored); diff != "" {
@@ -275,8 +275,9 @@ func TestKubeKeyDetails(t *testing.T) {
 		want    clusterv1alpha1.Provision
 		ignored []string
 	}{
-		"Haproxy":       {content: "  controlPlaneEndpoint: {internalLoadbalancer: haproxy, port: 6443}", want: clusterv1alpha1.Provision{ControlPlaneEndpoint: clusterv1alpha1.ControlPlaneEndpoint{Port: 6443}}},
-		"OffIsHonoured": {content: "  kubernetes: {kata: {enabled: false}, nodelocaldns: false, autoRenewCerts: false}\n  storage: {openebs: {basePath: ''}}"},
+		"Haproxy":           {content: "  controlPlaneEndpoint: {internalLoadbalancer: haproxy, port: 6443}", want: clusterv1alpha1.Provision{ControlPlaneEndpoint: clusterv1alpha1.ControlPlaneEndpoint{Port: 6443}}},
+		"OffIsHonoured":     {content: "  kubernetes: {kata: {enabled: false}, nodelocaldns: false}\n  storage: {openebs: {basePath: ''}}"},
+		"AutoRenewCertsOff": {content: "  kubernetes: {version: v1.30.4, autoRenewCerts: false}", want: clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.30.4", AutoRenewCerts: new(false)}}},
 		"Unknown": {
 			content: "  hosts: [{name: a, sshPort: 22}]\n  cri: [a, b]\n  roleGroups: {gateway: [a]}", want: clusterv1alpha1.Provision{Hosts: []clusterv1alpha1.Host{{Name: "a"}}},
 			ignored: []string{

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"time"
+
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
 	"orrery.dev/orrery/internal/pki"
@@ -41,6 +43,9 @@ type Input struct {
 	Facts map[string]Facts
 	// Keys has all that Authorities, Keys and Leaves name.
 	Keys pki.Bundle
+	// InUse has the pairs that the hosts have, where Keys has their successors. Preflight says, as of Now, which are about to end.
+	InUse pki.Bundle
+	Now   time.Time
 	// Files are those of FileNames, by architecture.
 	Files map[string][]catalog.File
 	// Digests of the files, by File.Key.

@@ -222,7 +222,7 @@ func TestLeavesCanBeMinted(t *testing.T) {
 	spec := specOf(t, strings.Replace(oneHost, "version: v1.36.3", "version: v1.36.3, apiserverCertExtraSans: [api.example.com, '*.example.com', 192.0.2.7]", 1)+
 		"controlPlaneEndpoint: {address: 10.0.0.100, domain: lb.example.com}")
 	keys := pki.Bundle{}
-	if _, err := keys.Ensure(time.Now(), plan.Authorities(), plan.Keys(), plan.Leaves("alpha", spec)); err != nil {
+	if _, err := keys.Ensure(nil, time.Now(), plan.Authorities(), plan.Keys(), plan.Leaves("alpha", spec)); err != nil {
 		t.Fatal(err)
 	}
 	certificate, err := keys["node1/apiserver"].Certificate()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
 )
 
 // Severity of a Finding.
@@ -55,6 +56,7 @@ const (
 	CheckIdentity     = "Identity"
 	CheckSELinux      = "SELinux"
 	CheckFirewall     = "Firewall"
+	CheckCertificates = "Certificates"
 )
 
 const (
@@ -76,7 +78,7 @@ func Preflight(in Input) []Finding {
 	if err != nil { // Make says so
 		return nil
 	}
-	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.Keys.ID()}
+	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.Keys.ID(), due: due(in)}
 	for _, h := range in.Spec.Hosts {
 		facts, ok := in.Facts[h.Name]
 		if !ok {
@@ -88,7 +90,7 @@ func Preflight(in Input) []Finding {
 				(*survey).root, (*survey).agent, (*survey).architecture, (*survey).distribution, (*survey).kernel,
 				(*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
 				(*survey).tools, (*survey).leftovers, (*survey).ports, (*survey).address, (*survey).network, (*survey).mtu,
-				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall,
+				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall, (*survey).certificates,
 			} {
 				check(s)
 			}
@@ -110,6 +112,8 @@ type survey struct {
 	// carriers are the hosts that have an address.
 	carriers map[netip.Addr][]string
 	id       string
+	// due are the leaves to be renewed, by host.
+	due      map[string][]pki.Expiry
 	findings []Finding
 }
 
@@ -477,4 +481,25 @@ func (s *survey) firewall() {
 		open = append(open, tunnel)
 	}
 	s.warn(CheckFirewall, s.Firewall+" is active", "open "+strings.Join(open, " ")+" and the networks of pods and Services in it, or disable it")
+}
+
+// due are the leaves of hosts that are to be renewed, the first to end first.
+func due(in Input) map[string][]pki.Expiry {
+	all := map[string][]pki.Expiry{}
+	for _, e := range in.InUse.Expiries(Leaves(in.Name, in.Spec)) {
+		if name, _, of := strings.Cut(e.Name, "/"); of && e.Due(in.Now) {
+			all[name] = append(all[name], e)
+		}
+	}
+	return all
+}
+
+func (s *survey) certificates() {
+	list := s.due[s.Name]
+	if len(list) == 0 || s.isFree() {
+		return
+	}
+	s.warn(CheckCertificates, fmt.Sprintf("%d certificates end soon, or have ended, the first, %s, at %s",
+		len(list), list[0].Name, list[0].NotAfter.UTC().Format(time.DateOnly)),
+		fmt.Sprintf("renew them: orrery cluster apply, or orrery cluster certs renew %s; no pod is moved for that", s.name))
 }

@@ -28,7 +28,7 @@ func three(t *testing.T) plan.Input {
 		Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.36.3"},
 	}
 	in := plan.Input{Name: "alpha", Spec: spec, Facts: map[string]plan.Facts{}, Keys: pki.Bundle{}}
-	if _, err := in.Keys.Ensure(time.Unix(1_800_000_000, 0), plan.Authorities(), nil, nil); err != nil {
+	if _, err := in.Keys.Ensure(nil, time.Unix(1_800_000_000, 0), plan.Authorities(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i <= 3; i++ {

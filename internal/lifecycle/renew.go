@@ -1,0 +1,314 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/gate"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// Certificates lists when the certificates that a cluster's hosts have end, and its authorities, the first to end first. It is
+// empty for a cluster that is not built.
+func (s *State) Certificates() []pki.Expiry {
+	if s == nil || s.Applied == nil {
+		return nil
+	}
+	return s.Keys.Expiries(plan.Leaves(s.Cluster, s.Applied))
+}
+
+// Renewable is the spec with which the certificates of a cluster are renewed: the one that was applied, whose hosts are logged
+// in to as another spec says, which may know better.
+func (s *State) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.Provision {
+	spec := s.Applied.DeepCopy()
+	if current == nil {
+		return spec
+	}
+	for i := range spec.Hosts {
+		h := &spec.Hosts[i]
+		j := slices.IndexFunc(current.Hosts, func(c clusterv1alpha1.Host) bool { return c.Name == h.Name && c.Address == h.Address })
+		if j < 0 {
+			continue
+		}
+		login := current.Hosts[j]
+		login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
+		*h = login
+	}
+	return spec
+}
+
+// ensureKeys mints what the plan of the spec needs. Successors of what the hosts have are kept apart until the hosts have them,
+// so that two plans are made with the same ones, and it stays known what the hosts have.
+func (r *run) ensureKeys() error {
+	s := r.state
+	if s.Renewed == nil {
+		s.Renewed = pki.Bundle{}
+	}
+	if _, err := s.Keys.Ensure(s.Renewed, r.now(), plan.Authorities(), plan.Keys(), plan.Leaves(r.Cluster, r.spec)); err != nil {
+		return fmt.Errorf("mint the keys of cluster %s: %w", r.Cluster, err)
+	}
+	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // nobody but us has it
+	r.keys = s.Keys.With(s.Renewed)
+	return nil
+}
+
+// takeUp notes that successors are in use.
+func (r *run) takeUp(inUse func(leaf string) bool) {
+	for name, pair := range r.state.Renewed {
+		if inUse(name) {
+			r.state.Keys[name] = pair
+			delete(r.state.Renewed, name)
+		}
+	}
+}
+
+// tookUp notes that hosts are as the plan says, and so have all successors of their leaves.
+func (r *run) tookUp(hosts ...string) {
+	r.takeUp(func(leaf string) bool {
+		name, _, of := strings.Cut(leaf, "/")
+		return of && slices.Contains(hosts, name)
+	})
+}
+
+// tookUpAll notes that all hosts that were reached are as the plan says, and that the administrator's kubeconfig was handed
+// out. As long as a control plane was not reached, the kubeconfig on it is the old one.
+func (r *run) tookUpAll() {
+	r.tookUp(sortedKeys(r.conns)...)
+	reached := func(name string) bool { return r.conns[name] != nil }
+	if !slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool { return !reached(name) }) {
+		r.takeUp(func(leaf string) bool { return leaf == plan.LeafAdmin })
+	}
+}
+
+// expired reports whether a certificate that the host has in use has ended. What is done on the host until it is renewed only
+// mends: its kubelet can neither be asked nor told anything.
+func (r *run) expired(name string) bool {
+	for leaf := range r.state.Renewed {
+		if !strings.HasPrefix(leaf, name+"/") {
+			continue
+		}
+		if cert, err := r.state.Keys[leaf].Certificate(); err == nil && r.now().After(cert.NotAfter) {
+			return true
+		}
+	}
+	return false
+}
+
+// renew has all hosts that were reached take up the certificates that were minted anew, before anything else is done and
+// without a drain. The files are written on all hosts at once: members of etcd whose certificates have ended find each other
+// again only when all have new ones. Then what reads them only at its start is restarted, control planes one by one, workers as
+// many as the Operation allows.
+//
+// What cannot be restarted by itself is left to the run that follows or, with whole, done with what belongs to it.
+func (r *run) renew(ctx context.Context, whole bool) error {
+	if r.current == nil {
+		return nil
+	}
+	renewals, left := plan.Renewals(r.plan, r.current, r.facts, whole)
+	if len(renewals) > 0 {
+		r.recordRenewals(renewals)
+		r.nextEpoch()
+		if err := r.renewHosts(ctx, renewals, whole); err != nil {
+			return r.release(ctx, err)
+		}
+		r.done(renewals)
+	}
+	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return left[name] })...)
+	return r.Store.Save(ctx, r.state)
+}
+
+func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) error {
+	if whole { // steps that go along may need content
+		names := make([]string, 0, len(renewals))
+		for _, h := range renewals {
+			names = append(names, h.Name)
+		}
+		if err := r.distribute(ctx, names); err != nil {
+			return err
+		}
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxDials)
+	for _, h := range renewals {
+		if h.Stages[0].ID == plan.StageCertificates {
+			group.Go(func() error { return r.renewHost(gctx, h, h.Stages[:1], len(h.Stages) == 1) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var workers []plan.Host
+	for _, h := range renewals {
+		if !r.has(h.Name, clusterv1alpha1.RoleControlPlane) && !r.has(h.Name, clusterv1alpha1.RoleEtcd) {
+			workers = append(workers, h)
+			continue
+		}
+		stages := restarts(h)
+		restart := func() error { return r.renewHost(ctx, h, stages, true) }
+		err := error(nil)
+		if act := restarted(h.Name, stages); len(act.Etcd)+len(act.APIServers) > 0 {
+			err = r.gated(ctx, h.Name, act, restart)
+		} else {
+			err = restart()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	group, gctx = errgroup.WithContext(ctx)
+	group.SetLimit(max(1, int(r.op.Spec.MaxUnavailable)))
+	for _, h := range workers {
+		group.Go(func() error { return r.renewHost(gctx, h, restarts(h), true) })
+	}
+	return group.Wait()
+}
+
+// restarts are the stages of a renewal after that of the files.
+func restarts(h plan.Host) []plan.Stage {
+	if h.Stages[0].ID == plan.StageCertificates {
+		return h.Stages[1:]
+	}
+	return h.Stages
+}
+
+// restarted is what stages restart of a host's control plane.
+func restarted(name string, stages []plan.Stage) (a gate.Act) {
+	for _, stage := range stages {
+		for _, s := range stage.Steps {
+			switch s.ID {
+			case plan.StepEtcdUnit:
+				a.Etcd = []string{name}
+			case plan.StepAPIServerUnit:
+				a.APIServers = []string{name}
+			}
+		}
+	}
+	return a
+}
+
+// renewHost does stages of a renewal on a host; last gives up the lease with the last of them.
+func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage, last bool) (err error) {
+	c := r.conns[h.Name]
+	defer func() { r.rec.settle(h.Name, c.trips.Load(), err) }()
+	for i, stage := range stages {
+		if err := r.rec.checkpoint(); err != nil {
+			return err
+		}
+		r.rec.stage(h.Name, string(stage.ID))
+		c.notef("renewal of certificates: %s", stage.ID)
+		req := node.Request{Steps: stage.Steps, Release: last && i == len(stages)-1}
+		if err := r.retry(ctx, c, func(ctx context.Context) error { return r.request(ctx, c, req) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordRenewals records what is to be done before anything else.
+func (r *run) recordRenewals(renewals []plan.Host) {
+	changes := &plan.Changes{Cluster: r.Cluster}
+	for _, h := range renewals {
+		for _, stage := range h.Stages {
+			changes.Items = append(changes.Items, plan.Change{Host: h.Name, Stage: stage.ID})
+		}
+	}
+	r.rec.plan(&plan.Plan{Cluster: r.Cluster, Hosts: renewals}, changes)
+}
+
+// done takes what a renewal has done out of the changes that are left to do.
+func (r *run) done(renewals []plan.Host) {
+	steps := map[[2]string]bool{}
+	for _, h := range renewals {
+		for _, stage := range h.Stages {
+			for _, s := range stage.Steps {
+				steps[[2]string{h.Name, s.ID}] = true
+			}
+		}
+	}
+	r.changes.Items = slices.DeleteFunc(r.changes.Items, func(c plan.Change) bool { return steps[[2]string{c.Host, c.Step}] })
+}
+
+// renewApplied renews what is due of the hosts that were reached, as they were last applied. The run goes on with that spec.
+func (r *run) renewApplied(ctx context.Context) error {
+	r.spec = r.state.Renewable(r.spec)
+	var err error
+	if r.roles, err = plan.Expand(r.spec.RoleGroups); err != nil {
+		return err
+	}
+	if err := r.ensureKeys(); err != nil || len(r.state.Renewed) == 0 {
+		return err
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	if r.plan, err = plan.Make(in); err != nil {
+		return err
+	}
+	in.Keys = r.state.Keys
+	if r.current, err = plan.Make(in); err != nil {
+		return err
+	}
+	r.changes = plan.Diff(r.plan, r.facts, nil)
+	// They are kept before a host has them: a run that goes on after this one mints no others.
+	if err := r.Store.Save(ctx, r.state); err != nil {
+		return err
+	}
+	return r.renew(ctx, true)
+}
+
+// renewCertificates is the run of an Operation that renews what is due, and changes nothing else.
+func (r *run) renewCertificates(ctx context.Context) error {
+	if r.state.Applied == nil {
+		return fmt.Errorf("cluster %s is not built yet: there is nothing to renew", r.Cluster)
+	}
+	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+		return err
+	}
+	if len(r.conns) == 0 {
+		return r.refuseUnreachable()
+	}
+	if err := r.checkIdentity(); err != nil {
+		return err
+	}
+	if err := r.bringAgents(ctx); err != nil {
+		return err
+	}
+	if err := r.renewApplied(ctx); err != nil {
+		return err
+	}
+	if _, due := r.state.Renewed[plan.LeafAdmin]; due && r.Built != nil {
+		kubeconfig, err := r.kubeconfig()
+		if err != nil {
+			return err
+		}
+		if err := r.rec.do("kubeconfig", func() (bool, error) { return true, r.Built(ctx, kubeconfig) }); err != nil {
+			return err
+		}
+	}
+	r.tookUpAll()
+	if err := r.Store.Save(ctx, r.state); err != nil {
+		return err
+	}
+	if len(r.unreachable) > 0 {
+		return fmt.Errorf("the certificates of all other hosts are renewed, but these were not reached: %w; resume with %q when they are back",
+			r.refuseUnreachable(), "orrery operation resume "+r.op.Name)
+	}
+	return nil
+}
+
+// now is the time by which certificates are judged.
+func (e *Engine) now() time.Time {
+	if e.Clock != nil {
+		return e.Clock()
+	}
+	return time.Now()
+}

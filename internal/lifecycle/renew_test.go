@@ -1,0 +1,426 @@
+package lifecycle_test
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// soon is when certificates that were just minted are due, and late when they have ended.
+const soon, late = pki.LeafLifetime - pki.RenewBefore + time.Hour, pki.LeafLifetime + 24*time.Hour
+
+// after has the engine's clock go on, and returns what its time is then.
+func (l *lab) after(d time.Duration) time.Time {
+	at := time.Now().Add(d)
+	l.engine.Clock = func() time.Time { return at }
+	return at
+}
+
+// acts lists what agents are asked for from now on, in the order in which it is done.
+func (l *lab) acts() func() []string {
+	var mu sync.Mutex
+	var acts []string
+	l.fleet.Applied = func(name string, req node.Request) {
+		l.register(name, req)
+		mu.Lock()
+		defer mu.Unlock()
+		if act := actOf(req); act != "" {
+			acts = append(acts, name+" "+act)
+		}
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(acts)
+	}
+}
+
+// actOf is what a request does: write certificates, restart units, or run a stage of a plan.
+func actOf(req node.Request) string {
+	var units []string
+	others := 0
+	for _, s := range req.Steps {
+		switch {
+		case s.Unit != nil:
+			units = append(units, strings.TrimPrefix(s.Unit.Name, "orrery-"))
+		case s.Probe == nil && s.File == nil:
+			return "stage with " + req.Steps[0].ID
+		case s.File != nil:
+			others++
+		}
+	}
+	switch {
+	case len(units) > 0 && others > 0:
+		return "stage with " + req.Steps[0].ID
+	case len(units) > 0:
+		return "restarts " + strings.Join(units, " ")
+	case others > 0:
+		return "certificates"
+	case len(req.Steps) > 0:
+		return "probes"
+	}
+	return ""
+}
+
+// renewal is what renewing does on three control planes and a worker.
+var renewal = struct{ files, restarts []string }{
+	files: []string{"h-1 certificates", "h-2 certificates", "h-3 certificates", "h-4 certificates"},
+	restarts: []string{
+		"h-1 probes", "h-1 restarts kube-apiserver kube-controller-manager kube-scheduler", "h-1 restarts kubelet kube-proxy",
+		"h-2 probes", "h-2 restarts kube-apiserver kube-controller-manager kube-scheduler", "h-2 restarts kubelet kube-proxy",
+		"h-3 probes", "h-3 restarts kube-apiserver kube-controller-manager kube-scheduler", "h-3 restarts kubelet kube-proxy",
+		"h-4 restarts kubelet kube-proxy",
+	},
+}
+
+// renewedFirst checks that acts begin with a renewal, and returns what was done after it.
+func renewedFirst(t *testing.T, acts []string) (then []string) {
+	t.Helper()
+	files, all := len(renewal.files), len(renewal.files)+len(renewal.restarts)
+	if len(acts) < all {
+		t.Fatalf("acts: %q", acts)
+	}
+	if d := cmp.Diff(renewal.files, slices.Sorted(slices.Values(acts[:files]))); d != "" {
+		t.Errorf("first the files, on all hosts at once: %s", d)
+	}
+	if d := cmp.Diff(renewal.restarts, acts[files:all]); d != "" {
+		t.Errorf("then one host after another: %s", d)
+	}
+	return acts[all:]
+}
+
+var embedded = regexp.MustCompile(`client-certificate-data: (\S+)`)
+
+// leaves are the ends of the certificates on a host, by file.
+func (l *lab) leaves(name string) map[string]time.Time {
+	l.t.Helper()
+	ends := map[string]time.Time{}
+	for path, content := range l.tree(name) {
+		if m := embedded.FindStringSubmatch(content); m != nil {
+			decoded, err := base64.StdEncoding.DecodeString(m[1])
+			if err != nil {
+				l.t.Error(err)
+			}
+			content = string(decoded)
+		} else if filepath.Ext(path) != ".crt" {
+			continue
+		}
+		at := strings.Index(content, "-----BEGIN CERTIFICATE")
+		if at < 0 {
+			continue
+		}
+		block, _ := pem.Decode([]byte(content[at:]))
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			l.t.Error(err)
+		} else if !cert.IsCA {
+			ends[path] = cert.NotAfter
+		}
+	}
+	return ends
+}
+
+// fresh checks that no certificate is due, on the hosts or in the state.
+func (l *lab) fresh(at time.Time, names ...string) {
+	l.t.Helper()
+	for _, name := range names {
+		ends := l.leaves(name)
+		if len(ends) < 3 {
+			l.t.Errorf("host %s has only the certificates %v", name, ends)
+		}
+		for path, end := range ends {
+			if !end.After(at.Add(pki.RenewBefore)) {
+				l.t.Errorf("host %s: %s ends at %s", name, path, end)
+			}
+		}
+	}
+	for _, e := range l.state().Certificates() {
+		if host, _, _ := strings.Cut(e.Name, "/"); e.Due(at) && (slices.Contains(names, host) || host == e.Name && len(names) == len(l.spec.Hosts)) {
+			l.t.Errorf("%s is due: it ends at %s", e.Name, e.NotAfter)
+		}
+	}
+}
+
+// undrained checks that no node was drained by a run.
+func (l *lab) undrained(op *lifecyclev1alpha1.Operation) {
+	l.t.Helper()
+	for _, s := range op.Status.Steps {
+		if strings.HasPrefix(s.ID, "drain/") || strings.HasPrefix(s.ID, "uncordon/") {
+			l.t.Errorf("%s %s", s.ID, s.State)
+		}
+	}
+}
+
+// idle checks that nothing is left to do.
+func (l *lab) idle() {
+	l.t.Helper()
+	if _, changes, err := l.engine.Plan(l.t.Context(), l.spec); err != nil || len(changes.Items) != 0 {
+		l.t.Errorf("there is still something to do: %v %v", changes, err)
+	}
+}
+
+// TestApplyRenews: an apply renews what is due, and what has ended, with no more than restarts. Plans of it are one plan.
+func TestApplyRenews(t *testing.T) {
+	for name, passed := range map[string]time.Duration{"InTheWindow": soon, "AllHaveEnded": late} {
+		t.Run(name, func(t *testing.T) {
+			l := built(t, 4, 3)
+			l.idle()
+			at := l.after(passed)
+			_, first, err := l.engine.Plan(t.Context(), l.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, second, err := l.engine.Plan(t.Context(), l.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(first, second); d != "" || len(first.Items) == 0 {
+				t.Errorf("two plans of %d changes: %s", len(first.Items), d)
+			}
+			for _, i := range first.Items {
+				if plan.Worse(i.Disruption, plan.DisruptionRestart) {
+					t.Errorf("%s %s disturbs: %s", i.Host, i.Step, i.Disruption)
+				}
+			}
+			acts := l.acts()
+			op := l.must(lifecyclev1alpha1.ActionApply, l.spec, func(s *lifecyclev1alpha1.OperationSpec) { s.PlanHash = second.Hash })
+			if then := renewedFirst(t, acts()); len(then) > 0 {
+				t.Errorf("more was done: %q", then)
+			}
+			if op.Status.StepsDone != op.Status.StepsTotal || op.Status.StepsDone == 0 {
+				t.Errorf("%d of %d steps", op.Status.StepsDone, op.Status.StepsTotal)
+			}
+			l.undrained(op)
+			l.fresh(at, "h-1", "h-2", "h-3", "h-4")
+			l.idle()
+			if n := len(l.state().Renewed); n != 0 {
+				t.Errorf("%d certificates wait to be used", n)
+			}
+		})
+	}
+}
+
+// TestRenewalBeforeResume: a run that failed renews before it goes on, and what it was to do is not lost.
+func TestRenewalBeforeResume(t *testing.T) {
+	l := built(t, 4, 3)
+	l.fleet.Fault = func(name, command string) error {
+		if name == "h-2" && command == "apply" {
+			return errors.New("lost")
+		}
+		return nil
+	}
+	op, err := l.run(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	says(t, err, "lost")
+	l.fleet.Fault = nil
+	at, acts := l.after(late), l.acts()
+	if err := l.resume(op.Name); err != nil {
+		t.Fatal(err)
+	}
+	then := acts()
+	if files := slices.Sorted(slices.Values(then[:4])); !slices.Equal(files, renewal.files) {
+		t.Errorf("it began with %q, want the files with certificates", files)
+	}
+	// The kubelets of h-2 and later are to be restarted for their configuration anyway; that is not done twice.
+	for _, host := range []string{"h-1", "h-2", "h-3", "h-4"} {
+		kubelet := 0
+		for _, act := range then {
+			if strings.HasPrefix(act, host) && (strings.Contains(act, "restarts kubelet") || strings.Contains(act, "stage with")) {
+				kubelet++
+			}
+		}
+		if kubelet == 0 || kubelet > 2 {
+			t.Errorf("%s: %d rounds of its node in %q", host, kubelet, then)
+		}
+	}
+	l.undrained(l.kept(op.Name))
+	l.fresh(at, "h-1", "h-2", "h-3", "h-4")
+	l.spec = l.maxPods(50)
+	l.idle()
+}
+
+// TestRenewCertificates: renewing is all that such an Operation does. A run that failed before it can be resumed after it.
+func TestRenewCertificates(t *testing.T) {
+	l := built(t, 4, 3)
+	var handedOut []byte
+	l.engine.Built = func(_ context.Context, kubeconfig []byte) error { handedOut = kubeconfig; return nil }
+	l.fleet.Fault = func(name, command string) error {
+		if name == "h-2" && command == "apply" {
+			return errors.New("lost")
+		}
+		return nil
+	}
+	failed, err := l.run(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	says(t, err, "lost")
+	l.fleet.Fault = nil
+	handedOut = nil
+	before := l.trees()
+	wanted := l.state().Wanted
+
+	op := l.must(lifecyclev1alpha1.ActionRenewCertificates, nil)
+	if d := cmp.Diff(before, l.trees()); d != "" || op.Status.StepsTotal != 0 {
+		t.Errorf("nothing is due, and %d steps did: %s", op.Status.StepsTotal, d)
+	}
+
+	at := l.after(soon)
+	op = l.must(lifecyclev1alpha1.ActionRenewCertificates, nil)
+	if op.Status.StepsDone != op.Status.StepsTotal || op.Status.StepsDone == 0 {
+		t.Errorf("%d of %d steps", op.Status.StepsDone, op.Status.StepsTotal)
+	}
+	l.undrained(op)
+	l.fresh(at, "h-1", "h-2", "h-3", "h-4")
+	if d := cmp.Diff(wanted, l.state().Wanted); d != "" {
+		t.Errorf("the cluster is to be another now: %s", d)
+	}
+	if !strings.Contains(string(handedOut), base64.StdEncoding.EncodeToString(l.state().Keys[plan.LeafAdmin].Cert)) {
+		t.Errorf("the kubeconfig that was handed out has not the new certificate: %d bytes", len(handedOut))
+	}
+	for name, tree := range l.trees() {
+		if name == "h-1" {
+			continue // the run that failed had begun here
+		}
+		for path, content := range tree {
+			certificate := strings.HasPrefix(path, "/etc/kubernetes/pki/") || strings.HasSuffix(path, ".conf") ||
+				path == "/.recorded.json" // the units
+			if content != before[name][path] && !certificate {
+				t.Errorf("host %s: %s was changed", name, path)
+			}
+		}
+	}
+	if err := l.resume(failed.Name); err != nil {
+		t.Errorf("the run that failed before: %v", err)
+	}
+	l.spec = l.maxPods(50)
+	l.idle()
+}
+
+// TestRenewalOfUnreachable: who does not answer keeps what is due, and everybody is told.
+func TestRenewalOfUnreachable(t *testing.T) {
+	l := built(t, 4, 3)
+	l.unreachable("h-3")
+	at := l.after(late)
+	op, err := l.run(lifecyclev1alpha1.ActionRenewCertificates, nil)
+	says(t, err, "h-3", "orrery operation resume "+op.Name)
+	l.fresh(at, "h-1", "h-2", "h-4")
+	due := 0
+	for _, e := range l.state().Certificates() {
+		if e.Due(at) {
+			due++
+			if !strings.HasPrefix(e.Name, "h-3/") && e.Name != plan.LeafAdmin { // whose kubeconfig is on h-3 too
+				t.Errorf("%s is due", e.Name)
+			}
+		}
+	}
+	if due < 3 {
+		t.Errorf("%d certificates are due, want those of h-3", due)
+	}
+	l.fleet.Fault = nil
+	acts := l.acts()
+	if err := l.resume(op.Name); err != nil {
+		t.Fatal(err)
+	}
+	for _, act := range acts() {
+		if !strings.HasPrefix(act, "h-3 ") {
+			t.Errorf("again: %s", act)
+		}
+	}
+	l.fresh(at, "h-1", "h-2", "h-3", "h-4")
+	l.idle()
+}
+
+// TestDeleteNodeRenewsFirst: a kubelet whose certificate has ended could not move its pods away.
+func TestDeleteNodeRenewsFirst(t *testing.T) {
+	l := built(t, 4, 3)
+	at := l.after(late)
+	rest := l.spec.DeepCopy()
+	rest.Hosts = rest.Hosts[:3]
+	delete(rest.RoleGroups, "worker")
+	op := l.must(lifecyclev1alpha1.ActionDeleteNode, rest, hosts("h-4"))
+	steps := map[string]int{}
+	for i, s := range op.Status.Steps {
+		steps[s.Host+" "+s.ID] = i + 1
+	}
+	kubelet, drain := steps["h-4 kubelet/unit"], steps["cluster drain/h-4"]
+	if kubelet == 0 || drain == 0 || kubelet > drain {
+		t.Errorf("the kubelet is step %d and the drain step %d", kubelet, drain)
+	}
+	l.spec = rest
+	l.fresh(at, "h-1", "h-2", "h-3")
+	for name := range maps.Keys(l.state().Keys.With(l.state().Renewed)) {
+		if strings.HasPrefix(name, "h-4/") {
+			t.Errorf("the key of %s is left", name)
+		}
+	}
+	l.idle()
+}
+
+// TestRenewalIsResumed kills a renewal at some of its requests; who goes on uses the certificates that were minted.
+func TestRenewalIsResumed(t *testing.T) {
+	for _, n := range []int{1, 4, 5, 7, 11, 14} {
+		l := built(t, 4, 3)
+		at := l.after(late)
+		kill := &nth{n: n}
+		l.fleet.Broken = func(_, command string) error {
+			if command == "apply" && kill.hits() {
+				return errors.New("killed")
+			}
+			return nil
+		}
+		op, err := l.run(lifecyclev1alpha1.ActionRenewCertificates, nil)
+		says(t, err, "killed")
+		l.fleet.Broken = nil
+		minted := l.state().Keys.With(l.state().Renewed)
+		if err := l.resume(op.Name); err != nil {
+			t.Fatal(err)
+		}
+		l.fresh(at, "h-1", "h-2", "h-3", "h-4")
+		if !maps.EqualFunc(minted, l.state().Keys, pki.KeyPair.Equal) {
+			t.Errorf("killed at %d: others were minted", n)
+		}
+		l.idle()
+	}
+}
+
+// TestPreflightWarns of what is due.
+func TestPreflightWarns(t *testing.T) {
+	l := built(t, 4, 3)
+	warned := func() (names []string) {
+		t.Helper()
+		findings, err := l.engine.Preflight(t.Context(), l.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range findings {
+			if f.Check == plan.CheckCertificates {
+				names = append(names, f.Host)
+				if f.Severity != plan.SeverityWarning || !strings.Contains(f.Fix, "orrery cluster certs renew oak") {
+					t.Errorf("%+v", f)
+				}
+			}
+		}
+		return names
+	}
+	if names := warned(); len(names) > 0 {
+		t.Errorf("warnings for %v right after the cluster was built", names)
+	}
+	l.after(soon)
+	if d := cmp.Diff([]string{"h-1", "h-2", "h-3", "h-4"}, warned()); d != "" {
+		t.Errorf("warnings: %s", d)
+	}
+}

@@ -1,0 +1,47 @@
+package lifecycle
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"orrery.dev/orrery/internal/pki"
+)
+
+// loopback is by which a host's API server and etcd are reached, through the connection to the host.
+const loopback = "127.0.0.1"
+
+// trusting is how a server on the loopback of a host is spoken to. Its certificate has to be of the authority and for the
+// loopback, but may have ended: SSH has said already which host it is, and who renews certificates has to speak to servers whose
+// own have ended.
+func trusting(authority, client pki.KeyPair) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.Cert)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.X509KeyPair(client.Cert, client.Key)
+			if err != nil {
+				return nil, fmt.Errorf("client key: %w", err)
+			}
+			return &pair, nil
+		},
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies all but the end of the validity
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return errors.New("the server has no certificate")
+			}
+			leaf, between, now := s.PeerCertificates[0], x509.NewCertPool(), time.Now()
+			for _, c := range s.PeerCertificates[1:] {
+				between.AddCert(c)
+			}
+			if now.After(leaf.NotAfter) {
+				now = leaf.NotAfter
+			}
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: loopback, CurrentTime: now})
+			return err
+		},
+	}
+}

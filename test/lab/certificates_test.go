@@ -1,0 +1,140 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that uses them: members of etcd do not
+// find each other any more, no API server answers and no kubelet is let in. One apply mends that, and moves no pod.
+func (s *site) renewsWhatExpired(file string, hosts []*lab.Host) {
+	s.t.Helper()
+	pods := s.pods()
+	s.expire(hosts)
+	for _, h := range hosts {
+		// Within the host: its processes have a namespace of their own.
+		if _, err := h.Run(s.t.Context(), "sh", "-c", `kill -9 $(pgrep -f "^/opt/orrery/bin/(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy)( |$)")`); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.eventually("no API server takes the administrator any more", func(ctx context.Context) error {
+		if _, err := s.client(hosts[0]).CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err == nil {
+			return errors.New("it does")
+		}
+		return nil
+	})
+	if out := s.orrery("cluster", "certs", "list", "oak"); !strings.Contains(out, "expired") {
+		s.t.Errorf("certs list:\n%s", out)
+	}
+	out := s.orrery("cluster", "apply", "-f", file, "--yes")
+	if strings.Contains(out, "drain") {
+		s.t.Errorf("a node was drained:\n%s", out)
+	}
+	if out := s.orrery("cluster", "certs", "list", "oak"); strings.Contains(out, "expired") || strings.Contains(out, "due") {
+		s.t.Errorf("certs list after apply:\n%s", out)
+	}
+	if out := s.orrery("cluster", "plan", "-f", file); !strings.Contains(out, "Nothing to do.") {
+		s.t.Errorf("after apply there is still something to do:\n%s", out)
+	}
+	if now := s.pods(); now != pods {
+		s.t.Errorf("pods moved or were made anew:\n%s\n%s", pods, now)
+	}
+}
+
+// pods lists the pods of DNS with their nodes.
+func (s *site) pods() string {
+	s.t.Helper()
+	return s.kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
+}
+
+// expire puts certificates that have expired in the place of all that are on hosts and in the state.
+func (s *site) expire(hosts []*lab.Host) {
+	s.t.Helper()
+	files := lifecycle.Files(s.state)
+	state, err := files.Load(s.t.Context(), "oak")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var pairs []string // what is replaced by what
+	for _, l := range plan.Leaves("oak", state.Applied) {
+		pair := state.Keys[l.Name]
+		expired := s.expired(pair.Cert, state.Keys[l.Authority])
+		pairs = append(pairs, string(pair.Cert), string(expired),
+			base64.StdEncoding.EncodeToString(pair.Cert), base64.StdEncoding.EncodeToString(expired))
+		pair.Cert = expired
+		state.Keys[l.Name] = pair
+	}
+	if err := files.Save(s.t.Context(), state); err != nil {
+		s.t.Fatal(err)
+	}
+	replaced, swap := 0, strings.NewReplacer(pairs...)
+	for _, h := range hosts {
+		err := filepath.WalkDir(filepath.Join(h.Root(), "etc", "kubernetes"), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			if now := []byte(swap.Replace(string(content))); !bytes.Equal(now, content) {
+				replaced++
+				return os.WriteFile(path, now, info.Mode().Perm())
+			}
+			return nil
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if replaced < 3*len(hosts) {
+		s.t.Fatalf("%d files with certificates on %d hosts", replaced, len(hosts))
+	}
+}
+
+// expired is a certificate with the same key and names that ended an hour ago.
+func (s *site) expired(cert []byte, by pki.KeyPair) []byte {
+	s.t.Helper()
+	block, _ := pem.Decode(cert)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	authority, err := by.Certificate()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	private, _ := pem.Decode(by.Key)
+	var key *ecdsa.PrivateKey
+	if key, err = x509.ParseECPrivateKey(private.Bytes); err != nil {
+		s.t.Fatal(err)
+	}
+	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-pki.LeafLifetime), time.Now().Add(-time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, leaf, authority, leaf.PublicKey, key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
