@@ -45,6 +45,7 @@ type hub struct {
 	client.Client
 
 	dataDir string
+	real    bool // the engine is that of package lifecycle
 	stop    func()
 
 	mu   sync.Mutex
@@ -125,10 +126,11 @@ func (h *hub) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err = Add(mgr, Options{
-		DataDir: h.dataDir, Refresh: registry.Refresh,
-		Engine: func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil },
-	})
+	options := Options{DataDir: h.dataDir, Refresh: registry.Refresh}
+	if !h.real {
+		options.Engine = func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil }
+	}
+	p, err = Add(mgr, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,6 +91,9 @@ type Provisioner struct {
 
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
 
+	binding     sync.Mutex
+	storedBound bool // guarded by binding
+
 	mu sync.Mutex
 	// settled has, by cluster, the hash of the spec that is known to be on its hosts.
 	settled map[string]string
@@ -186,6 +189,9 @@ func matters() predicate.Predicate {
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
+	}
+	if err := p.bindStored(ctx); err != nil && ctx.Err() == nil {
+		ctrl.LoggerFrom(ctx).Error(err, "bind the credentials of hosts; the next run tries again")
 	}
 	<-ctx.Done()
 	p.runs.wait()

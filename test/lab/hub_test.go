@@ -159,7 +159,13 @@ func TestClusterObject(t *testing.T) {
 	if _, err := s.hubctl(hub, string(content), "apply", "-f", "-"); err == nil || !strings.Contains(err.Error(), "secretRef") {
 		t.Errorf("a Cluster with credentials: %v", err)
 	}
-	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path)
+	hostKey, err := h.HostKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path,
+		"--from-literal", "known_hosts="+h.SSH().Address+" "+hostKey)
+	s.mustHubctl(hub, "", "annotate", "secret", "hosts", "-n", "orrery-cluster", "cluster.orrery.dev/for-cluster=oak")
 	s.mustHubctl(hub, s.onHub(file, h), "apply", "-f", "-")
 	s.eventually("the operation is there", func(context.Context) error {
 		_, err := s.hubctl(hub, "", "get", "operation", "oak-1")

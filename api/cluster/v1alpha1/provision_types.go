@@ -119,7 +119,9 @@ type Host struct {
 	// +kubebuilder:default=root
 	// +optional
 	User string `json:"user,omitempty"`
-	// secretRef names a Secret with password, sudoPassword or ssh-privatekey.
+	// secretRef names a Secret with password or ssh-privatekey, sudoPassword where it differs, and
+	// known_hosts, in which the host's key is. Its annotation cluster.orrery.dev/for-cluster names
+	// the Cluster.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// password to log in with, and of sudo unless sudoPassword says otherwise. Only in files:
@@ -179,7 +181,7 @@ type Bastion struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	User string `json:"user,omitempty"`
-	// secretRef names a Secret with password or ssh-privatekey.
+	// secretRef names a Secret as that of a host, with password or ssh-privatekey and known_hosts.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// password to log in with. Only in files: the hub refuses it.
@@ -437,7 +439,8 @@ type ExternalEtcd struct {
 	// +listType=set
 	// +required
 	Endpoints []string `json:"endpoints"`
-	// secretRef names a Secret with ca.crt, tls.crt and tls.key.
+	// secretRef names a Secret with ca.crt, tls.crt and tls.key. Its annotation
+	// cluster.orrery.dev/for-cluster names the Cluster.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// caFile holds the certificate authority. Only in files: the hub refuses it.

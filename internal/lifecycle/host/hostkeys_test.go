@@ -3,9 +3,11 @@ package host
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -177,5 +179,62 @@ func TestBrokenKnownHosts(t *testing.T) {
 	_, err := (&SSH{KnownHosts: file}).Dial(t.Context(), server.target("root"))
 	if err == nil || !strings.Contains(err.Error(), file+":2") || !strings.Contains(err.Error(), "correct or remove that line") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// at is a target at an address with keys of its own.
+func at(t *testing.T, address, knownHosts string) Target {
+	t.Helper()
+	ip, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Target{Name: "cp-1", Address: ip, Port: number, Password: password, KnownHosts: knownHosts, KnownHostsIn: "key known_hosts of the Secret"}
+}
+
+func newSigner(t *testing.T) ssh.Signer {
+	t.Helper()
+	private, _, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer
+}
+
+func TestPinned(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", server.port)
+	other := newSigner(t).PublicKey()
+	cases := map[string]struct{ known, err string }{
+		"Known":        {known: "# ours\n" + serverLine()},
+		"Hashed":       {known: knownhosts.HashHostname(knownhosts.Normalize(address)) + strings.TrimPrefix(serverLine(), knownhosts.Normalize(address))},
+		"Empty":        {err: fmt.Sprintf("host cp-1: key known_hosts of the Secret has no key of [127.0.0.1]:%d, so it is not dialled", server.port)},
+		"AnotherHost":  {known: knownhosts.Line([]string{"10.0.0.1"}, server.hostKey), err: "so it is not dialled"},
+		"AnotherKey":   {known: "\n" + knownhosts.Line([]string{address}, other), err: "but key known_hosts of the Secret:2 knows"},
+		"Revoked":      {known: serverLine() + "@revoked * " + strings.SplitN(serverLine(), " ", 2)[1], err: "is revoked by key known_hosts of the Secret:2"},
+		"NoKnownHosts": {known: "nonsense", err: "key known_hosts of the Secret:1: "},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			target := at(t, address, tc.known)
+			c, err := (&SSH{HostKeys: Pinned}).Dial(t.Context(), target)
+			switch {
+			case err == nil && tc.err == "":
+				c.Close()
+			case err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err):
+				t.Errorf("got %v, want %q", err, tc.err)
+			}
+			if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
 	}
 }
