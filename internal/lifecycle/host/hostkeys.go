@@ -99,26 +99,55 @@ func (k *hostKeys) check(key ssh.PublicKey) error {
 	return known(k.target.hostPort(), &net.TCPAddr{}, key)
 }
 
-// algorithms to ask the host for, those of the known keys first: a host with several keys would else show
-// another one, which looks as if it had changed.
+// algorithms to ask the host for, those of the known keys first: a host with several keys would else show another one, which
+// looks as if it had changed. Certificates are asked for only if an authority is known for the host: without one, a host that
+// has a certificate is to show its plain key.
 func (k *hostKeys) algorithms() ([]string, error) {
-	all := ssh.SupportedAlgorithms().HostKeys
+	var plain, certificates []string
+	for _, algorithm := range ssh.SupportedAlgorithms().HostKeys {
+		if strings.Contains(algorithm, "-cert-") {
+			certificates = append(certificates, algorithm)
+		} else {
+			plain = append(plain, algorithm)
+		}
+	}
 	var unknown *knownhosts.KeyError
-	switch err := k.check(noKey{}); {
-	case !errors.As(err, &unknown):
-		return all, err
-	case len(unknown.Want) == 0:
-		return all, nil // the order of the library, certificates first
+	if err := k.check(noKey{}); !errors.As(err, &unknown) {
+		return plain, err
 	}
 	var known []string
+	authorities := false
 	for _, want := range unknown.Want {
-		if kind := want.Key.Type(); kind == ssh.KeyAlgoRSA {
+		authority, err := k.isAuthority(want)
+		switch kind := want.Key.Type(); {
+		case err != nil:
+			return nil, err
+		case authority:
+			authorities = true
+		case kind == ssh.KeyAlgoRSA:
 			known = append(known, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
-		} else {
+		default:
 			known = append(known, kind)
 		}
 	}
-	return append(known, slices.DeleteFunc(all, func(a string) bool { return slices.Contains(known, a) })...), nil
+	if authorities {
+		known = append(known, certificates...)
+	}
+	return append(known, slices.DeleteFunc(plain, func(a string) bool { return slices.Contains(known, a) })...), nil
+}
+
+// isAuthority says whether a line is of an authority that signs the keys of hosts, which the library does not tell.
+func (k *hostKeys) isAuthority(known knownhosts.KnownKey) (bool, error) {
+	text := k.target.KnownHosts
+	if k.policy != Pinned {
+		content, err := os.ReadFile(known.Filename)
+		if err != nil {
+			return false, fmt.Errorf("host %s: read the known keys: %w", k.target.Name, err)
+		}
+		text = string(content)
+	}
+	lines := strings.Split(text, "\n")
+	return known.Line <= len(lines) && strings.HasPrefix(strings.TrimSpace(lines[known.Line-1]), "@cert-authority"), nil
 }
 
 // noKey is a key that no host has: checking it yields those that the host has.
@@ -149,7 +178,13 @@ func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
 	case errors.As(err, &revoked):
 		return fmt.Errorf("host %s: its key %s is revoked by %s:%d; give the host a new one",
 			k.target.Name, ssh.FingerprintSHA256(key), k.file(revoked.Revoked), revoked.Revoked.Line)
+	case err == nil:
+		return nil
 	case !errors.As(err, &mismatch):
+		if _, ok := key.(*ssh.Certificate); ok {
+			return fmt.Errorf("host %s: its certificate is refused: %w; issue it anew by an authority that %s names for %s (@cert-authority), or name the host's plain key there",
+				k.target.Name, err, k.record, knownhosts.Normalize(k.target.hostPort()))
+		}
 		return err
 	case len(mismatch.Want) == 0:
 		return &UnknownHostKey{

@@ -1,12 +1,14 @@
 package host
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,7 +168,8 @@ func TestKnownKeyPreferred(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if algorithms[0] != ssh.KeyAlgoED25519 || len(algorithms) != len(ssh.SupportedAlgorithms().HostKeys) {
+	plain := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(a string) bool { return strings.Contains(a, "-cert-") })
+	if algorithms[0] != ssh.KeyAlgoED25519 || len(algorithms) != len(plain) {
 		t.Errorf("got %q", algorithms)
 	}
 }
@@ -179,6 +182,100 @@ func TestBrokenKnownHosts(t *testing.T) {
 	_, err := (&SSH{KnownHosts: file}).Dial(t.Context(), server.target("root"))
 	if err == nil || !strings.Contains(err.Error(), file+":2") || !strings.Contains(err.Error(), "correct or remove that line") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// certified is an SSH server whose host key has a certificate. It runs no commands.
+func certified(t *testing.T, authority ssh.Signer, principal string) (address string, plain ssh.PublicKey) {
+	t.Helper()
+	private, public, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.ParsePrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &ssh.Certificate{
+		Key: public, CertType: ssh.HostCert, ValidPrincipals: []string{principal}, ValidBefore: ssh.CertTimeInfinity,
+	}
+	if err := cert.SignCert(rand.Reader, authority); err != nil {
+		t.Fatal(err)
+	}
+	withCert, err := ssh.NewCertSigner(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(withCert)
+	config.AddHostKey(key)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if conn, _, requests, err := ssh.NewServerConn(c, config); err == nil {
+					go ssh.DiscardRequests(requests)
+					_ = conn.Wait()
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String(), public
+}
+
+// TestHostCertificates is about hosts whose sshd shows a certificate first.
+func TestHostCertificates(t *testing.T) {
+	authority, other := newSigner(t), newSigner(t)
+	cases := map[string]struct {
+		policy    KeyPolicy
+		known     ssh.PublicKey // authority that is known, if any
+		principal string
+		err       string
+		records   bool
+	}{
+		"NoAuthorityIsKnown":     {policy: TrustOnFirstUse, principal: "127.0.0.1", records: true},
+		"NoAuthorityIsKnownHere": {policy: Strict, principal: "127.0.0.1", err: "is unknown"},
+		"Signed":                 {policy: Strict, known: authority.PublicKey(), principal: "127.0.0.1"},
+		"SignedPinned":           {policy: Pinned, known: authority.PublicKey(), principal: "127.0.0.1"},
+		"AnotherAuthority":       {policy: Strict, known: other.PublicKey(), principal: "127.0.0.1", err: "host cp-1: its certificate is refused: "},
+		"AnotherHosts":           {policy: TrustOnFirstUse, known: authority.PublicKey(), principal: "10.0.0.1", err: "host cp-1: its certificate is refused: "},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			address, plain := certified(t, authority, tc.principal)
+			before := ""
+			if tc.known != nil {
+				before = "# ours\n@cert-authority " + knownhosts.Line([]string{address}, tc.known) + "\n"
+			}
+			file := filepath.Join(t.TempDir(), "known_hosts")
+			if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := &SSH{KnownHosts: file, HostKeys: tc.policy}
+			c, err := d.Dial(t.Context(), at(t, address, before))
+			switch {
+			case err == nil && tc.err == "":
+				c.Close()
+			case err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err):
+				t.Fatalf("got %v, want %q", err, tc.err)
+			}
+			after := before
+			if tc.records {
+				after += knownhosts.Line([]string{address}, plain) + "\n"
+			}
+			if diff := cmp.Diff(after, read(t, file)); diff != "" {
+				t.Errorf("the file (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
