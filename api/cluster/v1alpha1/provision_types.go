@@ -246,7 +246,8 @@ type System struct {
 	PostInstall []Script `json:"postInstall,omitempty"`
 }
 
-// Script is run by sh as root, once for each content of it.
+// Script is run as root, once for each content of it: by bash if its first line is #!/bin/bash, else
+// by sh.
 type Script struct {
 	// name of the script.
 	// +kubebuilder:validation:MinLength=1

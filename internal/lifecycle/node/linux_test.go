@@ -288,6 +288,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestScriptsShell runs scripts by the shell that they are for.
+func TestScriptsShell(t *testing.T) {
+	cases := map[string]struct{ first, want string }{
+		"None":    {"", "sh"},
+		"Sh":      {"#!/bin/sh\n", "sh"},
+		"Bash":    {"#!/bin/bash\n", "bash"},
+		"BashEnv": {"#! /usr/bin/env bash\n", "bash"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			n := Rooted(t.TempDir())
+			n.System = &Linux{}
+			out := filepath.Join(t.TempDir(), "out")
+			script := tc.first + "cat /proc/$$/comm >" + out
+			if tc.want == "bash" {
+				script += "\nwords=(a b); [[ ${words[1]} == b ]]" // which sh may not know
+			}
+			done(t, n, request(plan.Step{ID: "hook", Script: &plan.Script{Run: script}}))
+			if content, err := os.ReadFile(out); err != nil || strings.TrimSpace(string(content)) != tc.want {
+				t.Errorf("%s ran it, error %v; want %s", content, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestScriptTakesTooLong wants all that the script started to be gone.
 func TestScriptTakesTooLong(t *testing.T) {
 	n := Rooted(t.TempDir())
