@@ -23,7 +23,7 @@ func (s *site) startHub() (kubeconfig string, kill func()) {
 	ready := filepath.Join(s.dir, "ready")
 	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), "server", "--data-dir", dir,
 		"--secure-port", "0", "--unsafe-no-fsync", "--ready-file", ready,
-		"--lifecycle-catalog", filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml"), "--lifecycle-cache", s.cache)
+		"--lifecycle-catalog", s.catalog, "--lifecycle-cache", s.cache)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := os.RemoveAll(ready); err != nil {
