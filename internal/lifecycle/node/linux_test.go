@@ -288,6 +288,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunHangs: a program that hangs fails its step.
+func TestRunHangs(t *testing.T) {
+	_, err := (&Linux{Patience: 200 * time.Millisecond}).Run(t.Context(), []string{"sh", "-s"}, "echo waiting; sleep 600 & wait")
+	if err == nil || !strings.Contains(err.Error(), "sh: it did not end within 200ms: waiting") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestScriptsShell runs scripts by the shell that they are for.
 func TestScriptsShell(t *testing.T) {
 	cases := map[string]struct{ first, want string }{
