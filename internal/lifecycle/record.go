@@ -304,13 +304,14 @@ func (rec *recorder) estimate() {
 	s.Estimate = new(metav1.NewMicroTime(time.Now().Add(left)))
 }
 
-// shrink makes room for one more record. The lock is held.
+// shrink makes room for one more record. The lock is held. Steps that ended well go first; if there are none, the API server
+// is still to take the record, so that then the oldest goes, whatever became of it.
 func (rec *recorder) shrink() {
 	s := &rec.op.Status
 	if len(s.Steps) < maxSteps {
 		return
 	}
-	kept := s.Steps[:0]
+	kept := make([]lifecyclev1alpha1.StepRecord, 0, maxSteps)
 	free := len(s.Steps) / 4
 	for _, r := range s.Steps {
 		ended := r.State == lifecyclev1alpha1.StepUnchanged || r.State == lifecyclev1alpha1.StepChanged || r.State == lifecyclev1alpha1.StepReverted
@@ -320,9 +321,9 @@ func (rec *recorder) shrink() {
 		}
 		kept = append(kept, r)
 	}
-	s.Steps = kept
+	s.Steps = kept[max(0, len(kept)-maxSteps+1):]
 	clear(rec.byStep)
-	for i, r := range kept {
+	for i, r := range s.Steps {
 		rec.byStep[[2]string{r.Host, r.ID}] = i
 	}
 }
