@@ -37,6 +37,7 @@ type recorder struct {
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
+	remark  string                    // what the user is to know of a run that succeeds
 	waits   []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
 }
 
@@ -160,7 +161,7 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	status := metav1.ConditionFalse
 	switch {
 	case err == nil:
-		s.Phase, s.Message, status = lifecyclev1alpha1.PhaseSucceeded, "", metav1.ConditionTrue
+		s.Phase, s.Message, status = lifecyclev1alpha1.PhaseSucceeded, cutMessage(rec.remark, 8*maxMessage-8), metav1.ConditionTrue
 	case errors.Is(err, ErrCanceled):
 		s.Phase, s.Message = lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays"
 	case errors.Is(err, ErrPaused), errors.Is(err, context.Canceled):
