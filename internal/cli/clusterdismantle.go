@@ -73,6 +73,11 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if err := start(ctx, e, op, spec); err != nil {
 				return err
 			}
+			if left := op.Status.Message; left != "" {
+				if err := say(s.err, "%s\n", left); err != nil {
+					return err
+				}
+			}
 			return say(s.out, "cluster %s has %d hosts, without %s; take them out of its file too\n", name, len(spec.Hosts), hostNames(hosts))
 		},
 	}

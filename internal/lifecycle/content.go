@@ -294,7 +294,7 @@ func (c *content) serve(ctx context.Context, conn *connection) error {
 		ended: make(chan struct{}), abort: cancel,
 		stop: func() { _ = stop.Close() }, // always nil
 	}
-	request, err := json.Marshal(node.ServeRequest{Token: c.token})
+	request, err := json.Marshal(node.ServeRequest{Token: c.token, Address: c.address(conn.name)})
 	if err != nil {
 		return fmt.Errorf("host %s: marshal: %w", conn.name, err)
 	}

@@ -38,6 +38,7 @@ type recorder struct {
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
+	remark  string                    // what the user is to know of a run that succeeds
 	waits   []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
 }
 
@@ -161,7 +162,7 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	status := metav1.ConditionFalse
 	switch {
 	case err == nil:
-		s.Phase, s.Message, status = lifecyclev1alpha1.PhaseSucceeded, "", metav1.ConditionTrue
+		s.Phase, s.Message, status = lifecyclev1alpha1.PhaseSucceeded, cutMessage(rec.remark, 8*maxMessage-8), metav1.ConditionTrue
 	case errors.Is(err, ErrCanceled):
 		s.Phase, s.Message = lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays"
 	case errors.Is(err, ErrPaused), errors.Is(err, context.Canceled):
@@ -314,13 +315,14 @@ func (rec *recorder) estimate() {
 	s.Estimate = new(metav1.NewMicroTime(time.Now().Add(left)))
 }
 
-// shrink makes room for one more record. The lock is held.
+// shrink makes room for one more record. The lock is held. Steps that ended well go first; if there are none, the API server
+// is still to take the record, so that then the oldest goes, whatever became of it.
 func (rec *recorder) shrink() {
 	s := &rec.op.Status
 	if len(s.Steps) < maxSteps {
 		return
 	}
-	kept := s.Steps[:0]
+	kept := make([]lifecyclev1alpha1.StepRecord, 0, maxSteps)
 	free := len(s.Steps) / 4
 	for _, r := range s.Steps {
 		ended := r.State == lifecyclev1alpha1.StepUnchanged || r.State == lifecyclev1alpha1.StepChanged || r.State == lifecyclev1alpha1.StepReverted
@@ -330,9 +332,9 @@ func (rec *recorder) shrink() {
 		}
 		kept = append(kept, r)
 	}
-	s.Steps = kept
+	s.Steps = kept[max(0, len(kept)-maxSteps+1):]
 	clear(rec.byStep)
-	for i, r := range kept {
+	for i, r := range s.Steps {
 		rec.byStep[[2]string{r.Host, r.ID}] = i
 	}
 }

@@ -204,6 +204,23 @@ func TestDeleteNode(t *testing.T) {
 	}
 }
 
+// TestDeleteNodeWhileAnotherIsAway: a host that stays and does not answer is left as it is, and the record says so.
+func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
+	l := built(t, 3, 1)
+	before := l.trees()
+	rest := l.spec.DeepCopy()
+	rest.Hosts = rest.Hosts[:2]
+	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
+	l.unreachable("h-2")
+	op := l.must(lifecyclev1alpha1.ActionDeleteNode, rest, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} })
+	for _, want := range []string{"left as they are", "h-3 is gone", "host h-2", "when they are back"} {
+		if !strings.Contains(op.Status.Message, want) {
+			t.Errorf("the record says %q, and not %q", op.Status.Message, want)
+		}
+	}
+	l.untouched(before, "h-1", "h-2")
+}
+
 // TestOtherCluster: a host of another cluster is left alone, whatever is asked for.
 func TestOtherCluster(t *testing.T) {
 	l := built(t, 1, 1)

@@ -127,6 +127,16 @@ func (r *run) removeHosts(ctx context.Context) error {
 		}
 	}
 	r.tookUpAll()
+	var left []string
+	for _, h := range r.spec.Hosts {
+		if err := r.unreachable[h.Name]; err != nil {
+			left = append(left, err.Error())
+		}
+	}
+	if len(left) > 0 {
+		r.rec.remark = fmt.Sprintf("these hosts were left as they are, and do not know yet that %s is gone: %s; apply the cluster's spec when they are back",
+			strings.Join(names, ", "), strings.Join(left, "; "))
+	}
 	r.applied()
 	gone := func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) }
 	r.state.Begun, r.state.Leaving = slices.DeleteFunc(r.state.Begun, gone), slices.DeleteFunc(r.state.Leaving, gone)

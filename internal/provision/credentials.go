@@ -16,8 +16,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Keys of a Secret with a host's credentials. A key is that of Kubernetes' own type kubernetes.io/ssh-auth.
+// Keys of a Secret with a host's credentials. They are those of Kubernetes' own types kubernetes.io/basic-auth and
+// kubernetes.io/ssh-auth, where these have one.
 const (
+	keyUsername     = corev1.BasicAuthUsernameKey
+	keyKnownHosts   = "known_hosts"
 	keyPassword     = corev1.BasicAuthPasswordKey
 	keySudoPassword = "sudoPassword"
 	keyPrivateKey   = corev1.SSHAuthPrivateKey
@@ -25,6 +28,10 @@ const (
 )
 
 // credentials reads the Secrets of a cluster. Its errors name them and their keys, never a value.
+//
+// Who may write Clusters, and not Secrets, must not be able to have a Secret's password sent to a host of theirs. What says
+// where it may be sent therefore stands in the Secret: the Cluster, by name, and the keys of the hosts. An address alone would
+// not do: it is the Cluster that says through which bastion it is dialled, and so which machine has it.
 type credentials struct {
 	reader  client.Reader
 	cluster string
@@ -59,13 +66,19 @@ func (c credentials) target(ctx context.Context, h clusterv1alpha1.Host) (host.T
 	return t, nil
 }
 
-// fillIn takes the credentials of a Secret. A line break at the end of a password is that of the file it came from.
+// fillIn takes the credentials of a Secret, and what they are for. A line break at the end of a password is that of the file
+// it came from.
 func fillIn(t *host.Target, secret *corev1.Secret) error {
+	name := client.ObjectKeyFromObject(secret)
 	text := func(key string) host.Secret { return host.Secret(strings.TrimRight(string(secret.Data[key]), "\r\n")) }
 	t.Password, t.SudoPassword, t.PrivateKey = text(keyPassword), text(keySudoPassword), host.Secret(secret.Data[keyPrivateKey])
 	if t.Password == "" && t.PrivateKey == "" {
-		return fmt.Errorf("secret %s has neither %s nor %s: set one of them", client.ObjectKeyFromObject(secret), keyPassword, keyPrivateKey)
+		return fmt.Errorf("secret %s has neither %s nor %s: set one of them", name, keyPassword, keyPrivateKey)
 	}
+	if user := string(text(keyUsername)); user != "" && user != cmp.Or(t.User, "root") {
+		return fmt.Errorf("secret %s is for another user than %s, as its key %s says: correct one of them", name, cmp.Or(t.User, "root"), keyUsername)
+	}
+	t.KnownHosts, t.KnownHostsIn = string(secret.Data[keyKnownHosts]), fmt.Sprintf("key %s of secret %s", keyKnownHosts, name)
 	return nil
 }
 
@@ -82,7 +95,6 @@ func (c credentials) externalEtcd(ctx context.Context, e clusterv1alpha1.Externa
 }
 
 func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1.SecretReference) (*corev1.Secret, error) {
-	// Who may write Clusters must not be able to have any Secret of the hub sent to a host of theirs.
 	if ref.Namespace != clusterv1alpha1.SecretNamespace {
 		return nil, fmt.Errorf("%s: secret %s/%s is not in namespace %s, where credentials of hosts are kept: put it there",
 			field, ref.Namespace, ref.Name, clusterv1alpha1.SecretNamespace)
@@ -95,13 +107,16 @@ func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1
 	if err != nil {
 		return nil, fmt.Errorf("%s: read secret %s/%s: %w", field, ref.Namespace, ref.Name, err)
 	}
-	// Nor one of those that are there for something else.
 	if secret.Annotations[clusterv1alpha1.AnnotationForAddress] != "" {
 		return nil, fmt.Errorf("%s: secret %s/%s holds the credentials of a cluster's API server, which are for nothing else: name another", field, ref.Namespace, ref.Name)
 	}
-	if of := secret.Annotations[clusterv1alpha1.AnnotationForCluster]; of != "" && of != c.cluster {
-		return nil, fmt.Errorf("%s: secret %s/%s is for another cluster, as its annotation %s says: name another",
-			field, ref.Namespace, ref.Name, clusterv1alpha1.AnnotationForCluster)
+	switch of := secret.Annotations[clusterv1alpha1.AnnotationForCluster]; of {
+	case c.cluster:
+		return secret, nil
+	case "":
+		return nil, fmt.Errorf("%s: secret %s/%s does not say which cluster it is for, so nothing is sent; if it is for this one, run: kubectl annotate secret %s -n %s %s=%s",
+			field, ref.Namespace, ref.Name, ref.Name, ref.Namespace, clusterv1alpha1.AnnotationForCluster, c.cluster)
 	}
-	return secret, nil
+	return nil, fmt.Errorf("%s: secret %s/%s is for another cluster, as its annotation %s says: name another",
+		field, ref.Namespace, ref.Name, clusterv1alpha1.AnnotationForCluster)
 }

@@ -16,27 +16,24 @@ import (
 type engines struct {
 	reader  client.Reader
 	catalog *catalog.Catalog
-	dir     string // of what is kept about hosts
 	cache   string
 	holder  string
 	clock   clock.PassiveClock
 }
 
 func newEngines(reader client.Reader, o Options, known *catalog.Catalog, holder string) *engines {
-	dir := filepath.Join(o.DataDir, "lifecycle")
 	return &engines{
 		reader: reader, catalog: known, holder: "hub " + holder, clock: o.Clock,
-		dir: filepath.Join(dir, "clusters"), cache: cmp.Or(o.Cache, filepath.Join(dir, "files")),
+		cache: cmp.Or(o.Cache, filepath.Join(o.DataDir, "lifecycle", "files")),
 	}
 }
 
 func (e *engines) engine(j Job) (Runner, error) {
 	credentials := credentials{reader: e.reader, cluster: j.Cluster}
 	return &lifecycle.Engine{
-		Cluster: j.Cluster,
-		Store:   j.Store,
-		// Hosts of two networks may have the same address.
-		Dialer:       &host.SSH{KnownHosts: filepath.Join(e.dir, j.Cluster, "known_hosts"), HostKeys: host.TrustOnFirstUse},
+		Cluster:      j.Cluster,
+		Store:        j.Store,
+		Dialer:       &host.SSH{HostKeys: host.Pinned},
 		Target:       credentials.target,
 		ExternalEtcd: credentials.externalEtcd,
 		Catalog:      e.catalog,

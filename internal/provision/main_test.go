@@ -46,6 +46,7 @@ type hub struct {
 	client.Client
 
 	dataDir string
+	real    bool // the engine is that of package lifecycle
 	stop    func()
 	clock   clock.WithTicker // unless it is the machine's
 
@@ -127,10 +128,11 @@ func (h *hub) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err = Add(mgr, Options{
-		DataDir: h.dataDir, Refresh: registry.Refresh, Clock: h.clock,
-		Engine: func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil },
-	})
+	options := Options{DataDir: h.dataDir, Refresh: registry.Refresh, Clock: h.clock}
+	if !h.real {
+		options.Engine = func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil }
+	}
+	p, err = Add(mgr, options)
 	if err != nil {
 		t.Fatal(err)
 	}

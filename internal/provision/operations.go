@@ -165,6 +165,9 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (again time.Duration) {
 	log := ctrl.LoggerFrom(ctx).WithValues("cluster", o.Name, "operation", op.Name)
 	ctx = ctrl.LoggerInto(ctx, log)
+	if err := p.bindStored(ctx); err != nil {
+		log.Error(err, "bind the credentials of hosts; the next run tries again")
+	}
 	began, done := time.Now(), metrics.begin()
 	defer done()
 	teller := newTeller(p.recorder, o, op)

@@ -94,6 +94,9 @@ type Provisioner struct {
 
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
 
+	binding     sync.Mutex
+	storedBound bool // guarded by binding
+
 	mu sync.Mutex
 	// settled has, by name, the clusters whose hosts are known to be as the spec says.
 	settled map[string]settled
@@ -192,6 +195,9 @@ func matters() predicate.Predicate {
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
+	}
+	if err := p.bindStored(ctx); err != nil && ctx.Err() == nil {
+		ctrl.LoggerFrom(ctx).Error(err, "bind the credentials of hosts; the next run tries again")
 	}
 	p.lookAtCertificates(ctx)
 	p.runs.wait()

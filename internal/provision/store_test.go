@@ -225,16 +225,24 @@ func TestLog(t *testing.T) {
 
 func TestCredentials(t *testing.T) {
 	h := newHub(t)
+	forOak := func(name string, data map[string]string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: clusterv1alpha1.SecretNamespace, Name: name, Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: "oak"},
+			},
+			StringData: data,
+		}
+	}
 	h.create(t,
+		forOak("ssh", map[string]string{
+			"username": "root", "password": "open sesame\n", "sudoPassword": "please", "ssh-privatekey": "KEY\n", "known_hosts": "10.0.0.1 KEY\n",
+		}),
+		forOak("jump", map[string]string{"password": "over", "known_hosts": "192.0.2.1 KEY\n"}),
+		forOak("empty", nil),
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "ssh"},
-			Data:       map[string][]byte{"password": []byte("open sesame\n"), "sudoPassword": []byte("please"), "ssh-privatekey": []byte("KEY\n")},
+			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "anybodys"},
+			StringData: map[string]string{"password": "p", "tls.key": "k"},
 		},
-		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "jump"},
-			Data:       map[string][]byte{"password": []byte("over")},
-		},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "empty"}},
 		&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: clusterv1alpha1.SecretNamespace, Name: "pine-ssh", Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: "pine"},
@@ -256,27 +264,29 @@ func TestCredentials(t *testing.T) {
 	c := credentials{reader: h, cluster: "oak"}
 	cases := map[string]struct {
 		host clusterv1alpha1.Host
-		want string // name, password, sudo password and key of the host and of its bastion
+		want string // name, password, sudo password, key and known keys of the host and of its bastion
 		err  string
 	}{
 		"Direct": {
 			host: clusterv1alpha1.Host{Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh")},
-			want: "root@10.0.0.1:22 open sesame please KEY\n",
+			want: "root@10.0.0.1:22 open sesame please KEY\n 10.0.0.1 KEY\n",
 		},
 		"BastionWithItsOwn": {
 			host: clusterv1alpha1.Host{
 				Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh"),
 				Bastion: &clusterv1alpha1.Bastion{Address: "192.0.2.1", Port: 2222, User: "jumper", SecretRef: ref("jump")},
 			},
-			want: "root@10.0.0.1:22 open sesame please KEY\n by jumper@192.0.2.1:2222 over  ",
+			want: "root@10.0.0.1:22 open sesame please KEY\n 10.0.0.1 KEY\n by jumper@192.0.2.1:2222 over   192.0.2.1 KEY\n",
 		},
 		"BastionWithTheHosts": {
 			host: clusterv1alpha1.Host{
 				Name: "host-1", Address: "10.0.0.1", Port: 22, User: "root", SecretRef: ref("ssh"),
 				Bastion: &clusterv1alpha1.Bastion{Address: "192.0.2.1", Port: 22},
 			},
-			want: "root@10.0.0.1:22 open sesame please KEY\n by root@192.0.2.1:22 open sesame please KEY\n",
+			want: "root@10.0.0.1:22 open sesame please KEY\n 10.0.0.1 KEY\n by root@192.0.2.1:22 open sesame please KEY\n 10.0.0.1 KEY\n",
 		},
+		"AnotherUser":     {host: clusterv1alpha1.Host{Name: "host-1", User: "mallory", SecretRef: ref("ssh")}, err: "is for another user than mallory"},
+		"NoClusters":      {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("anybodys")}, err: "kubectl annotate secret anybodys"},
 		"AnotherClusters": {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("pine-ssh")}, err: "is for another cluster"},
 		"OfAnAPIServer":   {host: clusterv1alpha1.Host{Name: "host-1", SecretRef: ref("member")}, err: "name another"},
 		"NoneIsRefused":   {host: clusterv1alpha1.Host{Name: "host-1"}, err: "secretRef is not set"},
@@ -296,13 +306,34 @@ func TestCredentials(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := fmt.Sprintf("%s@%s:%d %s %s %s", target.User, target.Address, target.Port, string(target.Password), string(target.SudoPassword), string(target.PrivateKey))
+			got := fmt.Sprintf("%s@%s:%d %s %s %s %s", target.User, target.Address, target.Port, string(target.Password), string(target.SudoPassword), string(target.PrivateKey), target.KnownHosts)
 			if b := target.Bastion; b != nil {
-				got += fmt.Sprintf(" by %s@%s:%d %s %s %s", b.User, b.Address, b.Port, string(b.Password), string(b.SudoPassword), string(b.PrivateKey))
+				got += fmt.Sprintf(" by %s@%s:%d %s %s %s %s", b.User, b.Address, b.Port, string(b.Password), string(b.SudoPassword), string(b.PrivateKey), b.KnownHosts)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("target (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestExternalEtcdSecret checks that the keys of an etcd are for their cluster only: they are put on its hosts.
+func TestExternalEtcdSecret(t *testing.T) {
+	h := newHub(t)
+	h.create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: clusterv1alpha1.SecretNamespace, Name: "etcd", Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: "oak"},
+		},
+		StringData: map[string]string{"tls.key": "KEY"},
+	})
+	etcd := clusterv1alpha1.ExternalEtcd{SecretRef: &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: "etcd"}}
+	for cluster, want := range map[string]string{"oak": "KEY", "evil": ""} {
+		keys, err := credentials{reader: h, cluster: cluster}.externalEtcd(t.Context(), etcd)
+		if want == "" && (err == nil || !strings.Contains(err.Error(), "etcd.external.secretRef: secret orrery-cluster/etcd is for another cluster")) {
+			t.Errorf("cluster %s: error %v", cluster, err)
+		}
+		if want != "" && (err != nil || string(keys.Key) != want) {
+			t.Errorf("cluster %s: keys %v, error %v", cluster, keys, err)
+		}
 	}
 }

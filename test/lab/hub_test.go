@@ -23,7 +23,7 @@ func (s *site) startHub() (kubeconfig string, kill func()) {
 	ready := filepath.Join(s.dir, "ready")
 	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), "server", "--data-dir", dir,
 		"--secure-port", "0", "--unsafe-no-fsync", "--ready-file", ready,
-		"--lifecycle-catalog", filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml"), "--lifecycle-cache", s.cache)
+		"--lifecycle-catalog", s.catalog, "--lifecycle-cache", s.cache)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := os.RemoveAll(ready); err != nil {
@@ -159,7 +159,13 @@ func TestClusterObject(t *testing.T) {
 	if _, err := s.hubctl(hub, string(content), "apply", "-f", "-"); err == nil || !strings.Contains(err.Error(), "secretRef") {
 		t.Errorf("a Cluster with credentials: %v", err)
 	}
-	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path)
+	hostKey, err := h.HostKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mustHubctl(hub, "", "create", "secret", "generic", "hosts", "-n", "orrery-cluster", "--from-file", path,
+		"--from-literal", "known_hosts="+h.SSH().Address+" "+hostKey)
+	s.mustHubctl(hub, "", "annotate", "secret", "hosts", "-n", "orrery-cluster", "cluster.orrery.dev/for-cluster=oak")
 	s.mustHubctl(hub, s.onHub(file, h), "apply", "-f", "-")
 	s.eventually("the operation is there", func(context.Context) error {
 		_, err := s.hubctl(hub, "", "get", "operation", "oak-1")

@@ -5,11 +5,14 @@ package lab
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +27,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -38,10 +43,44 @@ type site struct {
 	dir   string
 	state string
 	cache string
+	// catalog is the file of the catalogue.
+	catalog string
 }
 
 // cache of release files, which the tests share as a machine would.
 var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), "bin", "lab-files") })
+
+// pinned is the catalogue of the lab's mirror with the digests of its files, which come over plain HTTP.
+var pinned = sync.OnceValues(func() (string, error) {
+	base := filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml")
+	known, err := catalog.Load(base)
+	if err != nil {
+		return "", err
+	}
+	files, err := known.Files("v1.36.3", runtime.GOARCH, plan.FileNames...)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(base)
+	if err != nil {
+		return "", err
+	}
+	text = append(text, "digests:\n"...)
+	for _, f := range files {
+		_, path, _ := strings.Cut(f.URL, "://")
+		content, err := os.Open(filepath.Join(testenv.Root(), "bin", "lab", "mirror", path))
+		if err != nil {
+			return "", err
+		}
+		sum := sha256.New()
+		_, err = io.Copy(sum, content)
+		if err := errors.Join(err, content.Close()); err != nil {
+			return "", err
+		}
+		text = fmt.Appendf(text, "  %s: sha256:%x\n", f.Key(), sum.Sum(nil))
+	}
+	return string(text), nil
+})
 
 func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
@@ -60,6 +99,14 @@ func newSiteWith(t testing.TB, o lab.Options) *site {
 		}
 	})
 	s := &site{Lab: l, t: t, dir: t.TempDir(), cache: cache()}
+	s.catalog = filepath.Join(s.dir, "catalog.yaml")
+	text, err := pinned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.catalog, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.state = filepath.Join(s.dir, "state")
 	return s
 }
@@ -121,7 +168,7 @@ func (s *site) command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append(args, "--state-dir", s.state)
 	asksHosts := args[0] == "cluster" && args[1] != "kubeconfig" && !(args[1] == "certs" && args[2] == "list")
 	if asksHosts || args[0] == "operation" && args[1] == "resume" {
-		args = append(args, "--catalog", filepath.Join(testenv.Root(), "test", "lab", "testdata", "catalog.yaml"), "--cache", s.cache)
+		args = append(args, "--catalog", s.catalog, "--cache", s.cache)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(testenv.Root(), "bin", "orrery"), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,14 +43,18 @@ func TestRefusedOnHosts(t *testing.T) {
 		}
 	}
 	const wrong = "not-the-password-of-anyone"
-	wrongDigest := filepath.Join(s.dir, "wrong.yaml")
-	if err := os.WriteFile(wrongDigest, []byte("digests:\n  kubelet/v1.36.3/amd64: sha256:"+strings.Repeat("0", 64)+"\n"), 0o600); err != nil {
+	catalogue, err := os.ReadFile(s.catalog)
+	if err != nil {
 		t.Fatal(err)
+	}
+	writeCatalogue := func(content []byte) {
+		if err := os.WriteFile(s.catalog, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	cases := map[string]struct {
 		file  func() string
-		args  []string
 		given func()
 		undo  func()
 		begun bool // it is found out when the agent is there already, which delete takes away
@@ -104,10 +109,14 @@ func TestRefusedOnHosts(t *testing.T) {
 			want: []string{"host host-1", "/etc/kubernetes/manifests/etcd.yaml", "kubeadm reset"},
 		},
 		"DigestMismatch": {
-			file:  single,
-			args:  []string{"--catalog", wrongDigest},
+			file: single,
+			given: func() {
+				digest := regexp.MustCompile(`(kubelet/v1\.36\.3/\w+: sha256:)[0-9a-f]{64}`)
+				writeCatalogue(digest.ReplaceAll(catalogue, []byte("${1}"+strings.Repeat("0", 64))))
+			},
+			undo:  func() { writeCatalogue(catalogue) },
 			begun: true,
-			want:  []string{"kubelet/v1.36.3/amd64", strings.Repeat("0", 64), "the right digest into the catalogue"},
+			want:  []string{"kubelet/v1.36.3/", strings.Repeat("0", 64), "the right digest into the catalogue"},
 		},
 		"UnknownVersion": {
 			file: func() string { return replace(single(), "v1.36.3", "v1.99.0") },
@@ -117,9 +126,9 @@ func TestRefusedOnHosts(t *testing.T) {
 			file: func() string { return replace(single(), "v1.36.3", "v1.12.1") },
 			want: []string{"spec.provision.kubernetes.version", "v1.12.1", "or newer"},
 		},
-		"VersionNotReleased": {
+		"PlainHTTPWithoutDigest": {
 			file: func() string { return replace(single(), "v1.36.3", "v1.36.999") },
-			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "404", "choose a version that is there"},
+			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "use https", `digests["kubelet/v1.36.999/`},
 		},
 		"EvenEtcd": {
 			file: func() string { return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },
@@ -149,7 +158,7 @@ func TestRefusedOnHosts(t *testing.T) {
 				c.given()
 			}
 			before := s.present()
-			out, err := s.try(append([]string{"cluster", "create", "-f", file, "--yes", "--attempts", "1"}, c.args...)...)
+			out, err := s.try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
 			if err == nil {
 				t.Fatalf("it was not refused:\n%s", out)
 			}

@@ -401,7 +401,7 @@ const Finalizer = "cluster.orrery.dev/unjoin"
 
 // Annotations of a Secret with the credentials of a cluster, which is used for nothing but what they say.
 const (
-	// AnnotationForCluster is the name of the Cluster. On a Secret with credentials of hosts it may be set, too.
+	// AnnotationForCluster is the name of the Cluster. A Secret with credentials of hosts has it, too.
 	AnnotationForCluster = "cluster.orrery.dev/for-cluster"
 	// AnnotationForAddress is where the credentials may be sent: spec.apiEndpoint of the Cluster, and after it, separated by
 	// spaces and in this order, tlsServerName=…, tlsVerification=Skip and proxyURL=…, of these fields those that are set.

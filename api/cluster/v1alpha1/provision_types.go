@@ -120,7 +120,9 @@ type Host struct {
 	// +kubebuilder:default=root
 	// +optional
 	User string `json:"user,omitempty"`
-	// secretRef names a Secret with password, sudoPassword or ssh-privatekey.
+	// secretRef names a Secret with password or ssh-privatekey, sudoPassword where it differs, and
+	// known_hosts, in which the host's key is. Its annotation cluster.orrery.dev/for-cluster names
+	// the Cluster.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// password to log in with, and of sudo unless sudoPassword says otherwise. Only in files:
@@ -180,7 +182,7 @@ type Bastion struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	User string `json:"user,omitempty"`
-	// secretRef names a Secret with password or ssh-privatekey.
+	// secretRef names a Secret as that of a host, with password or ssh-privatekey and known_hosts.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// password to log in with. Only in files: the hub refuses it.
@@ -245,7 +247,8 @@ type System struct {
 	PostInstall []Script `json:"postInstall,omitempty"`
 }
 
-// Script is run by sh as root, once for each content of it.
+// Script is run as root, once for each content of it: by bash if its first line is #!/bin/bash, else
+// by sh.
 type Script struct {
 	// name of the script.
 	// +kubebuilder:validation:MinLength=1
@@ -442,7 +445,8 @@ type ExternalEtcd struct {
 	// +listType=set
 	// +required
 	Endpoints []string `json:"endpoints"`
-	// secretRef names a Secret with ca.crt, tls.crt and tls.key.
+	// secretRef names a Secret with ca.crt, tls.crt and tls.key. Its annotation
+	// cluster.orrery.dev/for-cluster names the Cluster.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// caFile holds the certificate authority. Only in files: the hub refuses it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"regexp"
@@ -35,11 +36,11 @@ type Source struct {
 }
 
 // Resolve finds the digest of each file, by its key: that of the catalogue, else the one that is published beside the file.
-// A checksum file is asked for once.
+// A checksum file is asked for once, and only where nobody on the way can change it together with the file.
 func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, error) {
 	published := map[string]func() (string, error){}
 	for _, f := range files {
-		if f.Digest == "" && published[f.ChecksumURL] == nil {
+		if f.Digest == "" && published[f.ChecksumURL] == nil && !s.unprotected(f.ChecksumURL) {
 			published[f.ChecksumURL] = sync.OnceValues(func() (string, error) { return s.read(ctx, f.ChecksumURL) })
 		}
 	}
@@ -48,6 +49,11 @@ func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, 
 	for i, f := range files {
 		if f.Digest != "" {
 			digests[i] = f.Digest
+			continue
+		}
+		if s.unprotected(f.ChecksumURL) {
+			errs[i] = fmt.Errorf("find the digest of %s: %s comes unprotected, and so does the file: use https, or add digests[%q] in a file given with --catalog",
+				f.Key(), s.shown(f.ChecksumURL), f.Key())
 			continue
 		}
 		group.Go(func() {
@@ -110,6 +116,16 @@ func (s *Source) locate(upstream string) string {
 	}
 	_, rest, _ := strings.Cut(upstream, "://")
 	return strings.TrimRight(s.Base, "/") + "/" + rest
+}
+
+// unprotected says whether what is asked for passes a network as plain text.
+func (s *Source) unprotected(upstream string) bool {
+	u, err := url.Parse(s.locate(upstream))
+	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return err != nil || !ip.IsLoopback()
 }
 
 // shown is the same for messages, without a password.

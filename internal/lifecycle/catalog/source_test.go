@@ -566,6 +566,36 @@ func TestResolveAsksOnce(t *testing.T) {
 	}
 }
 
+// TestResolveOverPlainHTTP: who can change the file on its way can change its checksum, too, so that this is not asked for.
+func TestResolveOverPlainHTTP(t *testing.T) {
+	pinned := runc
+	pinned.Digest = digestOf(content)
+	asked := 0
+	client := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		asked++
+		return nil, errors.New("no network")
+	})}
+	for _, base := range []string{"http://mirror.test/files", "http://10.0.0.1"} {
+		s := &Source{Base: base, Dir: t.TempDir(), Client: client}
+		_, err := s.Resolve(t.Context(), []File{runc})
+		for _, part := range []string{runc.Key(), base + "/dl.example.com/v1/runc.sha256sum", "use https", `digests["runc/v1/amd64"]`} {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q is not in: %v", base, part, err)
+			}
+		}
+		if got, err := s.Resolve(t.Context(), []File{pinned}); err != nil || got[runc.Key()] != pinned.Digest {
+			t.Errorf("%s, with a digest in the catalogue: %v, %v", base, got, err)
+		}
+	}
+	if asked > 0 {
+		t.Errorf("%d requests", asked)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
 func put(t *testing.T, dir, kind, digest, text string) {
 	t.Helper()
 	if text == "" {

@@ -237,7 +237,11 @@ func (c *conversion) system(spec tree) error {
 	if take[bool](system, "skipConfigureOS") {
 		system["configureOS"] = "Skip"
 	}
-	if after := append(list(system, "postClusterInstall"), list(system, "postInstall")...); len(after) > 0 {
+	last := list(system, "postClusterInstall")
+	if len(last) > 0 {
+		c.ignore("spec.system.postClusterInstall", "its scripts run with postInstall, when their host is done: the network, DNS and add-ons come later; make an add-on of what needs them")
+	}
+	if after := append(last, list(system, "postInstall")...); len(after) > 0 {
 		system["postInstall"] = after
 	}
 	delete(system, "postClusterInstall")
@@ -254,6 +258,10 @@ func (c *conversion) system(spec tree) error {
 				name = strings.TrimLeft(fmt.Sprintf("%s-%d", name, i+1), "-")
 			}
 			taken[name], script["name"] = true, name
+			// KubeKey runs it by bash, and ours are run by sh unless they say otherwise.
+			if text, ok := script["bash"].(string); ok && !strings.HasPrefix(text, "#!") {
+				script["bash"] = "#!/bin/bash\n" + text
+			}
 			if script["role"] == "master" {
 				script["role"] = "control-plane"
 			}

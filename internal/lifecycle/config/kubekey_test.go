@@ -76,6 +76,9 @@ func TestEveryFieldOfKubeKey(t *testing.T) {
 	anyhow := []string{"spec.kubernetes.type"}
 	// What is named so is ignored in its place, and has an effect in another.
 	both := []string{"spec.roleGroups.registry[0]", "spec.roleGroups.registry", "spec.controlPlaneEndpoint.internalLoadbalancer", "spec.hosts[3].name"}
+	for _, field := range []string{"name", "bash", "role"} {
+		both = append(both, "spec.system.postClusterInstall[0]."+field)
+	}
 	all := leaves("spec", root["spec"])
 	if len(all) < 150 {
 		t.Fatalf("only %d fields", len(all))
@@ -120,9 +123,9 @@ func TestKubeKey(t *testing.T) {
 		ControlPlaneEndpoint: clusterv1alpha1.ControlPlaneEndpoint{Domain: "lb.example.com", Port: 8443},
 		System: clusterv1alpha1.System{
 			ConfigureOS: "Skip", Debs: []string{"nfs-common"}, Rpms: []string{"nfs-utils"},
-			PreInstall: []clusterv1alpha1.Script{{Name: "format-and-mount-disk", Bash: "/bin/bash -x setup-disk.sh", Role: "control-plane"}},
+			PreInstall: []clusterv1alpha1.Script{{Name: "format-and-mount-disk", Bash: "#!/bin/bash\n/bin/bash -x setup-disk.sh", Role: "control-plane"}},
 			PostInstall: []clusterv1alpha1.Script{
-				{Name: "greet", Bash: "echo hello", Role: "worker"}, {Name: "clean-tmps-files", Bash: "rm -fr /tmp/kubekey/*", Role: "etcd"},
+				{Name: "greet", Bash: "#!/bin/bash\necho hello", Role: "worker"}, {Name: "clean-tmps-files", Bash: "#!/bin/bash\nrm -fr /tmp/kubekey/*", Role: "etcd"},
 			},
 		},
 		Kubernetes: clusterv1alpha1.Kubernetes{
@@ -290,9 +293,9 @@ func TestKubeKeyDetails(t *testing.T) {
 			ignored: []string{"spec.etcd.type: etcd runs as a unit of the hosts in roleGroups.etcd, not as a static pod"},
 		},
 		"NamesOfScripts": {
-			content: "  system: {preInstall: [{name: 'A b', bash: x}, {name: 'a_b', bash: w}, {name: '!', bash: z}]}",
+			content: "  system: {preInstall: [{name: 'A b', bash: x}, {name: 'a_b', bash: w}, {name: '!', bash: \"#!/bin/sh\\nz\"}]}",
 			want: clusterv1alpha1.Provision{System: clusterv1alpha1.System{PreInstall: []clusterv1alpha1.Script{
-				{Name: "a-b", Bash: "x"}, {Name: "a-b-2", Bash: "w"}, {Name: "3", Bash: "z"},
+				{Name: "a-b", Bash: "#!/bin/bash\nx"}, {Name: "a-b-2", Bash: "#!/bin/bash\nw"}, {Name: "3", Bash: "#!/bin/sh\nz"},
 			}}},
 		},
 		"VersionAsItIs": {content: "  kubernetes: {version: v1.30.4}", want: clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.30.4"}}},

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/crypto/ssh/knownhosts"
 )
 
 // Unreachable says that a host cannot be reached, or no longer. Nothing is known of its state.
@@ -71,13 +74,31 @@ type HostKeyChanged struct { //nolint:revive // a KeyChanged could be any key
 	Line    int
 	Want    string // the known key's fingerprint
 	Got     string // the shown key's fingerprint
+	Pinned  bool   // File is no file, but says where the target's own keys stand
 }
 
 // Error names the host, both keys, and what to do if the host was reinstalled.
 func (e *HostKeyChanged) Error() string {
-	return fmt.Sprintf("host %s: its key is %s, but %s:%d knows %s: another machine may pose as it; "+
-		"if it was reinstalled, run: ssh-keygen -f %s -R %s",
-		e.Host, e.Got, e.File, e.Line, e.Want, Quote(e.File), Quote(e.Address))
+	wayOut := fmt.Sprintf("run: ssh-keygen -f %s -R %s", Quote(e.File), Quote(e.Address))
+	if e.Pinned {
+		wayOut = "replace that line by the host's new key"
+	}
+	return fmt.Sprintf("host %s: its key is %s, but %s:%d knows %s: another machine may pose as it; if it was reinstalled, %s",
+		e.Host, e.Got, e.File, e.Line, e.Want, wayOut)
+}
+
+// NoHostKey says that under the policy [Pinned] no key of a host is known, so that it was not dialled.
+type NoHostKey struct {
+	Host    string
+	Address string
+	Port    int
+	In      string // where its key should stand
+}
+
+// Error names the host and how its key is found.
+func (e *NoHostKey) Error() string {
+	return fmt.Sprintf("host %s: %s has no key of %s, so it is not dialled; add what ssh-keyscan -p %d %s prints, if the host's console shows the same (ssh-keygen -l)",
+		e.Host, e.In, knownhosts.Normalize(net.JoinHostPort(e.Address, strconv.Itoa(e.Port))), e.Port, e.Address)
 }
 
 // UnknownHostKey says that no file knows the key of a host, and that the policy asks for it.

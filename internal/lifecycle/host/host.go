@@ -2,7 +2,7 @@
 // with sudo where the user is another, and reaches what only the host can reach. It knows nothing of clusters.
 //
 // Whatever goes wrong has a type of its own ([Unreachable], [Unauthorized], [HostKeyChanged], [UnknownHostKey],
-// [LoginRefused], [SudoRefused], [ExitError]), names the host and says the way out. Secrets are in none of them.
+// [NoHostKey], [LoginRefused], [SudoRefused], [ExitError]), names the host and says the way out. Secrets are in none of them.
 package host
 
 import (
@@ -35,6 +35,10 @@ type Target struct {
 	PrivateKeyPath string
 	// SudoPassword is what sudo may ask for. Default: Password.
 	SudoPassword Secret
+	// KnownHosts are the keys that the host may have under the policy [Pinned], as lines of a known_hosts file.
+	KnownHosts string
+	// KnownHostsIn says in messages where KnownHosts stand.
+	KnownHostsIn string
 	// Bastion is the host that this one is reached through. It has no further bastion.
 	Bastion *Target
 	// Timeout of dialling with the handshake, and of sudo's start of a command. Default: 30 s.

@@ -1,11 +1,15 @@
 package host
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -164,7 +168,8 @@ func TestKnownKeyPreferred(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if algorithms[0] != ssh.KeyAlgoED25519 || len(algorithms) != len(ssh.SupportedAlgorithms().HostKeys) {
+	plain := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(a string) bool { return strings.Contains(a, "-cert-") })
+	if algorithms[0] != ssh.KeyAlgoED25519 || len(algorithms) != len(plain) {
 		t.Errorf("got %q", algorithms)
 	}
 }
@@ -177,5 +182,156 @@ func TestBrokenKnownHosts(t *testing.T) {
 	_, err := (&SSH{KnownHosts: file}).Dial(t.Context(), server.target("root"))
 	if err == nil || !strings.Contains(err.Error(), file+":2") || !strings.Contains(err.Error(), "correct or remove that line") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// certified is an SSH server whose host key has a certificate. It runs no commands.
+func certified(t *testing.T, authority ssh.Signer, principal string) (address string, plain ssh.PublicKey) {
+	t.Helper()
+	private, public, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.ParsePrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &ssh.Certificate{
+		Key: public, CertType: ssh.HostCert, ValidPrincipals: []string{principal}, ValidBefore: ssh.CertTimeInfinity,
+	}
+	if err := cert.SignCert(rand.Reader, authority); err != nil {
+		t.Fatal(err)
+	}
+	withCert, err := ssh.NewCertSigner(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(withCert)
+	config.AddHostKey(key)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if conn, _, requests, err := ssh.NewServerConn(c, config); err == nil {
+					go ssh.DiscardRequests(requests)
+					_ = conn.Wait()
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String(), public
+}
+
+// TestHostCertificates is about hosts whose sshd shows a certificate first.
+func TestHostCertificates(t *testing.T) {
+	authority, other := newSigner(t), newSigner(t)
+	cases := map[string]struct {
+		policy    KeyPolicy
+		known     ssh.PublicKey // authority that is known, if any
+		principal string
+		err       string
+		records   bool
+	}{
+		"NoAuthorityIsKnown":     {policy: TrustOnFirstUse, principal: "127.0.0.1", records: true},
+		"NoAuthorityIsKnownHere": {policy: Strict, principal: "127.0.0.1", err: "is unknown"},
+		"Signed":                 {policy: Strict, known: authority.PublicKey(), principal: "127.0.0.1"},
+		"SignedPinned":           {policy: Pinned, known: authority.PublicKey(), principal: "127.0.0.1"},
+		"AnotherAuthority":       {policy: Strict, known: other.PublicKey(), principal: "127.0.0.1", err: "host cp-1: its certificate is refused: "},
+		"AnotherHosts":           {policy: TrustOnFirstUse, known: authority.PublicKey(), principal: "10.0.0.1", err: "host cp-1: its certificate is refused: "},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			address, plain := certified(t, authority, tc.principal)
+			before := ""
+			if tc.known != nil {
+				before = "# ours\n@cert-authority " + knownhosts.Line([]string{address}, tc.known) + "\n"
+			}
+			file := filepath.Join(t.TempDir(), "known_hosts")
+			if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := &SSH{KnownHosts: file, HostKeys: tc.policy}
+			c, err := d.Dial(t.Context(), at(t, address, before))
+			switch {
+			case err == nil && tc.err == "":
+				c.Close()
+			case err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err):
+				t.Fatalf("got %v, want %q", err, tc.err)
+			}
+			after := before
+			if tc.records {
+				after += knownhosts.Line([]string{address}, plain) + "\n"
+			}
+			if diff := cmp.Diff(after, read(t, file)); diff != "" {
+				t.Errorf("the file (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// at is a target at an address with keys of its own.
+func at(t *testing.T, address, knownHosts string) Target {
+	t.Helper()
+	ip, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Target{Name: "cp-1", Address: ip, Port: number, Password: password, KnownHosts: knownHosts, KnownHostsIn: "key known_hosts of the Secret"}
+}
+
+func newSigner(t *testing.T) ssh.Signer {
+	t.Helper()
+	private, _, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer
+}
+
+func TestPinned(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", server.port)
+	other := newSigner(t).PublicKey()
+	cases := map[string]struct{ known, err string }{
+		"Known":        {known: "# ours\n" + serverLine()},
+		"Hashed":       {known: knownhosts.HashHostname(knownhosts.Normalize(address)) + strings.TrimPrefix(serverLine(), knownhosts.Normalize(address))},
+		"Empty":        {err: fmt.Sprintf("host cp-1: key known_hosts of the Secret has no key of [127.0.0.1]:%d, so it is not dialled", server.port)},
+		"AnotherHost":  {known: knownhosts.Line([]string{"10.0.0.1"}, server.hostKey), err: "so it is not dialled"},
+		"AnotherKey":   {known: "\n" + knownhosts.Line([]string{address}, other), err: "but key known_hosts of the Secret:2 knows"},
+		"Revoked":      {known: serverLine() + "@revoked * " + strings.SplitN(serverLine(), " ", 2)[1], err: "is revoked by key known_hosts of the Secret:2"},
+		"NoKnownHosts": {known: "nonsense", err: "key known_hosts of the Secret:1: "},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			target := at(t, address, tc.known)
+			c, err := (&SSH{HostKeys: Pinned}).Dial(t.Context(), target)
+			switch {
+			case err == nil && tc.err == "":
+				c.Close()
+			case err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err):
+				t.Errorf("got %v, want %q", err, tc.err)
+			}
+			if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
 	}
 }

@@ -22,6 +22,9 @@ const (
 	TrustOnFirstUse KeyPolicy = "TrustOnFirstUse"
 	// Strict refuses an unknown host.
 	Strict KeyPolicy = "Strict"
+	// Pinned knows the keys of [Target.KnownHosts] and no others: no file is read or written, and a host that they do not
+	// name is not dialled.
+	Pinned KeyPolicy = "Pinned"
 )
 
 // SSH is the Dialer over SSH. It is to be used by pointer, for hosts behind one bastion share its connection.

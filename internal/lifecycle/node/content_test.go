@@ -43,6 +43,34 @@ func serving(t *testing.T, n *Node, token string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 }
 
+// TestServesAtItsAddress: content is served where the other hosts reach this one, and nowhere else.
+func TestServesAtItsAddress(t *testing.T) {
+	stdin, hold := io.Pipe()
+	said, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- Rooted(t.TempDir()).Serve(t.Context(), stdin, ":0", out) }()
+	if err := json.NewEncoder(hold).Encode(ServeRequest{Token: "token", Address: "127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	var s Serving
+	if err := json.NewDecoder(said).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]bool{"127.0.0.1": true, "127.0.0.2": false} {
+		conn, err := net.Dial("tcp", net.JoinHostPort(address, strconv.Itoa(s.Port)))
+		if (err == nil) != want {
+			t.Errorf("dial %s: %v, want it served: %t", address, err, want)
+		}
+		if err == nil {
+			conn.Close()
+		}
+	}
+	hold.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // liar answers with something else.
 func liar(t *testing.T, answer string) string {
 	t.Helper()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 type Linux struct {
 	// Root is put before the paths of /proc, /sys and /run.
 	Root string
+	// Patience is how long a program may run for which nobody has set another time. The default is 15 minutes: a package
+	// manager may have much to download.
+	Patience time.Duration
 }
 
 const (
@@ -26,10 +30,19 @@ const (
 	outputTail = 2048
 	// killWait is how long the pipes of a killed program are read.
 	killWait = 2 * time.Second
+	// defaultPatience is that of a Linux which sets none.
+	defaultPatience = 15 * time.Minute
 )
 
-// Run implements System. The program is killed, with all that it started, when ctx ends.
+// Run implements System. The program is killed, with all that it started, when ctx ends. A program that hangs is no reason for
+// a run to hang, so that without a deadline of ctx's it has one of its own.
 func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		patience := cmp.Or(l.Patience, defaultPatience)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not end within %s", patience))
+		defer cancel()
+	}
 	cmd := exec.CommandContext(ctx, program(argv[0]), argv[1:]...)
 	var stdout, both bytes.Buffer
 	cmd.Stdin = strings.NewReader(stdin)

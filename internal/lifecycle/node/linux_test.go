@@ -48,11 +48,14 @@ func inNamespaces(t *testing.T) bool {
 		}
 		return true
 	}
+	if os.Geteuid() != 0 {
+		t.Skip("namespaces with links of their own need root: make lab-test")
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), within+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("in namespaces (needs root): %v\n%s", err, out)
+		t.Fatalf("in namespaces: %v\n%s", err, out)
 	}
 	return false
 }
@@ -282,6 +285,39 @@ func TestRun(t *testing.T) {
 	}
 	if _, err := l.Run(t.Context(), []string{"no-such-program"}, ""); err == nil || !strings.Contains(err.Error(), "no-such-program") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestRunHangs: a program that hangs fails its step.
+func TestRunHangs(t *testing.T) {
+	_, err := (&Linux{Patience: 200 * time.Millisecond}).Run(t.Context(), []string{"sh", "-s"}, "echo waiting; sleep 600 & wait")
+	if err == nil || !strings.Contains(err.Error(), "sh: it did not end within 200ms: waiting") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestScriptsShell runs scripts by the shell that they are for.
+func TestScriptsShell(t *testing.T) {
+	cases := map[string]struct{ first, want string }{
+		"None":    {"", "sh"},
+		"Sh":      {"#!/bin/sh\n", "sh"},
+		"Bash":    {"#!/bin/bash\n", "bash"},
+		"BashEnv": {"#! /usr/bin/env bash\n", "bash"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			n := Rooted(t.TempDir())
+			n.System = &Linux{}
+			out := filepath.Join(t.TempDir(), "out")
+			script := tc.first + "cat /proc/$$/comm >" + out
+			if tc.want == "bash" {
+				script += "\nwords=(a b); [[ ${words[1]} == b ]]" // which sh may not know
+			}
+			done(t, n, request(plan.Step{ID: "hook", Script: &plan.Script{Run: script}}))
+			if content, err := os.ReadFile(out); err != nil || strings.TrimSpace(string(content)) != tc.want {
+				t.Errorf("%s ran it, error %v; want %s", content, err, tc.want)
+			}
+		})
 	}
 }
 

@@ -70,6 +70,8 @@ type Event struct {
 type ServeRequest struct {
 	// Token that whoever fetches must know.
 	Token string `json:"token"`
+	// Address of the host that the others reach it by. Content is served there only.
+	Address string `json:"address,omitempty"`
 }
 
 // Serving is what `orrery node serve` writes, as one line of JSON, once it serves.

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
@@ -35,6 +37,19 @@ func (c script) run(ctx context.Context, s *session, text string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("script did not end within %s", timeout))
 	defer cancel()
-	_, err := s.System.Run(ctx, []string{"sh", "-s"}, text)
+	_, err := s.System.Run(ctx, []string{shell(text), "-s"}, text)
 	return err
+}
+
+// shell that a script is for: bash if its first line says so, as that of KubeKey's scripts does, else sh.
+func shell(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	if interpreter, ok := strings.CutPrefix(first, "#!"); ok {
+		for _, word := range strings.Fields(interpreter) {
+			if path.Base(word) == "bash" {
+				return "bash"
+			}
+		}
+	}
+	return "sh"
 }

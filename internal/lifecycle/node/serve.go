@@ -25,7 +25,7 @@ const (
 )
 
 // Serve gives content that is kept here, and the agent itself, to other hosts. It reads a ServeRequest from r, writes a
-// Serving to w, and serves until r or ctx ends.
+// Serving to w, and serves until r or ctx ends. A listen address without a host is at the address of the request.
 func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -38,6 +38,9 @@ func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Write
 	}
 	if req.Token == "" {
 		return errors.New("read request: it has no token")
+	}
+	if host, port, err := net.SplitHostPort(listen); err == nil && host == "" {
+		listen = net.JoinHostPort(req.Address, port)
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", listen)

@@ -110,7 +110,7 @@ type machine struct {
 func boot(t *testing.T) *machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("only root can run systemd in namespaces")
+		t.Skip("only root can run systemd in namespaces: make lab-test")
 	}
 	if _, err := os.Stat(systemdPath); err != nil {
 		t.Fatalf("%v; it is in the package systemd", err)

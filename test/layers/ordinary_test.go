@@ -1,0 +1,75 @@
+package layers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestOrdinaryUsers runs what `make test` does for an ordinary user, with a go that only says what it is asked to do.
+func TestOrdinaryUsers(t *testing.T) {
+	cases := map[string]struct {
+		code string // of the tests
+		fail bool
+	}{
+		"Pass": {code: "0"},
+		"Fail": {code: "1", fail: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			root, err := os.MkdirTemp("", "ordinary") // readable by others, which a test's own directory is not
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(root)
+			script, err := os.ReadFile("../../hack/test.sh")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for path, content := range map[string]string{
+				"hack/test.sh": string(script),
+				"bin/go": `#!/bin/sh
+case "$*" in
+'list -m') echo example.org/m ;;
+'list ./...') for p in test/lab internal/lab internal/lifecycle/host internal/lifecycle/node internal/store test/layers; do echo example.org/m/$p; done ;;
+*) echo "go $*"; exit ` + tc.code + ` ;;
+esac
+`,
+			} {
+				file := filepath.Join(root, path)
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(content), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Chmod(root, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(filepath.Join(root, "hack", "test.sh"))
+			cmd.Dir, cmd.Env = root, append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
+			if os.Geteuid() == 0 {
+				const nobody = 65534
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			}
+			out, err := cmd.Output()
+			if (err != nil) != tc.fail {
+				t.Fatalf("%v: %s", err, out)
+			}
+			command, last, _ := strings.Cut(string(out), "\n")
+			ran := "example.org/m/internal/lifecycle/node example.org/m/internal/store example.org/m/test/layers"
+			if !strings.HasPrefix(command, "go test ") || !strings.HasSuffix(command, " ./test/spine ./test/e2e "+ran) {
+				t.Errorf("it ran: %s", command)
+			}
+			want := "not run, because they need root: ./test/lab ./internal/lab ./internal/lifecycle/host and some tests of " +
+				"./internal/lifecycle/node ./internal/lifecycle/unit; run them as root with: make lab-test\n"
+			if last != want {
+				t.Errorf("its last line is %q, want %q", last, want)
+			}
+		})
+	}
+}
