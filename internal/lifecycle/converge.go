@@ -255,7 +255,7 @@ func (r *run) bringHost(ctx context.Context, w hostWork, apiReady *latch, joinin
 			joining.done(w.host.Name, true)
 		case plan.StageControlPlane:
 			apiReady.pass()
-		case plan.StageSystem, plan.StageNode:
+		case plan.StageSystem, plan.StageNode, plan.StageCertificates:
 		}
 	}
 	return nil

@@ -334,7 +334,7 @@ func TestJoinsEtcd(t *testing.T) {
 		if name != "h-2" || command != "apply" {
 			return nil
 		}
-		if members, err := e.list("h-1"); err != nil || len(members) < 2 {
+		if members, _ := e.list("h-1"); len(members) < 2 { // none while etcd does not answer
 			return nil
 		}
 		if starts++; starts > 1 {

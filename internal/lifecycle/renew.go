@@ -153,13 +153,11 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		}
 		stages := restarts(h)
 		restart := func() error { return r.renewHost(ctx, h, stages, true) }
-		err := error(nil)
 		if act := restarted(h.Name, stages); len(act.Etcd)+len(act.APIServers) > 0 {
-			err = r.gated(ctx, h.Name, act, restart)
-		} else {
-			err = restart()
+			inner := restart
+			restart = func() error { return r.gated(ctx, h.Name, act, inner) }
 		}
-		if err != nil {
+		if err := restart(); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ type sshServer struct {
 	saw []string
 }
 
-func (s *sshServer) note(format string, args ...any) {
+func (s *sshServer) notef(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.saw = append(s.saw, fmt.Sprintf(format, args...))
@@ -68,11 +68,11 @@ func newSSHServer(t *testing.T) *sshServer {
 	s := &sshServer{port: int32(listener.Addr().(*net.TCPAddr).Port), line: knownhosts.Line([]string{address}, signer.PublicKey()) + "\n"}
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(c ssh.ConnMetadata, _ ssh.PublicKey) (*ssh.Permissions, error) {
-			s.note("%s offers a key", c.User())
+			s.notef("%s offers a key", c.User())
 			return nil, errors.New("no")
 		},
 		PasswordCallback: func(c ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
-			s.note("%s says %s", c.User(), password)
+			s.notef("%s says %s", c.User(), password)
 			return nil, nil
 		},
 	}
@@ -85,7 +85,7 @@ func newSSHServer(t *testing.T) *sshServer {
 			if err != nil {
 				return
 			}
-			s.note("connection")
+			s.notef("connection")
 			open.Go(func() {
 				defer c.Close()
 				if _, channels, requests, err := ssh.NewServerConn(c, config); err == nil {

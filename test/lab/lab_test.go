@@ -166,7 +166,7 @@ func (s *site) file(o layout) string {
 // command is orrery with the flags that every command of a lab needs.
 func (s *site) command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append(args, "--state-dir", s.state)
-	asksHosts := args[0] == "cluster" && args[1] != "kubeconfig" && !(args[1] == "certs" && args[2] == "list")
+	asksHosts := args[0] == "cluster" && args[1] != "kubeconfig" && (args[1] != "certs" || args[2] != "list")
 	if asksHosts || args[0] == "operation" && args[1] == "resume" {
 		args = append(args, "--catalog", s.catalog, "--cache", s.cache)
 	}

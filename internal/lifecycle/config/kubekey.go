@@ -237,12 +237,12 @@ func (c *conversion) system(spec tree) error {
 	if take[bool](system, "skipConfigureOS") {
 		system["configureOS"] = "Skip"
 	}
-	last := list(system, "postClusterInstall")
-	if len(last) > 0 {
+	scripts := list(system, "postClusterInstall")
+	if len(scripts) > 0 {
 		c.ignore("spec.system.postClusterInstall", "its scripts run with postInstall, when their host is done: the network, DNS and add-ons come later; make an add-on of what needs them")
 	}
-	if after := append(last, list(system, "postInstall")...); len(after) > 0 {
-		system["postInstall"] = after
+	if scripts = append(scripts, list(system, "postInstall")...); len(scripts) > 0 {
+		system["postInstall"] = scripts
 	}
 	delete(system, "postClusterInstall")
 	for _, key := range []string{"preInstall", "postInstall"} {

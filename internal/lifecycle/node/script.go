@@ -45,7 +45,7 @@ func (c script) run(ctx context.Context, s *session, text string) error {
 func shell(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	if interpreter, ok := strings.CutPrefix(first, "#!"); ok {
-		for _, word := range strings.Fields(interpreter) {
+		for word := range strings.FieldsSeq(interpreter) {
 			if path.Base(word) == "bash" {
 				return "bash"
 			}
