@@ -146,6 +146,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		return err
 	}
 	var workers []plan.Host
+	mends := slices.ContainsFunc(renewals, func(h plan.Host) bool { return r.expired(h.Name) })
 	for _, h := range renewals {
 		if !r.has(h.Name, clusterv1alpha1.RoleControlPlane) && !r.has(h.Name, clusterv1alpha1.RoleEtcd) {
 			workers = append(workers, h)
@@ -153,7 +154,8 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		}
 		stages := restarts(h)
 		restart := func() error { return r.renewHost(ctx, h, stages, true) }
-		if act := restarted(h.Name, stages); len(act.Etcd)+len(act.APIServers) > 0 {
+		// Where certificates have ended, nothing stands that a restart could cost.
+		if act := restarted(h.Name, stages); !mends && len(act.Etcd)+len(act.APIServers) > 0 {
 			inner := restart
 			restart = func() error { return r.gated(ctx, h.Name, act, inner) }
 		}
@@ -221,15 +223,24 @@ func (r *run) recordRenewals(renewals []plan.Host) {
 	r.rec.plan(&plan.Plan{Cluster: r.Cluster, Hosts: renewals}, changes)
 }
 
-// done takes what a renewal has done out of the changes that are left to do.
+// done takes what a renewal has done out of the changes that are left to do, and into what is known of the hosts.
 func (r *run) done(renewals []plan.Host) {
 	steps := map[[2]string]bool{}
 	for _, h := range renewals {
+		f := r.facts[h.Name]
+		f.Applied.Steps = slices.Clone(f.Applied.Steps)
 		for _, stage := range h.Stages {
 			for _, s := range stage.Steps {
 				steps[[2]string{h.Name, s.ID}] = true
+				is := plan.AppliedStep{ID: s.ID, Hash: s.Hash(), Complete: true}
+				if i := slices.IndexFunc(f.Applied.Steps, func(a plan.AppliedStep) bool { return a.ID == s.ID }); i >= 0 {
+					f.Applied.Steps[i] = is
+				} else {
+					f.Applied.Steps = append(f.Applied.Steps, is)
+				}
 			}
 		}
+		r.facts[h.Name] = f
 	}
 	r.changes.Items = slices.DeleteFunc(r.changes.Items, func(c plan.Change) bool { return steps[[2]string{c.Host, c.Step}] })
 }

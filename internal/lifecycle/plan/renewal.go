@@ -8,8 +8,8 @@ const StageCertificates StageID = "certificates"
 // written on all hosts at once: nothing is restarted by that, and the authorities are the same. The stages after it restart
 // what reads the files, and probe it. Nothing in them disturbs more than a restart.
 //
-// A unit that differs from what was applied in more than the leaves cannot be restarted by itself. It is left to who brings the
-// host to p, and the host is one of left; or, with whole, it is done together with the other steps of its stage.
+// A unit that differs from what was applied in more than the leaves cannot be restarted by itself. Its stage is left to who brings
+// the host to p, and the host is one of left; or, with whole, the unit is done together with the other steps of its stage.
 func Renewals(p, current *Plan, facts map[string]Facts, whole bool) (renewals []Host, left map[string]bool) {
 	before := placesOf(current)
 	left = map[string]bool{}
@@ -67,9 +67,11 @@ func renewStage(stage Stage, current map[string]place, applied map[string]Applie
 	switch {
 	case mixed && whole:
 		return files, all, true
+	case mixed: // and what is not restarted is not probed either: it may run with what has ended
+		return files, nil, false
 	case len(files)+len(units) == 0:
-		return nil, nil, !mixed
+		return nil, nil, true
 	default:
-		return files, append(units, probes...), !mixed
+		return files, append(units, probes...), true
 	}
 }
