@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/reconciler"
 )
@@ -16,11 +18,12 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	if err := c.decide(o, m, found); err != nil {
 		return err
 	}
-	if o.Status.ID == "" && !found.admins.asked {
+	// From here on things are done in the cluster: a Cluster that is deleted now has it cleaned up.
+	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
+	if !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
 		nudge(m.kick)
 		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")
 	}
-	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
 	if found.admins.problem != "" {
 		return reconciler.Done(clusterv1alpha1.ReasonJoined, "%s", found.admins.problem)
 	}

@@ -30,7 +30,7 @@ type Departure struct {
 
 // leave runs the phases and forgets the cluster.
 func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error {
-	if o.Status.ID != "" && !emptied(o) {
+	if (o.Status.ID != "" || c.accepted(o)) && !emptied(o) {
 		if err := c.empty(ctx, o); err != nil {
 			return err
 		}
@@ -54,6 +54,12 @@ func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 	c.departures.forget(o.UID)
 	c.registry.remove(o.Name)
 	return nil
+}
+
+// accepted is true of a cluster that this process has begun to work in, whether or not the status says so yet.
+func (c *clusters) accepted(o *clusterv1alpha1.Cluster) bool {
+	m, ok := c.registry.Member(o.Name)
+	return ok && m.Cluster().UID == o.UID && m.ID() != ""
 }
 
 // waits is the outcome of a phase that returned err.

@@ -52,7 +52,9 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	suspended := a.suspended
 	a.mu.Unlock()
 	if suspended && r.Verb == "delete" {
-		return "the hub was restored, and nobody has confirmed it"
+		a.mu.Lock()
+		a.early = append(a.early, fmt.Sprintf("%s: %s: the hub was restored, and nobody has confirmed it", m.Name, r))
+		a.mu.Unlock()
 	}
 	if r.Resource == "namespaces" {
 		return a.namespaceFault(ctx, m, r)

@@ -89,6 +89,7 @@ type attack struct {
 	wrong   []string
 	// suspended is true from the restore of a backup to its confirmation; restored ever after.
 	suspended, restored bool
+	early               []string // deletions while suspended
 }
 
 // intended is the number of replicas that a write, which may be on its way still, sets.
@@ -429,6 +430,9 @@ func (a *attack) restore() error {
 	time.Sleep(3 * time.Second) // for whatever the hub would do
 	a.mu.Lock()
 	a.suspended = false
+	if suspected == nil { // else nothing in any cluster is of after the backup, and the hub goes on from there
+		a.wrong = append(a.wrong, a.early...)
+	}
 	a.mu.Unlock()
 	_, err := a.hub.Orrery(confirmRestore...)
 	return errors.Join(suspected, err)
