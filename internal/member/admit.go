@@ -20,7 +20,7 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	}
 	// From here on things are done in the cluster: a Cluster that is deleted now has it cleaned up.
 	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
-	if !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
+	if o.DeletionTimestamp.IsZero() && !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
 		nudge(m.kick)
 		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")
 	}
