@@ -168,7 +168,7 @@ func BenchmarkSimulated(b *testing.B) {
 	f.startServer(b)
 	b.Cleanup(func() { f.stopServer(b) })
 	for range b.N {
-		b.ReportMetric(f.joinAll(b, s, clusters, groups).Seconds(), "s-to-join-all")
+		report(b, f.joinAll(b, s, clusters, groups).Seconds(), "s-to-join-all")
 		watches := s.control(b, "stats").Watches
 		b.Logf("%d watches", watches)
 
@@ -179,15 +179,15 @@ func BenchmarkSimulated(b *testing.B) {
 			time.Sleep(time.Second)
 			return s.control(b, "stats").Writes-before >= int64(templates*placedIn+groups*placedIn), nil
 		})
-		b.ReportMetric(time.Since(start).Seconds(), "s-to-place-all")
+		report(b, time.Since(start).Seconds(), "s-to-place-all")
 		f.quiet(b, s)
 		total, each := pss(b, f.server.Process.Pid)
-		b.ReportMetric(float64(own(each))/1024, "GiB-PSS-of-the-server")
-		b.ReportMetric(float64(total)/(1<<30), "GiB-PSS-of-all-processes")
+		report(b, float64(own(each))/1024, "GiB-PSS-of-the-server")
+		report(b, float64(total)/(1<<30), "GiB-PSS-of-all-processes")
 		b.Log(each)
 
-		b.ReportMetric(f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-idle")
-		b.ReportMetric(f.load(b, func() {
+		report(b, f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-idle")
+		report(b, f.load(b, func() {
 			for range 6 {
 				s.control(b, "offline?clusters="+clusterName(0))
 				time.Sleep(5 * time.Second)
@@ -204,12 +204,12 @@ func BenchmarkSimulated(b *testing.B) {
 		start = time.Now()
 		time.Sleep(30 * time.Second) // until all are known to be lost
 		f.still(b)
-		b.ReportMetric(time.Since(start).Seconds(), "s-to-say-that-30%-are-offline")
-		b.ReportMetric(f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-30%-offline")
+		report(b, time.Since(start).Seconds(), "s-to-say-that-30%-are-offline")
+		report(b, f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-30%-offline")
 		s.control(b, "online?clusters="+gone)
 		start = time.Now()
 		f.allReady(b, clusters)
-		b.ReportMetric(time.Since(start).Seconds(), "s-to-have-30%-back")
+		report(b, time.Since(start).Seconds(), "s-to-have-30%-back")
 		f.quiet(b, s)
 		f.still(b)
 
@@ -242,13 +242,20 @@ func BenchmarkSimulated(b *testing.B) {
 			time.Sleep(100 * time.Millisecond)
 			return s.control(b, "stats").Watches >= watches, nil
 		})
-		b.ReportMetric(time.Since(start).Seconds(), "s-to-settle-after-a-restart")
+		report(b, time.Since(start).Seconds(), "s-to-settle-after-a-restart")
 		time.Sleep(30 * time.Second) // what a restart writes, it writes by then
-		b.ReportMetric(float64(s.control(b, "stats").Writes-members.Writes), "writes-to-members-by-restart")
+		report(b, float64(s.control(b, "stats").Writes-members.Writes), "writes-to-members-by-restart")
 		n, what := since(hub, writes(b, f.cfg))
-		b.ReportMetric(float64(n), "writes-to-hub-by-restart")
+		report(b, float64(n), "writes-to-hub-by-restart")
 		b.Log("hub:", what)
 	}
+}
+
+// report says a figure at once, for all of them take long.
+func report(b *testing.B, n float64, unit string) {
+	b.Helper()
+	b.Logf("%.4g %s", n, unit)
+	b.ReportMetric(n, unit)
 }
 
 func number(b *testing.B, variable string, otherwise int) int {
