@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -146,16 +147,21 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		return err
 	}
 	var workers []plan.Host
-	mends := slices.ContainsFunc(renewals, func(h plan.Host) bool { return r.expired(h.Name) })
-	for _, h := range renewals {
+	// A host whose certificates have ended serves nobody: it is mended before one that serves is disturbed.
+	ended := func(h plan.Host) int {
+		if r.expired(h.Name) {
+			return 0
+		}
+		return 1
+	}
+	for _, h := range slices.SortedStableFunc(slices.Values(renewals), func(a, b plan.Host) int { return cmp.Compare(ended(a), ended(b)) }) {
 		if !r.has(h.Name, clusterv1alpha1.RoleControlPlane) && !r.has(h.Name, clusterv1alpha1.RoleEtcd) {
 			workers = append(workers, h)
 			continue
 		}
 		stages := restarts(h)
 		restart := func() error { return r.renewHost(ctx, h, stages, true) }
-		// Where certificates have ended, nothing stands that a restart could cost.
-		if act := restarted(h.Name, stages); !mends && len(act.Etcd)+len(act.APIServers) > 0 {
+		if act := restarted(h.Name, stages); !r.expired(h.Name) && len(act.Etcd)+len(act.APIServers) > 0 {
 			inner := restart
 			restart = func() error { return r.gated(ctx, h.Name, act, inner) }
 		}

@@ -57,7 +57,7 @@ type connection struct {
 	// drop closes what is open. Requests in flight fail; the next one dials anew.
 	drop func()
 	// dialled counts the connections that were opened: another server may answer on each.
-	dialled *atomic.Int64
+	dialled atomic.Int64
 	// key identifies address and credentials; stamp identifies what they were read from.
 	key   [sha256.Size]byte
 	stamp string
@@ -96,7 +96,7 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	}
 	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
 	return &connection{
-		base: base, problem: problem, transport: none, fresh: none, drop: func() {}, dialled: &atomic.Int64{},
+		base: base, problem: problem, transport: none, fresh: none, drop: func() {},
 		passage: &Passage{Base: base, Requests: none, Upgrades: none},
 	}
 }
@@ -115,7 +115,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 			return nil, err
 		}
 	}
-	c := &connection{dialled: &atomic.Int64{}}
+	c := &connection{}
 	if c.passage, err = NewPassage(users, dial); err != nil {
 		return nil, err
 	}

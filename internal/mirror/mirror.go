@@ -214,14 +214,24 @@ type Type struct {
 
 // Types returns what is mirrored, by group, resource, version and scope.
 func (m *Mirror) Types() []Type {
+	type served struct {
+		cluster string
+		api     member.API
+	}
+	var all []served
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	for name, c := range m.clusters {
+		for _, t := range c.tables {
+			all = append(all, served{name, t.api})
+		}
+	}
+	m.mu.Unlock()
+	// Nobody waits for the index while the types are sorted and summed up.
+	slices.SortStableFunc(all, func(a, b served) int { return strings.Compare(a.cluster, b.cluster) })
 	return GroupTypes(func(yield func(string, member.API) bool) {
-		for _, name := range slices.Sorted(maps.Keys(m.clusters)) {
-			for _, t := range m.clusters[name].tables {
-				if !yield(name, t.api) {
-					return
-				}
+		for _, s := range all {
+			if !yield(s.cluster, s.api) {
+				return
 			}
 		}
 	})

@@ -70,11 +70,13 @@ func (s *stream) next() (watch.Event, error) {
 	var err error
 	switch frame.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		o := &unstructured.Unstructured{}
-		if err = utiljson.Unmarshal(frame.Object, &o.Object); err == nil {
-			o.SetGroupVersionKind(s.api.GroupVersionKind) // of metadata alone the kind is another
+		if resourceOf(s.api) == secrets { // whatever else the cluster sends of them is dropped
+			o := &metav1.PartialObjectMetadata{}
+			err, e.Object = json.Unmarshal(frame.Object, o), o
+			break
 		}
-		e.Object = o
+		o := &unstructured.Unstructured{}
+		err, e.Object = utiljson.Unmarshal(frame.Object, &o.Object), o
 	case watch.Bookmark: // of which nothing but the resource version counts
 		o := &metav1.PartialObjectMetadata{}
 		err, e.Object = json.Unmarshal(frame.Object, o), o
