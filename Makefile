@@ -25,8 +25,19 @@ kube: need ## Build the Kubernetes components (once, then cached)
 orrery: need
 	@go build -ldflags='$(LDFLAGS)' -o bin/orrery ./cmd/orrery
 
+# What hosts get. No version is stamped into it: where its code is the same, so is the file, and hosts keep the one they have.
+AGENT := go build -trimpath -buildvcs=false -ldflags='-s -w'
+
+.PHONY: agent
+agent: need
+	@GOOS=linux $(AGENT) -o bin/orrery-agent-linux-$(shell go env GOARCH) ./cmd/orrery-agent
+
+.PHONY: agents
+agents: need ## Build the agents for hosts of all architectures
+	@for arch in amd64 arm64; do GOOS=linux GOARCH=$$arch $(AGENT) -o bin/orrery-agent-linux-$$arch ./cmd/orrery-agent || exit; done
+
 .PHONY: build
-build: kube orrery ## Build bin/orrery and bin/orrery-kube
+build: kube orrery agent ## Build bin/orrery, bin/orrery-kube and the agent for hosts of this architecture
 
 .PHONY: demo
 demo: build ## Run a hub, three clusters and a sample; Ctrl-C stops all of it
@@ -40,11 +51,15 @@ lab: build ## Build and install what lab hosts need: release files, images, Debi
 # What an ordinary user's `make test` leaves out.
 .PHONY: lab-test
 lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as root)
-	go test -count 1 -timeout 30m -p 1 ./internal/lab/... ./test/lab/... ./internal/lifecycle/host ./internal/lifecycle/node ./internal/lifecycle/unit
+	go test -count 1 -timeout 30m -p 2 -parallel 2 ./test/lab/... ./internal/lab/... ./internal/lifecycle/host ./internal/lifecycle/node ./internal/lifecycle/unit
 
 .PHONY: test
-test: build $(if $(filter 0,$(shell id -u)),lab) ## Run every test, against real API servers and real hosts (these as root only)
+test: build $(if $(filter 0,$(shell id -u)),lab databases) ## Run every test, against real API servers, databases and hosts (these as root only)
 	@hack/test.sh
+
+.PHONY: databases
+databases: ## Install the database servers that the store's tests start (as root)
+	@hack/database-packages.sh
 
 SEEDS ?= 20
 STEPS ?= 200
@@ -53,10 +68,16 @@ STEPS ?= 200
 soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps
 	SEEDS=$(SEEDS) STEPS=$(STEPS) go test -count 1 -timeout 0 -v -run TestRandom ./test/spine
 
+# A hub under the detector, attacked, finds what tests of single rooms do not.
+.PHONY: race
+race: build ## Run the tests of all rooms, and a fleet under attack, with Go's race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine ./internal/...
+
 .PHONY: bench
 bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 120m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
+	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

@@ -15,21 +15,4 @@ for program in "${!package[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-  echo "lab: install these packages (Debian's names), as root: ${missing[*]}" >&2
-  exit 1
-fi
-echo "lab: installing ${missing[*]}" >&2
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-# Services that packages bring must not start on the machine: a lab runs its own.
-policy=/usr/sbin/policy-rc.d
-if [ ! -e "$policy" ]; then
-  printf '#!/bin/sh\nexit 101\n' >"$policy"
-  chmod 755 "$policy"
-  trap 'rm -f "$log" "$policy"' EXIT
-fi
-if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-  tail -n 20 "$log" >&2
-  exit 1
-fi
+exec "$(dirname "${BASH_SOURCE[0]}")/install-packages.sh" lab "${missing[@]}"

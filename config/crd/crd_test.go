@@ -71,7 +71,7 @@ func checkSchema(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) 
 		return
 	}
 	// Conditions are bounded by their types; label selectors are Kubernetes' own.
-	selector := strings.Contains(path, ".labelSelector.") || strings.Contains(path, ".namespaceSelector.")
+	selector := strings.Contains(path, ".labelSelector.") || strings.Contains(path, ".namespaceSelector.") || strings.Contains(path, ".clusterSelector.")
 	if s.MaxItems == nil && path != "status.conditions" && !selector {
 		t.Errorf("%s has no maxItems: one object could hold any number", path)
 	}

@@ -1,6 +1,7 @@
 // Package access says which namespaces of the hub may use which clusters: it is the fence
 // between tenants and clusters that ClusterAccesses make. It is pure. Whoever places objects of
-// a namespace, or shows what is in it, asks a Set, which is the same for all of them.
+// a namespace, or shows what is in it, asks a Set, which is the same for all of them. Roles say in which
+// namespaces a user may do something.
 //
 // ClusterAccesses that select a namespace add up: it may use the clusters that any of them
 // selects, and tolerate the taints of these that the same one grants. A namespace that none

@@ -95,6 +95,7 @@ type index interface {
 	PlacedIn(cluster string) []mirror.Object
 	Orphans(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
+	NamespaceMark(cluster, namespace string) string
 	PodSecurity(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
 }

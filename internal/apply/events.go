@@ -203,7 +203,11 @@ func (a *Applier) observed(e mirror.Event) {
 	if !ok {
 		return
 	}
-	if !a.asWanted(b, e) {
+	switch {
+	case a.asWanted(b, e):
+	case e.Type == mirror.Changed && !a.mirror.Synced(e.Cluster, e.Resource):
+		q.await(e.Resource, item{binding: binding.Name(b)}) // it is being listed: without the whole list nothing is done
+	default:
 		q.items.Add(item{binding: binding.Name(b)})
 	}
 	if e.Type == mirror.Deleted {
@@ -315,7 +319,7 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 func traitsOf(m *member.Member) traits {
 	c := m.Cluster()
 	return traits{
-		reachable: m.Reachable(), leaving: m.Leaving(), apis: m.APIs(),
+		reachable: m.Reachable(), lost: m.Lost(), leaving: m.Leaving(), apis: m.APIs(),
 		generation: c.Generation, labels: labels.Set(c.Labels).String(),
 	}
 }

@@ -57,6 +57,12 @@ func (t *task) do(ctx context.Context, actions []Action) (next queue.Next, again
 func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bool) {
 	retry := queue.Next{Backoff: true}
 	switch a.Verb {
+	case Report, Await, Retry, Forget: // nothing outside is done, and nothing logged
+	default:
+		log := logr.FromContextOrDiscard(ctx)
+		ctx = logr.NewContext(ctx, log.WithValues("binding", binding.Name(t.binding).String()))
+	}
+	switch a.Verb {
 	case Report:
 		t.report(a.Reason, a.Message)
 		return queue.Next{}, false, true
@@ -170,7 +176,7 @@ func (t *task) suspected(ctx context.Context, verify func() (bool, error)) (queu
 func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 	q := t.queue
 	if t.wanted.Object.Resource.Resource != "" {
-		found, err := q.client.get(ctx, t.wanted.Object)
+		found, err := q.client.Get(ctx, t.wanted.Object)
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
@@ -230,7 +236,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 		return t.failed(ctx, err), false
 	}
 	t.update(func(s *state) { s.acts.Unsure = true })
-	applied, created, err := q.client.apply(ctx, t.wanted.Object, t.marked(origin).Object, force, false)
+	applied, created, err := q.client.Apply(ctx, t.wanted.Object, t.marked(origin).Object, force, false)
 	if err != nil {
 		return t.failed(ctx, err), false
 	}
@@ -280,7 +286,7 @@ func (t *task) takeBack(ctx context.Context) (queue.Next, bool) {
 		metadata["namespace"] = o.Namespace
 	}
 	nothing := map[string]any{"apiVersion": t.wanted.Manifest.GetAPIVersion(), "kind": t.wanted.Manifest.GetKind(), "metadata": metadata}
-	left, _, err := q.client.apply(ctx, o, nothing, false, false)
+	left, _, err := q.client.Apply(ctx, o, nothing, false, false)
 	if err != nil {
 		return t.failed(ctx, err), false
 	}
@@ -295,7 +301,7 @@ func (t *task) takeBack(ctx context.Context) (queue.Next, bool) {
 // allowed. Everything else is a conflict.
 func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
 	q, o := t.queue, t.wanted.Object
-	live, err := q.client.get(ctx, o)
+	live, err := q.client.Get(ctx, o)
 	if apierrors.IsNotFound(err) {
 		q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, seen.UID)
 		return queue.Next{Backoff: true}, false, false
@@ -347,7 +353,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 
 // tryOn says whether the manifest would change nothing of an object but our marks.
 func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (equal bool, err error) {
-	tried, _, err := t.queue.client.apply(ctx, t.wanted.Object, t.marked(workv1alpha2.OriginAdopted).Object, false, true)
+	tried, _, err := t.queue.client.Apply(ctx, t.wanted.Object, t.marked(workv1alpha2.OriginAdopted).Object, false, true)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return false, nil
 	}

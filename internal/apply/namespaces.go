@@ -52,7 +52,7 @@ func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	for key, value := range security {
 		labels[key] = value
 	}
-	created, err := q.client.create(ctx, namespaceObject(name), map[string]any{
+	created, err := q.client.Create(ctx, namespaceObject(name), map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name, "labels": labels},
 	})
 	if apierrors.IsAlreadyExists(err) {
@@ -76,13 +76,13 @@ func (q *clusterQueue) hasNamespace(name string) bool {
 func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, origin string) error {
 	q, o := t.queue, t.wanted.Object
 	if o.Namespace != "" {
-		n, err := q.client.get(ctx, namespaceObject(o.Namespace))
+		n, err := q.client.Get(ctx, namespaceObject(o.Namespace))
 		if err != nil {
 			return err
 		}
 		orphan, ok := mark.ParseOrphan(n.GetAnnotations()[workv1alpha2.OrphanAnnotation])
 		if ok && orphan.Hub == q.applier.hubID && n.GetLabels()[workv1alpha2.NamespaceLabel] == "" {
-			marked, err := q.client.mark(ctx, namespaceObject(o.Namespace), n.GetUID(),
+			marked, err := q.client.Mark(ctx, namespaceObject(o.Namespace), n.GetUID(),
 				map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID}, map[string]any{workv1alpha2.OrphanAnnotation: nil})
 			if err != nil {
 				return err
@@ -97,7 +97,7 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 	if origin != "" {
 		annotations[workv1alpha2.OriginAnnotation] = origin
 	}
-	_, err := q.client.mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
+	_, err := q.client.Mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
 	return err
 }
 
@@ -148,7 +148,7 @@ func (q *clusterQueue) secureNamespace(ctx context.Context, name string, wanted 
 	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(q.applier.mirror.PodSecurity(q.name(), name), wanted) {
 		return nil
 	}
-	found, err := q.client.get(ctx, namespaceObject(name))
+	found, err := q.client.Get(ctx, namespaceObject(name))
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -159,7 +159,7 @@ func (q *clusterQueue) secureNamespace(ctx context.Context, name string, wanted 
 	if len(labels) == 0 {
 		return nil
 	}
-	secured, err := q.client.mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
+	secured, err := q.client.Mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Info("namespace does not follow the hub's yet", "namespace", name, "cause", err.Error())
 		return client.IgnoreNotFound(err)
@@ -202,7 +202,7 @@ func setByUs(o *unstructured.Unstructured, label string) bool {
 // deleteNamespace deletes a namespace that this hub made, if nothing in it is of others; then
 // it takes our mark off. It returns false while something in it is about to go.
 func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done bool, err error) {
-	found, err := q.client.get(ctx, namespaceObject(name))
+	found, err := q.client.Get(ctx, namespaceObject(name))
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -221,7 +221,7 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	case len(pending) > 0:
 		return false, nil
 	}
-	_, err = q.client.delete(ctx, namespaceObject(name), metav1.Preconditions{
+	_, err = q.client.Delete(ctx, namespaceObject(name), metav1.Preconditions{
 		UID: new(found.GetUID()), ResourceVersion: new(found.GetResourceVersion()),
 	})
 	if err == nil {
@@ -232,7 +232,7 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 
 // keepNamespace takes our mark off a namespace that holds what others made, and says so.
 func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Unstructured, held []string) error {
-	left, err := q.client.mark(ctx, namespaceObject(found.GetName()), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil}, nil)
+	left, err := q.client.Mark(ctx, namespaceObject(found.GetName()), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil}, nil)
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -246,15 +246,14 @@ func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Un
 // unmarkNamespace takes our mark off a namespace that this hub made. What it leaves says so at
 // the next join.
 func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
-	marked, _ := q.applier.mirror.Namespaces(q.name())
-	if name == "" || marked[name] != q.applier.hubID {
+	if name == "" || q.applier.mirror.NamespaceMark(q.name(), name) != q.applier.hubID {
 		return nil
 	}
-	found, err := q.client.get(ctx, namespaceObject(name))
+	found, err := q.client.Get(ctx, namespaceObject(name))
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	left, err := q.client.mark(ctx, namespaceObject(name), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil},
+	left, err := q.client.Mark(ctx, namespaceObject(name), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil},
 		map[string]any{workv1alpha2.OrphanAnnotation: mark.Orphan{Hub: q.applier.hubID}.String()})
 	if err == nil {
 		q.applier.mirror.Observe(q.name(), namespaceResource, left)
@@ -274,7 +273,7 @@ func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pe
 		if !api.Preferred || !inhabits(api) {
 			continue
 		}
-		items, err := q.client.list(ctx, api.GroupVersionResource(), namespace)
+		items, err := q.client.List(ctx, api.GroupVersionResource(), namespace)
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 			continue // the type has just gone
 		}
@@ -335,7 +334,7 @@ func classify(found []inhabitant) (held, pending []string) {
 		})
 	}
 	for _, i := range found {
-		name := Object{i.api.GroupVersionResource(), i.object.Namespace, i.object.Name}.String()
+		name := Object{Resource: i.api.GroupVersionResource(), Namespace: i.object.Namespace, Name: i.object.Name}.String()
 		switch {
 		case kubernetesOwn(i):
 		case goes(i, 0):
@@ -405,7 +404,7 @@ func (q *clusterQueue) instances(ctx context.Context, crd string) (held, pending
 		return nil, nil, nil
 	}
 	api := q.member.APIs().All()[i]
-	items, err := q.client.list(ctx, api.GroupVersionResource(), "")
+	items, err := q.client.List(ctx, api.GroupVersionResource(), "")
 	if apierrors.IsNotFound(err) {
 		return nil, nil, nil
 	}

@@ -5,29 +5,20 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
 )
 
 // Object names an object in a member.
-type Object struct {
-	Resource        schema.GroupVersionResource
-	Namespace, Name string
-}
+type Object = manifest.Object
 
-// String is how users name objects, such as deployments.apps shop/cart.
-func (o Object) String() string {
-	if o.Namespace == "" {
-		return fmt.Sprintf("%s %s", o.Resource.GroupResource(), o.Name)
-	}
-	return fmt.Sprintf("%s %s/%s", o.Resource.GroupResource(), o.Namespace, o.Name)
+func objectOf(o mirror.Object) Object {
+	return Object{Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
 }
-
-func objectOf(o mirror.Object) Object { return Object{o.Resource, o.Namespace, o.Name} }
 
 // Intent is what a binding intends with one cluster.
 type Intent int

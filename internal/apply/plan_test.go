@@ -25,7 +25,7 @@ var (
 
 func placeWanted(change ...func(*Wanted)) Wanted {
 	w := Wanted{
-		Decided: true, Object: Object{configMaps, "ns", "a"}, Digest: "new",
+		Decided: true, Object: Object{Resource: configMaps, Namespace: "ns", Name: "a"}, Digest: "new",
 		Manifest: &unstructured.Unstructured{}, Source: mark.Source{Template: "t", Cluster: "c"}, Foreign: Adopt,
 	}
 	for _, f := range change {
@@ -140,7 +140,7 @@ func TestPlanOfAPlacement(t *testing.T) {
 
 func TestPlanOfARemoval(t *testing.T) {
 	wants := func(intent Intent, change ...func(*Wanted)) Wanted {
-		w := Wanted{Intent: intent, Decided: true, Object: Object{configMaps, "ns", "a"}}
+		w := Wanted{Intent: intent, Decided: true, Object: Object{Resource: configMaps, Namespace: "ns", Name: "a"}}
 		for _, f := range change {
 			f(&w)
 		}

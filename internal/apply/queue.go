@@ -6,11 +6,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/queue"
 )
@@ -21,7 +25,18 @@ const (
 	workers = 16
 
 	firstRetry, lastRetry = time.Second, 30 * time.Second
+
+	// callTimeout is how long a member may take to answer.
+	callTimeout = 15 * time.Second
 )
+
+// calls counts the requests to members by verb. It stands still while nothing changes.
+var calls = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Name: "orrery_apply_calls_total",
+	Help: "Requests to member clusters to change or read what is placed there.",
+}, []string{"verb"})
+
+func init() { metrics.Registry.MustRegister(calls) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
 // item is something to be reconciled in one cluster: a binding, or else a namespace.
 type item struct {
@@ -34,7 +49,7 @@ type clusterQueue struct {
 	applier *Applier
 	member  *member.Member
 	uid     types.UID // of the Cluster
-	client  memberClient
+	client  manifest.Client
 	items   *queue.Queue[item]
 
 	// working is held for reading while something is done and for writing by Leave, which must
@@ -46,22 +61,27 @@ type clusterQueue struct {
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
 	last    traits
+	// deferred: something was left until it is known whether the cluster answers.
+	deferred bool
 
 	unlistedSince time.Time // when Leave, which alone uses it, first found a type that is not listed
 }
 
 // traits are what manifests and decisions depend on beside bindings and templates.
 type traits struct {
-	reachable bool
-	leaving   bool
-	apis      *member.APIs
+	reachable, lost bool
+	leaving         bool
+	apis            *member.APIs
 	// generation and labels stand for what overrides select clusters by.
 	generation int64
 	labels     string
 }
 
 func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
-	c, err := newMemberClient(m.Config())
+	c, err := manifest.NewClient(m.Config(), manifest.Options{
+		FieldManager: workv1alpha2.FieldManager, Timeout: callTimeout,
+		Called: func(verb string) { calls.WithLabelValues(verb).Inc() },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -88,10 +108,26 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	if ctx.Err() != nil || q.member.Leaving() || q.closed() {
 		return queue.Next{} // what a leaving cluster keeps is for Leave to say
 	}
+	if q.asking() {
+		return queue.Next{}
+	}
 	if i.namespace != "" {
 		return q.reconcileNamespace(ctx, i.namespace)
 	}
 	return q.reconcile(ctx, i.binding)
+}
+
+// asking is true while it is not known whether the cluster answers, as right after a start. What there is to do is left until
+// then: memberChanged has all of it done.
+func (q *clusterQueue) asking() bool {
+	unknown := func() bool { return !q.member.Reachable() && !q.member.Lost() }
+	if !unknown() {
+		return false
+	}
+	q.mu.Lock()
+	q.deferred = true
+	q.mu.Unlock()
+	return unknown() // else memberChanged may have come before
 }
 
 // closed is true once the cluster has another queue, or none.
@@ -149,10 +185,12 @@ func (q *clusterQueue) addNamespaces() {
 // memberChanged has everything reconciled if anything changed that matters here.
 func (q *clusterQueue) memberChanged() {
 	q.mu.Lock()
-	now, before := traitsOf(q.member), q.last
+	now, before, deferred := traitsOf(q.member), q.last, q.deferred
 	q.last = now
+	q.deferred = deferred && !now.reachable && !now.lost
+	resumes := deferred && !q.deferred
 	q.mu.Unlock()
-	if now == before {
+	if now == before && !resumes {
 		return
 	}
 	if now.generation != before.generation || now.labels != before.labels {
@@ -163,7 +201,7 @@ func (q *clusterQueue) memberChanged() {
 		}
 	}
 	// What was done in a cluster that is lost stays done, as far as is known.
-	if now.reachable {
+	if now.reachable || resumes {
 		q.addAll()
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +31,6 @@ const plansInARow = 4
 
 // reconcile does what there is to do for a binding in this cluster.
 func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName) queue.Next {
-	ctx = logr.NewContext(ctx, logr.FromContextOrDiscard(ctx).WithValues("binding", name.String()))
 	for range plansInARow {
 		b, ok := q.applier.bindings.Get(name)
 		if !ok {
@@ -167,10 +165,9 @@ func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presenc
 // namespace of the hub is not thereby the owner of every member's namespace of that name: such
 // a policy takes only where this hub made the namespace, or an administrator said so.
 func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBinding) Foreign {
-	marked, _ := q.applier.mirror.Namespaces(q.name())
 	switch {
 	case b.Spec.PolicyRef.Kind != policy.Kind("") &&
-		marked[b.Namespace] != q.applier.hubID && !q.applier.takeOverAllowed(ctx, b.Namespace):
+		q.applier.mirror.NamespaceMark(q.name(), b.Namespace) != q.applier.hubID && !q.applier.takeOverAllowed(ctx, b.Namespace):
 		return Refuse
 	case b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite:
 		return TakeOver
@@ -195,8 +192,7 @@ func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	is, o := q.find(w.Object)
 	s.At, s.AtObject = is, a.copyOf(b, w.Source, o)
 	if w.Object.Resource.GroupResource() == namespaceResource.GroupResource() {
-		marked, _ := a.mirror.Namespaces(q.name())
-		s.OurNamespace = marked[w.Object.Name] == a.hubID
+		s.OurNamespace = a.mirror.NamespaceMark(q.name(), w.Object.Name) == a.hubID
 	}
 	return s
 }

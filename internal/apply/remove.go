@@ -43,7 +43,7 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if unchanged {
 		conditions.ResourceVersion = &o.ResourceVersion
 	}
-	answer, err := q.client.delete(ctx, objectOf(o), conditions)
+	answer, err := q.client.Delete(ctx, objectOf(o), conditions)
 	switch {
 	case apierrors.IsNotFound(err):
 		q.gone(o)
@@ -74,7 +74,7 @@ func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template, fr
 		source.Cluster, source.Epoch = from, q.applier.restore.Epoch()
 		orphan.Source = q.applier.key().Sign(source)
 	}
-	left, err := q.client.mark(ctx, objectOf(o), o.UID,
+	left, err := q.client.Mark(ctx, objectOf(o), o.UID,
 		map[string]any{workv1alpha2.BindingLabel: nil},
 		map[string]any{
 			workv1alpha2.DigestAnnotation: nil, workv1alpha2.SourceAnnotation: nil, workv1alpha2.OriginAnnotation: nil,

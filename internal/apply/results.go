@@ -51,7 +51,7 @@ func (s *state) current() Result {
 
 // results holds the states by binding and cluster.
 type results struct {
-	mu          sync.Mutex
+	mu          sync.RWMutex
 	states      map[types.UID]map[string]state
 	waits       map[types.UID]sets.Set[string]
 	subscribers []func(types.NamespacedName)
@@ -104,8 +104,8 @@ func (r *results) waitingIn(cluster string) []types.UID {
 }
 
 func (r *results) get(binding types.UID, cluster string) (state, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	s, ok := r.states[binding][cluster]
 	return s, ok
 }

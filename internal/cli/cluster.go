@@ -134,7 +134,7 @@ func newCluster(s streams) *cobra.Command {
 	cmd.AddCommand(
 		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
 		newConfig(s), newPreflight(s), newPlan(s),
-		newCreate(s, &f), newApply(s, &f), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s), newCerts(s),
+		newCreate(s, &f), newApply(s, &f), newRollback(s), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s), newCerts(s),
 	)
 	return cmd
 }
@@ -271,12 +271,12 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show a cluster, its conditions and what is placed there",
+		Short: "Show a cluster, its conditions, what is placed there and what is mirrored of it",
 		Args:  oneName,
 
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, c, _, err := f.connect(cmd.Context())
+			cfg, c, _, err := f.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -289,7 +289,16 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printValue(s.out, output, &cluster, func(w io.Writer) error { return describe(w, &cluster, placed) })
+			return printValue(s.out, output, &cluster, func(w io.Writer) error {
+				if err := describe(w, &cluster, placed); err != nil {
+					return err
+				}
+				mirror, err := clusterMirror(cmd.Context(), cfg, args[0])
+				if err != nil {
+					return say(w, "\nMIRROR\nnot known: %v\n", err)
+				}
+				return describeMirror(w, mirror)
+			})
 		},
 	}
 	addOutput(cmd, &output)

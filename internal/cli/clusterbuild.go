@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -27,15 +25,17 @@ type build struct {
 	streams
 	runFlags
 
-	hub  *hubFlags
-	file fileFlag
-	join bool
+	hub   *hubFlags
+	file  fileFlag
+	join  bool
+	again string // the command, if it has no file
 }
 
 func newBuild(s streams, hub *hubFlags) *build { return &build{streams: s, hub: hub} }
 
 func (b *build) add(cmd *cobra.Command) {
 	b.runFlags.add(cmd)
+	b.addPlan(cmd)
 	b.file.add(cmd)
 	cmd.Flags().BoolVar(&b.join, "join", false, "then join the cluster to the hub, with the labels, provider, region and zones that the file gives it")
 }
@@ -90,7 +90,6 @@ on with "orrery operation resume".`,
 
 func newApply(s streams, hub *hubFlags) *cobra.Command {
 	b := newBuild(s, hub)
-	var hash string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Change a cluster that was built from here to what its file says",
@@ -115,14 +114,10 @@ nobody can be asked it needs --yes or --plan.`,
 				return err
 			}
 			op := b.operation(c.Name, lifecyclev1alpha1.ActionApply)
-			if op.Spec.PlanHash = hash; hash != "" {
-				b.yes = true // it was looked at
-			}
 			return b.run(ctx, c, c.Spec.Provision, op, fmt.Sprintf("Change cluster %s?", c.Name))
 		},
 	}
 	b.add(cmd)
-	cmd.Flags().StringVar(&hash, "plan", "", "hash of a plan that was shown: do that plan, or nothing if the hosts or the file have changed since")
 	return cmd
 }
 
@@ -145,12 +140,15 @@ else that is new in the file is applied.`,
 			if err := b.isBuilt(c.Name, state); err != nil {
 				return err
 			}
-			spec, added, err := withHosts(state.Applied, c.Spec.Provision, names)
-			if err != nil {
-				return err
+			spec, added, err := state.With(c.Spec.Provision, names)
+			switch {
+			case err != nil:
+				return fmt.Errorf("--hosts: %w", err)
+			case len(added) == 0:
+				return errors.New("the file has no host that is not part of the cluster: add it under hosts and roleGroups")
 			}
 			op := b.operation(c.Name, lifecyclev1alpha1.ActionAddNode)
-			op.Spec.Hosts = added
+			op.Spec.AddNode.Hosts = added
 			return b.run(ctx, c, spec, op, fmt.Sprintf("Add %s to cluster %s?", hostNames(added), c.Name))
 		},
 	}
@@ -169,7 +167,7 @@ func (b *build) isBuilt(name string, state *lifecycle.State) error {
 
 // keepsHosts refuses a file that lacks hosts of its cluster: a line that was lost is no order to take a host out.
 func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
-	applied, begun := state.Lost(c.Spec.Provision)
+	applied, begun := state.Intent().Lost(c.Spec.Provision)
 	switch {
 	case len(applied) > 0:
 		return fmt.Errorf("the file lacks %s, part of cluster %s: put them back in hosts, or take them out of the cluster with %q",
@@ -186,6 +184,14 @@ func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 
 // run shows what an Operation would do, asks, does it, and joins the cluster if that is wanted.
 func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clusterv1alpha1.Provision, op *lifecyclev1alpha1.Operation, question string) error {
+	progress := newRunProgress(b.err, b.verbose)
+	e, err := b.engine(c.Name, progress)
+	if err != nil {
+		return err
+	}
+	if b.dryRun {
+		return b.show(ctx, b.streams, e, op, spec, b.command(op))
+	}
 	// A hub that cannot be reached is better known before the work than after it.
 	var fleet client.WithWatch
 	var hubID string
@@ -195,14 +201,9 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 			return err
 		}
 	}
-	progress := newRunProgress(b.err, b.verbose)
-	e, err := b.engine(c.Name, progress)
-	if err != nil {
-		return err
-	}
 	creates := op.Spec.Action == lifecyclev1alpha1.ActionCreate
 	if !b.yes && (b.interactive() || !creates) {
-		_, changes, err := e.Plan(ctx, spec)
+		changes, err := e.PlanFor(ctx, op, spec)
 		var gone *host.Unreachable
 		if errors.As(err, &gone) && !creates {
 			err = fmt.Errorf("%w\nWith --yes hosts that are part of the cluster and do not answer stay as they are, and the others are changed", err)
@@ -235,6 +236,21 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	return b.joinHub(ctx, fleet, hubID, c)
 }
 
+// command is what does an Operation again.
+func (b *build) command(op *lifecyclev1alpha1.Operation) string {
+	if b.again != "" {
+		return b.again
+	}
+	switch op.Spec.Action {
+	case lifecyclev1alpha1.ActionCreate:
+		return "orrery cluster create -f " + b.file.path
+	case lifecyclev1alpha1.ActionAddNode:
+		return "orrery cluster add-node -f " + b.file.path + " --hosts " + strings.Join(op.Spec.NamedHosts(), ",")
+	case lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionDeleteNode, lifecyclev1alpha1.ActionDelete, lifecyclev1alpha1.ActionRenewCertificates:
+	}
+	return "orrery cluster apply -f " + b.file.path
+}
+
 // joinHub joins a cluster that was built as if its kubeconfig had been given.
 func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID string, c *clusterv1alpha1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
@@ -253,63 +269,4 @@ func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID strin
 		return fmt.Errorf("wait for cluster %s: %w; it stays joined, see %q", c.Name, err, "orrery cluster describe "+c.Name)
 	}
 	return say(b.out, "cluster %s has joined the hub and is ready\n", c.Name)
-}
-
-// withHosts returns the applied spec with those hosts of a file that are not part of it, or the named ones of them.
-func withHosts(applied, file *clusterv1alpha1.Provision, names []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
-	there, offered := namesOf(applied), namesOf(file)
-	for _, name := range names {
-		switch {
-		case slices.Contains(there, name):
-			return nil, nil, fmt.Errorf("--hosts: host %s is part of the cluster already", name)
-		case !slices.Contains(offered, name):
-			return nil, nil, fmt.Errorf("--hosts: the file has no host %s", name)
-		}
-	}
-	spec, added, err = merge(applied, file, names)
-	if err == nil && len(added) == 0 {
-		err = errors.New("the file has no host that is not part of the cluster: add it under hosts and roleGroups")
-	}
-	return spec, added, err
-}
-
-// merge adds to a spec the hosts of another that it has not, or only the named ones of them, in their roles. How hosts are
-// reached is taken from the other.
-func merge(base, other *clusterv1alpha1.Provision, names []string) (merged *clusterv1alpha1.Provision, added []string, err error) {
-	roles, err := plan.Expand(base.RoleGroups)
-	if err != nil {
-		return nil, nil, err
-	}
-	wanted, err := plan.Expand(other.RoleGroups)
-	if err != nil {
-		return nil, nil, err
-	}
-	merged = base.DeepCopy()
-	for _, h := range other.Hosts {
-		switch i := slices.IndexFunc(merged.Hosts, func(m clusterv1alpha1.Host) bool { return m.Name == h.Name }); {
-		case i >= 0:
-			merged.Hosts[i] = h
-		case len(names) == 0 || slices.Contains(names, h.Name):
-			merged.Hosts = append(merged.Hosts, h)
-			added = append(added, h.Name)
-		}
-	}
-	for role, members := range wanted {
-		for _, name := range members {
-			if slices.Contains(added, name) {
-				roles[role] = append(roles[role], name)
-			}
-		}
-	}
-	merged.RoleGroups = groups(roles)
-	return merged, added, nil
-}
-
-// groups are role groups that name each host, without ranges.
-func groups(roles map[clusterv1alpha1.Role][]string) map[clusterv1alpha1.Role]clusterv1alpha1.HostNames {
-	g := make(map[clusterv1alpha1.Role]clusterv1alpha1.HostNames, len(roles))
-	for role, members := range roles {
-		g[role] = members
-	}
-	return g
 }

@@ -10,8 +10,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 const forgetUsage = "hosts that cannot be reached, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
@@ -51,7 +49,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if state.Applied == nil {
 				return fmt.Errorf("cluster %s is not built yet: finish that first, or take all of it back with %q", name, "orrery cluster delete "+name)
 			}
-			spec, err := withoutHosts(name, state, hosts)
+			spec, err := state.Without(name, hosts, false)
 			if err != nil {
 				return err
 			}
@@ -59,17 +57,24 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if err != nil {
 				return err
 			}
+			op := f.operation(name, lifecyclev1alpha1.ActionDeleteNode)
+			op.Spec.DeleteNode.Hosts, op.Spec.DeleteNode.Unreachable = hosts, unreachable(forget)
 			switch {
+			case f.dryRun:
+				return f.show(ctx, s, e, op, spec, "orrery cluster delete-node "+name+" "+strings.Join(hosts, " ")+forgetFlag(forget))
 			case f.yes:
 			case !s.interactive():
 				return errNeedsYes
 			default:
-				if err := s.confirm(ctx, fmt.Sprintf("Drain %s, take them out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
+				changes, err := e.PlanFor(ctx, op, spec)
+				if err != nil {
+					return err
+				}
+				changes.Print(s.err)
+				if err := s.confirm(ctx, fmt.Sprintf("Take %s out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
 					return err
 				}
 			}
-			op := f.operation(name, lifecyclev1alpha1.ActionDeleteNode)
-			op.Spec.Hosts, op.Spec.Unreachable = hosts, unreachable(forget)
 			if err := start(ctx, e, op, spec); err != nil {
 				return err
 			}
@@ -82,6 +87,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 		},
 	}
 	f.add(cmd)
+	f.addPlan(cmd)
 	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
 	return cmd
 }
@@ -116,18 +122,25 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 			if err != nil {
 				return err
 			}
+			op := f.operation(name, lifecyclev1alpha1.ActionDelete)
+			op.Spec.Delete.Unreachable = unreachable(forget)
 			switch {
+			case f.dryRun:
+				return f.show(ctx, s, e, op, spec, "orrery cluster delete "+name+forgetFlag(forget))
 			case f.yes:
 			case !s.interactive():
 				return errors.New("standard input is not a terminal, so the cluster's name cannot be typed: agree with --yes")
 			default:
+				changes, err := e.PlanFor(ctx, op, spec)
+				if err != nil {
+					return err
+				}
+				changes.Print(s.err)
 				question := fmt.Sprintf("Cluster %s on %s is undone, and its data are lost. Type its name to go on:", name, hostNames(namesOf(spec)))
 				if err := s.confirmName(ctx, question, name); err != nil {
 					return err
 				}
 			}
-			op := f.operation(name, lifecyclev1alpha1.ActionDelete)
-			op.Spec.Unreachable = unreachable(forget)
 			if err := start(ctx, e, op, spec); err != nil {
 				return err
 			}
@@ -135,8 +148,17 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 		},
 	}
 	f.add(cmd)
+	f.addPlan(cmd)
 	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
 	return cmd
+}
+
+// forgetFlag is how a command is given again.
+func forgetFlag(forget bool) string {
+	if forget {
+		return " --forget-unreachable"
+	}
+	return ""
 }
 
 // unreachable says what to do about hosts that cannot be reached.
@@ -154,33 +176,4 @@ func namesOf(spec *clusterv1alpha1.Provision) []string {
 		names = append(names, h.Name)
 	}
 	return names
-}
-
-// withoutHosts returns the applied spec without hosts. A host that a run has only begun to add can go, too.
-func withoutHosts(cluster string, state *lifecycle.State, names []string) (*clusterv1alpha1.Provision, error) {
-	applied := state.Applied
-	there := namesOf(&clusterv1alpha1.Provision{Hosts: state.Known()})
-	for _, name := range names {
-		if !slices.Contains(there, name) {
-			return nil, fmt.Errorf("host %s is not part of cluster %s, which has %s", name, cluster, strings.Join(there, ", "))
-		}
-	}
-	spec := applied.DeepCopy()
-	leaves := func(name string) bool { return slices.Contains(names, name) }
-	spec.Hosts = slices.DeleteFunc(spec.Hosts, func(h clusterv1alpha1.Host) bool { return leaves(h.Name) })
-	roles, err := plan.Expand(applied.RoleGroups)
-	if err != nil {
-		return nil, err
-	}
-	for role, members := range roles {
-		if roles[role] = slices.DeleteFunc(members, leaves); len(roles[role]) == 0 {
-			delete(roles, role)
-		}
-	}
-	if len(roles[clusterv1alpha1.RoleControlPlane]) == 0 {
-		return nil, fmt.Errorf("without %s cluster %s has no control plane: add another first, or undo all of it with %q",
-			strings.Join(names, ", "), cluster, "orrery cluster delete "+cluster)
-	}
-	spec.RoleGroups = groups(roles)
-	return spec, nil
 }

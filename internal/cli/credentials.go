@@ -12,9 +12,9 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// target says how to reach a host, with the credentials that the file has. A bastion is logged in to with those of the
+// Target implements lifecycle.Environment, with the credentials that the file has. A bastion is logged in to with those of the
 // host behind it, unless it has its own.
-func target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+func (environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef != nil {
 		return host.Target{}, secretRefError("secretRef", "password, privateKey or privateKeyPath")
 	}
@@ -42,8 +42,8 @@ func target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	return t, nil
 }
 
-// externalEtcd reads the files with which an etcd that is not ours is reached.
-func externalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
+// ExternalEtcd implements lifecycle.Environment: it reads the files with which an etcd that is not ours is reached.
+func (environment) ExternalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef != nil {
 		return nil, secretRefError("etcd.external.secretRef", "caFile, certFile and keyFile")
 	}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -14,97 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
-
-// spec is a cluster of hosts, given as the members of its groups.
-func spec(controlPlanes, workers []string, hosts ...string) *clusterv1alpha1.Provision {
-	p := &clusterv1alpha1.Provision{RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{
-		clusterv1alpha1.RoleControlPlane: controlPlanes, clusterv1alpha1.RoleWorker: workers,
-	}}
-	for _, h := range hosts {
-		p.Hosts = append(p.Hosts, clusterv1alpha1.Host{Name: h})
-	}
-	return p
-}
-
-func TestWithHosts(t *testing.T) {
-	applied := spec([]string{"n1"}, []string{"n[1:2]"}, "n1", "n2")
-	applied.Kubernetes.Version = "v1.36.1"
-	file := spec([]string{"n[1:3]"}, []string{"n2", "n4"}, "n1", "n2", "n3", "n4")
-	file.Kubernetes.Version = "v1.36.3"
-	file.Hosts[0].Password = "new"
-	for name, tc := range map[string]struct {
-		names     []string
-		want      *clusterv1alpha1.Provision
-		wantAdded []string
-		wantErr   string
-	}{
-		"All": {
-			want:      spec([]string{"n1", "n3"}, []string{"n1", "n2", "n4"}, "n1", "n2", "n3", "n4"),
-			wantAdded: []string{"n3", "n4"},
-		},
-		"Some": {
-			names:     []string{"n4"},
-			want:      spec([]string{"n1"}, []string{"n1", "n2", "n4"}, "n1", "n2", "n4"),
-			wantAdded: []string{"n4"},
-		},
-		"ThereAlready": {names: []string{"n1"}, wantErr: "host n1 is part of the cluster already"},
-		"NotInTheFile": {names: []string{"n9"}, wantErr: "the file has no host n9"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, added, err := withHosts(applied, file, tc.names)
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Fatalf("error %v, want %q", err, tc.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			// Nothing but the hosts is taken from the file, and of those that are there how they are reached.
-			tc.want.Kubernetes.Version, tc.want.Hosts[0].Password = "v1.36.1", "new"
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("spec (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.wantAdded, added); diff != "" {
-				t.Errorf("added (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestWithoutHosts(t *testing.T) {
-	applied := spec([]string{"n[1:2]"}, []string{"n[2:4]"}, "n1", "n2", "n3", "n4")
-	for name, tc := range map[string]struct {
-		names   []string
-		want    *clusterv1alpha1.Provision
-		wantErr string
-	}{
-		"Worker":          {names: []string{"n3"}, want: spec([]string{"n1", "n2"}, []string{"n2", "n4"}, "n1", "n2", "n4")},
-		"BothRoles":       {names: []string{"n2"}, want: spec([]string{"n1"}, []string{"n3", "n4"}, "n1", "n3", "n4")},
-		"NotThere":        {names: []string{"n9"}, wantErr: "host n9 is not part of cluster oak, which has n1, n2, n3, n4"},
-		"NoControlPlanes": {names: []string{"n1", "n2"}, wantErr: "has no control plane"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := withoutHosts("oak", &lifecycle.State{Applied: applied}, tc.names)
-			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Fatalf("error %v, want %q", err, tc.wantErr)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("spec (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
 
 func TestTarget(t *testing.T) {
 	secret := &clusterv1alpha1.SecretReference{Namespace: "a", Name: "b"}
@@ -145,7 +59,7 @@ func TestTarget(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := target(t.Context(), tc.host)
+			got, err := environment{}.Target(t.Context(), tc.host)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("error %v, want %q", err, tc.wantErr)
@@ -170,14 +84,14 @@ func TestExternalEtcd(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("authority"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := externalEtcd(t.Context(), clusterv1alpha1.ExternalEtcd{CAFile: ca})
+	keys, err := environment{}.ExternalEtcd(t.Context(), clusterv1alpha1.ExternalEtcd{CAFile: ca})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(keys.CA) != "authority" || keys.Key != nil {
 		t.Errorf("got authority %q and key %q", keys.CA, keys.Key)
 	}
-	if _, err := externalEtcd(t.Context(), clusterv1alpha1.ExternalEtcd{KeyFile: filepath.Join(dir, "none")}); err == nil || !strings.Contains(err.Error(), "etcd.external.keyFile") {
+	if _, err := (environment{}).ExternalEtcd(t.Context(), clusterv1alpha1.ExternalEtcd{KeyFile: filepath.Join(dir, "none")}); err == nil || !strings.Contains(err.Error(), "etcd.external.keyFile") {
 		t.Errorf("error %v does not name the field", err)
 	}
 }
@@ -192,18 +106,40 @@ func TestAgentFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := agents.file(runtime.GOARCH); err != nil || got != self {
-		t.Errorf("for this architecture: %q, %v; want %q", got, err, self)
+	beside := filepath.Join(filepath.Dir(self), "orrery-agent-linux-"+other)
+	if _, err := (environment{agents: agents}).Agent(other); err == nil || !strings.Contains(err.Error(), beside) || !strings.Contains(err.Error(), "--agent") {
+		t.Errorf("error %v does not say how to get one", err)
 	}
-	if _, err := agents.file(other); err == nil || !strings.Contains(err.Error(), "orrery-linux-"+other) || !strings.Contains(err.Error(), "--agent") {
-		t.Errorf("for another architecture: error %v does not say how to get one", err)
+	if err := os.WriteFile(beside, nil, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	given, err := findAgents([]string{self})
+	t.Cleanup(func() { os.Remove(beside) })
+	if got, err := (environment{agents: agents}).Agent(other); err != nil || got != beside {
+		t.Errorf("beside: %q, %v; want %q", got, err, beside)
+	}
+	agent := filepath.Join(t.TempDir(), "agent")
+	build := exec.Command("go", "build", "-o", agent, "orrery.dev/orrery/cmd/orrery-agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	given, err := findAgents([]string{agent})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := given.file(runtime.GOARCH); err != nil || got != self {
-		t.Errorf("given: %q, %v; want %q", got, err, self)
+	if got, err := (environment{agents: given}).Agent(runtime.GOARCH); err != nil || got != agent {
+		t.Errorf("given: %q, %v; want %q", got, err, agent)
+	}
+	if _, err := findAgents([]string{self}); err == nil || !strings.Contains(err.Error(), "is not the agent of hosts") {
+		t.Errorf("given another program: %v", err)
+	}
+}
+
+// TestPathsInFiles: the file of a cluster may name manifests and charts of this machine.
+func TestPathsInFiles(t *testing.T) {
+	f := engineFlags{stateFlags: stateFlags{dir: t.TempDir()}, hostKeyChecking: acceptNew}
+	if e, err := f.engine("oak", newRunProgress(io.Discard, false)); err != nil || !e.Local {
+		t.Errorf("paths are refused (%v)", err)
 	}
 }
 
@@ -216,19 +152,13 @@ func TestFetch(t *testing.T) {
 		w.Write([]byte("kind: List"))
 	}))
 	t.Cleanup(server.Close)
-	file := filepath.Join(t.TempDir(), "net.yaml")
-	if err := os.WriteFile(file, []byte("kind: List"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for name, tc := range map[string]struct{ location, want, wantErr string }{
 		"URL":       {location: server.URL + "/net.yaml", want: "kind: List"},
-		"File":      {location: file, want: "kind: List"},
 		"NotFound":  {location: strings.Replace(server.URL, "http://", "http://me:hunter2@", 1) + "/none", wantErr: "404"},
-		"NoFile":    {location: file + ".none", wantErr: "no such file"},
 		"NoNetwork": {location: "http://127.0.0.1:1/net.yaml", wantErr: "name a file of this machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := fetch(t.Context(), tc.location)
+			got, err := environment{}.Fetch(t.Context(), tc.location)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) || strings.Contains(err.Error(), "hunter2") {
 					t.Fatalf("error %v, want %q", err, tc.wantErr)
@@ -239,5 +169,18 @@ func TestFetch(t *testing.T) {
 				t.Errorf("got %q, %v; want %q", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestCommandOfPlan: the command under a plan does that plan: of a rollback it is a rollback, not an apply of the file with the change.
+func TestCommandOfPlan(t *testing.T) {
+	apply := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Action: lifecyclev1alpha1.ActionApply}}
+	for want, b := range map[string]*build{
+		"orrery cluster apply -f oak.yaml": {file: fileFlag{path: "oak.yaml"}},
+		"orrery cluster rollback oak":      {again: "orrery cluster rollback oak"},
+	} {
+		if got := b.command(apply); got != want {
+			t.Errorf("the command is %q, want %q", got, want)
+		}
 	}
 }

@@ -86,7 +86,7 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.catalogs, "catalog", nil, "file of further versions, merged over the built-in catalogue; can be given more than once")
 	cmd.Flags().StringVar(&f.source, "source", "", "base URL of a mirror of the release files, instead of that in the file")
 	cmd.Flags().StringVar(&f.cache, "cache", defaultCache(), "where downloaded release files are kept (default: $ORRERY_CACHE)")
-	cmd.Flags().StringArrayVar(&f.agents, "agent", nil, "orrery executable for hosts of another architecture than this machine's; can be given more than once (default: orrery-linux-ARCH beside this executable)")
+	cmd.Flags().StringArrayVar(&f.agents, "agent", nil, "agent for hosts of an architecture; can be given more than once (default: orrery-agent-linux-ARCH beside this executable)")
 	cmd.Flags().StringVar(&f.knownHosts, "known-hosts", "", "file of the hosts' SSH keys (default: known_hosts of the cluster in --state-dir)")
 	cmd.Flags().StringVar(&f.hostKeyChecking, "host-key-checking", acceptNew, "what to do about a host whose SSH key is not known: accept-new records it, strict refuses the host")
 }
@@ -122,25 +122,10 @@ func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine,
 	}
 	// What client-go and kubectl's drain have to say is in the errors; their warnings would tear the progress apart.
 	klog.SetLogger(logr.Discard())
-	files := f.files()
+	env := environment{Files: f.files(), cluster: cluster, source: f.source, cache: f.cache, agents: agents, progress: p}
 	return &lifecycle.Engine{
-		Cluster:      cluster,
-		Store:        shownStore{Files: files, show: p.record},
-		Dialer:       &host.SSH{KnownHosts: cmp.Or(f.knownHosts, files.Path(cluster, "known_hosts")), HostKeys: policy},
-		Target:       target,
-		ExternalEtcd: externalEtcd,
-		Catalog:      known,
-		Source: func(base string) *catalog.Source {
-			return &catalog.Source{Base: cmp.Or(f.source, base), Dir: f.cache}
-		},
-		Agent:    agents.file,
-		Fetch:    fetch,
-		Progress: p.step,
-		Holder:   holder(),
-		Built: func(_ context.Context, kubeconfig []byte) error {
-			_, err := files.SaveKubeconfig(cluster, kubeconfig)
-			return err
-		},
+		Cluster: cluster, Env: env, Catalog: known, Local: true, Holder: holder(),
+		Dialer: &host.SSH{KnownHosts: cmp.Or(f.knownHosts, env.Path(cluster, "known_hosts")), HostKeys: policy},
 	}, nil
 }
 

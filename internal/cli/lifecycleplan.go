@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -86,7 +87,8 @@ func newPlan(s streams) *cobra.Command {
 		Short: "Show what would change on which host, and what that disturbs",
 		Long: `Show what "create" or "apply" would change on each host: + is added, ~ changed, ! repaired
 and - removed, with what the change disturbs in brackets. Nothing is changed. The last
-line has the hash of the plan: "apply --plan HASH" does this plan or nothing.`,
+line has the hash of the plan: "create" or "apply" with --plan HASH does this plan or
+nothing. The commands that change a cluster show theirs with --dry-run.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := file.read(s)
@@ -116,8 +118,8 @@ line has the hash of the plan: "apply --plan HASH" does this plan or nothing.`,
 				}
 				switch {
 				case state == nil || state.Applied == nil:
-					return say(s.err, "build it with: orrery cluster create -f %s\n", file.path)
-				case len(changes.Items) > 0:
+					return say(s.err, "build it with: orrery cluster create -f %s --plan %s\n", file.path, changes.Hash)
+				case !changes.Nothing():
 					return say(s.err, "do this and nothing else with: orrery cluster apply -f %s --plan %s\n", file.path, changes.Hash)
 				}
 				return nil
@@ -133,12 +135,8 @@ line has the hash of the plan: "apply --plan HASH" does this plan or nothing.`,
 
 // disturbs reports whether changes do more to what runs than a reload.
 func disturbs(changes *plan.Changes) bool {
-	for _, i := range changes.Items {
-		if plan.Worse(i.Disruption, plan.DisruptionReload) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(changes.Items, func(i plan.Change) bool { return plan.Worse(i.Disruption, plan.DisruptionReload) }) ||
+		slices.ContainsFunc(changes.Steps, func(s plan.ClusterStep) bool { return plan.Worse(s.Disruption(), plan.DisruptionReload) })
 }
 
 // errNeedsYes is a disturbance that nobody is there to agree to.
@@ -146,7 +144,7 @@ var errNeedsYes = errors.New("standard input is not a terminal, so nobody can be
 
 // agree shows what would be changed and asks whether that is wanted. Without a terminal what disturbs nothing goes on.
 func agree(ctx context.Context, s streams, question string, changes *plan.Changes, full bool) error {
-	if len(changes.Items) == 0 {
+	if changes.Nothing() {
 		return nil
 	}
 	if full {

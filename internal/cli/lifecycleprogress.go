@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -14,25 +13,10 @@ import (
 	"golang.org/x/term"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
 )
 
 // maxLiveHosts bounds the hosts that are shown at a time on a terminal.
 const maxLiveHosts = 8
-
-// shownStore shows each record as it is kept: the display is never ahead of what a resumed run would know.
-type shownStore struct {
-	lifecycle.Files
-
-	show func(*lifecyclev1alpha1.Operation)
-}
-
-// Record implements lifecycle.Store.
-func (s shownStore) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
-	err := s.Files.Record(ctx, op)
-	s.show(op)
-	return err
-}
 
 // runProgress shows how a run goes on: on a terminal a few lines that are rewritten, elsewhere a line when a host begins
 // or ends a stage, or, if verbose, one for each step.
@@ -64,7 +48,7 @@ func newRunProgress(w io.Writer, verbose bool) *runProgress {
 }
 
 // step is told each change of a step.
-func (p *runProgress) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
+func (p *runProgress) step(r lifecyclev1alpha1.StepRecord) {
 	if r.Host == "" {
 		return
 	}

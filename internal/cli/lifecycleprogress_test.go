@@ -80,7 +80,7 @@ func TestRunProgressOfSteps(t *testing.T) {
 		{Host: "host-1", ID: "kubelet/config", State: lifecyclev1alpha1.StepFailed, Message: "no space"},
 		{}, // the run has ended
 	} {
-		p.step(lifecyclev1alpha1.Operation{}, r)
+		p.step(r)
 	}
 	p.record(runningOn(hostRun("host-1", "node", lifecyclev1alpha1.StepRunning)))
 	want := "[] host-1 kubelet/config Running\n[] host-1 kubelet/config Failed: no space\n"
@@ -100,7 +100,7 @@ func TestRunProgressOnTerminal(t *testing.T) {
 		lifecyclev1alpha1.HostRun{Name: "d", Stage: "node", State: lifecyclev1alpha1.StepChanged, Done: 4, Total: 4},
 	)
 	op.Status.StepsDone, op.Status.StepsTotal = 10, 16
-	p.step(*op, lifecyclev1alpha1.StepRecord{Host: "a", ID: "etcd/unit", State: lifecyclev1alpha1.StepRunning})
+	p.step(lifecyclev1alpha1.StepRecord{Host: "a", ID: "etcd/unit", State: lifecyclev1alpha1.StepRunning})
 	p.record(op)
 	want := "[] 10/16 steps\r\n" +
 		"c 2/4 node failed: a message that is l…\r\n" +

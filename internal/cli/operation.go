@@ -24,7 +24,8 @@ func newOperation(s streams) *cobra.Command {
 		Use:   "operation",
 		Short: "List, show, resume, pause and cancel the runs that build and change clusters",
 		Long: `List, show, resume, pause and cancel the runs that build, change and remove clusters from
-this machine. Those of the hub are objects: "kubectl get operations".`,
+this machine. Those of the hub are objects: "kubectl get operations", and every step of
+theirs is in "kubectl get operationslices".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -160,7 +161,7 @@ func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecy
 	}
 	row("Name:\t%s", op.Name)
 	row("Cluster:\t%s", op.Spec.Cluster)
-	row("Action:\t%s", strings.TrimSpace(string(op.Spec.Action)+" "+strings.Join(op.Spec.Hosts, ", ")))
+	row("Action:\t%s", strings.TrimSpace(string(op.Spec.Action)+" "+strings.Join(op.Spec.NamedHosts(), ", ")))
 	row("Phase:\t%s", f.phase(ctx, op))
 	if st.Message != "" {
 		row("Message:\t%s", strings.ReplaceAll(st.Message, "\n", "\n\t"))
@@ -262,7 +263,7 @@ given.`,
 			if err != nil {
 				return err
 			}
-			if err := e.Store.Control(ctx, op.Name, func(spec *lifecyclev1alpha1.OperationSpec) { spec.Paused = false }); err != nil {
+			if err := e.Env.Control(ctx, op.Name, func(spec *lifecyclev1alpha1.OperationSpec) { spec.Paused = false }); err != nil {
 				return err
 			}
 			op.Spec.Paused = false

@@ -81,7 +81,6 @@ Start with "orrery demo up".`,
 		newCluster(s),
 		newOperation(s),
 		newKubectl(s),
-		newNode(s),
 		newVersion(s),
 	)
 	return root

@@ -14,8 +14,8 @@ import (
 
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/config"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/lifecycle/plan"
-	"orrery.dev/orrery/internal/pki"
 )
 
 func TestMain(m *testing.M) {
@@ -70,15 +70,19 @@ func built(ts *testscript.TestScript, neg bool, args []string) {
 	spec := read.Cluster.Spec.Provision
 	plan.Default(read.Cluster.Name, spec)
 	files := lifecycle.Files(filepath.Join(ts.Getenv("XDG_DATA_HOME"), "orrery", "clusters"))
-	state := &lifecycle.State{Cluster: read.Cluster.Name, Keys: pki.Bundle{}, Wanted: spec, Applied: spec}
+	state := &lifecycle.State{Cluster: read.Cluster.Name, Specs: intent.Specs{Wanted: spec, Applied: spec}}
+	state.Digests, state.EtcdBootstrap = map[string]string{}, map[string]plan.EtcdBootstrap{}
 	if len(args) == 2 {
 		age, err := time.ParseDuration(args[1])
 		ts.Check(err)
-		_, err = state.Keys.Ensure(nil, time.Now().Add(-age), plan.Authorities(), plan.Keys(), plan.Leaves(read.Cluster.Name, spec))
-		ts.Check(err)
+		ts.Check(state.Mint(time.Now().Add(-age), spec))
 	}
 	if neg {
 		state.Applied, state.Begun = nil, spec.Hosts
+	}
+	if earlier, err := files.Load(context.Background(), state.Cluster); err != nil || earlier != nil { // of an earlier line
+		ts.Check(err)
+		ts.Check(files.Remove(context.Background(), earlier))
 	}
 	ts.Check(files.Save(context.Background(), state))
 }

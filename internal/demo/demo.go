@@ -2,14 +2,10 @@
 package demo
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,18 +15,19 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/sandbox"
@@ -183,7 +180,7 @@ func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *san
 		return err
 	}
 	o.Progress("deploying the sample")
-	if err := applySample(ctx, c); err != nil {
+	if err := applySample(ctx, cfg); err != nil {
 		return err
 	}
 	o.Progress("waiting until the sample is ready")
@@ -255,28 +252,21 @@ func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters)
 }
 
 // applySample applies the sample's objects.
-func applySample(ctx context.Context, c client.Client) error {
-	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(sample)))
-	for {
-		doc, err := docs.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		raw, err := utilyaml.ToJSON(doc)
-		if err != nil {
-			return err
-		}
-		obj := &unstructured.Unstructured{}
-		if err := json.Unmarshal(raw, &obj.Object); err != nil {
-			return err
-		}
-		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(obj), client.FieldOwner("orrery-demo"), client.ForceOwnership); err != nil {
-			return fmt.Errorf("apply %s %s: %w", obj.GetKind(), obj.GetName(), err)
+func applySample(ctx context.Context, cfg *rest.Config) error {
+	c, err := manifest.NewClient(cfg, manifest.Options{FieldManager: "orrery-demo"})
+	if err != nil {
+		return err
+	}
+	objects, err := manifest.Parse(sample, yaml.YAMLToJSONStrict)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if _, _, err := c.Apply(ctx, manifest.Guessed(o), o, true, false); err != nil {
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
+	return nil
 }
 
 func waitSample(ctx context.Context, c client.Client) error {
@@ -305,14 +295,13 @@ func Command(verb, dataDir string) string {
 
 // lock takes the data directory for this process and writes its pid there.
 func lock(dataDir string) (unlock func(), err error) {
-	f, err := os.OpenFile(lockFile(dataDir), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := disk.TryLock(lockFile(dataDir))
+	if errors.Is(err, disk.ErrLocked) {
+		pid, _ := readPID(dataDir)
+		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, Command("down", dataDir))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		pid, _ := readPID(dataDir)
-		f.Close() //nolint:errcheck,gosec // nothing was written
-		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, Command("down", dataDir))
 	}
 	if err := f.Truncate(0); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -320,7 +309,7 @@ func lock(dataDir string) (unlock func(), err error) {
 	if _, err := fmt.Fprintf(f, "%d\n", os.Getpid()); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { f.Close() }, nil //nolint:errcheck,gosec // the lock ends with the file
+	return func() { disk.Unlock(f) }, nil
 }
 
 func lockFile(dataDir string) string { return filepath.Join(dataDir, "demo.lock") }
@@ -343,10 +332,14 @@ func Running(dataDir string) (pid int, err error) {
 		return 0, err
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+	switch err := disk.TryLockOpen(f); {
+	case err == nil:
 		return 0, nil
+	case errors.Is(err, disk.ErrLocked):
+		return readPID(dataDir)
+	default:
+		return 0, err
 	}
-	return readPID(dataDir)
 }
 
 // Down stops the demonstration in the data directory and waits until it is gone. It

@@ -147,9 +147,9 @@ func (c *Cache) Measured() *Snapshot {
 	defer c.mu.Unlock()
 	c.fence()
 	c.unmeasured.Lock()
-	names := c.unmeasured.clusters
-	if names.Len() > 0 {
-		c.unmeasured.clusters = sets.New[string]()
+	var names sets.Set[string]
+	if c.unmeasured.clusters.Len() > 0 { // an empty one is not taken: others go on filling it
+		names, c.unmeasured.clusters = c.unmeasured.clusters, sets.New[string]()
 	}
 	c.unmeasured.Unlock()
 	rooms := make(map[string]scheduler.Room, names.Len())

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/proxy"
@@ -23,11 +24,12 @@ const searchTimeout = time.Minute
 
 // api is what the server serves.
 type api struct {
-	access  *access
-	proxy   *proxy.Proxy
-	search  *search.Search
-	metrics http.Handler
-	ready   func() error
+	authorizer *authorizer
+	proxy      *proxy.Proxy
+	search     *search.Search
+	mirror     func(cluster string) (fleetv1alpha1.ClusterMirror, bool)
+	metrics    http.Handler
+	ready      func() error
 }
 
 // isProbe says whether a path is for whoever starts the server, who has no identity.
@@ -42,6 +44,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	if rest, ok := below(path, fleetv1alpha1.ClustersPath); ok {
+		if cluster, ok := strings.CutSuffix(strings.TrimPrefix(rest, "/"), "/mirror"); ok && !strings.Contains(cluster, "/") {
+			return a.serveMirror(w, r, cluster)
+		}
 		return a.serveProxy(w, r, rest)
 	}
 	if rest, ok := below(path, fleetv1alpha1.ResourcesPath); ok {
@@ -58,7 +63,7 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 		}
 		return answer.Text(w, "ok")
 	case metricsPath, metricsThroughHub:
-		if err := a.access.path(r.Context(), metricsPath); err != nil {
+		if err := a.authorizer.path(r.Context(), metricsPath); err != nil {
 			return err
 		}
 		a.metrics.ServeHTTP(w, r)
@@ -91,6 +96,24 @@ const (
 	metricsThroughHub = "/apis/fleet.orrery.dev/v1alpha1/metrics"
 )
 
+// serveMirror says what is mirrored of a cluster. Who may not get the Cluster is told nothing of it, not even whether it is there.
+func (a *api) serveMirror(w http.ResponseWriter, r *http.Request, cluster string) error {
+	clusters := clusterv1alpha1.GroupVersion.WithResource("clusters")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "clusters/mirror"}, r.Method)
+	}
+	if err := a.authorizer.resource(r.Context(), authorizationv1.ResourceAttributes{
+		Verb: "get", Group: clusters.Group, Version: clusters.Version, Resource: clusters.Resource, Name: cluster,
+	}); err != nil {
+		return err
+	}
+	described, found := a.mirror(cluster)
+	if !found {
+		return apierrors.NewNotFound(clusters.GroupResource(), cluster)
+	}
+	return answer.JSON(w, http.StatusOK, described)
+}
+
 // serveProxy serves NAME/proxy/..., escaped.
 func (a *api) serveProxy(w http.ResponseWriter, r *http.Request, path string) error {
 	cluster, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
@@ -102,7 +125,7 @@ func (a *api) serveProxy(w http.ResponseWriter, r *http.Request, path string) er
 	if verb == "" {
 		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "clusters/proxy"}, r.Method)
 	}
-	if err := a.access.resource(r.Context(), authorizationv1.ResourceAttributes{
+	if err := a.authorizer.resource(r.Context(), authorizationv1.ResourceAttributes{
 		Verb: verb, Group: fleetv1alpha1.GroupVersion.Group, Version: fleetv1alpha1.GroupVersion.Version,
 		Resource: "clusters", Subresource: "proxy", Name: cluster,
 	}); err != nil {
@@ -148,6 +171,7 @@ func apiResources() metav1.APIResourceList {
 	return metav1.APIResourceList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: fleetv1alpha1.GroupVersion.String(),
 		APIResources: []metav1.APIResource{
+			{Name: "clusters/mirror", Kind: "ClusterMirror", Verbs: []string{"get"}},
 			{Name: "clusters/proxy", Kind: "ClusterProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
 			{Name: "resources", SingularName: "resource", Kind: "Resource", Verbs: []string{"get"}},
 		},

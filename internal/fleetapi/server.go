@@ -2,6 +2,7 @@
 // kube-apiserver passes on what is asked below /apis/fleet.orrery.dev/v1alpha1:
 //
 //	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
+//	clusters/NAME/mirror     what is mirrored of one cluster, and how old it is (package mirror), for who may get its Cluster
 //	resources/...            the mirrored objects of all of them (package search)
 //
 // # Who may come in
@@ -30,7 +31,7 @@
 //
 // What lies behind the outer URL this server asks the hub with a SubjectAccessReview of
 // its own: to search, the caller must be allowed to list the type itself in the namespace
-// asked for, or everywhere (what is seen of a namespace is in the clusters that it may use; see package
+// asked for, or everywhere; who asks for all namespaces and may list it in some sees these (what is seen of a namespace is in the clusters that it may use; see package
 // access); to use a proxy, the verb on clusters/proxy of that name. In
 // the member, its own RBAC decides, for the proxy impersonates the caller.
 package fleetapi
@@ -49,6 +50,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/member"
@@ -74,6 +76,10 @@ type Options struct {
 	Store  *store.Store
 	// Fleet knows which clusters the hub's namespaces may use.
 	Fleet *fleet.Cache
+	// Informers of the hub.
+	Informers cache.Informers
+	// RBACOnly is true if nothing but RBAC authorizes on the hub.
+	RBACOnly bool
 }
 
 // Server is the aggregated API server.
@@ -98,20 +104,25 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	access := newAccess(hub.AuthorizationV1().SubjectAccessReviews())
+	roles, err := newRoles(context.Background(), o.Informers)
+	if err != nil {
+		return nil, err
+	}
+	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), roles, o.RBACOnly)
 	proxies := proxy.New(func(name string) (proxy.Member, bool) { return o.Registry.Member(name) })
 	return &Server{
 		address: o.Address, certificate: certificate, authenticator: authenticator,
 		api: &api{
-			access: access,
-			proxy:  proxies,
+			authorizer: authorizer,
+			proxy:      proxies,
 			search: search.New(search.Options{
 				Mirror: o.Mirror, Store: o.Store,
 				Clusters:  func() []string { return names(o.Registry.Members()) },
-				Authorize: access.resource,
-				Fence:     func() (search.Fence, error) { return fences(o.Fleet) },
-				Version:   hub.Discovery().ServerVersion,
+				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
+				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
+				Version: hub.Discovery().ServerVersion,
 			}),
+			mirror:  o.Mirror.Describe,
 			metrics: metrics(),
 			ready:   authenticator.ready,
 		},

@@ -90,7 +90,7 @@ func newWorld(t *testing.T) *world {
 	serving := h.FleetServing()
 	server, err := New(Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
-		Registry: registry, Mirror: m, Store: db, Fleet: clusters,
+		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -204,6 +204,10 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "prometheus"}},
 	})
+	w.grant(t, "see-mirror", "", rbacv1.PolicyRule{
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"clusters/mirror"}, Verbs: []string{"get"},
+	}, "carol", "dave")
+	const mirrorOfOak = "/apis/fleet.orrery.dev/v1alpha1/clusters/oak/mirror"
 	w.eventually(t, "--context fleet get configmaps,secrets,pods -A", "pod/web")
 	w.eventually(t, "--context oak get namespace "+shop+" -o name", "namespace/"+shop)
 
@@ -226,10 +230,17 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
 		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
 		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", true, "configmaps"},
-		"AliceNotEverywhere":     {"--as alice --context fleet get configmaps -A", false, `User "alice" cannot list`},
+		"AliceWhereSheMay":       {"--as alice --context fleet get configmaps -A", true, "settings"},
+		"AliceIsTold":            {"--as alice --context fleet get configmaps -A", true, "only configmaps in the namespaces in which you may list them on the hub are shown: " + shop},
+		"AliceNotSecretsOfAll":   {"--as alice --context fleet get secrets -A", false, `User "alice" cannot list`},
 		"AliceNotSecrets":        {"--as alice --context fleet get secrets -n " + shop, false, "Forbidden"},
 		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
 		"AliceNotThroughProxy":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/version", false, "Forbidden"},
+		"CarolWhatIsMirrored":    {"--as carol --context hub get --raw " + mirrorOfOak, true, `"resource":"configmaps"`},
+		"AdminWhatIsMirrored":    {"--context hub get --raw " + mirrorOfOak, true, `"state":"Current"`},
+		"AdminNotOfOka":          {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/mirror", false, `"oka" not found`},
+		"DaveMayNotGetOak":       {"--as dave --context hub get --raw " + mirrorOfOak, false, `cannot get resource "clusters"`},
+		"AliceNotWhatIsMirrored": {"--as alice --context hub get --raw " + mirrorOfOak, false, "Forbidden"},
 		"BobUsesOakAsBob":        {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"username": "bob"`},
 		"BobsGroups":             {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"devs"`},
 		"BobsUID":                {"--as bob --as-group devs --as-uid b1 --context oak auth whoami -o json", true, `"uid": "b1"`},

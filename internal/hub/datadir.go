@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // layoutVersion is that of the data directory. It grows when an older server could not
@@ -53,7 +55,8 @@ func (d dataDir) open() (*os.File, error) {
 		os.MkdirAll(d.pki(""), 0o700),
 	)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare data directory: %w", err), lock.Close())
+		disk.Unlock(lock)
+		return nil, fmt.Errorf("prepare data directory: %w", err)
 	}
 	return lock, nil
 }
@@ -103,43 +106,25 @@ func (d dataDir) make() error {
 }
 
 func (d dataDir) lock() (*os.File, error) {
-	f, err := os.OpenFile(d.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := disk.TryLock(d.path("lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		pid, _ := os.ReadFile(d.path("lock")) // an error leaves none to name
+		return nil, fmt.Errorf("data directory %s is in use by process %s: stop that one, or choose another directory with --data-dir", d, bytes.TrimSpace(pid))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer f.Close() //nolint:errcheck // nothing was written
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-		var pid [20]byte
-		n, _ := f.Read(pid[:]) // an error leaves none to name
-		return nil, fmt.Errorf("data directory %s is in use by process %s: stop that one, or choose another directory with --data-dir", d, bytes.TrimSpace(pid[:n]))
 	}
 	// In place: a rename would leave the lock on a file that nobody finds.
 	pid := fmt.Appendln(nil, os.Getpid())
 	if err := f.Truncate(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock data directory: %w", err), f.Close())
+		disk.Unlock(f)
+		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	if _, err := f.WriteAt(pid, 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock data directory: %w", err), f.Close())
+		disk.Unlock(f)
+		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	return f, nil
-}
-
-// lockFile takes a lock that ends with the process at the latest. busy says that somebody else has it.
-func lockFile(path, busy string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errors.New(busy)
-		}
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil // nothing was written
 }
 
 // spaceNeeded is what etcd wants at once for its write-ahead log and database. Without
@@ -166,24 +151,5 @@ func writeFile(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil
 	}
-	// CreateTemp makes it 0600.
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return disk.WriteFile(path, 0o600, content)
 }

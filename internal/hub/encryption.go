@@ -24,6 +24,8 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // Secrets are encrypted in etcd with a key that is kept in the data directory beside it: whoever has etcd's data, or a backup
@@ -270,7 +272,14 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 
 // lockEncryption keeps a server that starts and a command that rotates from writing the keys at once. It is held for a moment.
 func (d dataDir) lockEncryption() (unlock func(), err error) {
-	return lockFile(filepath.Join(string(d), ".encryption.lock"), d.encryption()+" is being written by another process: try again")
+	f, err := disk.TryLock(filepath.Join(string(d), ".encryption.lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		return nil, fmt.Errorf("%s is being written by another process: try again", d.encryption())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func() { disk.Unlock(f) }, nil
 }
 
 // named names keys in messages.

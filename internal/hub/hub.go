@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/process"
 )
 
@@ -75,7 +76,8 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	}
 	go func() {
 		defer stop()
-		h.err = errors.Join(background.Wait(), lock.Close())
+		h.err = background.Wait()
+		disk.Unlock(lock)
 		close(h.stopped)
 	}()
 	if err != nil {

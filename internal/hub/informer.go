@@ -66,7 +66,7 @@ func (r *relister) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 	err = meta.EachListItem(list, func(item runtime.Object) error {
 		m, err := meta.Accessor(item)
 		if err == nil {
-			r.note(watch.Added, m)
+			r.note(watch.Added, cache.MetaObjectToName(m).String(), m.GetResourceVersion())
 		}
 		return err
 	})
@@ -101,13 +101,12 @@ func (r *relister) forget() {
 }
 
 // note remembers an event that the reflector gets.
-func (r *relister) note(t watch.EventType, m metav1.Object) {
-	key := cache.MetaObjectToName(m).String()
+func (r *relister) note(t watch.EventType, key, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch t {
 	case watch.Added, watch.Modified:
-		r.versions[key] = m.GetResourceVersion()
+		r.versions[key] = version
 	case watch.Deleted:
 		delete(r.versions, key)
 	case watch.Bookmark, watch.Error:
@@ -286,22 +285,24 @@ func (s *stream) follow(ctx context.Context, w watch.Interface) error {
 	}
 }
 
-// send passes an event on.
+// send passes an event on. Its object is read before: who gets the object may change it at once, as transforms do.
 func (s *stream) send(ctx context.Context, e watch.Event) error {
 	m, err := meta.Accessor(e.Object)
 	if err != nil {
 		return fmt.Errorf("read event: %w", err)
 	}
+	key, version := cache.MetaObjectToName(m).String(), m.GetResourceVersion()
+	complete := e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case s.events <- e:
 	}
-	s.relister.note(e.Type, m)
-	if e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+	s.relister.note(e.Type, key, version)
+	if complete {
 		s.initial = false
 	}
-	s.options.ResourceVersion = m.GetResourceVersion()
+	s.options.ResourceVersion = version
 	return nil
 }
 

@@ -1,13 +1,11 @@
 package hub
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -15,22 +13,18 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/config/crd"
+	"orrery.dev/orrery/internal/manifest"
 )
 
 // fieldManager owns what the hub installs.
@@ -52,27 +46,24 @@ var installManifest []byte
 // It applies everything at every start, so that what somebody changed is repaired and
 // what a newer version changed is upgraded. The API server writes nothing where an apply
 // changes nothing.
-type installer struct {
-	dynamic   dynamic.Interface
-	discovery discovery.DiscoveryInterface
+type installer struct{ client manifest.Client }
+
+func newInstaller(config *rest.Config) (*installer, error) {
+	client, err := manifest.NewClient(config, manifest.Options{FieldManager: fieldManager})
+	return &installer{client: client}, err
 }
 
 // install returns the ID of the API server when Orrery's kinds are served there. The
 // fleet API is registered, and available when somebody serves it.
 func install(ctx context.Context, config *rest.Config, o Options, d dataDir, log logr.Logger) (id string, err error) {
-	client, err := dynamic.NewForConfig(config)
+	i, err := newInstaller(config)
 	if err != nil {
-		return "", fmt.Errorf("create client: %w", err)
-	}
-	discovery, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return "", fmt.Errorf("create client: %w", err)
+		return "", err
 	}
 	ca, err := os.ReadFile(d.authority(serverCA))
 	if err != nil {
 		return "", fmt.Errorf("read server CA: %w", err)
 	}
-	i := &installer{dynamic: client, discovery: discovery}
 	var last error
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		id, last = i.install(ctx, o, ca)
@@ -99,7 +90,7 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err != nil {
 		return "", err
 	}
-	objects, err := decode(bytes.NewReader(installManifest))
+	objects, err := manifest.Parse(installManifest, yaml.YAMLToJSONStrict)
 	if err != nil {
 		return "", fmt.Errorf("read install.yaml: %w", err)
 	}
@@ -120,29 +111,25 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err := g.Wait(); err != nil {
 		return "", err
 	}
-	if err := i.waitServed(ctx, definitions); err != nil {
-		return "", err
-	}
 	return i.id(ctx)
 }
 
 // checkSchema refuses an API server that has Orrery's kinds of a newer schema.
 func checkSchema(ctx context.Context, config *rest.Config) error {
-	client, err := dynamic.NewForConfig(config)
+	i, err := newInstaller(config)
 	if err != nil {
-		return fmt.Errorf("create client: %w", err)
+		return err
 	}
 	definitions, err := definitions()
 	if err != nil {
 		return err
 	}
-	return (&installer{dynamic: client}).checkSchema(ctx, definitions)
+	return i.checkSchema(ctx, definitions)
 }
 
 func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured.Unstructured) error {
-	there := i.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	for _, d := range definitions {
-		o, err := there.Get(ctx, d.GetName(), metav1.GetOptions{})
+		o, err := i.client.Get(ctx, manifest.Definition(d.GetName()))
 		if apierrors.IsNotFound(err) {
 			continue
 		}
@@ -168,10 +155,11 @@ func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured
 
 // id waits for the namespace that a new API server makes a moment after it is ready.
 func (i *installer) id(ctx context.Context) (string, error) {
-	namespaces := i.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	var id string
-	err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
-		ns, err := namespaces.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		ns, err := i.client.Get(ctx, manifest.Object{
+			Resource: corev1.SchemeGroupVersion.WithResource("namespaces"), Name: metav1.NamespaceSystem,
+		})
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
@@ -188,93 +176,20 @@ func (i *installer) id(ctx context.Context) (string, error) {
 }
 
 func (i *installer) apply(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	// Right for the few kinds that are installed.
-	gvr, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
-	applied, err := i.dynamic.Resource(gvr).Namespace(o.GetNamespace()).
-		Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	applied, _, err := i.client.Apply(ctx, manifest.Guessed(o), o, true, false)
 	if err != nil {
 		return nil, fmt.Errorf("install %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return applied, nil
 }
 
-// poll is short because a wait is for something that the API server is doing already.
-const poll = 50 * time.Millisecond
-
-// define installs one kind and returns when it is established.
+// define installs one kind and returns when it is served.
 func (i *installer) define(ctx context.Context, o *unstructured.Unstructured) error {
 	applied, err := i.apply(ctx, o)
 	if err != nil {
 		return err
 	}
-	definitions := i.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
-	var said string
-	err = wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
-		established, message, err := establishment(applied)
-		if said = message; err != nil || established {
-			return established, err
-		}
-		if applied, err = definitions.Get(ctx, o.GetName(), metav1.GetOptions{}); err != nil {
-			return false, err
-		}
-		return false, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait until CustomResourceDefinition %s is established (%s): %w", o.GetName(), said, err)
-	}
-	return nil
-}
-
-func establishment(o *unstructured.Unstructured) (established bool, message string, err error) {
-	var d apiextensionsv1.CustomResourceDefinition
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
-		return false, "", err
-	}
-	for _, c := range d.Status.Conditions {
-		if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
-			established = true
-		}
-		if c.Status == apiextensionsv1.ConditionFalse {
-			message = c.Message
-		}
-	}
-	return established, message, nil
-}
-
-// waitServed returns when discovery shows every kind, which is a moment after it is
-// established; a client that maps kinds to resources earlier would remember that there is
-// none.
-func (i *installer) waitServed(ctx context.Context, definitions []*unstructured.Unstructured) error {
-	missing := map[schema.GroupVersion]map[string]bool{}
-	for _, o := range definitions {
-		var d apiextensionsv1.CustomResourceDefinition
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
-			return err
-		}
-		for _, v := range d.Spec.Versions {
-			gv := schema.GroupVersion{Group: d.Spec.Group, Version: v.Name}
-			if missing[gv] == nil {
-				missing[gv] = map[string]bool{}
-			}
-			missing[gv][d.Spec.Names.Plural] = true
-		}
-	}
-	for gv, plurals := range missing {
-		err := wait.PollUntilContextCancel(ctx, poll, true, func(context.Context) (bool, error) {
-			list, err := i.discovery.ServerResourcesForGroupVersion(gv.String())
-			if err != nil {
-				return false, nil //nolint:nilerr // not found, as long as it is not served
-			}
-			for _, r := range list.APIResources {
-				delete(plurals, r.Name)
-			}
-			return len(plurals) == 0, nil
-		})
-		if err != nil {
-			return fmt.Errorf("wait until %s is served: %w", gv, err)
-		}
-	}
-	return nil
+	return i.client.AwaitServed(ctx, applied, func(error) bool { return false })
 }
 
 // fleetObjects register the aggregated API. An ExternalName makes the API server dial a
@@ -309,12 +224,11 @@ func definitions() ([]*unstructured.Unstructured, error) {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		f, err := crd.Files.Open(path)
+		content, err := crd.Files.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		defer f.Close() //nolint:errcheck // embedded
-		objects, err := decode(f)
+		objects, err := manifest.Parse(content, yaml.YAMLToJSONStrict)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
@@ -330,20 +244,4 @@ func definitions() ([]*unstructured.Unstructured, error) {
 		o.SetAnnotations(annotations)
 	}
 	return all, err
-}
-
-func decode(r io.Reader) ([]*unstructured.Unstructured, error) {
-	const lookAhead = 1024 // to tell JSON from YAML
-	var objects []*unstructured.Unstructured
-	for d := yaml.NewYAMLOrJSONDecoder(r, lookAhead); ; {
-		o := &unstructured.Unstructured{}
-		switch err := d.Decode(&o.Object); {
-		case errors.Is(err, io.EOF):
-			return objects, nil
-		case err != nil:
-			return nil, err
-		case len(o.Object) > 0:
-			objects = append(objects, o)
-		}
-	}
 }

@@ -156,6 +156,55 @@ func configMap(name, version string) corev1.ConfigMap {
 	return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}}
 }
 
+// passedOn is an object that its receiver owns: read by another afterwards, it would be a data race.
+type passedOn struct {
+	corev1.ConfigMap
+
+	owned, readAfterwards atomic.Bool
+}
+
+func (p *passedOn) GetNamespace() string         { p.read(); return p.Namespace }
+func (p *passedOn) GetName() string              { p.read(); return p.Name }
+func (p *passedOn) GetResourceVersion() string   { p.read(); return p.ResourceVersion }
+func (p *passedOn) GetObjectMeta() metav1.Object { return p }
+
+func (p *passedOn) read() {
+	if p.owned.Load() {
+		p.readAfterwards.Store(true)
+	}
+}
+
+// TestEventsAreTheReceiversOwn wants nobody to read an object once its event was received: transforms change it at once, and a map
+// that is read meanwhile ends the process.
+func TestEventsAreTheReceiversOwn(t *testing.T) {
+	const events = 200
+	source := watch.NewFakeWithChanSize(events, false)
+	server := &scripted{watches: []func() (watch.Interface, error){func() (watch.Interface, error) { return source, nil }}}
+	r := &relister{lw: cache.ToListerWatcherWithContext(server), example: &corev1.ConfigMap{}, versions: map[string]string{}}
+	w, err := r.Watch(metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	var sent []*passedOn
+	for i := range events {
+		o := &passedOn{ConfigMap: configMap(fmt.Sprintf("map-%d", i), fmt.Sprint(i))}
+		sent = append(sent, o)
+		source.Add(o)
+	}
+	for _, o := range sent {
+		if e := <-w.ResultChan(); e.Object != o {
+			t.Fatalf("got %v, want %s", e.Object, o.Name)
+		}
+		o.owned.Store(true)
+	}
+	for _, o := range sent[:events-1] {
+		if o.readAfterwards.Load() {
+			t.Fatalf("%s was read after it was received", o.Name)
+		}
+	}
+}
+
 // TestForgottenVersion wants a list within the watch, and of it what has changed.
 func TestForgottenVersion(t *testing.T) {
 	expired := apierrors.NewResourceExpired("too old resource version")

@@ -8,6 +8,7 @@ import (
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -24,6 +25,7 @@ func Scheme() *runtime.Scheme {
 		workv1alpha2.AddToScheme,
 		appsv1alpha1.AddToScheme,
 		lifecyclev1alpha1.AddToScheme,
+		configv1alpha1.AddToScheme,
 	} {
 		utilruntime.Must(add(s))
 	}

@@ -31,8 +31,7 @@ var hostScript string
 // Host is one Linux host of a lab. Its file system is that of the machine with a layer of its own over it; /var, /root,
 // /home, /tmp, /opt and /usr/local begin empty.
 //
-// Its PID 1 is busybox init, which at boot runs every /etc/rc2.d/S* with the argument start, in order, as sysvinit does;
-// or it is systemd, see Options.
+// Its PID 1 is systemd, with sshd, the journal and D-Bus as its only units.
 type Host struct {
 	Name    string
 	Address string
@@ -194,7 +193,7 @@ func (h *Host) boot(ctx context.Context) error {
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LAB_DIR="+h.dir, "LAB_NAME="+h.Name, "LAB_GATEWAY="+h.lab.network.gateway.String(),
 		"LAB_ADDRESS="+netip.PrefixFrom(h.address, h.lab.network.subnet.Bits()).String(),
-		"LAB_GROUPS="+h.groupLines(), "LAB_INIT="+h.lab.initCommand())
+		"LAB_GROUPS="+h.groupLines(), "LAB_INIT="+initCommand)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = wait, console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,

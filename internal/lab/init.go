@@ -14,12 +14,7 @@ import (
 const systemd = "/usr/lib/systemd/systemd"
 
 // initCommand is what PID 1 of a host becomes. systemd takes less for granted where it is told that it is in a container.
-func (l *Lab) initCommand() string {
-	if l.systemd {
-		return "container=lab " + systemd + " --log-target=console --show-status=no"
-	}
-	return "busybox init"
-}
+const initCommand = "container=lab " + systemd + " --log-target=console --show-status=no"
 
 // systemdUnits are those of the machine's that a host starts. The others would set up devices, kernel settings and
 // logins, which are not the host's.

@@ -4,7 +4,7 @@ import "testing"
 
 // A host of systemd starts what is enabled, and again after its power was cut.
 func TestSystemd(t *testing.T) {
-	l, err := Start(t.Context(), Options{Hosts: 1, Systemd: true})
+	l, err := Start(t.Context(), Options{Hosts: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

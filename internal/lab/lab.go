@@ -3,7 +3,7 @@
 // beside them. What runs in a host is real: containerd, runc, kubelet, kube-proxy with nftables, a CNI.
 //
 // It needs root and a few Debian packages, which hack/lab-packages.sh installs, and the binaries that
-// hack/lab-artifacts.sh builds. The machine keeps nothing of a lab that was closed; what a killed test left behind is
+// hack/lab-artifacts.sh builds. The machine keeps nothing of a lab that was closed but a higher limit of inotify; what a killed test left behind is
 // removed by the next Start.
 package lab
 
@@ -13,12 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,14 +36,11 @@ type Options struct {
 	// Artifacts is the directory that hack/lab-artifacts.sh filled, which the mirror and the registry serve.
 	// By default it is bin/lab in the root of this module.
 	Artifacts string
-	// Systemd makes PID 1 of each host systemd, with sshd, the journal and D-Bus as its only units.
-	Systemd bool
 }
 
 // Lab is a set of hosts on a network of their own.
 type Lab struct {
 	dir     string
-	systemd bool
 	record  *os.File // held locked: as long as it is, the lab is alive
 	network *network
 	groups  []hierarchy
@@ -57,7 +54,10 @@ type Lab struct {
 
 // Start removes what dead labs left behind and starts a lab. Its hosts answer ssh when Start returns.
 func Start(ctx context.Context, o Options) (_ *Lab, err error) {
-	if err := checkMachine(o); err != nil {
+	if err := checkMachine(); err != nil {
+		return nil, err
+	}
+	if err := raiseWatchers(); err != nil {
 		return nil, err
 	}
 	if o.Artifacts == "" {
@@ -65,7 +65,7 @@ func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
-	l := &Lab{spawner: newSpawner(), systemd: o.Systemd}
+	l := &Lab{spawner: newSpawner()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -209,20 +209,16 @@ func output(ctx context.Context, argv ...string) (string, error) {
 var packages = map[string]string{
 	"sshd": "openssh-server", "ssh-keygen": "openssh-client", "runc": "runc", "nft": "nftables", "iptables": "iptables",
 	"conntrack": "conntrack", "busybox": "busybox-static", "ip": "iproute2", "sudo": "sudo", "nsenter": "util-linux",
-	"chpasswd": "passwd", "ps": "procps",
+	"chpasswd": "passwd", "ps": "procps", systemd: "systemd", "dbus-daemon": "dbus",
 }
 
 // checkMachine says what must be installed before a lab can start.
-func checkMachine(o Options) error {
+func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return errors.New("start lab: namespaces with their own networks need root: run the tests as root")
 	}
-	needed := maps.Clone(packages)
-	if o.Systemd {
-		needed[systemd], needed["dbus-daemon"] = "systemd", "dbus"
-	}
 	var missing []string
-	for program, name := range needed {
+	for program, name := range packages {
 		if _, err := exec.LookPath(program); errors.Is(err, exec.ErrNotFound) && !slices.Contains(missing, name) {
 			missing = append(missing, name)
 		}
@@ -230,6 +226,23 @@ func checkMachine(o Options) error {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		return fmt.Errorf("start lab: packages are missing: %s: run hack/lab-packages.sh", strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// raiseWatchers lets root have more instances of inotify, which the hosts of all labs share: a cluster of five takes about a hundred, and
+// 128 is what a machine begins with. It stays so, for other labs may need it.
+func raiseWatchers() error {
+	const file, enough = "/proc/sys/fs/inotify/max_user_instances", 8192
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("start lab: %w", err)
+	}
+	if now, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil && now >= enough {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(enough)), 0o600); err != nil {
+		return fmt.Errorf("start lab: let hosts watch more files: %w", err)
 	}
 	return nil
 }

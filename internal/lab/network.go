@@ -11,9 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
-	"golang.org/x/sys/unix"
+	"orrery.dev/orrery/internal/disk"
 )
 
 // records has a file for each lab of this machine, named by its number, which the lab holds locked.
@@ -47,7 +46,7 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 	}
 	defer all.Close()
 	// One at a time: a record that is new and not locked yet looks like a dead lab's.
-	if err := lock(all, 0); err != nil {
+	if err := disk.LockOpen(ctx, all); err != nil {
 		return nil, nil, err
 	}
 	if err := removeLeftovers(ctx); err != nil {
@@ -62,7 +61,7 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := lock(record, unix.LOCK_NB); err != nil {
+		if err := disk.TryLockOpen(record); err != nil {
 			return nil, nil, errors.Join(err, record.Close())
 		}
 		n := &network{bridge: bridgeName(name)}
@@ -119,14 +118,6 @@ func removeLink(ctx context.Context, name string) error {
 	return run(ctx, "ip", "link", "delete", name)
 }
 
-// lock locks a file as long as it is open. With LOCK_NB it does not wait for another that has it.
-func lock(f *os.File, how int) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|how); err != nil {
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	return nil
-}
-
 // remains is what a lab has on the machine besides processes, which die with the lab's own.
 type remains struct {
 	Record string   `json:"-"`
@@ -173,7 +164,7 @@ func removeLeftover(ctx context.Context, path string) error {
 		return err
 	}
 	defer record.Close()
-	if err := lock(record, unix.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+	if err := disk.TryLockOpen(record); errors.Is(err, disk.ErrLocked) {
 		return nil // the lab is alive
 	} else if err != nil {
 		return err

@@ -36,19 +36,6 @@ MaxStartups 200
 Subsystem sftp internal-sftp
 `
 
-// inittab is busybox init's: boot runs once and to its end, sshd is started again whenever it ends.
-const inittab = `::sysinit:/etc/rc.boot
-::respawn:/usr/sbin/sshd -D -e
-`
-
-const rcBoot = `#!/bin/sh
-# Starts the services of the host as sysvinit does, with the path that services of systemd have.
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-for script in /etc/rc2.d/S*; do
-  [ ! -x "$script" ] || "$script" start
-done
-`
-
 // prepare makes the host's own part of the file system.
 func (h *Host) prepare(ctx context.Context) error {
 	modes := map[string]os.FileMode{
@@ -77,10 +64,8 @@ func (h *Host) prepare(ctx context.Context) error {
 	if err := h.hide(); err != nil {
 		return err
 	}
-	if h.lab.systemd {
-		if err := h.prepareSystemd(); err != nil {
-			return err
-		}
+	if err := h.prepareSystemd(); err != nil {
+		return err
 	}
 	if err := h.writeFiles(); err != nil {
 		return err
@@ -99,7 +84,7 @@ func (h *Host) hide() error {
 			return err
 		}
 	}
-	for _, path := range []string{"etc/rc2.d", "etc/sysctl.d", "etc/modules-load.d", "etc/ssh/sshd_config.d"} {
+	for _, path := range []string{"etc/sysctl.d", "etc/modules-load.d", "etc/ssh/sshd_config.d"} {
 		if err := os.MkdirAll(h.upper(path), 0o755); err != nil {
 			return err
 		}
@@ -130,8 +115,6 @@ func (h *Host) writeFiles() error {
 		"upper/etc/hosts":                                    {"127.0.0.1 localhost\n::1 localhost\n" + h.Address + " " + h.Name + "\n", 0o644},
 		"upper/etc/resolv.conf":                              {"nameserver " + h.lab.network.gateway.String() + "\n", 0o644},
 		"upper/etc/ssh/sshd_config":                          {sshdConfig, 0o644},
-		"upper/etc/inittab":                                  {inittab, 0o644},
-		"upper/etc/rc.boot":                                  {rcBoot, 0o755},
 		"upper/etc/sudoers.d/operator":                       {operator + " ALL=(ALL:ALL) ALL\n", 0o440},
 		"private/root/.ssh/authorized_keys":                  {string(key), 0o600},
 		"private/home/" + operator + "/.ssh/authorized_keys": {string(key), 0o600},

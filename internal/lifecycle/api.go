@@ -19,9 +19,11 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/addon"
+	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
@@ -49,22 +51,43 @@ func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 	}
 }
 
-// api finds an API server that answers.
+// api finds an API server that answers. A run waits for what may pass, such as an election of etcd, during which none is ready: it
+// would cost the step an attempt otherwise. A plan does not, nor is an API server waited for that nobody reaches or that does not run.
 func (r *run) api(ctx context.Context) (*rest.Config, error) {
+	var until time.Time
+	if r.rec != nil {
+		until = time.Now().Add(r.settleTime())
+	}
+	for {
+		cfg, passes, err := r.askAPIs(ctx)
+		if err == nil || !passes || time.Now().After(until) || ctx.Err() != nil {
+			return cfg, err
+		}
+		if e := pause(ctx); e != nil {
+			return nil, errors.Join(e, err)
+		}
+	}
+}
+
+// askAPIs asks one API server after the other until one is ready. If none is, it reports whether that may pass.
+func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err error) {
 	var errs []error
 	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
 		if r.conns[name] == nil {
+			errs = append(errs, fmt.Errorf("host %s was not reached", name))
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 		cfg, err := r.readyAPI(ctx, name)
 		cancel()
 		if err == nil {
-			return cfg, nil
+			return cfg, false, nil
 		}
-		errs = append(errs, fmt.Errorf("host %s: %w", name, err))
+		health, why := judge(err)
+		passes = passes || health == gate.Unknown
+		errs = append(errs, fmt.Errorf("host %s: %s", name, why))
 	}
-	return nil, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
+	return nil, passes, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
 }
 
 // readyAPI asks the API server of a host that was reached whether it is ready.
@@ -79,7 +102,34 @@ func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 		return nil, err
 	}
 	_, err = cs.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	if failing := failingChecks(err); len(failing) > 0 {
+		return cfg, &notReadyError{failing}
+	}
 	return cfg, err
+}
+
+// notReadyError is an API server that answers, and says what it lacks.
+type notReadyError struct{ failing []string }
+
+// Error names the checks.
+func (e *notReadyError) Error() string { return "not ready: " + strings.Join(e.failing, ", ") }
+
+// failingChecks are the checks that an answer of /readyz marks as failed; those that passed, some forty, it lists as well.
+func failingChecks(err error) []string {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.ErrStatus.Details == nil {
+		return nil
+	}
+	var names []string
+	for _, cause := range status.ErrStatus.Details.Causes {
+		for line := range strings.Lines(cause.Message) {
+			if rest, failed := strings.CutPrefix(line, "[-]"); failed {
+				name, _, _ := strings.Cut(rest, " ")
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
@@ -94,8 +144,9 @@ func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
 	return cs, nil
 }
 
-// objects applies what belongs in the cluster, as soon as an API server answers, and waits until it and the nodes are ready.
-func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
+// objects applies what belongs in the cluster, as soon as an API server answers, and once all hosts are rolled waits until the
+// nodes and it are ready: a rollout may pause for longer than a node has to become ready.
+func (r *run) objects(ctx context.Context, apiReady, rolled <-chan struct{}) error {
 	select {
 	case <-apiReady:
 	case <-ctx.Done():
@@ -112,30 +163,45 @@ func (r *run) objects(ctx context.Context, apiReady <-chan struct{}) error {
 	if err != nil {
 		return fmt.Errorf("connect to cluster %s: %w", r.Cluster, err)
 	}
-	groups, err := r.groups(ctx)
-	if err != nil {
+	early, late := split(r.groups)
+	if err := r.within(ctx, func(ctx context.Context) error {
+		if err := r.apply(ctx, early); err != nil {
+			return err
+		}
+		return r.do(ctx, plan.WriteKubeconfig(r.plan.Endpoint))
+	}); err != nil {
 		return err
 	}
-	// What is applied waits for an API server that is away, so there has to be an end.
+	select {
+	case <-rolled:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return r.within(ctx, func(ctx context.Context) error { return r.complete(ctx, cfg, cs, early, late) })
+}
+
+// within does something that waits for the cluster: for an API server that is away, too, so there has to be an end.
+func (r *run) within(ctx context.Context, f func(context.Context) error) error {
 	ctx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("the cluster is not ready after %s", gateTimeout))
 	defer stop()
 	ctx, end := r.rec.wait(ctx)
 	defer end(nil)
-	early, late := split(groups)
-	if err := r.apply(ctx, cfg, early); err != nil {
-		return err
-	}
+	return f(ctx)
+}
+
+// complete waits for the nodes and what they need, and applies the rest.
+func (r *run) complete(ctx context.Context, cfg *rest.Config, cs kubernetes.Interface, early, late []addon.Group) error {
 	if err := r.settle(ctx, cs); err != nil {
 		return err
 	}
 	if err := r.ready(ctx, cfg, early); err != nil {
 		return err
 	}
-	if err := r.apply(ctx, cfg, late); err != nil {
+	if err := r.apply(ctx, late); err != nil {
 		return err
 	}
 	if err := r.rec.do("objects/prune", func() (bool, error) {
-		removed, err := addon.Prune(ctx, cfg, groups)
+		removed, err := addon.Prune(ctx, cfg, r.groups)
 		return len(removed) > 0, err
 	}); err != nil {
 		return fmt.Errorf("remove objects that do not belong in the cluster any more: %w", err)
@@ -156,15 +222,12 @@ func split(groups []addon.Group) (early, late []addon.Group) {
 }
 
 // apply applies groups, one after the other.
-func (r *run) apply(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
+func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 	for _, g := range groups {
 		if err := r.rec.checkpoint(); err != nil {
 			return err
 		}
-		if err := r.rec.do("objects/"+g.Name, func() (bool, error) {
-			n, err := addon.Apply(ctx, cfg, g)
-			return n > 0, err
-		}); err != nil {
+		if err := r.do(ctx, plan.ApplyObjects(g.Planned(r.spec.Registry))); err != nil {
 			return fmt.Errorf("apply the objects of %s: %w", g.Name, err)
 		}
 	}
@@ -187,17 +250,8 @@ func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group)
 	return nil
 }
 
-// settle hands out the kubeconfig and waits for the nodes.
+// settle waits for the nodes.
 func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
-	if r.Built != nil {
-		kubeconfig, err := r.kubeconfig()
-		if err != nil {
-			return err
-		}
-		if err := r.rec.do("kubeconfig", func() (bool, error) { return false, r.Built(ctx, kubeconfig) }); err != nil {
-			return err
-		}
-	}
 	if err := r.rec.do("nodes/registered", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
 		return err
 	}
@@ -207,8 +261,24 @@ func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	return r.rec.do("nodes/ready", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
 }
 
-// groups are the objects that belong in the cluster.
-func (r *run) groups(ctx context.Context) ([]addon.Group, error) {
+// content is what the plan needs from elsewhere.
+func (r *run) content(in plan.Input) plan.Content {
+	c := plan.Content{Files: r.plan.Blobs}
+	for _, name := range sortedKeys(in.Images) {
+		c.Images = append(c.Images, plan.Image{Reference: in.Images[name], For: "sandbox"})
+	}
+	for _, g := range r.groups {
+		c.Objects = append(c.Objects, g.Planned(r.spec.Registry))
+		for _, image := range g.Images() {
+			c.Images = append(c.Images, plan.Image{Reference: image, For: g.Name})
+		}
+	}
+	return c
+}
+
+// makeGroups makes the objects that belong in the cluster. Charts and manifests are read once in a run: what is applied is what the
+// plan says.
+func (r *run) makeGroups(ctx context.Context) ([]addon.Group, error) {
 	images := map[string]string{}
 	for _, name := range []string{"coredns", "flannel", "flannel-cni-plugin"} {
 		image, err := r.Catalog.Image(r.spec.Kubernetes.Version, name)
@@ -218,9 +288,9 @@ func (r *run) groups(ctx context.Context) ([]addon.Group, error) {
 		images[name] = image
 	}
 	in := addon.Input{
-		Name: r.Cluster, Spec: r.spec, Images: images, Fetch: r.Fetch, Nodes: len(r.nodeHosts()), Local: r.Local,
+		Name: r.Cluster, Spec: r.spec, Images: images, Fetch: r.Env.Fetch, Nodes: len(r.nodeHosts()), Local: r.Local,
 		APIServer: localAPIServer(r.spec), Endpoint: strings.TrimPrefix(r.plan.Endpoint, "https://"),
-		CA: r.state.Keys[plan.AuthorityCluster].Cert,
+		CA: r.keys[plan.AuthorityCluster].Cert,
 	}
 	for _, h := range r.plan.Hosts {
 		if slices.Contains(h.Roles, clusterv1alpha1.RoleControlPlane) {
@@ -261,12 +331,14 @@ func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed
 				if !ok {
 					continue
 				}
-				did, e := settleNode(ctx, cs, &n, node)
-				if e != nil {
-					return changed, e
-				}
-				changed = changed || did
 				delete(want, n.Name)
+				if len(nodePatch(&n, node)) == 0 {
+					continue
+				}
+				if err := r.do(ctx, plan.SettleNode(n.Name, node)); err != nil {
+					return true, err
+				}
+				changed = true
 			}
 		}
 		if len(want) == 0 {
@@ -278,8 +350,34 @@ func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed
 	}
 }
 
-// settleNode patches a node if it lacks labels, or has a taint that it should not have or the other way round.
-func settleNode(ctx context.Context, cs kubernetes.Interface, n *corev1.Node, want plan.Node) (bool, error) {
+// settleNode patches a node if it is not as it must be.
+func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want plan.Node) (changed bool, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		n, err := getNode(ctx, cs, name)
+		if n == nil || err != nil {
+			return err
+		}
+		patch := nodePatch(n, want)
+		if len(patch) == 0 {
+			return nil
+		}
+		content, err := json.Marshal(patch)
+		if err != nil {
+			return fmt.Errorf("node %s: marshal patch: %w", name, err)
+		}
+		_, err = cs.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, content, metav1.PatchOptions{FieldManager: addon.FieldManager})
+		changed = err == nil
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("label node %s: %w", name, err)
+	}
+	return changed, nil
+}
+
+// nodePatch is what makes a node as it must be; empty if it is so: the labels that it lacks, and the taint of a dedicated control
+// plane.
+func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	metadata := map[string]any{}
 	labels := map[string]string{}
 	for k, v := range want.Labels {
@@ -302,26 +400,10 @@ func settleNode(ctx context.Context, cs kubernetes.Interface, n *corev1.Node, wa
 		patch["spec"] = map[string]any{"taints": taints}
 		metadata["resourceVersion"] = n.ResourceVersion // a list is replaced: not over what another wrote meanwhile
 	}
-	if len(metadata) == 0 {
-		return false, nil
+	if len(metadata) > 0 {
+		patch["metadata"] = metadata
 	}
-	patch["metadata"] = metadata
-	content, err := json.Marshal(patch)
-	if err != nil {
-		return false, fmt.Errorf("node %s: marshal patch: %w", n.Name, err)
-	}
-	_, err = cs.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, content, metav1.PatchOptions{FieldManager: addon.FieldManager})
-	if apierrors.IsConflict(err) {
-		fresh, e := cs.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if e != nil {
-			return false, fmt.Errorf("node %s: %w", n.Name, e)
-		}
-		return settleNode(ctx, cs, fresh, want)
-	}
-	if err != nil {
-		return false, fmt.Errorf("label node %s: %w", n.Name, err)
-	}
-	return true, nil
+	return patch
 }
 
 // nodesReady waits until the nodes of the hosts that were reached are ready.

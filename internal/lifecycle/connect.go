@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,12 +35,18 @@ type connection struct {
 	trips  atomic.Int32
 	// leased is true while the host may hold our lease.
 	leased atomic.Bool
+	// arch of the host, and agent, the digest of the agent there, as far as they are known. Who brings another holds brings.
+	arch   string
+	brings sync.Mutex
+	agent  string
 	log    io.WriteCloser // nil when nothing is recorded
 
 	mu   sync.Mutex
 	conn host.Conn
 
-	serving *serving
+	// serving is what it serves to others; starts is held while that begins.
+	serving atomic.Pointer[serving]
+	starts  sync.Mutex
 }
 
 // run runs a command on the host and counts the round trip.
@@ -69,8 +76,8 @@ func (c *connection) again(ctx context.Context) error {
 }
 
 func (c *connection) close() {
-	if c.serving != nil {
-		c.serving.end()
+	if s := c.serving.Load(); s != nil {
+		s.end()
 	}
 	_ = c.current().Close() // nothing is lost with it
 	if c.log != nil {
@@ -85,16 +92,14 @@ func (c *connection) notef(format string, args ...any) {
 	}
 }
 
-// survey connects to hosts, all at once, and asks for their facts. A host that cannot be reached is noted as such; any
-// other error ends it.
+// survey connects to hosts, all at once, and asks for their facts. A host that cannot be reached is noted as such. Whatever
+// else is wrong with hosts, such as a login that is refused, is returned together: one look names all of them.
 func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	var mu sync.Mutex
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxDials)
-	for _, h := range hosts {
-		if r.conns[h.Name] != nil {
-			continue
-		}
+	unknown := slices.DeleteFunc(slices.Clone(hosts), func(h clusterv1alpha1.Host) bool { return r.conns[h.Name] != nil })
+	for _, h := range unknown {
 		group.Go(func() error {
 			c, f, err := r.connect(gctx, h)
 			var gone *host.Unreachable
@@ -107,22 +112,52 @@ func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 			case errors.As(err, &gone):
 				r.unreachable[h.Name] = err
 			case err != nil:
-				return err
+				r.refused[h.Name] = err
 			default:
 				r.facts[h.Name] = f
 			}
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
+	_ = group.Wait() // it returns none
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return ctx.Err()
+	return errorsOf(r.refused)
+}
+
+// errorsOf joins the errors of hosts, in the order of their names.
+func errorsOf(hosts map[string]error) error {
+	errs := make([]error, 0, len(hosts))
+	for _, name := range sortedKeys(hosts) {
+		errs = append(errs, hosts[name])
+	}
+	return errors.Join(errs...)
+}
+
+// report adds to what is wrong with some hosts what stands in the way on the others, so that all of it can be mended at once.
+func (r *run) report(ctx context.Context, wrong error) error {
+	if len(r.facts) == 0 || ctx.Err() != nil {
+		return wrong
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return wrong // which comes first
+	}
+	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+		return errors.Join(wrong, &PreflightError{Findings: blocking})
+	}
+	return wrong
+}
+
+// blocking are the findings that are errors.
+func blocking(findings []plan.Finding) []plan.Finding {
+	return slices.DeleteFunc(findings, func(f plan.Finding) bool { return f.Severity != plan.SeverityError })
 }
 
 // connect connects to one host and asks for its facts.
 func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection, plan.Facts, error) {
-	target, err := r.Target(ctx, h)
+	target, err := r.Env.Target(ctx, h)
 	if err != nil {
 		return nil, plan.Facts{}, fmt.Errorf("host %s: %w", h.Name, err)
 	}
@@ -131,8 +166,8 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 		return nil, plan.Facts{}, err
 	}
 	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn}
-	if r.op != nil {
-		if c.log, err = r.Store.Log(r.op.Name, h.Name); err != nil {
+	if r.rec != nil {
+		if c.log, err = r.Env.Log(r.op.Name, h.Name); err != nil {
 			return c, plan.Facts{}, err
 		}
 		c.notef("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
@@ -152,21 +187,25 @@ func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	if err != nil {
 		return plan.Facts{}, fmt.Errorf("host %s: read its facts: %w", c.name, err)
 	}
-	return f, nil
+	c.arch = f.Arch
+	c.brings.Lock()
+	defer c.brings.Unlock()
+	c.agent = f.Agent
+	return f, speaks(c.name, f.Applied.Protocol)
 }
 
 // refuseUnreachable returns an error if any host was not reached.
-func (r *run) refuseUnreachable() error {
-	var errs []error
-	for _, name := range sortedKeys(r.unreachable) {
-		errs = append(errs, r.unreachable[name])
-	}
-	return errors.Join(errs...)
-}
+func (r *run) refuseUnreachable() error { return errorsOf(r.unreachable) }
 
-// unreachableFindings are the findings about hosts that were not reached.
+// unreachableFindings are the findings about hosts that were not reached, or could not be looked at.
 func (r *run) unreachableFindings() []plan.Finding {
 	var findings []plan.Finding
+	for _, name := range sortedKeys(r.refused) {
+		findings = append(findings, plan.Finding{
+			Host: name, Check: "login", Severity: plan.SeverityError,
+			Message: r.refused[name].Error(), Fix: "what is on the host is unknown until it can be looked at",
+		})
+	}
 	for _, name := range sortedKeys(r.unreachable) {
 		findings = append(findings, plan.Finding{
 			Host: name, Check: "reachable", Severity: plan.SeverityError,
@@ -194,12 +233,19 @@ func (e *StepError) Error() string {
 
 // lease that each request carries.
 func (r *run) lease() plan.Lease {
-	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: time.Now().Add(leaseTime)}
+	expires := time.Now().Add(leaseTime)
+	if pause := r.op.Spec.Order().PauseBetween; pause != nil {
+		expires = expires.Add(pause.Duration) // the hosts of later waves stay ours
+	}
+	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: expires}
 }
 
 // request has the agent of a host do something, and records what it says.
 func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
-	req.Cluster, req.ClusterID, req.Version = r.Cluster, r.state.Keys.ID(), r.spec.Kubernetes.Version
+	if err := r.bringAgent(ctx, c); err != nil {
+		return err
+	}
+	req.Protocol, req.Cluster, req.ClusterID, req.Version = node.Protocol, r.Cluster, r.state.ID, r.spec.Kubernetes.Version
 	req.Lease, req.Ended = r.lease(), r.ended
 	line, err := json.Marshal(req)
 	if err != nil {
@@ -249,6 +295,9 @@ func (r *run) listen(c *connection, events io.Reader) error {
 		}
 		held = true
 		c.notef("%s %s %s", e.State, e.Step, e.Message)
+		if e.Output != "" {
+			c.notef("%s printed: %s", e.Step, e.Output)
+		}
 		if e.LeaseHeld != nil {
 			l := e.LeaseHeld
 			message := fmt.Sprintf(

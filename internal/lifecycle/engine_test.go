@@ -26,10 +26,11 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/content"
 	"orrery.dev/orrery/internal/lifecycle/host"
-	"orrery.dev/orrery/internal/lifecycle/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
@@ -44,10 +45,61 @@ const version = "v1.36.3"
 type lab struct {
 	t      testing.TB
 	engine *lifecycle.Engine
+	env    *environment
 	fleet  *hosttest.Fleet
 	store  lifecycle.Files
 	spec   *clusterv1alpha1.Provision
 	cs     kubernetes.Interface
+}
+
+// environment is that of the tests: a Store, and what a test may want to see or to have otherwise.
+type environment struct {
+	lifecycle.Store
+
+	agent, cache string
+	target       func(h clusterv1alpha1.Host) host.Target
+	progress     func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
+	built        []byte // the kubeconfig that was handed out last
+}
+
+func (e *environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+	if e.target != nil {
+		return e.target(h), nil
+	}
+	return host.Target{Name: h.Name, Address: h.Address}, nil
+}
+
+func (*environment) ExternalEtcd(context.Context, clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
+	return &plan.ExternalEtcd{}, nil
+}
+
+func (e *environment) Source(base string) *catalog.Source {
+	return &catalog.Source{Base: base, Dir: e.cache}
+}
+
+func (e *environment) Agent(string) (string, error) { return e.agent, nil }
+
+func (*environment) Fetch(ctx context.Context, url string) ([]byte, error) {
+	return content.Fetch(ctx, url)
+}
+
+func (e *environment) Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord) {
+	if e.progress != nil {
+		e.progress(op, step)
+	}
+}
+
+func (e *environment) Built(_ context.Context, kubeconfig []byte) error {
+	e.built = kubeconfig
+	return nil
+}
+
+// elsewhere is the engine as another process has it, with another store.
+func (l *lab) elsewhere(store lifecycle.Store, holder string) *lifecycle.Engine {
+	engine, env := *l.engine, *l.env
+	env.Store = store
+	engine.Env, engine.Holder = &env, holder
+	return &engine
 }
 
 // newLab has n hosts, of which the first are control planes.
@@ -70,18 +122,13 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 	}
 	mirror := httptest.NewServer(hosttest.Mirror(files))
 	t.Cleanup(mirror.Close)
-	cache := t.TempDir()
 	agent := filepath.Join(t.TempDir(), "orrery")
 	if err := os.WriteFile(agent, []byte("the agent"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	l.env = &environment{Store: l.store, agent: agent, cache: t.TempDir()}
 	l.engine = &lifecycle.Engine{
-		Cluster: "oak", Store: l.store, Dialer: l.fleet, Catalog: c, Holder: "test",
-		Target: func(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
-			return host.Target{Name: h.Name, Address: h.Address}, nil
-		},
-		Source: func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: cache} },
-		Agent:  func(string) (string, error) { return agent, nil },
+		Cluster: "oak", Env: l.env, Dialer: l.fleet, Catalog: c, Holder: "test",
 		Connect: func(c host.Conn, _ int32, _ pki.Bundle) *rest.Config {
 			through := rest.CopyConfig(cfg)
 			up := l.isUp
@@ -121,7 +168,7 @@ func (l *lab) isUp(ctx context.Context) bool {
 
 // runs reports whether a host runs a unit.
 func (l *lab) runs(ctx context.Context, name, unit string) bool {
-	units, err := node.Rooted(l.fleet.Root(name)).Units.Observe(ctx, []string{unit})
+	units, err := hosttest.Rooted(l.fleet.Root(name)).Units.Observe(ctx, []string{unit})
 	if err != nil {
 		l.t.Error(err)
 	}
@@ -414,4 +461,24 @@ func TestPlanHash(t *testing.T) {
 	if err != nil || len(changes.Items) != 0 {
 		t.Errorf("there is still something to do: %v %v", changes, err)
 	}
+}
+
+// TestPlanHashOfAll: a plan is done whole or not at all, and which host does not answer is said.
+func TestPlanHashOfAll(t *testing.T) {
+	l := built(t, 2, 1)
+	spec := l.maxPods(70)
+	_, changes, err := l.engine.Plan(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := func(s *lifecyclev1alpha1.OperationSpec) { s.PlanHash = changes.Hash }
+	before := l.trees()
+	l.unreachable("h-2")
+	_, err = l.run(lifecyclev1alpha1.ActionApply, spec, planned)
+	says(t, err, changes.Hash, "nothing of it is done", "host h-2: unreachable")
+	if d := cmp.Diff(before, l.trees()); d != "" {
+		t.Errorf("hosts were changed (-before +now):\n%s", d)
+	}
+	l.unreachable()
+	l.must(lifecyclev1alpha1.ActionApply, spec, planned)
 }

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,56 +94,134 @@ func reconfigure(ctx context.Context, change func(context.Context) error) error 
 
 // joinEtcd adds a host to etcd as a learner, starts it, and promotes it once it has caught up.
 func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Context) error) error {
-	others := slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
-	cli, members, err := r.members(ctx, others)
+	cli, _, err := r.members(ctx, r.otherMembers(name))
 	if err != nil && r.hasMember(name) && ctx.Err() == nil {
 		return start(ctx) // it may be what the quorum lacks
 	}
 	if err != nil {
 		return err
 	}
-	defer cli.Close() //nolint:errcheck // nothing is lost with it
-	peer := r.peerURL(name)
-	var id uint64
-	learner := true
-	for _, m := range members {
-		if slices.Contains(m.PeerURLs, peer) {
-			id, learner = m.ID, m.IsLearner
-		}
+	_ = cli.Close() // nothing is lost with it
+	if err := r.do(ctx, plan.AddEtcdMember(name)); err != nil {
+		return err
 	}
-	if id == 0 {
+	pctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	started := make(chan error, 1)
+	go func() { // the probe of the stage fails as long as the member is a learner
+		err := start(ctx)
+		if err != nil {
+			cancel()
+		}
+		time.AfterFunc(reconfigureTime, cancel)
+		started <- err
+	}()
+	promoted := r.do(pctx, plan.PromoteEtcdMember(name))
+	return cmp.Or(<-started, promoted)
+}
+
+// otherMembers are the hosts that have a member of etcd beside one.
+func (r *run) otherMembers(name string) []string {
+	return slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
+}
+
+// observeMember reports whether a step about a member of etcd is done. A vote is given while the member starts, so that what stands in
+// the way of asking may pass.
+func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, error) {
+	name := s.Target()
+	cli, members, err := r.members(ctx, r.otherMembers(name))
+	if err != nil && s.EtcdMemberPromote != nil {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_ = cli.Close() // nothing is lost with it
+	m := r.memberOf(members, name)
+	switch {
+	case s.EtcdMemberAdd != nil:
+		return m != nil, nil
+	case s.EtcdMemberPromote != nil:
+		return m != nil && !m.IsLearner, nil
+	}
+	return m == nil, nil
+}
+
+// changeMember does a step about a member of etcd, by way of the others.
+func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
+	if s.EtcdMemberPromote != nil {
+		return r.promote(ctx, s.Target())
+	}
+	name := s.Target()
+	cli, members, err := r.members(ctx, r.otherMembers(name))
+	if err != nil {
+		return err
+	}
+	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	m := r.memberOf(members, name)
+	switch {
+	case s.EtcdMemberAdd != nil && m == nil:
 		if err := reconfigure(ctx, func(ctx context.Context) error {
-			added, err := cli.MemberAddAsLearner(ctx, []string{peer})
-			if err == nil {
-				id = added.Member.ID
-			}
+			_, err := cli.MemberAddAsLearner(ctx, []string{r.peerURL(name)})
 			return err
 		}); err != nil {
 			return fmt.Errorf("add the etcd of host %s: %w", name, err)
 		}
+	case s.EtcdMemberRemove != nil && m != nil:
+		err := reconfigure(ctx, func(ctx context.Context) error {
+			_, err := cli.MemberRemove(ctx, m.ID)
+			return err
+		})
+		if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) { // it was taken out when the answer was lost
+			return err
+		}
 	}
-	if !learner {
-		return start(ctx)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	started := make(chan error, 1)
-	go func() { started <- start(ctx) }()
+	return nil
+}
+
+// promote gives a learner its vote as soon as it has caught up.
+func (r *run) promote(ctx context.Context, name string) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
+		err := r.promoteNow(ctx, name)
+		if err == nil {
+			return nil
+		}
 		select {
-		case err := <-started:
-			return err // the probe of the stage fails as long as the member is a learner
+		case <-ctx.Done():
+			return fmt.Errorf("promote the etcd of host %s: %w", name, err)
 		case <-tick.C:
 		}
-		pctx, stop := context.WithTimeout(ctx, etcdTimeout)
-		_, err := cli.MemberPromote(pctx, id)
-		stop()
-		if err == nil || errors.Is(err, rpctypes.ErrMemberNotLearner) {
-			return <-started
+	}
+}
+
+func (r *run) promoteNow(ctx context.Context, name string) error {
+	cli, members, err := r.members(ctx, r.otherMembers(name))
+	if err != nil {
+		return err
+	}
+	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	m := r.memberOf(members, name)
+	if m == nil {
+		return errors.New("etcd does not have it")
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	if _, err := cli.MemberPromote(ctx, m.ID); !errors.Is(err, rpctypes.ErrMemberNotLearner) {
+		return err
+	}
+	return nil
+}
+
+// memberOf finds the member of a host, by its peer URL.
+func (r *run) memberOf(members []*etcdserverpb.Member, name string) *etcdserverpb.Member {
+	for _, m := range members {
+		if cmp.Or(r.memberHost(m), memberName(m)) == name {
+			return m
 		}
 	}
+	return nil
 }
 
 func memberName(m *etcdserverpb.Member) string {

@@ -25,6 +25,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/testenv"
@@ -108,7 +109,7 @@ func (e *etcds) member(name string) *etcdProcess {
 // forward connects a member to another.
 func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	to := ""
-	for _, h := range e.l.spec.Hosts {
+	for _, h := range hosttest.Hosts(9) {
 		if m := e.member(h.Name); m != nil && r.Host == h.Address+":2380" {
 			to = m.peer
 		}
@@ -236,7 +237,7 @@ func (e *etcds) fail(names ...string) {
 // client of the etcd of a host.
 func (e *etcds) client(name string) *clientv3.Client {
 	e.l.t.Helper()
-	keys := e.l.state().Keys
+	keys := e.l.state().InUse()
 	cert, err := tls.X509KeyPair(keys[plan.LeafEtcdAdmin].Cert, keys[plan.LeafEtcdAdmin].Key)
 	if err != nil {
 		e.l.t.Fatal(err)

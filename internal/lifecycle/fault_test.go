@@ -27,7 +27,7 @@ func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
 		t.Fatal(err)
 	}
 	if err := other.store.Save(t.Context(), &lifecycle.State{
-		Cluster: "oak", Keys: state.Keys, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{},
+		Cluster: "oak", ID: state.ID, Authorities: state.Authorities, Keys: state.Keys, Digests: map[string]string{}, EtcdBootstrap: map[string]plan.EtcdBootstrap{},
 	}); err != nil {
 		t.Fatal(err)
 	}

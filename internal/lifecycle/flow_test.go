@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/node"
@@ -122,7 +123,7 @@ func TestStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, 1, 1)
 			store := &asked{Files: l.store, noticed: make(chan struct{})}
-			l.engine.Store = store
+			l.env.Store = store
 			l.midway(func() {
 				if err := l.store.Control(context.Background(), "oak-1", tc.ask); err != nil {
 					t.Error(err)
@@ -211,11 +212,11 @@ func (l *lab) lease(name string, lease plan.Lease) string {
 		l.t.Fatal(err)
 	}
 	var out bytes.Buffer
-	request, err := json.Marshal(node.Request{Cluster: "oak", ClusterID: state.Keys.ID(), Lease: lease})
+	request, err := json.Marshal(node.Request{Protocol: node.Protocol, Cluster: "oak", ClusterID: state.ID, Lease: lease})
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := node.Rooted(l.fleet.Root(name)).Apply(l.t.Context(), bytes.NewReader(append(request, '\n')), &out); err != nil {
+	if err := hosttest.Rooted(l.fleet.Root(name)).Apply(l.t.Context(), bytes.NewReader(append(request, '\n')), &out); err != nil {
 		l.t.Fatal(err)
 	}
 	return out.String()
@@ -251,8 +252,7 @@ func TestFenced(t *testing.T) {
 		if err := os.CopyFS(string(elsewhere), os.DirFS(string(l.store))); err != nil {
 			t.Error(err)
 		}
-		other := *l.engine
-		other.Store, other.Holder = elsewhere, "another"
+		other := l.elsewhere(elsewhere, "another")
 		op, err := elsewhere.Operation(context.Background(), "oak-1")
 		if err != nil {
 			t.Error(err)
@@ -346,7 +346,7 @@ func TestRolling(t *testing.T) {
 		return nil
 	}
 	l.fleet.Applied = func(name string, _ node.Request) { seen.end(name) }
-	l.must(lifecyclev1alpha1.ActionApply, l.maxPods(42), func(s *lifecyclev1alpha1.OperationSpec) { s.MaxUnavailable = 2 })
+	l.must(lifecyclev1alpha1.ActionApply, l.maxPods(42), ordered(lifecyclev1alpha1.Rollout{MaxUnavailable: 2}))
 	if d := cmp.Diff(map[string]int{"control-plane": 1, "worker": 2}, seen.most); d != "" {
 		t.Errorf("at a time: %s", d)
 	}

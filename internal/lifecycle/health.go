@@ -101,7 +101,7 @@ func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error)
 			w.conn.notef("left as it is: %v", first)
 		}
 		return slices.DeleteFunc(marked, func(w hostWork) bool {
-			return slices.ContainsFunc(refused, func(x hostWork) bool { return x.host.Name == w.host.Name })
+			return slices.ContainsFunc(refused, func(x hostWork) bool { return x.Host.Name == w.Host.Name })
 		}), nil
 	}
 	return marked, first
@@ -115,24 +115,24 @@ func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostW
 	noAPI := !slices.ContainsFunc(s.APIServers, func(p gate.APIServer) bool { return p.Health == gate.Up })
 	next := s
 	for i, w := range work {
-		drains := plan.Worse(w.worst, plan.DisruptionRestart)
+		drains := plan.Worse(w.Worst, plan.DisruptionRestart)
 		work[i].mends = s.Mends(w.act) && (noAPI || !drains)
 		switch {
-		case w.unbuilt && r.joins(w.host.Name):
-			next = next.Joined(w.host.Name)
-		case work[i].mends || !plan.Worse(w.worst, plan.DisruptionReload):
-			next = next.Mended(w.host.Name)
+		case w.Unbuilt && r.joins(w.Host.Name):
+			next = next.Joined(w.Host.Name)
+		case work[i].mends || !plan.Worse(w.Worst, plan.DisruptionReload):
+			next = next.Mended(w.Host.Name)
 		}
 	}
 	for _, w := range work {
-		if w.mends || w.unbuilt || !w.disturbsControlPlane() {
+		if w.mends || w.Unbuilt || !w.disturbsControlPlane() {
 			continue
 		}
 		if err := next.Check(w.act); err != nil {
-			refused, first = append(refused, w), cmp.Or(first, fmt.Errorf("host %s is not changed: %w", w.host.Name, err))
+			refused, first = append(refused, w), cmp.Or(first, fmt.Errorf("host %s is not changed: %w", w.Host.Name, err))
 			continue
 		}
-		next = next.Mended(w.host.Name)
+		next = next.Mended(w.Host.Name)
 	}
 	return work, refused, first
 }
@@ -197,8 +197,11 @@ func (e *unwellError) Error() string { return e.message }
 // awaitHealth looks at the control plane until it is as wanted, or what is not will not pass, or the time is over. It returns
 // the last look.
 func (r *run) awaitHealth(ctx context.Context, limit time.Duration, want func(gate.Snapshot) error) (gate.Snapshot, error) {
-	ctx, end := r.rec.wait(ctx)
-	defer end(nil)
+	if r.rec != nil {
+		waiting, end := r.rec.wait(ctx)
+		defer end(nil)
+		ctx = waiting
+	}
 	until := time.Now().Add(limit)
 	for {
 		s := r.health(ctx)
@@ -265,7 +268,7 @@ func (r *run) hasMember(name string) bool {
 	if f, reached := r.facts[name]; reached {
 		return slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit })
 	}
-	return r.state.Applied != nil && hasHost(r.state.Applied.Hosts, name)
+	return r.state.IsPart(name)
 }
 
 // memberHealth is the health of a member, by what its host answered.
@@ -383,8 +386,11 @@ func judge(err error) (gate.Health, string) {
 		expired x509.CertificateInvalidError
 		status  apierrors.APIStatus
 		timeout net.Error
+		unready *notReadyError
 	)
 	switch {
+	case errors.As(err, &unready):
+		return gate.Unknown, "it is " + err.Error()
 	case errors.As(err, &invalid), errors.As(err, &expired):
 		return gate.Down, "its certificate is not valid: " + err.Error()
 	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &refused) && refused.Reason == ssh.ConnectionFailed:

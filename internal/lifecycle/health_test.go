@@ -15,9 +15,9 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/host"
-	"orrery.dev/orrery/internal/lifecycle/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -356,7 +356,6 @@ func TestJoinsEtcd(t *testing.T) {
 
 // TestLeavesEtcd: members are taken out as long as those that stay have a quorum, the dead before the living.
 func TestLeavesEtcd(t *testing.T) {
-	forget := func(s *lifecyclev1alpha1.OperationSpec) { s.Unreachable = lifecyclev1alpha1.UnreachableForget }
 	t.Run("TheDead", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
 		e.stop("h-3")
@@ -414,7 +413,7 @@ func TestGateIsCanceled(t *testing.T) {
 	l, _ := withRealEtcd(t, 3, 3)
 	l.engine.Settle = time.Hour
 	store := &asked{Files: l.store, noticed: make(chan struct{})}
-	l.engine.Store = store
+	l.env.Store = store
 	done := l.fleet.Applied
 	l.fleet.Applied = func(name string, req node.Request) {
 		done(name, req)

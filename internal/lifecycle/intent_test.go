@@ -24,9 +24,27 @@ func (l *lab) without() (rest *clusterv1alpha1.Provision, gone string) {
 	return rest, gone
 }
 
-// hosts sets the hosts of an Operation.
+// hosts sets the hosts of an Operation that adds some or takes some out.
 func hosts(names ...string) func(*lifecyclev1alpha1.OperationSpec) {
-	return func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = names }
+	return func(s *lifecyclev1alpha1.OperationSpec) {
+		switch s.Action {
+		case lifecyclev1alpha1.ActionAddNode:
+			s.AddNode = &lifecyclev1alpha1.AddNodeAction{Hosts: names}
+		case lifecyclev1alpha1.ActionDeleteNode:
+			s.DeleteNode = &lifecyclev1alpha1.DeleteNodeAction{Hosts: names}
+		case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionDelete, lifecyclev1alpha1.ActionRenewCertificates:
+		}
+	}
+}
+
+// forget has hosts given up that cannot be reached.
+func forget(s *lifecyclev1alpha1.OperationSpec) {
+	s.SetMember(s.NamedHosts(), lifecyclev1alpha1.UnreachableForget, s.Order())
+}
+
+// ordered has an Operation done in an order.
+func ordered(order lifecyclev1alpha1.Rollout) func(*lifecyclev1alpha1.OperationSpec) {
+	return func(s *lifecyclev1alpha1.OperationSpec) { s.SetMember(s.NamedHosts(), "", order) }
 }
 
 // state is what is known of the cluster.

@@ -1,10 +1,8 @@
 package lifecycle_test
 
 import (
-	"context"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -13,67 +11,12 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
-	"orrery.dev/orrery/internal/lifecycle/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
-
-// specOf is a spec of hosts, each NAME or NAME@ADDRESS.
-func specOf(names ...string) *clusterv1alpha1.Provision {
-	return &clusterv1alpha1.Provision{Hosts: hostsOf(names...)}
-}
-
-func hostsOf(names ...string) []clusterv1alpha1.Host {
-	var list []clusterv1alpha1.Host
-	for _, n := range names {
-		name, address, _ := strings.Cut(n, "@")
-		list = append(list, clusterv1alpha1.Host{Name: name, Address: address})
-	}
-	return list
-}
-
-// TestEverything: what is undone is all that was ever begun.
-func TestEverything(t *testing.T) {
-	for name, tc := range map[string]struct {
-		state *lifecycle.State
-		want  []string
-	}{
-		"Nothing":       {state: nil},
-		"KeysOnly":      {state: &lifecycle.State{}},
-		"Wanted":        {state: &lifecycle.State{Wanted: specOf("a", "b")}, want: []string{"a@", "b@"}},
-		"AppliedWanted": {state: &lifecycle.State{Applied: specOf("a", "b"), Wanted: specOf("a", "c")}, want: []string{"a@", "b@", "c@"}},
-		"HalfAdded":     {state: &lifecycle.State{Applied: specOf("a"), Wanted: specOf("a"), Begun: hostsOf("b")}, want: []string{"a@", "b@"}},
-		"HalfTakenOut":  {state: &lifecycle.State{Applied: specOf("a"), Wanted: specOf("a"), Leaving: hostsOf("b")}, want: []string{"a@", "b@"}},
-		"BegunOnly":     {state: &lifecycle.State{Begun: hostsOf("b")}, want: []string{"b@"}},
-		"Replaced":      {state: &lifecycle.State{Wanted: specOf("a", "d"), Begun: hostsOf("a", "c")}, want: []string{"a@", "c@", "d@"}},
-		"AnotherMachine": {
-			state: &lifecycle.State{Wanted: specOf("a@2"), Begun: hostsOf("a@1")}, want: []string{"a@1"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got []string
-			if all := tc.state.Everything(); all != nil {
-				for _, h := range all.Hosts {
-					got = append(got, h.Name+"@"+h.Address)
-				}
-			}
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
-		})
-	}
-}
-
-// TestEverythingKnowsTheLatestLogin: a host is undone with what logged in last.
-func TestEverythingKnowsTheLatestLogin(t *testing.T) {
-	state := &lifecycle.State{Applied: specOf("a@1"), Wanted: specOf("a@1")}
-	state.Wanted.Hosts[0].Password = "new"
-	if h := state.Everything().Hosts[0]; h.Password != "new" || state.Applied.Hosts[0].Password != "" {
-		t.Errorf("password %q, and %q in the state", h.Password, state.Applied.Hosts[0].Password)
-	}
-}
 
 // TestStateOfEarlierVersion: what an earlier version kept of a host that a run had begun to add is read.
 func TestStateOfEarlierVersion(t *testing.T) {
@@ -95,7 +38,7 @@ func TestStateOfEarlierVersion(t *testing.T) {
 	if d := cmp.Diff([]string{"a", "b"}, namesOf(state.Everything().Hosts)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	applied, begun := state.Lost(specOf("c"))
+	applied, begun := state.Lost(&clusterv1alpha1.Provision{})
 	if d := cmp.Diff([][]string{{"a"}, {"b"}}, [][]string{applied, begun}); d != "" {
 		t.Errorf("lost (-want +got):\n%s", d)
 	}
@@ -225,13 +168,13 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 	for _, h := range first.Hosts {
 		before[h.Name] = l.tree(h.Name)
 	}
-	l.engine.Target = func(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+	l.env.target = func(h clusterv1alpha1.Host) host.Target {
 		for _, at := range l.spec.Hosts { // which machine answers depends on the address alone
 			if at.Address == h.Address {
 				h.Name = at.Name
 			}
 		}
-		return host.Target{Name: h.Name, Address: h.Address}, nil
+		return host.Target{Name: h.Name, Address: h.Address}
 	}
 	for name, tc := range map[string]struct {
 		change func(*clusterv1alpha1.Provision)

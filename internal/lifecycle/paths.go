@@ -26,8 +26,8 @@ const pathWindow = 8 * time.Second
 func (r *run) checkPaths(ctx context.Context, work []hostWork) error {
 	fresh := map[string]*connection{}
 	for _, w := range work {
-		if w.fresh {
-			fresh[w.host.Name] = w.conn
+		if w.Fresh {
+			fresh[w.Host.Name] = w.conn
 		}
 	}
 	requests := map[string]*reach.Request{}

@@ -19,8 +19,7 @@ const (
 	// recordEvery bounds how often a record is written while steps go by. What a killed run did since is not lost: the
 	// hosts know it.
 	recordEvery = 300 * time.Millisecond
-	// maxSteps bounds the records of an Operation, and maxMessage a message.
-	maxSteps   = 4000
+	// maxMessage bounds a message.
 	maxMessage = 4096
 )
 
@@ -38,20 +37,47 @@ type recorder struct {
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
-	remark  string                    // what the user is to know of a run that succeeds
-	waits   []context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
+	remark  string                          // what the user is to know of a run that succeeds
+	waits   map[int]context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
+	waited  int                             // how many waits there were
 }
 
 func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
-	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, counted: map[[2]string]bool{}, done: make(chan struct{})}
-	for i, s := range op.Status.Steps {
+	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, counted: map[[2]string]bool{}, done: make(chan struct{}), waits: map[int]context.CancelCauseFunc{}}
+	rec.index()
+	return rec
+}
+
+// index finds the records of steps.
+func (rec *recorder) index() {
+	clear(rec.byStep)
+	for i, s := range rec.op.Status.Steps {
 		rec.byStep[[2]string{s.Host, s.ID}] = i
 	}
-	return rec
+}
+
+// load reads what earlier attempts have recorded. What a process did that had the lock before this one is not overwritten with what was
+// read before.
+func (rec *recorder) load(ctx context.Context) error {
+	kept, err := rec.engine.Env.Operation(ctx, rec.op.Name)
+	if err != nil {
+		return err
+	}
+	if kept.Status.Attempt != rec.op.Status.Attempt {
+		return fmt.Errorf("operation %s: another process has run it since it was read here, and it is %s now; look at it again", kept.Name, kept.Status.Phase)
+	}
+	if rec.op.Status.Steps, err = rec.engine.Env.Steps(ctx, kept); err != nil {
+		return err
+	}
+	rec.index()
+	return nil
 }
 
 // start records that the run begins, and goes on recording in the background.
 func (rec *recorder) start(ctx context.Context) error {
+	if err := rec.load(ctx); err != nil {
+		return err
+	}
 	s := &rec.op.Status
 	s.Attempt++
 	s.Phase, s.Message, s.Finished = lifecyclev1alpha1.PhaseRunning, "", nil
@@ -59,7 +85,7 @@ func (rec *recorder) start(ctx context.Context) error {
 	if s.Started == nil {
 		s.Started = now()
 	}
-	if err := rec.engine.Store.Record(ctx, rec.op); err != nil {
+	if err := rec.engine.Env.Record(ctx, rec.op); err != nil {
 		return err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -68,13 +94,21 @@ func (rec *recorder) start(ctx context.Context) error {
 	return nil
 }
 
-// wait returns a context for something that only waits: it ends when the Operation is paused or canceled.
+// wait returns a context for something that only waits: it ends when the Operation is paused or canceled. The function that it
+// returns ends it, too, and is called when nothing waits any more.
 func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.waits = append(rec.waits, cancel)
-	return ctx, cancel
+	n := rec.waited
+	rec.waited++
+	rec.waits[n] = cancel
+	return ctx, func(cause error) {
+		rec.mu.Lock()
+		delete(rec.waits, n)
+		rec.mu.Unlock()
+		cancel(cause)
+	}
 }
 
 // write writes the record when it has changed, and looks for what its spec says now.
@@ -108,7 +142,7 @@ func (rec *recorder) flush(ctx context.Context) error {
 	copied := rec.op.DeepCopy()
 	rec.dirty = false
 	rec.mu.Unlock()
-	if err := rec.engine.Store.Record(ctx, copied); err != nil {
+	if err := rec.engine.Env.Record(ctx, copied); err != nil {
 		rec.mu.Lock()
 		rec.dirty = true
 		rec.mu.Unlock()
@@ -188,7 +222,7 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	copied := rec.op.DeepCopy()
 	rec.mu.Unlock()
 	rec.report(lifecyclev1alpha1.StepRecord{})
-	if e := rec.engine.Store.Record(ctx, copied); e != nil {
+	if e := rec.engine.Env.Record(ctx, copied); e != nil {
 		return errors.Join(err, e)
 	}
 	return err
@@ -274,7 +308,6 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 	key := [2]string{r.Host, r.ID}
 	i, ok := rec.byStep[key]
 	if !ok {
-		rec.shrink()
 		i = len(s.Steps)
 		rec.byStep[key] = i
 		s.Steps = append(s.Steps, lifecyclev1alpha1.StepRecord{Host: r.Host, ID: r.ID})
@@ -315,41 +348,14 @@ func (rec *recorder) estimate() {
 	s.Estimate = new(metav1.NewMicroTime(time.Now().Add(left)))
 }
 
-// shrink makes room for one more record. The lock is held. Steps that ended well go first; if there are none, the API server
-// is still to take the record, so that then the oldest goes, whatever became of it.
-func (rec *recorder) shrink() {
-	s := &rec.op.Status
-	if len(s.Steps) < maxSteps {
-		return
-	}
-	kept := make([]lifecyclev1alpha1.StepRecord, 0, maxSteps)
-	free := len(s.Steps) / 4
-	for _, r := range s.Steps {
-		ended := r.State == lifecyclev1alpha1.StepUnchanged || r.State == lifecyclev1alpha1.StepChanged || r.State == lifecyclev1alpha1.StepReverted
-		if free > 0 && ended {
-			free--
-			continue
-		}
-		kept = append(kept, r)
-	}
-	s.Steps = kept[max(0, len(kept)-maxSteps+1):]
-	clear(rec.byStep)
-	for i, r := range s.Steps {
-		rec.byStep[[2]string{r.Host, r.ID}] = i
-	}
-}
-
 func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
-	if rec.engine.Progress == nil {
-		return
-	}
 	rec.mu.Lock()
 	op := lifecyclev1alpha1.Operation{ObjectMeta: rec.op.ObjectMeta, Spec: rec.op.Spec}
 	s := rec.op.Status
 	s.Steps, s.Hosts, s.Conditions = nil, nil, nil
 	op.Status = s
 	rec.mu.Unlock()
-	rec.engine.Progress(op, r)
+	rec.engine.Env.Progress(op, r)
 }
 
 // do does something through the API server, and records it.

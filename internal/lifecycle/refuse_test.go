@@ -5,16 +5,19 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/lifecycle/hosttest"
+	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -67,7 +70,7 @@ func TestUnreachable(t *testing.T) {
 	l.untouched(before, "h-3")
 
 	l.spec = l.grown()
-	add := l.must(lifecyclev1alpha1.ActionAddNode, l.spec, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-4"} })
+	add := l.must(lifecyclev1alpha1.ActionAddNode, l.spec, hosts("h-4"))
 	if add.Status.Phase != lifecyclev1alpha1.PhaseSucceeded {
 		t.Errorf("AddNode: phase %s", add.Status.Phase)
 	}
@@ -163,8 +166,7 @@ func TestDeleteUnreachable(t *testing.T) {
 	rest := l.spec.DeepCopy()
 	rest.Hosts = rest.Hosts[:2]
 	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
-	leave := func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} }
-	forget := func(s *lifecyclev1alpha1.OperationSpec) { s.Unreachable = lifecyclev1alpha1.UnreachableForget }
+	leave := hosts("h-3")
 	_, err = l.run(lifecyclev1alpha1.ActionDeleteNode, rest, leave)
 	says(t, err, "h-3", "--forget-unreachable")
 	if _, err := l.cs.CoreV1().Nodes().Get(t.Context(), "h-3", metav1.GetOptions{}); err != nil {
@@ -191,7 +193,7 @@ func TestDeleteNode(t *testing.T) {
 	rest := l.spec.DeepCopy()
 	rest.Hosts = rest.Hosts[:2]
 	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
-	l.must(lifecyclev1alpha1.ActionDeleteNode, rest, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} })
+	l.must(lifecyclev1alpha1.ActionDeleteNode, rest, hosts("h-3"))
 	if tree := l.tree("h-3"); len(tree) != 2 {
 		t.Errorf("host h-3 has %v", paths(tree))
 	}
@@ -212,7 +214,7 @@ func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
 	rest.Hosts = rest.Hosts[:2]
 	rest.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
 	l.unreachable("h-2")
-	op := l.must(lifecyclev1alpha1.ActionDeleteNode, rest, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = []string{"h-3"} })
+	op := l.must(lifecyclev1alpha1.ActionDeleteNode, rest, hosts("h-3"))
 	for _, want := range []string{"left as they are", "h-3 is gone", "host h-2", "when they are back"} {
 		if !strings.Contains(op.Status.Message, want) {
 			t.Errorf("the record says %q, and not %q", op.Status.Message, want)
@@ -225,11 +227,11 @@ func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
 func TestOtherCluster(t *testing.T) {
 	l := built(t, 1, 1)
 	before := l.trees()
-	other := *l.engine
-	other.Cluster, other.Store = "elm", lifecycle.Files(t.TempDir())
+	other := l.elsewhere(lifecycle.Files(t.TempDir()), "test")
+	other.Cluster = "elm"
 	for _, action := range []lifecyclev1alpha1.Action{lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionDelete} {
 		op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "elm", Action: action, Attempts: 1}}
-		if err := other.Store.Create(t.Context(), op); err != nil {
+		if err := other.Env.Create(t.Context(), op); err != nil {
 			t.Fatal(err)
 		}
 		says(t, other.Run(t.Context(), op, l.spec), "host h-1", "belongs to another cluster", "oak")
@@ -245,7 +247,7 @@ func TestSecrets(t *testing.T) {
 		l.spec.Hosts[i].Password, l.spec.Hosts[i].SudoPassword = secret, secret+"-sudo"
 	}
 	var said []string
-	l.engine.Progress = func(op lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
+	l.env.progress = func(op lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
 		said = append(said, jsonOf(t, op), jsonOf(t, r))
 	}
 	p, changes, err := l.engine.Plan(t.Context(), l.spec)
@@ -261,7 +263,7 @@ func TestSecrets(t *testing.T) {
 	says(t, err, "broken")
 	said = append(said, err.Error())
 	for path, content := range filesIn(t, string(l.store)) {
-		if !strings.HasSuffix(path, "/state.json") {
+		if !strings.HasSuffix(path, "/state.json") && !strings.Contains(path, "/oak/hosts/") {
 			said = append(said, content)
 		}
 	}
@@ -274,7 +276,7 @@ func TestSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := strings.Split(string(state.Keys[plan.AuthorityCluster].Key), "\n")[1]
+	key := strings.Split(string(state.InUse()[plan.AuthorityCluster].Key), "\n")[1]
 	records := filesIn(t, l.store.Path("oak", "operations"))
 	for path, content := range records {
 		if strings.Contains(content, key) {
@@ -288,5 +290,48 @@ func TestSecrets(t *testing.T) {
 	}
 	if text := jsonOf(t, changes) + printed.String(); strings.Contains(text, key) {
 		t.Error("the authority's key is in the changes")
+	}
+}
+
+// TestAllProblemsAtOnce: whatever is wrong with hosts is said in one report: hosts that are away, that refuse the login, and on which
+// something stands in the way.
+func TestAllProblemsAtOnce(t *testing.T) {
+	l := newLab(t, 6, 1)
+	l.fleet.Facts = map[string]map[string]string{"h-4": {"uid": "1000"}, "h-5": {"df": "/dev/vda1 104857600 104756224 102400 99% /"}}
+	l.fleet.Fault = func(name, command string) error {
+		switch {
+		case name == "h-1" && command == "dial", name == "h-2" && command == "dial":
+			return &host.Unauthorized{Host: name, User: "root", Tried: []string{"password"}, Err: errors.New("denied")}
+		case name == "h-3":
+			return &host.Unreachable{Host: name, Address: "10.77.0.3:22", Err: syscall.EHOSTUNREACH}
+		}
+		return nil
+	}
+	want := []string{
+		"host h-1: login of root refused", "host h-2: login of root refused", "host h-3: unreachable",
+		"host h-4: commands run as user 1000", "host h-5: /var/lib has 100 MiB free",
+	}
+	op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+	l.wantRefused(op, err, want...)
+	_, _, err = l.engine.Plan(t.Context(), l.spec)
+	says(t, err, want...)
+	findings, err := l.engine.Preflight(t.Context(), l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad []string
+	for _, f := range findings {
+		if f.Severity == plan.SeverityError && !slices.Contains(bad, f.Host) {
+			bad = append(bad, f.Host)
+		}
+	}
+	slices.Sort(bad)
+	if d := cmp.Diff([]string{"h-1", "h-2", "h-3", "h-4", "h-5"}, bad); d != "" {
+		t.Errorf("preflight (-want +got): %s", d)
+	}
+	for _, h := range l.spec.Hosts {
+		if commands := l.fleet.Commands(h.Name); slices.ContainsFunc(commands, func(c string) bool { return c != "facts" && c != "dial" }) {
+			t.Errorf("host %s: %v", h.Name, commands)
+		}
 	}
 }

@@ -145,7 +145,7 @@ func TestRefusedChanges(t *testing.T) {
 			if c.spec != nil {
 				c.spec(spec)
 			}
-			op, err := l.run(c.action, spec, func(s *lifecyclev1alpha1.OperationSpec) { s.Hosts = c.hosts })
+			op, err := l.run(c.action, spec, hosts(c.hosts...))
 			l.wantRefused(op, err, c.says...)
 			for _, h := range l.spec.Hosts {
 				if commands := l.fleet.Commands(h.Name); len(commands) > 1 || len(commands) == 1 && commands[0] != "facts" {
@@ -214,15 +214,15 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 
 	other := *l
 	other.store = lifecycle.Files(t.TempDir())
-	engine := *l.engine
-	engine.Store, engine.Holder = other.store, "other"
-	other.engine = &engine
-	state, err := l.store.Load(t.Context(), "oak")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.store.Save(t.Context(), state); err != nil {
-		t.Fatal(err)
+	other.engine = l.elsewhere(other.store, "other")
+	for _, piece := range []string{"state.json", "hosts/h-1.json"} {
+		content, err := os.ReadFile(l.store.Path("oak", piece))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.MkdirAll(other.store.Path("oak", "hosts"), 0o700), os.WriteFile(other.store.Path("oak", piece), content, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	earlier, err := other.run("Nothing", l.spec) // its operations are counted from 1 again
 	other.wantRefused(earlier, err, "unknown action")

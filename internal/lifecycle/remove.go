@@ -6,20 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/kubectl/pkg/drain"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/gate"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
@@ -33,39 +30,26 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return fmt.Errorf("cluster %s was not built from here: there is no host to take out", r.Cluster)
 	}
-	if err := r.keepsHosts(); err != nil {
+	if err := r.state.Keep(r.Cluster, r.spec, r.op.Spec.NamedHosts()...); err != nil {
 		return err
 	}
-	leaving, err := r.leaving()
+	leaving, names, err := r.surveyLeaving(ctx)
 	if err != nil {
-		return err
-	}
-	if err := r.survey(ctx, slices.Concat(r.spec.Hosts, leaving)); err != nil {
-		return err
-	}
-	names := make([]string, 0, len(leaving))
-	for _, h := range leaving {
-		names = append(names, h.Name)
-		// What cannot be reached is unknown. It is taken out only if that was asked for.
-		if err := r.unreachable[h.Name]; err != nil && r.op.Spec.Unreachable != lifecyclev1alpha1.UnreachableForget {
-			return fmt.Errorf("%w; if the host is gone for good, take it out with --forget-unreachable: then nothing on it is undone", err)
-		}
-	}
-	if err := r.checkIdentity(); err != nil {
-		return err
-	}
-	if err := r.undoable(names); err != nil {
 		return err
 	}
 	if err := r.bringAgents(ctx, names...); err != nil {
 		return err
 	}
-	r.state.Leaving = leaving
-	if err := r.Store.Save(ctx, r.state); err != nil {
+	// What is shown is what is compared; what is renewed meanwhile changes nothing of it.
+	if err := r.planLeave(ctx, names); err != nil {
 		return err
 	}
-	oldRoles, err := plan.Expand(r.state.Applied.RoleGroups)
-	if err != nil {
+	if err := r.refuseOtherPlan(); err != nil {
+		return err
+	}
+	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	r.state.Leaving = leaving
+	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
 	// No pod can be moved by a kubelet whose certificate has ended.
@@ -74,36 +58,29 @@ func (r *run) removeHosts(ctx context.Context) error {
 		return err
 	}
 	r.spec, r.roles = spec, roles
-	rest := maps.Clone(r.facts)
-	for _, n := range names {
-		delete(rest, n)
-	}
 	all := r.facts
-	r.facts = rest
-	if err := r.makePlan(ctx); err != nil {
+	if err := r.planLeave(ctx, names); err != nil {
 		return err
 	}
-	if err := r.leaveEtcd(ctx, oldRoles[clusterv1alpha1.RoleEtcd], names, true); err != nil {
-		return err
-	}
-	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	before, after := r.leaveSteps(names)
+	r.facts = without(all, names)
 	r.rec.plan(r.plan, r.changes)
-	if err := r.Store.Save(ctx, r.state); err != nil {
+	if err := r.leavable(ctx, names); err != nil {
 		return err
 	}
-	cs, err := r.clientset(ctx)
-	if err != nil {
+	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
-	for _, n := range names {
-		if r.unreachable[n] != nil {
-			continue // its pods are gone with it, and those that are not cannot be asked
+	// A node stays cordoned if its drain fails: it is to go.
+	for _, s := range before {
+		if s.EtcdMemberRemove != nil {
+			continue
 		}
-		if err := r.rec.do("drain/"+n, func() (bool, error) { return true, r.drain(ctx, cs, n) }); err != nil {
+		if err := r.do(ctx, s); err != nil {
 			return err
 		}
 	}
-	if err := r.leaveEtcd(ctx, oldRoles[clusterv1alpha1.RoleEtcd], names, false); err != nil {
+	if err := r.leaveEtcd(ctx, names); err != nil {
 		return err
 	}
 	if err := r.converge(ctx); err != nil {
@@ -114,13 +91,12 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.removeAll(ctx, names); err != nil {
 		return err
 	}
-	for _, n := range names {
-		if err := r.rec.do("node/"+n, func() (bool, error) {
-			err := cs.CoreV1().Nodes().Delete(ctx, n, metav1.DeleteOptions{})
-			return err == nil, ignoreNotFound(err)
-		}); err != nil {
-			return fmt.Errorf("delete node %s: %w", n, err)
+	for _, s := range after {
+		if err := r.do(ctx, s); err != nil {
+			return err
 		}
+	}
+	for _, n := range names {
 		delete(r.state.EtcdBootstrap, n)
 		for _, keys := range []pki.Bundle{r.state.Keys, r.state.Renewed} {
 			maps.DeleteFunc(keys, func(key string, _ pki.KeyPair) bool { return strings.HasPrefix(key, n+"/") })
@@ -137,10 +113,31 @@ func (r *run) removeHosts(ctx context.Context) error {
 		r.rec.remark = fmt.Sprintf("these hosts were left as they are, and do not know yet that %s is gone: %s; apply the cluster's spec when they are back",
 			strings.Join(names, ", "), strings.Join(left, "; "))
 	}
-	r.applied()
-	gone := func(h clusterv1alpha1.Host) bool { return slices.Contains(names, h.Name) }
-	r.state.Begun, r.state.Leaving = slices.DeleteFunc(r.state.Begun, gone), slices.DeleteFunc(r.state.Leaving, gone)
-	return r.Store.Save(ctx, r.state)
+	if err := r.state.Reach(r.spec, names...); err != nil {
+		return err
+	}
+	return r.Env.Save(ctx, r.state)
+}
+
+// surveyLeaving looks at the hosts that are to go, and at those that stay.
+func (r *run) surveyLeaving(ctx context.Context) (leaving []clusterv1alpha1.Host, names []string, err error) {
+	if leaving, err = r.leaving(); err != nil {
+		return nil, nil, err
+	}
+	if err := r.survey(ctx, slices.Concat(r.spec.Hosts, leaving)); err != nil {
+		return nil, nil, err
+	}
+	for _, h := range leaving {
+		names = append(names, h.Name)
+		// What cannot be reached is unknown. It is taken out only if that was asked for.
+		if err := r.unreachable[h.Name]; err != nil && !r.op.Spec.Forgets() {
+			return nil, nil, fmt.Errorf("%w; if the host is gone for good, take it out with --forget-unreachable: then nothing on it is undone", err)
+		}
+	}
+	if err := r.checkIdentity(); err != nil {
+		return nil, nil, err
+	}
+	return leaving, names, r.undoable(names)
 }
 
 func ignoreNotFound(err error) error {
@@ -154,8 +151,8 @@ func ignoreNotFound(err error) error {
 func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
 	known := r.state.Known()
 	var leaving []clusterv1alpha1.Host
-	for _, name := range r.op.Spec.Hosts {
-		if hasHost(r.spec.Hosts, name) {
+	for _, name := range r.op.Spec.NamedHosts() {
+		if intent.Has(r.spec.Hosts, name) {
 			return nil, fmt.Errorf("host %s is to be taken out of cluster %s, and its spec has it still", name, r.Cluster)
 		}
 		i := slices.IndexFunc(known, func(h clusterv1alpha1.Host) bool { return h.Name == name })
@@ -174,28 +171,72 @@ func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
 func (r *run) checkIdentity() error {
 	var errs []error
 	for _, name := range sortedKeys(r.facts) {
-		if a := r.facts[name].Applied; a.ClusterID != "" && a.ClusterID != r.state.Keys.ID() {
+		if a := r.facts[name].Applied; a.ClusterID != "" && a.ClusterID != r.state.ID {
 			errs = append(errs, fmt.Errorf("host %s belongs to another cluster, which is called %s; it is left as it is", name, a.Cluster))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// leaveEtcd takes hosts out of etcd, or only checks whether that can be done.
-func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool) error {
-	// A host that was only half added may be a member already.
-	member := func(n string) bool { return slices.Contains(hosts, n) || r.state.EtcdBootstrap[n].Members != nil }
-	if r.spec.Etcd.Type == plan.EtcdExternal || !slices.ContainsFunc(leaving, member) {
+// leavable refuses to take hosts out if that would cost the quorum of etcd.
+func (r *run) leavable(ctx context.Context, names []string) error {
+	if len(r.leavingMembers(names)) == 0 {
+		return nil
+	}
+	_, err := r.admit(ctx, gate.Act{Leave: names})
+	return err
+}
+
+// planLeave makes the plan of taking hosts out: what changes on the others, what is done to the cluster, and what is undone.
+func (r *run) planLeave(ctx context.Context, names []string) error {
+	all := r.facts
+	defer func() { r.facts = all }()
+	r.facts = without(all, names)
+	if err := r.makePlan(ctx); err != nil {
+		return err
+	}
+	r.facts = all
+	before, after := r.leaveSteps(names)
+	r.changes.SetCluster(slices.Concat(before, r.changes.Steps, after), r.changes.Content)
+	reached := slices.DeleteFunc(slices.Clone(names), func(n string) bool { _, ok := all[n]; return !ok })
+	r.changes.Undo(all, reached...)
+	return nil
+}
+
+// leaveSteps are the steps of the cluster that taking hosts out takes.
+func (r *run) leaveSteps(names []string) (before, after []plan.ClusterStep) {
+	return plan.LeaveSteps(names, r.leavingMembers(names), r.facts)
+}
+
+// leavingMembers are those of hosts that have a member of etcd. A host that was only half added may have one already.
+func (r *run) leavingMembers(names []string) []string {
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return r.state.EtcdBootstrap[n].Members == nil })
+}
+
+// without are the facts of all but some hosts.
+func without(facts map[string]plan.Facts, names []string) map[string]plan.Facts {
+	rest := maps.Clone(facts)
+	for _, n := range names {
+		delete(rest, n)
+	}
+	return rest
+}
+
+// leaveEtcd takes the members of hosts out of etcd, dead ones first, between two looks at all of them.
+func (r *run) leaveEtcd(ctx context.Context, leaving []string) error {
+	if len(r.leavingMembers(leaving)) == 0 {
 		return nil
 	}
 	act := gate.Act{Leave: leaving}
 	before, err := r.admit(ctx, act)
-	if err != nil || check {
+	if err != nil {
 		return err
 	}
-	staying := slices.DeleteFunc(slices.Clone(hosts), func(n string) bool { return slices.Contains(leaving, n) })
 	for _, m := range before.LeaveOrder(leaving) {
-		if err := r.rec.do("etcd/remove-"+m.Host, func() (bool, error) { return true, r.removeMember(ctx, staying, m.ID) }); err != nil {
+		if err := r.do(ctx, plan.RemoveEtcdMember(m.Host)); err != nil {
 			return fmt.Errorf("take the etcd of host %s out: %w", m.Host, err)
 		}
 		if err := r.recovered(ctx, before, act); err != nil {
@@ -205,55 +246,111 @@ func (r *run) leaveEtcd(ctx context.Context, hosts, leaving []string, check bool
 	return nil
 }
 
-// removeMember takes a member out of etcd, by way of one that stays.
-func (r *run) removeMember(ctx context.Context, staying []string, id uint64) error {
-	cli, _, err := r.members(ctx, staying)
-	if err != nil {
-		return err
-	}
-	defer cli.Close() //nolint:errcheck // nothing is lost with it
-	err = reconfigure(ctx, func(ctx context.Context) error {
-		_, err := cli.MemberRemove(ctx, id)
-		return err
-	})
-	if errors.Is(err, rpctypes.ErrMemberNotFound) {
-		return nil // it was taken out when the answer was lost
-	}
-	return err
-}
-
-// remove takes the whole cluster off its hosts: those of the spec, and all others that are known.
-func (r *run) remove(ctx context.Context) error {
+// known are all hosts on which something may be: those of the spec, and all others that are known.
+func (r *run) known() []clusterv1alpha1.Host {
 	hosts := slices.Clone(r.spec.Hosts)
 	for _, h := range r.state.Known() {
-		if !hasHost(hosts, h.Name) {
+		if !intent.Has(hosts, h.Name) {
 			hosts = append(hosts, h)
 		}
 	}
-	if err := r.survey(ctx, hosts); err != nil {
-		return err
-	}
-	if len(r.unreachable) > 0 && r.op.Spec.Unreachable != lifecyclev1alpha1.UnreachableForget {
-		return fmt.Errorf("%w; if these hosts are gone for good, delete with --forget-unreachable: then nothing on them is undone", r.refuseUnreachable())
-	}
-	if err := r.checkIdentity(); err != nil {
-		return err
-	}
-	names := make([]string, 0, len(hosts))
-	for _, h := range hosts {
-		names = append(names, h.Name)
-	}
-	if err := r.undoable(names); err != nil {
+	return hosts
+}
+
+// remove takes the whole cluster off its hosts.
+func (r *run) remove(ctx context.Context) error {
+	names, err := r.surveyAll(ctx)
+	if err != nil {
 		return err
 	}
 	if err := r.bringAgents(ctx, names...); err != nil {
 		return err
 	}
+	r.planDelete(names)
+	if err := r.refuseOtherPlan(); err != nil {
+		return err
+	}
+	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
 	r.nextEpoch()
 	if err := r.removeAll(ctx, names); err != nil {
 		return err
 	}
-	return r.Store.Remove(ctx, r.Cluster)
+	return r.Env.Remove(ctx, r.state)
+}
+
+// surveyAll looks at all hosts of which something may have to be undone.
+func (r *run) surveyAll(ctx context.Context) ([]string, error) {
+	hosts := r.known()
+	if err := r.survey(ctx, hosts); err != nil {
+		return nil, err
+	}
+	if len(r.unreachable) > 0 && !r.op.Spec.Forgets() {
+		return nil, fmt.Errorf("%w; if these hosts are gone for good, delete with --forget-unreachable: then nothing on them is undone", r.refuseUnreachable())
+	}
+	names := make([]string, 0, len(hosts))
+	for _, h := range hosts {
+		names = append(names, h.Name)
+	}
+	if err := r.checkIdentity(); err != nil {
+		return nil, err
+	}
+	return names, r.undoable(names)
+}
+
+// planDelete makes the plan of undoing the cluster.
+func (r *run) planDelete(names []string) {
+	r.changes = plan.Diff(&plan.Plan{Cluster: r.Cluster}, nil, nil)
+	r.changes.Undo(r.facts, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return r.conns[n] == nil || !r.holds(n) })...)
+	r.changes.Outages = []string{fmt.Sprintf("cluster %s is gone with its data: everything that runs in it ends", r.Cluster)}
+}
+
+// refuseOtherPlan refuses a run that is to do another plan than the one that it made. A resumed run goes on with what is left.
+func (r *run) refuseOtherPlan() error {
+	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.PlanHash == "" {
+		if len(r.unreachable) > 0 {
+			return fmt.Errorf("plan %s cannot be done whole, and nothing of it is done: %w; bring back what does not answer and do it then. "+
+				"Without the hash of a plan such hosts stay as they are, and the others are changed", want, r.refuseUnreachable())
+		}
+		return fmt.Errorf("the plan is %s now, not %s: the hosts, the spec or what it names have changed since it was shown; look at it again with %s",
+			r.changes.Hash, want, r.lookAgain())
+	}
+	return nil
+}
+
+// lookAgain names the command that shows the plan of the Operation. Going back is an apply, too, so both are named for one that may be that.
+func (r *run) lookAgain() string {
+	spec := r.op.Spec
+	again := "orrery cluster plan"
+	switch spec.Action {
+	case lifecyclev1alpha1.ActionDelete:
+		again = "orrery cluster delete " + spec.Cluster + " --dry-run"
+	case lifecyclev1alpha1.ActionDeleteNode:
+		again = "orrery cluster delete-node " + spec.Cluster + " " + strings.Join(spec.NamedHosts(), " ") + " --dry-run"
+	case lifecyclev1alpha1.ActionAddNode:
+		again = "orrery cluster add-node --dry-run"
+	case lifecyclev1alpha1.ActionApply:
+		if r.goesBack() {
+			return fmt.Sprintf("%q, or with %q if that showed it", again, "orrery cluster rollback "+spec.Cluster+" --dry-run")
+		}
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionRenewCertificates:
+	}
+	return strconv.Quote(again)
+}
+
+// goesBack reports whether the spec is one that a rollback brings about.
+func (r *run) goesBack() bool {
+	specs := []*clusterv1alpha1.Provision{r.state.Applied}
+	if back, err := r.state.Rollback(); err == nil {
+		specs = append(specs, back)
+	}
+	now, err := intent.Hash(r.spec)
+	return err == nil && slices.ContainsFunc(specs, func(spec *clusterv1alpha1.Provision) bool {
+		if spec == nil {
+			return false
+		}
+		hash, err := intent.Hash(spec)
+		return err == nil && hash == now
+	})
 }
 
 // removeAll undoes everything on hosts, as far as they were reached.
@@ -277,57 +374,4 @@ func (r *run) removeAll(ctx context.Context, names []string) error {
 		})
 	}
 	return group.Wait()
-}
-
-// drain moves the pods of a node away; disruption budgets are honoured.
-func (r *run) drain(ctx context.Context, cs kubernetes.Interface, name string) error {
-	timeout := defaultDrainTimeout
-	if d := r.op.Spec.DrainTimeout; d != nil {
-		timeout = d.Duration
-	}
-	n, err := cs.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("drain node %s: %w", name, err)
-	}
-	log := &lines{log: logr.FromContextOrDiscard(ctx)}
-	helper := &drain.Helper{
-		Ctx: ctx, Client: cs, Timeout: timeout, GracePeriodSeconds: -1,
-		IgnoreAllDaemonSets: true, DeleteEmptyDirData: true, Force: true,
-		Out: log, ErrOut: log,
-	}
-	if err := drain.RunCordonOrUncordon(helper, n, true); err != nil {
-		return fmt.Errorf("cordon node %s: %w", name, err)
-	}
-	if err := drain.RunNodeDrain(helper, name); err != nil {
-		return fmt.Errorf("drain node %s: %w; a disruption budget may forbid it: give its workload more replicas, or wait, and resume; the node stays cordoned", name, err)
-	}
-	return nil
-}
-
-// cordon sets whether a node takes new pods.
-func cordon(ctx context.Context, cs kubernetes.Interface, name string, cordoned bool) error {
-	n, err := cs.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("node %s: %w", name, err)
-	}
-	if n.Spec.Unschedulable == cordoned {
-		return nil
-	}
-	log := &lines{log: logr.FromContextOrDiscard(ctx)}
-	helper := &drain.Helper{Ctx: ctx, Client: cs, Out: log, ErrOut: log}
-	if err := drain.RunCordonOrUncordon(helper, n, cordoned); err != nil {
-		return fmt.Errorf("node %s: %w", name, err)
-	}
-	return nil
-}
-
-// lines logs what is written to it.
-type lines struct{ log logr.Logger }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.log.V(1).Info(strings.TrimSpace(string(p)))
-	return len(p), nil
 }

@@ -23,41 +23,17 @@ func (s *State) Certificates() []pki.Expiry {
 	if s == nil || s.Applied == nil {
 		return nil
 	}
-	return s.Keys.Expiries(plan.Leaves(s.Cluster, s.Applied))
-}
-
-// Renewable is the spec with which the certificates of a cluster are renewed: the one that was applied, whose hosts are logged
-// in to as another spec says, which may know better.
-func (s *State) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.Provision {
-	spec := s.Applied.DeepCopy()
-	if current == nil {
-		return spec
-	}
-	for i := range spec.Hosts {
-		h := &spec.Hosts[i]
-		j := slices.IndexFunc(current.Hosts, func(c clusterv1alpha1.Host) bool { return c.Name == h.Name && c.Address == h.Address })
-		if j < 0 {
-			continue
-		}
-		login := current.Hosts[j]
-		login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
-		*h = login
-	}
-	return spec
+	return s.InUse().Expiries(plan.Leaves(s.Cluster, s.Applied))
 }
 
 // ensureKeys mints what the plan of the spec needs. Successors of what the hosts have are kept apart until the hosts have them,
 // so that two plans are made with the same ones, and it stays known what the hosts have.
 func (r *run) ensureKeys() error {
-	s := r.state
-	if s.Renewed == nil {
-		s.Renewed = pki.Bundle{}
-	}
-	if _, err := s.Keys.Ensure(s.Renewed, r.now(), plan.Authorities(), plan.Keys(), plan.Leaves(r.Cluster, r.spec)); err != nil {
-		return fmt.Errorf("mint the keys of cluster %s: %w", r.Cluster, err)
+	if err := r.state.Mint(r.now(), r.spec); err != nil {
+		return err
 	}
 	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // nobody but us has it
-	r.keys = s.Keys.With(s.Renewed)
+	r.keys = r.state.Planned()
 	return nil
 }
 
@@ -123,7 +99,7 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 		r.done(renewals)
 	}
 	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return left[name] })...)
-	return r.Store.Save(ctx, r.state)
+	return r.Env.Save(ctx, r.state)
 }
 
 func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) error {
@@ -170,7 +146,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		}
 	}
 	group, gctx = errgroup.WithContext(ctx)
-	group.SetLimit(max(1, int(r.op.Spec.MaxUnavailable)))
+	group.SetLimit(max(1, int(r.op.Spec.Order().MaxUnavailable)))
 	for _, h := range workers {
 		group.Go(func() error { return r.renewHost(gctx, h, restarts(h), true) })
 	}
@@ -268,13 +244,13 @@ func (r *run) renewApplied(ctx context.Context) error {
 	if r.plan, err = plan.Make(in); err != nil {
 		return err
 	}
-	in.Keys = r.state.Keys
+	in.Keys = r.state.InUse()
 	if r.current, err = plan.Make(in); err != nil {
 		return err
 	}
 	r.changes = plan.Diff(r.plan, r.facts, nil)
 	// They are kept before a host has them: a run that goes on after this one mints no others.
-	if err := r.Store.Save(ctx, r.state); err != nil {
+	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
 	return r.renew(ctx, true)
@@ -300,17 +276,17 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	if err := r.renewApplied(ctx); err != nil {
 		return err
 	}
-	if _, due := r.state.Renewed[plan.LeafAdmin]; due && r.Built != nil {
+	if _, due := r.state.Renewed[plan.LeafAdmin]; due {
 		kubeconfig, err := r.kubeconfig()
 		if err != nil {
 			return err
 		}
-		if err := r.rec.do("kubeconfig", func() (bool, error) { return true, r.Built(ctx, kubeconfig) }); err != nil {
+		if err := r.rec.do("kubeconfig", func() (bool, error) { return true, r.Env.Built(ctx, kubeconfig) }); err != nil {
 			return err
 		}
 	}
 	r.tookUpAll()
-	if err := r.Store.Save(ctx, r.state); err != nil {
+	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
 	if len(r.unreachable) > 0 {
@@ -323,7 +299,7 @@ func (r *run) renewCertificates(ctx context.Context) error {
 // now is the time by which certificates are judged.
 func (e *Engine) now() time.Time {
 	if e.Clock != nil {
-		return e.Clock()
+		return e.Clock.Now()
 	}
 	return time.Now()
 }

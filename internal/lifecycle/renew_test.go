@@ -1,7 +1,6 @@
 package lifecycle_test
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/node"
@@ -29,7 +29,7 @@ const soon, late = pki.LeafLifetime - pki.RenewBefore + time.Hour, pki.LeafLifet
 // after has the engine's clock go on, and returns what its time is then.
 func (l *lab) after(d time.Duration) time.Time {
 	at := time.Now().Add(d)
-	l.engine.Clock = func() time.Time { return at }
+	l.engine.Clock = clocktesting.NewFakePassiveClock(at)
 	return at
 }
 
@@ -258,8 +258,6 @@ func TestRenewalBeforeResume(t *testing.T) {
 // TestRenewCertificates: renewing is all that such an Operation does. A run that failed before it can be resumed after it.
 func TestRenewCertificates(t *testing.T) {
 	l := built(t, 4, 3)
-	var handedOut []byte
-	l.engine.Built = func(_ context.Context, kubeconfig []byte) error { handedOut = kubeconfig; return nil }
 	l.fleet.Fault = func(name, command string) error {
 		if name == "h-2" && command == "apply" {
 			return errors.New("lost")
@@ -269,7 +267,7 @@ func TestRenewCertificates(t *testing.T) {
 	failed, err := l.run(lifecyclev1alpha1.ActionApply, l.maxPods(50))
 	says(t, err, "lost")
 	l.fleet.Fault = nil
-	handedOut = nil
+	l.env.built = nil
 	before := l.trees()
 	wanted := l.state().Wanted
 
@@ -288,8 +286,8 @@ func TestRenewCertificates(t *testing.T) {
 	if d := cmp.Diff(wanted, l.state().Wanted); d != "" {
 		t.Errorf("the cluster is to be another now: %s", d)
 	}
-	if !strings.Contains(string(handedOut), base64.StdEncoding.EncodeToString(l.state().Keys[plan.LeafAdmin].Cert)) {
-		t.Errorf("the kubeconfig that was handed out has not the new certificate: %d bytes", len(handedOut))
+	if !strings.Contains(string(l.env.built), base64.StdEncoding.EncodeToString(l.state().Keys[plan.LeafAdmin].Cert)) {
+		t.Errorf("the kubeconfig that was handed out has not the new certificate: %d bytes", len(l.env.built))
 	}
 	for name, tree := range l.trees() {
 		if name == "h-1" {

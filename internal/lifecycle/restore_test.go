@@ -76,7 +76,6 @@ func TestAgentGone(t *testing.T) {
 // TestRecordGone: a host that lost the record of what was done on it is not called clean while something is left, and the
 // keys of the cluster stay.
 func TestRecordGone(t *testing.T) {
-	forget := func(s *lifecyclev1alpha1.OperationSpec) { s.Unreachable = lifecyclev1alpha1.UnreachableForget }
 	lost := func(t *testing.T) *lab {
 		t.Helper()
 		l := built(t, 2, 1)

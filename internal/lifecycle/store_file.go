@@ -3,26 +3,25 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/disk"
 )
 
-// Files is a Store in a directory: DIR/CLUSTER has state.json, lock, kubeconfig, operations/NAME.yaml and logs/NAME/HOST.log.
+// Files is a Store in a directory: DIR/CLUSTER has state.json, hosts/HOST.json, lock, kubeconfig, operations/NAME.yaml and
+// logs/NAME/HOST.log.
 // Everything is readable by its owner only.
 type Files string
 
@@ -45,68 +44,64 @@ func (f Files) Path(cluster string, elem ...string) string {
 }
 
 // Load implements Store.
-func (f Files) Load(_ context.Context, cluster string) (*State, error) {
-	path := f.Path(cluster, "state.json")
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // the contract of Store
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the state of cluster %s: %w", cluster, err)
-	}
-	s := &State{}
-	if err := json.Unmarshal(content, s); err != nil {
-		return nil, fmt.Errorf("read the state of cluster %s: %s is damaged (%w); restore it from a backup: it has the cluster's keys", cluster, path, err)
-	}
-	return s, nil
+func (f Files) Load(ctx context.Context, cluster string) (*State, error) {
+	return LoadState(ctx, fileShelf{f, cluster}, cluster)
 }
 
 // Save implements Store.
-func (f Files) Save(_ context.Context, s *State) error {
-	content, err := json.Marshal(s)
-	if err == nil {
-		err = writeFile(f.Path(s.Cluster, "state.json"), content)
-	}
+func (f Files) Save(ctx context.Context, s *State) error {
+	lock, err := f.lock(ctx, f.Path(s.Cluster, stateLock))
 	if err != nil {
 		return fmt.Errorf("keep the state of cluster %s: %w", s.Cluster, err)
 	}
-	return nil
+	defer disk.Unlock(lock)
+	shelf := fileShelf{f, s.Cluster}
+	if err := shelf.sweep(); err != nil {
+		return fmt.Errorf("keep the state of cluster %s: %w", s.Cluster, err)
+	}
+	return SaveState(ctx, shelf, s)
 }
 
 // Remove implements Store.
-func (f Files) Remove(_ context.Context, cluster string) error {
-	for _, name := range []string{"state.json", "kubeconfig"} {
-		if err := os.Remove(f.Path(cluster, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget cluster %s: %w", cluster, err)
-		}
+func (f Files) Remove(ctx context.Context, s *State) error {
+	lock, err := f.lock(ctx, f.Path(s.Cluster, stateLock))
+	if err != nil {
+		return fmt.Errorf("forget cluster %s: %w", s.Cluster, err)
+	}
+	defer disk.Unlock(lock)
+	shelf := fileShelf{f, s.Cluster}
+	if err := RemoveState(ctx, shelf, s); err != nil {
+		return err
+	}
+	err = errors.Join(shelf.sweep(), os.RemoveAll(f.Path(s.Cluster, hostsDir)), os.RemoveAll(f.Path(s.Cluster, "kubeconfig")))
+	if err != nil {
+		return fmt.Errorf("forget cluster %s: %w", s.Cluster, err)
 	}
 	return nil
 }
 
 // Lock implements Store. It does not wait: who waits for a run that takes minutes wants to know.
 func (f Files) Lock(_ context.Context, cluster string) (func(), error) {
-	file, err := f.lock(f.Path(cluster, "lock"), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	path := f.Path(cluster, "lock")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("lock cluster %s: %w", cluster, err)
+	}
+	file, err := disk.TryLock(path)
+	if errors.Is(err, disk.ErrLocked) {
 		return nil, fmt.Errorf("cluster %s: another orrery works on it on this machine; watch it with %q", cluster, "orrery operation list")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock cluster %s: %w", cluster, err)
 	}
-	return func() { _ = file.Close() }, nil // only a lock
+	return func() { disk.Unlock(file) }, nil
 }
 
-func (f Files) lock(path string, how int) (*os.File, error) {
+// lock waits, for it is held for a moment only: also when ctx has ended, for how a run ended is recorded, too.
+func (Files) lock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(file.Fd()), how); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
+	return disk.Lock(context.WithoutCancel(ctx), path)
 }
 
 // operationPath of a name, which is CLUSTER-N.
@@ -123,16 +118,16 @@ func cutLast(s, sep string) (before, after string, found bool) {
 }
 
 // update changes a record while no other process does.
-func (f Files) update(name string, change func(*lifecyclev1alpha1.Operation)) (*lifecyclev1alpha1.Operation, error) {
+func (f Files) update(ctx context.Context, name string, change func(*lifecyclev1alpha1.Operation)) (*lifecyclev1alpha1.Operation, error) {
 	path := f.operationPath(name)
 	if _, err := os.Stat(path); err != nil {
 		return nil, unknownOperation(name)
 	}
-	lock, err := f.lock(filepath.Join(filepath.Dir(path), ".lock"), syscall.LOCK_EX)
+	lock, err := f.lock(ctx, filepath.Join(filepath.Dir(path), ".lock"))
 	if err != nil {
 		return nil, fmt.Errorf("lock operation %s: %w", name, err)
 	}
-	defer lock.Close() //nolint:errcheck // only a lock
+	defer disk.Unlock(lock)
 	op, err := f.read(path)
 	if err != nil {
 		return nil, err
@@ -161,17 +156,18 @@ func (f Files) read(path string) (*lifecyclev1alpha1.Operation, error) {
 	if err := yaml.UnmarshalStrict(content, op); err != nil {
 		return nil, fmt.Errorf("read operation %s: %w; remove the file, the hosts know what was done", path, err)
 	}
+	op.Spec.Unflatten()
 	return op, nil
 }
 
 // Create implements Store.
 func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	dir := f.Path(op.Spec.Cluster, "operations")
-	lock, err := f.lock(filepath.Join(dir, ".lock"), syscall.LOCK_EX)
+	lock, err := f.lock(ctx, filepath.Join(dir, ".lock"))
 	if err != nil {
 		return fmt.Errorf("record an operation: %w", err)
 	}
-	defer lock.Close() //nolint:errcheck // only a lock
+	defer disk.Unlock(lock)
 	before, err := f.Operations(ctx, op.Spec.Cluster)
 	if err != nil {
 		return err
@@ -243,9 +239,24 @@ func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha
 	return ops, nil
 }
 
+// Steps implements Store: a file has them all.
+func (f Files) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error) {
+	kept, err := f.Operation(ctx, op.Name)
+	if err != nil {
+		return nil, err
+	}
+	return kept.Status.Steps, nil
+}
+
+// maxSteps bounds the records of steps in a file, which is written whole.
+const maxSteps = 4000
+
 // Record implements Store.
-func (f Files) Record(_ context.Context, op *lifecyclev1alpha1.Operation) error {
-	kept, err := f.update(op.Name, func(kept *lifecyclev1alpha1.Operation) { kept.Status = op.Status })
+func (f Files) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	kept, err := f.update(ctx, op.Name, func(kept *lifecyclev1alpha1.Operation) {
+		kept.Status = op.Status
+		kept.Status.Steps = newest(op.Status.Steps, maxSteps)
+	})
 	if err != nil {
 		return err
 	}
@@ -253,9 +264,27 @@ func (f Files) Record(_ context.Context, op *lifecyclev1alpha1.Operation) error 
 	return nil
 }
 
+// newest are at most n records of steps. Steps that ended well go first, the oldest before the others; if there are no more of them, the
+// oldest goes, whatever became of it.
+func newest(steps []lifecyclev1alpha1.StepRecord, n int) []lifecyclev1alpha1.StepRecord {
+	over := len(steps) - n
+	if over <= 0 {
+		return steps
+	}
+	kept := make([]lifecyclev1alpha1.StepRecord, 0, len(steps))
+	for _, r := range steps {
+		if ended := r.State == lifecyclev1alpha1.StepUnchanged || r.State == lifecyclev1alpha1.StepChanged || r.State == lifecyclev1alpha1.StepReverted; ended && over > 0 {
+			over--
+			continue
+		}
+		kept = append(kept, r)
+	}
+	return kept[len(kept)-min(len(kept), n):]
+}
+
 // Control implements Store.
-func (f Files) Control(_ context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error {
-	_, err := f.update(name, func(op *lifecyclev1alpha1.Operation) { change(&op.Spec) })
+func (f Files) Control(ctx context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error {
+	_, err := f.update(ctx, name, func(op *lifecyclev1alpha1.Operation) { change(&op.Spec) })
 	return err
 }
 
@@ -282,33 +311,10 @@ func (f Files) SaveKubeconfig(cluster string, kubeconfig []byte) (string, error)
 	return path, nil
 }
 
-// writeFile writes beside and renames, so that the file is the old or the new one, whatever happens.
-func writeFile(path string, content []byte) (err error) {
+// writeFile replaces a file and makes its directory if need be.
+func writeFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	if _, err := file.Write(content); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	// The name is durable only once the directory is.
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return disk.WriteFile(path, 0o600, content)
 }

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
@@ -61,7 +64,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	if err := f.Save(t.Context(), &lifecycle.State{Cluster: "oak", Keys: pki.Bundle{"ca": {Cert: []byte("cert")}}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, half := range []string{f.Path("oak", ".state.json-1"), f.Path("oak", "operations", "."+op.Name+".yaml-1")} {
+	for _, half := range []string{f.Path("oak", ".state.json.orrery-new"), f.Path("oak", "operations", "."+op.Name+".yaml.orrery-new")} {
 		if err := os.WriteFile(half, []byte(`{"clus`), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -89,6 +92,7 @@ func TestFilesWriteFails(t *testing.T) {
 		t.Errorf("save: %v", err)
 	}
 	entries, err := os.ReadDir(f.Path("oak"))
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.Name() == ".state.lock" })
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left: %v, %v", entries, err)
 	}
@@ -131,7 +135,7 @@ func TestFilesTogether(t *testing.T) {
 	for i := range writers {
 		all.Go(func() {
 			for range times {
-				if err := f.Control(t.Context(), op.Name, func(s *lifecyclev1alpha1.OperationSpec) { s.MaxUnavailable++ }); err != nil {
+				if err := f.Control(t.Context(), op.Name, func(s *lifecyclev1alpha1.OperationSpec) { s.Attempts++ }); err != nil {
 					t.Error(err)
 				}
 			}
@@ -151,8 +155,8 @@ func TestFilesTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kept.Spec.MaxUnavailable != writers*times {
-		t.Errorf("%d of %d changes are kept", kept.Spec.MaxUnavailable, writers*times)
+	if kept.Spec.Attempts != writers*times {
+		t.Errorf("%d of %d changes are kept", kept.Spec.Attempts, writers*times)
 	}
 	if want := fmt.Sprintf("%d of ", times-1); !strings.HasPrefix(kept.Status.Message, want) {
 		t.Errorf("message %q", kept.Status.Message)
@@ -215,5 +219,53 @@ func TestFilesErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFilesOfBefore: an Operation in a file of an earlier version is read as it was meant, and written in the form of this one.
+func TestFilesOfBefore(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	path := f.Path("oak", "operations", "oak-7.yaml")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := `apiVersion: lifecycle.orrery.dev/v1alpha1
+kind: Operation
+metadata: {name: oak-7, uid: "7", creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  {cluster: oak, action: DeleteNode, hosts: [oak-2, oak-3], unreachable: Forget, maxUnavailable: 3, haltAfter: 2, pauseBetween: 2s, drainTimeout: 1m0s, attempts: 4}
+status: {phase: Running, attempt: 1, specHash: "0123"}
+`
+	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := lifecyclev1alpha1.OperationSpec{
+		Cluster: "oak", Action: lifecyclev1alpha1.ActionDeleteNode, Attempts: 4,
+		DeleteNode: &lifecyclev1alpha1.DeleteNodeAction{
+			Hosts: []string{"oak-2", "oak-3"}, Unreachable: lifecyclev1alpha1.UnreachableForget,
+			Rollout: lifecyclev1alpha1.Rollout{
+				MaxUnavailable: 3, HaltAfter: 2, PauseBetween: &metav1.Duration{Duration: 2 * time.Second}, DrainTimeout: &metav1.Duration{Duration: time.Minute},
+			},
+		},
+	}
+	op, err := f.Operation(t.Context(), "oak-7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, op.Spec); d != "" {
+		t.Errorf("read: %s", d)
+	}
+	if !op.Spec.Forgets() || op.Status.SpecHash != "0123" || !lifecycle.Unfinished(op) {
+		t.Errorf("read: %+v", op)
+	}
+	if err := f.Record(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(content), "\n  deleteNode:\n") || strings.Contains(string(content), "\n  hosts:") {
+		t.Errorf("written: %s, %v", content, err)
+	}
+	if again, err := f.Operation(t.Context(), "oak-7"); err != nil || cmp.Diff(want, again.Spec) != "" {
+		t.Errorf("read again: %+v, %v", again, err)
 	}
 }

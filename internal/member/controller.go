@@ -135,6 +135,9 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 // provisioned is true of a Cluster that says what it is to be built of.
 func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != nil }
 
+// Built is true of a Cluster behind which there is an API server, which makes it a member.
+func Built(o *clusterv1alpha1.Cluster) bool { return !absent(o) }
+
 // absent is true of a Cluster behind which there is no API server to be asked: it is not built yet, or nothing of ours is in
 // it any more and its hosts are being undone.
 func absent(o *clusterv1alpha1.Cluster) bool {

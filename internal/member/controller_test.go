@@ -407,6 +407,30 @@ func TestRediscover(t *testing.T) {
 	})
 }
 
+// TestRediscoverOnce: one piece of news, that there is a type which the cluster lists, is enough for its API list, however long the time
+// between two looks is.
+func TestRediscoverOnce(t *testing.T) {
+	f := startFleet(t, Options{DiscoveryInterval: time.Hour})
+	f.joinReady(t, "one", testenv.Kubeconfig(1))
+	m := f.member(t, "one")
+	gvk := schema.GroupVersionKind{Group: "fruit.example.com", Version: "v1", Kind: "Apple"}
+	defer create(t, 1, apple())()
+	d := &discoverer{connection: connectionTo(t, 1)}
+	eventually(t, "the cluster lists the new type", func() (bool, string) {
+		apis, err := d.look(t.Context(), &APIs{})
+		if err != nil {
+			return false, err.Error()
+		}
+		_, got := apis.Kind(gvk)
+		return got == presence.Present, got.String()
+	})
+	f.registry.Rediscover("one")
+	eventually(t, "the new type is listed", func() (bool, string) {
+		_, got := m.APIs().Kind(gvk)
+		return got == presence.Present, got.String()
+	})
+}
+
 func TestAggregatedAPIDown(t *testing.T) {
 	f := startFleet(t, Options{})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))

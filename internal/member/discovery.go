@@ -21,8 +21,13 @@ import (
 )
 
 const (
-	// rediscoverDelay gathers the changes of a CRD being installed into one look.
-	rediscoverDelay = time.Second
+	// When a CRD or an APIService changed, the API list is looked at soon, and twice more, for a server may need a moment, and a busy
+	// one some seconds, until its API list says what it has told already. A look after another one waits, so that the changes of
+	// many CRDs being installed are few looks.
+	rediscoverSoon = 100 * time.Millisecond
+	rediscoverLate = time.Second
+	rediscoverLast = 5 * time.Second
+	rediscoverGap  = 400 * time.Millisecond
 	// discoveryTimeout bounds one look: an API list may be large.
 	discoveryTimeout = 30 * time.Second
 	// discoveryRetry is the time until the next look after one that failed.
@@ -45,6 +50,7 @@ func (m *Member) watchAPIs(ctx context.Context) {
 	var (
 		d        discoverer
 		failures int
+		looked   time.Time
 		next     = time.NewTimer(jitter(m.registry.options.DiscoveryInterval))
 	)
 	defer next.Stop()
@@ -53,8 +59,12 @@ func (m *Member) watchAPIs(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-m.look:
+			if !pause(ctx, rediscoverGap-time.Since(looked)) {
+				return
+			}
 		case <-next.C:
 		}
+		looked = time.Now()
 		interval := m.registry.options.DiscoveryInterval
 		if c := m.current(); m.answers() {
 			err := m.discover(ctx, c, &d)
@@ -76,8 +86,23 @@ func (m *Member) watchAPIs(ctx context.Context) {
 	}
 }
 
+// pause waits; false: ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (m *Member) rediscover() {
-	time.AfterFunc(rediscoverDelay, func() { nudge(m.look) })
+	for _, delay := range []time.Duration{rediscoverSoon, rediscoverLate, rediscoverLast} {
+		time.AfterFunc(delay, func() { nudge(m.look) })
+	}
 }
 
 // answers is true while the cluster can be asked for its API list: it is known who it is.
@@ -120,8 +145,8 @@ func (m *Member) asked() bool {
 func (m *Member) setAPIs(apis *APIs) {
 	m.mu.Lock()
 	changed, first := m.apis.fingerprint != apis.fingerprint, !m.discovered
-	m.discovered = true
 	m.mu.Unlock()
+	m.update(func() { m.discovered = true })
 	if changed {
 		apis = m.registry.share(apis)
 		m.mu.Lock()

@@ -22,8 +22,9 @@ import (
 type flaky struct {
 	*httptest.Server
 
-	fail   atomic.Int32 // so many
-	probed atomic.Int32
+	fail    atomic.Int32 // so many
+	probed  atomic.Int32
+	another atomic.Bool // another cluster answers
 }
 
 func newFlaky(t *testing.T) *flaky {
@@ -44,14 +45,64 @@ func newFlaky(t *testing.T) *flaky {
 	})
 	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) { answer(w, `{"gitVersion":"v1.2.3"}`) })
 	mux.HandleFunc("/api/v1/namespaces/kube-system", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kube-system","uid":"the-one"}}`)
+		uid := "the-one"
+		if f.another.Load() {
+			uid = "another"
+		}
+		answer(w, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kube-system","uid":"`+uid+`"}}`)
 	})
 	mux.HandleFunc("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
 	})
-	f.Server = httptest.NewTLSServer(mux)
+	f.Server = httptest.NewUnstartedServer(mux)
+	f.EnableHTTP2 = true // as API servers: all requests take one connection
+	f.StartTLS()
 	t.Cleanup(f.Close)
 	return f
+}
+
+// join makes the server a member, which is probed all the time and asked for its identity once an hour unless there is cause to.
+func (f *flaky) join(t *testing.T) (*Registry, *Member) {
+	t.Helper()
+	o := Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour}
+	r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
+	cluster := &clusterv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: f.URL},
+	}
+	c, err := newConnection(dialDirectly, cluster, &corev1.Secret{Data: map[string][]byte{
+		"token":  []byte("t"),
+		"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw}),
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := r.ensure(cluster)
+	t.Cleanup(m.stop)
+	m.update(func() { m.accepted = "the-one" })
+	m.reconnect(c)
+	eventually(t, "the cluster is reachable", func() (bool, string) { return m.Reachable(), "" })
+	return r, m
+}
+
+// TestIdentityAfterANewConnection: a gateway that leads new connections to another cluster is noticed by the next probe.
+func TestIdentityAfterANewConnection(t *testing.T) {
+	s := newFlaky(t)
+	_, m := s.join(t)
+	s.another.Store(true)
+	target := s.probed.Load() + 3 // on the old connection, which ends where it did
+	eventually(t, "it is probed on", func() (bool, string) { return s.probed.Load() >= target, "" })
+	if !m.Reachable() {
+		t.Fatal("the cluster is not reachable any more on a connection that leads to it still")
+	}
+	s.CloseClientConnections()
+	eventually(t, "another cluster is not taken for the one", func() (bool, string) { return !m.Reachable(), "" })
+	target = s.probed.Load() + 10
+	eventually(t, "it is probed on", func() (bool, string) {
+		if m.Reachable() {
+			t.Fatal("another cluster is taken for the one")
+		}
+		return s.probed.Load() >= target, ""
+	})
 }
 
 func TestHysteresis(t *testing.T) {
@@ -65,24 +116,7 @@ func TestHysteresis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFlaky(t)
-			o := Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour}
-			r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
-			cluster := &clusterv1alpha1.Cluster{
-				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: s.URL},
-			}
-			c, err := newConnection(dialDirectly, cluster, &corev1.Secret{Data: map[string][]byte{
-				"token":  []byte("t"),
-				"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
-			}}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m := r.ensure(cluster)
-			t.Cleanup(m.stop)
-			m.update(func() { m.accepted = "the-one" })
-			m.reconnect(c)
-			eventually(t, "the cluster is reachable", func() (bool, string) { return m.Reachable(), "" })
-
+			r, m := s.join(t)
 			var lost atomic.Bool
 			r.Subscribe(func(Event) {
 				if !m.Reachable() {

@@ -6,8 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	podresources "k8s.io/component-helpers/resource"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -25,10 +24,13 @@ type Capacity struct {
 // Capacity returns a cluster's capacity as last observed; false while its nodes or pods
 // are not listed.
 func (m *Mirror) Capacity(cluster string) (Capacity, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.clusters[cluster]
-	if c == nil || !c.capacityKnown() {
+	c := m.cluster(cluster)
+	if c == nil {
+		return Capacity{}, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.capacityKnown() {
 		return Capacity{}, false
 	}
 	allocatable, ready := c.capacity.allocatable()
@@ -82,13 +84,22 @@ type node struct {
 	allocatable        amounts
 }
 
-func newNode(o *unstructured.Unstructured) (*node, error) {
-	var typed corev1.Node
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed); err != nil {
-		return nil, fmt.Errorf("read node %s: %w", o.GetName(), err)
+// newNode reads what counts of a node's JSON. Of nodes and pods nothing else is decoded, for a start reads those of all clusters.
+func newNode(body []byte) (*node, error) {
+	var o struct {
+		Spec struct {
+			Unschedulable bool `json:"unschedulable"`
+		} `json:"spec"`
+		Status struct {
+			Allocatable corev1.ResourceList    `json:"allocatable"`
+			Conditions  []corev1.NodeCondition `json:"conditions"`
+		} `json:"status"`
 	}
-	n := &node{schedulable: !typed.Spec.Unschedulable, allocatable: amountsOf(typed.Status.Allocatable)}
-	for _, c := range typed.Status.Conditions {
+	if err := utiljson.Unmarshal(body, &o); err != nil {
+		return nil, fmt.Errorf("read node: %w", err)
+	}
+	n := &node{schedulable: !o.Spec.Unschedulable, allocatable: amountsOf(o.Status.Allocatable)}
+	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
 		}
@@ -102,17 +113,46 @@ type pod struct {
 	requests amounts
 }
 
-func newPod(o *unstructured.Unstructured) (*pod, error) {
-	var typed corev1.Pod
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &typed); err != nil {
-		return nil, fmt.Errorf("read pod %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+// newPod reads what counts of a pod's JSON; nil if it has ended, for then it requests nothing.
+func newPod(body []byte) (*pod, error) {
+	var o struct {
+		Spec struct {
+			NodeName       string                       `json:"nodeName"`
+			Containers     []container                  `json:"containers"`
+			InitContainers []container                  `json:"initContainers"`
+			Overhead       corev1.ResourceList          `json:"overhead"`
+			Resources      *corev1.ResourceRequirements `json:"resources"`
+		} `json:"spec"`
+		Status struct {
+			Phase corev1.PodPhase `json:"phase"`
+		} `json:"status"`
 	}
-	if typed.Status.Phase == corev1.PodSucceeded || typed.Status.Phase == corev1.PodFailed {
-		return nil, nil //nolint:nilnil // a pod that has ended requests nothing
+	if err := utiljson.Unmarshal(body, &o); err != nil {
+		return nil, fmt.Errorf("read pod: %w", err)
 	}
-	requests := amountsOf(podresources.PodRequests(&typed, podresources.PodResourcesOptions{}))
+	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return nil, nil //nolint:nilnil // documented
+	}
+	requests := amountsOf(podresources.PodRequests(&corev1.Pod{Spec: corev1.PodSpec{
+		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
+		Overhead: o.Spec.Overhead, Resources: o.Spec.Resources,
+	}}, podresources.PodResourcesOptions{}))
 	requests[corev1.ResourcePods] = 1
-	return &pod{node: typed.Spec.NodeName, requests: requests}, nil
+	return &pod{node: o.Spec.NodeName, requests: requests}, nil
+}
+
+// container is what counts of a pod's container.
+type container struct {
+	Resources     corev1.ResourceRequirements    `json:"resources"`
+	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
+}
+
+func containers(list []container) []corev1.Container {
+	out := make([]corev1.Container, 0, len(list))
+	for _, c := range list {
+		out = append(out, corev1.Container{Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+	}
+	return out
 }
 
 // capacity adds up a cluster's nodes and pods as they come and go.
@@ -221,7 +261,7 @@ func (c *capacity) summary() (*clusterv1alpha1.NodeSummary, *clusterv1alpha1.Res
 		}
 }
 
-// count takes a node or pod into the cluster's capacity; the index must be locked.
+// count takes a node or pod into the cluster's capacity; the cluster must be locked.
 func (t *table) count(k key, e *entry) {
 	changed := false
 	switch resourceOf(t.api) {
@@ -236,7 +276,7 @@ func (t *table) count(k key, e *entry) {
 	t.cluster.capacity.room = nil
 	if t.synced {
 		t.cluster.mirror.fleet.Refresh(t.cluster.name)
-		for _, f := range t.cluster.mirror.roomSubscribers {
+		for _, f := range *t.cluster.mirror.roomSubscribers.Load() {
 			f(t.cluster.name)
 		}
 	}

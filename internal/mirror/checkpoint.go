@@ -25,6 +25,7 @@ type checkpoint struct {
 	Version         string `json:"version"`
 	Kind            string `json:"kind"`
 	Namespaced      bool   `json:"namespaced"`
+	Filter          string `json:"filter,omitempty"` // which objects the rows are; "": all
 	ResourceVersion string `json:"resourceVersion"`
 }
 
@@ -35,6 +36,7 @@ func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
 	return checkpoint{
 		Rows: rowFormat, Cluster: identity, ResourceVersion: resourceVersion,
 		Version: t.api.GroupVersionKind.Version, Kind: t.api.GroupVersionKind.Kind, Namespaced: t.api.Namespaced,
+		Filter: t.filter.String(),
 	}
 }
 
@@ -67,11 +69,10 @@ const (
 // moment for the answer. A store that fails is asked until it answers; then the type is
 // listed again, so that what the cluster does not have any more leaves the store.
 func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
-	m := t.cluster.mirror
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	begin := !t.recalled && !t.recalls
 	t.recalls = t.recalls || begin
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	if !begin {
 		return
 	}
@@ -81,9 +82,9 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 		attempted := sync.OnceFunc(func() { close(first) })
 		defer attempted()
 		defer func() {
-			m.mu.Lock()
+			t.cluster.mu.Lock()
 			t.recalls = false
-			m.mu.Unlock()
+			t.cluster.mu.Unlock()
 		}()
 		for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
 			err := t.askStore(ctx, &late)
@@ -115,9 +116,9 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 // there is a checkpoint and it is not too late to use it, everything that the index needs.
 func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	m := t.cluster.mirror
-	m.mu.Lock()
-	generation, described, first := m.generation, t.api, !t.synced
-	m.mu.Unlock()
+	t.cluster.mu.Lock()
+	generation, described, first := m.generation.Load(), t.api, !t.synced
+	t.cluster.mu.Unlock()
 	epoch, err := m.store.Epoch(ctx)
 	if err != nil {
 		return err
@@ -143,9 +144,9 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	if now, err := m.store.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errors.New("the store was replaced meanwhile"), err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.generation != generation {
+	t.cluster.mu.Lock()
+	defer t.cluster.mu.Unlock()
+	if m.generation.Load() != generation {
 		return errors.New("the store was lost meanwhile")
 	}
 	t.recalled, t.epoch, t.stored, t.resumable = true, epoch, stored, found
@@ -192,7 +193,7 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 		return nil, nil //nolint:nilnil // documented
 	}
 	found := &resumable{identity: identity, resourceVersion: c.ResourceVersion}
-	whole := gr == nodes || gr == pods // all of these count in the capacity
+	whole := gr == nodes || gr == pods || gr == coreEvents || gr == groupEvents // these count in the capacity, those have a life
 	for after := (store.Key{}); ; {
 		rows, err := db.Rows(ctx, t.cluster.name, gr, whole, after, pageSize)
 		if err != nil {
@@ -221,10 +222,10 @@ func (f *follower) vouch() {
 	t := f.table
 	m := t.cluster.mirror
 	identity := t.cluster.identity()
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	epoch, whole := t.vouched, t.complete()
 	c := t.checkpointAt(identity, f.from)
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	if !whole || epoch == "" || identity == "" || identity != f.identity || number(f.from) == 0 || f.ctx.Err() != nil {
 		return
 	}
@@ -241,42 +242,43 @@ func (f *follower) vouch() {
 func (f *follower) resume() bool {
 	t := f.table
 	m := t.cluster.mirror
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	r := t.resumable
 	t.resumable = nil
 	usable := r != nil && !t.synced && r.identity == t.cluster.identity()
 	if usable {
 		t.stored = nil
 	}
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	if !usable {
 		return false
 	}
 	for entries := range slices.Chunk(r.entries, pageSize) {
 		var events []Event
-		m.mu.Lock()
+		t.cluster.mu.Lock()
 		if !t.recalled { // the store lost it meanwhile
-			m.mu.Unlock()
+			t.cluster.mu.Unlock()
 			return false
 		}
 		for _, e := range entries {
 			k, version := e.key(), number(e.row.ResourceVersion)
 			t.count(k, e)
+			t.happens(k, e)
 			events = append(events, t.put(k, e.row.UID, version, e.object, e.row.Labels)...)
 			if known := t.records[k]; known.uid == e.row.UID {
 				known.stored = version
 				t.records[k] = known
 			}
 		}
-		m.mu.Unlock()
+		t.cluster.mu.Unlock()
 		m.notify(events...)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	t.cluster.mu.Lock()
+	defer t.cluster.mu.Unlock()
 	if !t.recalled {
 		return false
 	}
-	t.handed, t.vouched = m.generation, t.epoch
+	t.handed, t.vouched = m.generation.Load(), t.epoch
 	t.version = max(t.version, number(r.resourceVersion))
 	f.from, f.identity, f.resuming, f.sure = r.resourceVersion, r.identity, true, false
 	return true

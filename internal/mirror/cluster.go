@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 )
@@ -62,15 +62,18 @@ type cluster struct {
 	objects  dynamic.Interface
 	metadata metadata.Interface
 
-	// Guarded by mirror.mu:
-	tables   map[schema.GroupResource]*table
-	placed   map[place]*Object
-	orphans  map[place]*Object
-	marks    map[string]namespaceMarks // of namespaces with NamespaceLabel
-	capacity *capacity
-	since    time.Time // of the last change of reachability
-	planned  bool      // the cluster's API list was seen
-	problem  error     // why there is no client of the cluster
+	mu        sync.Mutex // guards what follows, and what its tables hold
+	tables    map[schema.GroupResource]*table
+	placed    map[place]*Object
+	orphans   map[place]*Object
+	marks     map[string]namespaceMarks // of namespaces with NamespaceLabel
+	capacity  *capacity
+	since     time.Time // of the last change of reachability
+	planned   bool      // the cluster's API list was seen
+	decided   selection // what is to be mirrored, made from decidedOn
+	kinds     int       // counts the changes of the CustomResourceDefinitions that are known
+	decidedOn inputs
+	problem   error // why there is no client of the cluster
 }
 
 func newCluster(m *Mirror, name string, s source) *cluster {
@@ -83,8 +86,10 @@ func newCluster(m *Mirror, name string, s source) *cluster {
 	return c
 }
 
-// reachable follows the cluster's reachability; the index must be locked.
+// reachable follows the cluster's reachability.
 func (c *cluster) reachable(yes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.gate.set(yes) {
 		c.since = time.Now()
 	}
@@ -102,6 +107,16 @@ func (c *cluster) wakeUp() {
 func (c *cluster) stop() {
 	c.end()
 	<-c.stopped
+}
+
+// forget takes everything out of the index, once the cluster is stopped; nothing is taken in after that.
+func (c *cluster) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p, o := range c.placed {
+		c.mirror.bindings.remove(p, o)
+	}
+	c.tables, c.placed, c.orphans, c.marks = nil, nil, nil, nil
 }
 
 // run mirrors the cluster until ctx ends or stop is called.
@@ -127,6 +142,9 @@ func (c *cluster) run(ctx context.Context) {
 		for _, t := range unwanted {
 			c.drop(ctx, t)
 		}
+		if len(changed) > 0 {
+			continue // now they can be started
+		}
 		enter := c.slots
 		if next == nil {
 			enter = nil
@@ -150,10 +168,10 @@ func (c *cluster) run(ctx context.Context) {
 func (c *cluster) connect(ctx context.Context) bool {
 	for {
 		err := c.clients()
-		c.mirror.mu.Lock()
+		c.mu.Lock()
 		news := err != nil && (c.problem == nil || c.problem.Error() != err.Error())
 		c.problem = err
-		c.mirror.mu.Unlock()
+		c.mu.Unlock()
 		if err == nil {
 			return true
 		}
@@ -203,8 +221,8 @@ func (c *cluster) recall(ctx context.Context, to chan<- []store.Type) {
 // remember makes the types that the store has of the cluster known, so that a cluster that
 // cannot be asked can be searched.
 func (c *cluster) remember(log logr.Logger, stored []store.Type) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, s := range stored {
 		var api member.API
 		if err := json.Unmarshal(s.API, &api); err != nil { //nolint:musttag // written by this package
@@ -224,44 +242,71 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	if len(apis) == 0 {
 		return nil, nil, nil // nothing is known yet
 	}
-	m := c.mirror
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := c.selected(apis)
 	c.planned = true
-	want := wanted(apis, cmp.Or(c.source.Cluster().Spec.Mirror, m.defaults), m.required)
-	keep := make(map[schema.GroupResource]bool, len(want))
-	for _, api := range want {
-		gr := resourceOf(api)
+	keep := make(map[schema.GroupResource]bool, len(want.types))
+	served := make(map[schema.GroupResource]bool, len(want.types))
+	for _, d := range want.types {
+		gr := resourceOf(d.api)
+		served[gr] = true
+		if !d.mirrored {
+			continue
+		}
 		keep[gr] = true
 		t := c.tables[gr]
-		switch {
-		case t == nil:
-			t = newTable(c, api)
+		if t == nil {
+			t = newTable(c, d.api)
 			c.tables[gr] = t
-		case t.api.GroupVersionResource() != api.GroupVersionResource() || t.api.Namespaced != api.Namespaced:
-			t.replaced = &api
-			if t.running {
-				changed = append(changed, t)
-			}
-		case !t.running:
-			t.api = api
 		}
-		t.wanted = true
+		if t.plan(d) {
+			changed = append(changed, t)
+		}
 		if !t.running && next == nil {
 			next = t
 		}
 	}
-	served := make(map[schema.GroupResource]bool, len(apis))
-	for _, api := range apis {
-		served[resourceOf(api)] = true
-	}
 	for gr, t := range c.tables {
-		// A type that is not listed may be there all the same while its group does not answer.
-		if !keep[gr] && (complete(gr.Group) || served[gr]) {
+		// A type that is not listed may be there all the same while its group does not answer. One that may
+		// be a custom resource may be wanted.
+		if !keep[gr] && !want.unsure && (complete(gr.Group) || served[gr]) {
 			unwanted = append(unwanted, t)
 		}
 	}
 	return next, unwanted, changed
+}
+
+// selected is what is to be mirrored of the types that the cluster serves; the cluster must be locked.
+func (c *cluster) selected(apis []member.API) selection {
+	m := c.mirror
+	now := inputs{
+		apis: &apis[0], count: len(apis), cluster: c.source.Cluster(), custom: c.kinds,
+		policies: m.policies.Load(), required: m.required.Load(),
+	}
+	if now != c.decidedOn {
+		f := facts{apis: apis, required: *now.required, defaults: m.defaults}
+		if t := c.tables[crds]; t != nil && t.synced {
+			f.custom = make(map[schema.GroupResource]bool, len(t.records))
+			for k, r := range t.records { // its name is that of the resource and the group
+				if !r.gone {
+					f.custom[schema.ParseGroupResource(k.name)] = true
+				}
+			}
+		}
+		c.decided, c.decidedOn = decide(statements(now.cluster, *now.policies), f), now
+	}
+	return c.decided
+}
+
+// inputs are what a selection was made from; none of it is ever changed, but replaced.
+type inputs struct {
+	apis     *member.API
+	count    int
+	cluster  *clusterv1alpha1.Cluster
+	custom   int
+	policies *[]policy
+	required *map[schema.GroupVersionKind]bool
 }
 
 // drop forgets a type that the cluster does not serve any more, or that is not to be
@@ -270,13 +315,13 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	t.stop()
 	m := c.mirror
 	gr := resourceOf(t.api)
-	m.mu.Lock()
+	c.mu.Lock()
 	delete(c.tables, gr)
 	events := make([]Event, 0, len(t.records))
 	for k, r := range t.records {
 		events = append(events, t.remove(k, r)...)
 	}
-	m.mu.Unlock()
+	c.mu.Unlock()
 	m.notify(events...)
 	m.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr })
 	if err := m.store.DropType(ctx, c.name, gr); err != nil && ctx.Err() == nil {
@@ -284,7 +329,7 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	}
 }
 
-// progress says whether everything is listed; the index must be locked.
+// progress says whether everything is listed; the cluster must be locked.
 func (c *cluster) progress() member.Observation {
 	if c.problem != nil {
 		return member.Observation{Message: c.problem.Error()}
@@ -328,7 +373,7 @@ func (c *cluster) progress() member.Observation {
 	return o
 }
 
-// capacityKnown says whether nodes and pods are listed; the index must be locked.
+// capacityKnown says whether nodes and pods are listed; the cluster must be locked.
 func (c *cluster) capacityKnown() bool {
 	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
 }

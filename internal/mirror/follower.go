@@ -97,10 +97,10 @@ func (f *follower) run() {
 		f.moved = false
 		err := f.attempt()
 		if !errors.Is(err, errInterrupted) {
-			m.mu.Lock()
+			t.cluster.mu.Lock()
 			news := !t.synced && (err == nil) != (t.problem == nil)
 			t.problem = err
-			m.mu.Unlock()
+			t.cluster.mu.Unlock()
 			if news {
 				m.fleet.Refresh(t.cluster.name)
 			}
@@ -141,12 +141,12 @@ func (f *follower) attempt() error {
 	defer end()
 	ctx, interrupt := context.WithCancel(ctx)
 	defer interrupt()
-	t.cluster.mirror.mu.Lock()
+	t.cluster.mu.Lock()
 	t.interrupt = interrupt
 	if t.stale {
 		t.stale, f.from = false, ""
 	}
-	t.cluster.mirror.mu.Unlock()
+	t.cluster.mu.Unlock()
 	f.recognise()
 	if f.from == "" {
 		err = f.read(ctx)
@@ -166,10 +166,10 @@ func (f *follower) recognise() {
 	t := f.table
 	identity := t.cluster.identity()
 	if f.identity != "" && identity != "" && f.identity != identity {
-		t.cluster.mirror.mu.Lock()
+		t.cluster.mu.Lock()
 		t.forgetPast()
 		t.synced = false
-		t.cluster.mirror.mu.Unlock()
+		t.cluster.mu.Unlock()
 		f.from = ""
 	}
 }
@@ -184,12 +184,12 @@ func (f *follower) read(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	f.resuming, f.until, f.failures = false, 0, 0
 	if m.writer.pardon(t) {
 		t.forgetStored()
 	}
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	t.recall(f.ctx, &f.recalling) //nolint:contextcheck // it outlives the attempt
 	if f.resume() {
 		return nil
@@ -232,11 +232,11 @@ func (f *follower) list(ctx context.Context) error {
 	t := f.table
 	m := t.cluster.mirror
 	f.from, f.identity = "", t.cluster.identity()
-	m.mu.Lock()
-	generation := m.generation
+	t.cluster.mu.Lock()
+	generation, lost := m.generation.Load(), t.lost
 	leftovers := t.takeStored()
 	epoch := t.epoch
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	// What is stored from here on may be of another past than the checkpoint.
 	m.writer.withdraw(t.cluster.name, resourceOf(t.api))
 	t.publish(f.ctx, nil, leftovers) //nolint:contextcheck // what was observed is handed over, whatever becomes of the attempt
@@ -256,7 +256,7 @@ func (f *follower) list(ctx context.Context) error {
 		if version == "" {
 			version = about.GetResourceVersion()
 		}
-		if err := f.page(page, number(version), listed); err != nil {
+		if err := f.page(page, number(version), listed, o.Continue == ""); err != nil {
 			return err
 		}
 		if o.Continue = about.GetContinue(); o.Continue == "" {
@@ -264,27 +264,26 @@ func (f *follower) list(ctx context.Context) error {
 		}
 	}
 
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	events, changes := t.removeOthers(listed, number(version))
 	t.version = number(version)
 	events = append(events, t.syncedNow()...)
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	t.publish(f.ctx, events, changes) //nolint:contextcheck // as above
-	m.mu.Lock()
-	if !m.writer.gaveUp(t) {
+	t.cluster.mu.Lock()
+	if !m.writer.gaveUp(t) && t.lost == lost { // else it is listed again
 		t.handed, t.vouched = generation, epoch
 	}
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	f.from, f.sure = cmp.Or(version, "0"), true
 	f.vouch()
 	m.fleet.Refresh(t.cluster.name)
 	return nil
 }
 
-// page takes in a page of a list of a version, and adds it to what was listed.
-func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool) error {
+// page takes in a page, perhaps the first, of a list of a version, and adds it to what was listed.
+func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool, first bool) error {
 	t := f.table
-	m := t.cluster.mirror
 	var entries []*entry
 	err := meta.EachListItem(page, func(o runtime.Object) error {
 		e, err := t.entry(o)
@@ -296,16 +295,20 @@ func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool
 	}
 	var events []Event
 	var changes []store.Change
-	m.mu.Lock()
-	if len(listed) == 0 && version != 0 && version < t.version { // the cluster went back in time
+	t.cluster.mu.Lock()
+	if first && version != 0 && version < t.version { // the cluster went back in time
 		t.forgetPast()
 	}
+	t.seen = time.Now()
 	for _, e := range entries {
+		if !t.takes(e) {
+			continue
+		}
 		listed[e.key()] = true
 		ev, ch := t.observe(e)
 		events, changes = append(events, ev...), append(changes, ch...)
 	}
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	t.publish(f.ctx, events, changes)
 	return nil
 }
@@ -377,11 +380,16 @@ func (f *follower) open(ctx context.Context) error {
 		return err
 	}
 	defer w.close()
+	t := f.table
+	t.follows(true)
+	defer t.follows(false)
 	if err := f.receive(w, patience); err != nil && (ctx.Err() == nil || !f.resuming) {
 		return err
 	}
 	// A watch that ends at its time ends in good order. One that ends early was broken off.
-	f.sure = time.Since(began) >= lasts-time.Second
+	if f.sure = time.Since(began) >= lasts-time.Second; f.sure {
+		t.heard()
+	}
 	if f.resuming { // the server does not say how far it is
 		f.from = ""
 	}
@@ -410,7 +418,6 @@ func (f *follower) receive(w events, patience *time.Timer) error {
 // take takes in an event of the watch.
 func (f *follower) take(e watch.Event) error {
 	t := f.table
-	m := t.cluster.mirror
 	if e.Type == watch.Error {
 		return apierrors.FromObject(e.Object)
 	}
@@ -424,20 +431,22 @@ func (f *follower) take(e watch.Event) error {
 			f.from = "" // it must not be missed
 			return err
 		}
-		m.mu.Lock()
+		t.cluster.mu.Lock()
 		observe := t.observe
-		if e.Type == watch.Deleted {
+		if e.Type == watch.Deleted || !t.takes(taken) {
 			observe = t.observeDeleted
 		}
 		events, changes := observe(taken)
-		m.mu.Unlock()
+		t.cluster.mu.Unlock()
 		t.publish(f.ctx, events, changes)
 	}
 	f.moved = true
 	f.from = about.GetResourceVersion()
-	m.mu.Lock()
-	t.version = max(t.version, number(f.from))
-	m.mu.Unlock()
+	t.cluster.mu.Lock()
+	t.version, t.seen = max(t.version, number(f.from)), time.Now()
+	events, changes := t.sweep()
+	t.cluster.mu.Unlock()
+	t.publish(f.ctx, events, changes)
 	f.catchUp()
 	if !f.resuming && time.Since(f.vouchedAt) >= vouchEvery {
 		f.vouch()
@@ -455,9 +464,9 @@ func (f *follower) catchUp() {
 	}
 	f.resuming = false
 	resumes.WithLabelValues("resumed").Inc()
-	m.mu.Lock()
+	t.cluster.mu.Lock()
 	events := t.syncedNow()
-	m.mu.Unlock()
+	t.cluster.mu.Unlock()
 	m.notify(events...)
 	f.vouch()
 	m.fleet.Refresh(t.cluster.name)
@@ -466,14 +475,17 @@ func (f *follower) catchUp() {
 // list reads a page. Of Secrets it reads the metadata: their data must not leave the cluster.
 func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	gvr := t.api.GroupVersionResource()
+	var namespace string
+	namespace, o.LabelSelector = t.filter.request()
 	if gvr.GroupResource() == secrets {
-		return t.cluster.metadata.Resource(gvr).List(ctx, o)
+		return t.cluster.metadata.Resource(gvr).Namespace(namespace).List(ctx, o)
 	}
-	return t.cluster.objects.Resource(gvr).List(ctx, o)
+	return t.cluster.objects.Resource(gvr).Namespace(namespace).List(ctx, o)
 }
 
 func (t *table) newest(ctx context.Context) (string, error) {
-	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).List(ctx, metav1.ListOptions{Limit: 1})
+	namespace, _ := t.filter.request()
+	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return "", err
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -82,12 +83,11 @@ type Event struct {
 	Binding         types.UID
 }
 
-// Lookup says what is known of an object: Unknown while the type is not listed or the cluster
+// Lookup says what is known of an object: Unknown while the type is not listed, is mirrored in part, or the cluster
 // is not reachable. The object is then the last one that was observed, if it was placed.
 func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, Object) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.table(cluster, gr)
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
 	if t == nil {
 		return presence.Unknown, Object{}
 	}
@@ -115,40 +115,34 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 // Placed returns a binding's objects in every cluster, those last seen in clusters that
 // are not reachable among them. To ask about one cluster, PlacedOf is cheaper.
 func (m *Mirror) Placed(binding types.UID) []Object {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []Object
-	for _, name := range slices.Sorted(maps.Keys(m.placed[binding])) {
-		out = append(out, sorted(slices.Values(m.placed[binding][name]))...)
-	}
-	return out
+	return m.bindings.everywhere(binding)
 }
 
 // PlacedOf returns a binding's objects in one cluster, as last seen.
 func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return sorted(slices.Values(m.placed[binding][cluster]))
+	return m.bindings.in(binding, cluster)
 }
 
 // PlacedIn returns the objects of every binding in a cluster.
 func (m *Mirror) PlacedIn(cluster string) []Object {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.clusters[cluster]; c != nil {
-		return sorted(maps.Values(c.placed))
+	c := m.cluster(cluster)
+	if c == nil {
+		return nil
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return sorted(maps.Values(c.placed))
 }
 
 // Orphans returns the objects of a cluster that carry work.orrery.dev/orphan.
 func (m *Mirror) Orphans(cluster string) []Object {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.clusters[cluster]; c != nil {
-		return sorted(maps.Values(c.orphans))
+	c := m.cluster(cluster)
+	if c == nil {
+		return nil
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return sorted(maps.Values(c.orphans))
 }
 
 func sorted(objects iter.Seq[*Object]) []Object {
@@ -166,9 +160,8 @@ func sorted(objects iter.Seq[*Object]) []Object {
 // Namespaces returns the namespaces of a cluster that carry work.orrery.dev/created-by,
 // with its value. They are not complete unless synced.
 func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.table(cluster, namespaces)
+	t, unlock := m.table(cluster, namespaces)
+	defer unlock()
 	if t == nil {
 		return nil, false
 	}
@@ -179,15 +172,28 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 	return marked, t.current()
 }
 
+// NamespaceMark returns the value of work.orrery.dev/created-by of a namespace of a cluster, as far
+// as it is known; "" for none.
+func (m *Mirror) NamespaceMark(cluster, namespace string) string {
+	c := m.cluster(cluster)
+	if c == nil {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.marks[namespace].hub
+}
+
 // PodSecurity returns the labels of a namespace of a cluster that say its Pod Security levels, if it
 // carries work.orrery.dev/created-by. They must not be changed.
 func (m *Mirror) PodSecurity(cluster, namespace string) map[string]string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.clusters[cluster]; c != nil {
-		return c.marks[namespace].podSecurity
+	c := m.cluster(cluster)
+	if c == nil {
+		return nil
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.marks[namespace].podSecurity
 }
 
 // namespaceMarks are what is remembered of the labels of a namespace that a hub made.
@@ -199,9 +205,8 @@ type namespaceMarks struct {
 // Synced says whether what is known of a type in a cluster is complete: it was listed, and
 // the cluster is reachable. It says nothing of the store, see Stored.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.table(cluster, gr)
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
 	return t != nil && t.current()
 }
 
@@ -210,23 +215,22 @@ func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
 	object := newObject(cluster, gvr, o, note(o))
 	version := number(o.GetResourceVersion())
-	m.mu.Lock()
-	t := m.table(cluster, gvr.GroupResource())
+	t, unlock := m.table(cluster, gvr.GroupResource())
 	var events []Event
 	// The watch has passed that version: what it said is newer.
 	if t != nil && version > t.version {
 		events = t.put(key{o.GetNamespace(), o.GetName()}, o.GetUID(), version, object, o.GetLabels())
 	}
-	m.mu.Unlock()
+	unlock()
 	m.notify(events...)
 }
 
 // ObserveDeleted takes in that an object is gone from a cluster; an object of the same name
 // with another UID is not meant.
 func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID) {
-	m.mu.Lock()
+	t, unlock := m.table(cluster, gr)
 	var events []Event
-	if t := m.table(cluster, gr); t != nil {
+	if t != nil {
 		k := key{namespace, name}
 		if r, ok := t.records[k]; ok && r.uid == uid && !r.gone {
 			events = t.remove(k, r)
@@ -234,20 +238,24 @@ func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespa
 			t.records[k] = r
 		}
 	}
-	m.mu.Unlock()
+	unlock()
 	m.notify(events...)
 }
 
-// table finds a type of a cluster; the index must be locked, as for all that follows.
-func (m *Mirror) table(cluster string, gr schema.GroupResource) *table {
-	if c := m.clusters[cluster]; c != nil {
-		return c.tables[gr]
+// table finds a type of a cluster, which is locked until unlock is called; nil: the cluster or the type is not mirrored.
+func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unlock func()) {
+	c := m.cluster(cluster)
+	if c == nil {
+		return nil, func() {}
 	}
-	return nil
+	c.mu.Lock()
+	return c.tables[gr], c.mu.Unlock
 }
 
 // current says whether the table has everything that the cluster has.
-func (t *table) current() bool { return t.synced && t.cluster.source.Reachable() }
+func (t *table) current() bool {
+	return t.synced && !t.filter.narrow() && !t.away && t.cluster.source.Reachable()
+}
 
 // put takes an object into the index unless a newer one is known. object is nil when it
 // is not placed.
@@ -257,8 +265,9 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 		return nil
 	}
 	var events []Event
+	indexed := r.object
 	if known && r.uid != uid {
-		events = t.remove(k, r)
+		events = t.forget(k, r)
 		r = record{}
 	}
 	news := !known || r.gone || r.uid != uid || version == 0 || version != r.version
@@ -271,14 +280,15 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 			t.cluster.marks[k.name] = namespaceMarks{hub, podsecurity.Labels(labels)}
 		}
 	}
-	if old != nil {
-		t.cluster.mirror.unindex(old.place(), old)
-		if news && old.Placed() && (object == nil || object.Binding != old.Binding) {
-			events = append(events, t.event(Changed, k, old))
-		}
+	if old != nil && news && old.Placed() && (object == nil || object.Binding != old.Binding) {
+		events = append(events, t.event(Changed, k, old))
+	}
+	// What stays a binding's is replaced in one act: whoever asks for the binding meanwhile must find it.
+	if indexed != nil && (object == nil || object.Binding != indexed.Binding) {
+		t.cluster.unindex(indexed.place(), indexed)
 	}
 	if object != nil {
-		t.cluster.mirror.index(object)
+		t.cluster.index(object)
 	}
 	if news && t.interesting(object) {
 		events = append(events, t.event(Changed, k, object))
@@ -288,12 +298,17 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 
 // remove takes an object out of the index.
 func (t *table) remove(k key, r record) []Event {
+	if r.object != nil {
+		t.cluster.unindex(r.object.place(), r.object)
+	}
+	return t.forget(k, r)
+}
+
+// forget takes an object out of the table, but not out of what is found by binding.
+func (t *table) forget(k key, r record) []Event {
 	delete(t.records, k)
 	if resourceOf(t.api) == namespaces {
 		delete(t.cluster.marks, k.name)
-	}
-	if r.object != nil {
-		t.cluster.mirror.unindex(r.object.place(), r.object)
 	}
 	if r.gone || !t.interesting(r.object) {
 		return nil
@@ -314,40 +329,74 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 	return e
 }
 
-func (m *Mirror) index(o *Object) {
+// index takes a placed or left object into what the cluster has.
+func (c *cluster) index(o *Object) {
 	p := o.place()
 	if !o.Placed() {
-		m.clusters[o.Cluster].orphans[p] = o
+		c.orphans[p] = o
 		return
 	}
-	clusters := m.placed[o.Binding]
-	if clusters == nil {
-		clusters = map[string][]*Object{}
-		m.placed[o.Binding] = clusters
-	}
-	clusters[o.Cluster] = append(without(clusters[o.Cluster], p), o)
-	m.clusters[o.Cluster].placed[p] = o
+	c.placed[p] = o
+	c.mirror.bindings.add(p, o)
 }
 
-func (m *Mirror) unindex(p place, o *Object) {
+func (c *cluster) unindex(p place, o *Object) {
 	if !o.Placed() {
-		if c := m.clusters[p.cluster]; c != nil {
-			delete(c.orphans, p)
-		}
+		delete(c.orphans, p)
 		return
 	}
-	clusters := m.placed[o.Binding]
+	delete(c.placed, p)
+	c.mirror.bindings.remove(p, o)
+}
+
+// bindings finds the placed objects of all clusters by their binding. Objects in it are not changed, but replaced.
+type bindings struct {
+	mu     sync.Mutex
+	placed map[types.UID]map[string][]*Object // by binding and cluster: one each, nearly always
+}
+
+func (b *bindings) add(p place, o *Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clusters := b.placed[o.Binding]
+	if clusters == nil {
+		clusters = map[string][]*Object{}
+		b.placed[o.Binding] = clusters
+	}
+	clusters[p.cluster] = append(without(clusters[p.cluster], p), o)
+}
+
+func (b *bindings) remove(p place, o *Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clusters := b.placed[o.Binding]
 	if left := without(clusters[p.cluster], p); len(left) > 0 {
 		clusters[p.cluster] = left
 	} else {
 		delete(clusters, p.cluster)
 	}
 	if len(clusters) == 0 {
-		delete(m.placed, o.Binding)
+		delete(b.placed, o.Binding)
 	}
-	if c := m.clusters[p.cluster]; c != nil {
-		delete(c.placed, p)
+}
+
+// in returns the objects of a binding in a cluster, and everywhere those in every cluster. They are copied and sorted
+// when nobody waits for the lock any more.
+func (b *bindings) in(binding types.UID, cluster string) []Object {
+	b.mu.Lock()
+	found := slices.Clone(b.placed[binding][cluster])
+	b.mu.Unlock()
+	return sorted(slices.Values(found))
+}
+
+func (b *bindings) everywhere(binding types.UID) []Object {
+	b.mu.Lock()
+	var found []*Object
+	for _, objects := range b.placed[binding] {
+		found = append(found, objects...)
 	}
+	b.mu.Unlock()
+	return sorted(slices.Values(found))
 }
 
 // without returns the objects that are elsewhere, in the same slice.

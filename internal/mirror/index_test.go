@@ -68,7 +68,7 @@ func fakeTable(t *testing.T) (*Mirror, *fed, *recorder) {
 	t.Helper()
 	m := newMirror(nil, newFleet(), logr.Discard())
 	c := newCluster(m, "east", newSource(t, "east", nil))
-	m.clusters["east"] = c
+	m.replace("east", c)
 	tab := newTable(c, member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps"})
 	tab.wanted = true
 	c.tables[configmaps.GroupResource()] = tab
@@ -88,6 +88,35 @@ func at(name, uid string, version int, binding string) *unstructured.Unstructure
 	o.SetUID(types.UID(uid))
 	o.SetResourceVersion(fmt.Sprint(version))
 	return o
+}
+
+// TestPlacedObjectIsAlwaysFound: while an object changes, or is made anew, whoever asks for its binding finds it.
+func TestPlacedObjectIsAlwaysFound(t *testing.T) {
+	m, f, _ := fakeTable(t)
+	if err := f.Replace([]*unstructured.Unstructured{at("a", "u-0", 1, "b1")}, "1"); err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan struct{})
+	go func() {
+		defer close(changed)
+		for version := 2; version < 20_000; version++ {
+			uid := fmt.Sprint("u-", version/100)
+			if err := f.event(watch.Modified, at("a", uid, version, "b1")); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for {
+		if n, all := len(m.PlacedOf("b1", "east")), len(m.Placed("b1")); n != 1 || all != 1 {
+			t.Fatalf("the binding has %d objects in the cluster, and %d in all, want 1", n, all)
+		}
+		select {
+		case <-changed:
+			return
+		default:
+		}
+	}
 }
 
 // TestOrder feeds what the watch and the responses to writes say in different orders.

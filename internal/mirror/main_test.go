@@ -66,16 +66,20 @@ func (f *testFleet) Refresh(cluster string) {
 	f.refreshed[cluster]++
 }
 
+// Rediscover looks, as the registry does, more than once: the API list of a server may be behind what it has told.
 func (f *testFleet) Rediscover(cluster string) {
 	f.mu.Lock()
 	s := f.sources[cluster]
 	f.mu.Unlock()
-	if s != nil {
-		go func() {
+	if s == nil {
+		return
+	}
+	for _, delay := range []time.Duration{0, time.Second, 5 * time.Second} {
+		time.AfterFunc(delay, func() {
 			if s.discover() {
 				f.notify(member.Event{Type: member.Changed, Name: cluster})
 			}
-		}()
+		})
 	}
 }
 
@@ -134,8 +138,12 @@ func (s *testSource) ID() string {
 	return s.id
 }
 
-func (s *testSource) Cluster() *clusterv1alpha1.Cluster { return s.cluster }
-func (s *testSource) Config() *rest.Config              { return rest.CopyConfig(s.cfg) }
+func (s *testSource) Cluster() *clusterv1alpha1.Cluster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
+}
+func (s *testSource) Config() *rest.Config { return rest.CopyConfig(s.cfg) }
 
 func (s *testSource) Reachable() bool {
 	s.mu.Lock()
@@ -157,7 +165,8 @@ func (s *testSource) discover() bool {
 		return false
 	}
 	groups, lists, err := c.ServerGroupsAndResources()
-	if err != nil {
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if err != nil && !partial {
 		return false
 	}
 	preferred := map[string]bool{}
@@ -182,6 +191,16 @@ func (s *testSource) discover() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stale = map[string]bool{}
+	for gv := range failed {
+		s.stale[gv.Group] = true
+		for _, api := range s.apis { // as it was last known
+			if api.GroupVersionKind.GroupVersion() == gv {
+				api.Stale = true
+				apis = append(apis, api)
+			}
+		}
+	}
 	changed := fmt.Sprint(apis) != fmt.Sprint(s.apis)
 	s.apis = apis
 	return changed

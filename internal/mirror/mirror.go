@@ -9,13 +9,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 )
@@ -25,25 +30,33 @@ import (
 type Mirror struct {
 	store    database
 	fleet    fleet
-	defaults *clusterv1alpha1.Mirror // for Clusters whose spec does not say what is mirrored; nil: all but noise
+	defaults *clusterv1alpha1.Mirror // of clusters of which nobody says what is mirrored; nil: all but noise
 	listing  chan struct{}           // held by lists, of all clusters
 	log      logr.Logger
 	writer   *writer
+	metered  bool // the process's metrics have its lags
 
-	// mu guards the index: everything below, and what the clusters hold. It is no RWMutex: of that, each of the thousands of writers
-	// at a start would wait for all readers that had come before it, and be scheduled anew.
-	mu          sync.Mutex
-	run         func(func(ctx context.Context)) // nil until Start
-	clusters    map[string]*cluster
-	dropped     map[string]types.UID               // clusters that are leaving: not mirrored again under this UID
-	placed      map[types.UID]map[string][]*Object // by binding and cluster: one each, nearly always
-	required    map[schema.GroupVersionKind]bool
-	subscribers []func(Event)
+	// The index is locked cluster by cluster: what a cluster holds is guarded by its own lock, so that a thousand clusters
+	// that are read at once do not wait for each other. mu is taken before the lock of a cluster, which is taken before
+	// that of the bindings.
+	mu       sync.Mutex
+	synced   func() bool                     // whether every MirrorPolicy of the hub is known; nil: there is no hub
+	known    map[string]policy               // the MirrorPolicies, by name
+	run      func(func(ctx context.Context)) // nil until Start
+	dropped  map[string]types.UID            // clusters that are leaving: not mirrored again under this UID
+	bindings bindings
 
-	roomSubscribers []func(cluster string)
+	// Replaced under mu and never changed: they are read at each event.
+	clusters        atomic.Pointer[map[string]*cluster]
+	required        atomic.Pointer[map[schema.GroupVersionKind]bool]
+	policies        atomic.Pointer[[]policy]
+	subscribers     atomic.Pointer[[]func(Event)]
+	roomSubscribers atomic.Pointer[[]func(cluster string)]
 
-	generation int  // of the store's contents: they were lost before each but the first
-	lost       bool // some contents were lost since the process started
+	// generation is that of the store's contents: they were lost before each but the first. It is raised before the tables of
+	// any cluster are told, so that what a table notes of an earlier generation never counts for a later one.
+	generation atomic.Int64
+	lost       atomic.Bool // some contents were lost since the process started
 }
 
 // database is what the mirror needs of the store. Every call may fail, for any time: the
@@ -62,10 +75,11 @@ type database interface {
 }
 
 // New returns a mirror of the registry's clusters into the store. defaults say what is mirrored of
-// a Cluster whose spec.mirror does not; nil: every type but those that change all the time.
+// clusters of which neither their spec nor a MirrorPolicy does; nil: every type but those that change all the time.
 func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, log logr.Logger) *Mirror {
 	m := newMirror(s, registry{r}, log)
 	m.defaults = defaults
+	m.metered = true
 	m.follow(s)
 	return m
 }
@@ -74,19 +88,24 @@ func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, l
 func (m *Mirror) follow(s *store.Store) {
 	s.OnLoss(m.storeLost)
 	n := s.Losses()
-	m.mu.Lock()
-	m.lost = m.lost || n > 0
-	m.mu.Unlock()
+	if n > 0 {
+		m.lost.Store(true)
+	}
 	losses.Add(float64(n))
 }
 
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log, listing: make(chan struct{}, listsOfAll),
-		clusters: map[string]*cluster{}, dropped: map[string]types.UID{},
-		placed: map[types.UID]map[string][]*Object{}, required: map[schema.GroupVersionKind]bool{},
-		generation: 1,
+		dropped: map[string]types.UID{}, known: map[string]policy{},
+		bindings: bindings{placed: map[types.UID]map[string][]*Object{}},
 	}
+	m.clusters.Store(&map[string]*cluster{})
+	m.required.Store(&map[schema.GroupVersionKind]bool{})
+	m.policies.Store(&[]policy{})
+	m.subscribers.Store(&[]func(Event){})
+	m.roomSubscribers.Store(&[]func(string){})
+	m.generation.Store(1)
 	m.writer = newWriter(
 		func(ctx context.Context, changes []store.Change) error { return m.store.Write(ctx, changes) },
 		func(ctx context.Context, checkpoints []store.Checkpoint) error {
@@ -100,11 +119,21 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 // once.
 func (m *Mirror) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.log)
+	if m.synced != nil && !toolscache.WaitForCacheSync(ctx.Done(), m.synced) { // else what a policy selects would be dropped first
+		return nil
+	}
 	var running sync.WaitGroup
 	m.mu.Lock()
 	m.run = func(f func(context.Context)) { running.Go(func() { f(ctx) }) }
 	m.mu.Unlock()
 	running.Go(func() { m.writer.run(ctx) })
+	if m.metered {
+		if err := prometheus.Register(lags{m}); err != nil { // nothing else depends on it
+			m.log.Error(err, "The mirror's lags are not among the metrics")
+		} else {
+			defer prometheus.Unregister(lags{m})
+		}
+	}
 	m.fleet.Subscribe(m.changed)
 	for _, name := range m.fleet.names() {
 		m.changed(member.Event{Type: member.Joined, Name: name})
@@ -143,10 +172,10 @@ func (m *Mirror) changed(e member.Event) {
 	if m.dropped[e.Name] != "" && m.dropped[e.Name] == source.Cluster().UID {
 		return
 	}
-	c := m.clusters[e.Name]
+	c := m.cluster(e.Name)
 	if c == nil {
 		c = newCluster(m, e.Name, source)
-		m.clusters[e.Name] = c
+		m.replace(e.Name, c)
 		m.run(c.run)
 	}
 	c.reachable(source.Reachable())
@@ -156,16 +185,60 @@ func (m *Mirror) changed(e member.Event) {
 // Require mirrors a kind in every cluster that serves it, whatever the cluster's
 // spec.mirror says.
 func (m *Mirror) Require(gvk schema.GroupVersionKind) {
-	m.mu.Lock()
-	known := m.required[gvk]
-	m.mu.Unlock()
-	if known {
+	if (*m.required.Load())[gvk] {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.required[gvk] = true
-	for _, c := range m.clusters {
+	required := maps.Clone(*m.required.Load())
+	required[gvk] = true
+	m.required.Store(&required)
+	for _, c := range *m.clusters.Load() { // one that compares with what was required before does it again
+		c.wakeUp()
+	}
+}
+
+// Follow makes the mirror follow the hub's MirrorPolicies. It is called before Start, which waits until all are known.
+func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
+	informer, err := informers.GetInformer(ctx, &configv1alpha1.MirrorPolicy{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch MirrorPolicies: %w", err)
+	}
+	set := func(o any) {
+		if p, ok := o.(*configv1alpha1.MirrorPolicy); ok {
+			m.setPolicy(p.Name, p)
+		}
+	}
+	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, o any) { set(o) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if p, ok := o.(*configv1alpha1.MirrorPolicy); ok {
+				m.setPolicy(p.Name, nil)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch MirrorPolicies: %w", err)
+	}
+	m.synced = handlers.HasSynced
+	return nil
+}
+
+// setPolicy takes in a MirrorPolicy; nil: there is none of that name any more. Every cluster compares what is mirrored with
+// what should be.
+func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if delete(m.known, name); p != nil {
+		m.known[name] = newPolicy(p)
+	}
+	policies := slices.Collect(maps.Values(m.known))
+	m.policies.Store(&policies)
+	for _, c := range *m.clusters.Load() {
 		c.wakeUp()
 	}
 }
@@ -174,18 +247,16 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 // cluster is mirrored again when a Cluster with another UID has its name.
 func (m *Mirror) Drop(name string) error {
 	m.mu.Lock()
-	c := m.clusters[name]
+	c := m.cluster(name)
 	if c != nil {
 		m.dropped[name] = c.source.Cluster().UID
 	}
 	m.mu.Unlock()
 	if c != nil {
 		c.stop()
+		c.forget()
 		m.mu.Lock()
-		for p, o := range c.placed {
-			m.unindex(p, o)
-		}
-		delete(m.clusters, name)
+		m.replace(name, nil)
 		m.mu.Unlock()
 	}
 	m.writer.forget(func(k rowKey) bool { return k.cluster == name })
@@ -197,13 +268,13 @@ func (m *Mirror) Drop(name string) error {
 
 // Stale says since when a cluster has not been reachable: what is known of it is as old.
 func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.clusters[name]
+	c := m.cluster(name)
 	if c == nil || c.source.Reachable() {
 		return time.Time{}, false
 	}
-	return c.since, true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lastReached(), true
 }
 
 // Type is a type that search can answer for: one version in one scope.
@@ -219,14 +290,13 @@ func (m *Mirror) Types() []Type {
 		api     member.API
 	}
 	var all []served
-	m.mu.Lock()
-	for name, c := range m.clusters {
+	for _, c := range m.all() {
+		c.mu.Lock()
 		for _, t := range c.tables {
-			all = append(all, served{name, t.api})
+			all = append(all, served{c.name, t.api})
 		}
+		c.mu.Unlock()
 	}
-	m.mu.Unlock()
-	// Nobody waits for the index while the types are sorted and summed up.
 	slices.SortStableFunc(all, func(a, b served) int { return strings.Compare(a.cluster, b.cluster) })
 	return GroupTypes(func(yield func(string, member.API) bool) {
 		for _, s := range all {
@@ -274,30 +344,31 @@ func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 // Stored says whether the store has everything that was seen of a type in a cluster: a
 // search of it is then as complete as what was last seen.
 func (m *Mirror) Stored(cluster string, gr schema.GroupResource) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.table(cluster, gr)
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
 	return t != nil && t.complete() && m.writer.problem() == nil
 }
 
 // Lost says whether what was stored of a type in a cluster was lost and not read again.
 func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.table(cluster, gr)
-	return m.lost && (t == nil || !t.complete())
+	if !m.lost.Load() {
+		return false
+	}
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	return t == nil || !t.complete()
 }
 
 // Observation sums up a cluster for its status.
 func (m *Mirror) Observation(name string) member.Observation {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.clusters[name]
+	c := m.cluster(name)
 	if c == nil {
 		return member.Observation{Message: "mirroring has not started"}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	o := c.progress()
-	o.NotStored = m.lost && !o.Synced
+	o.NotStored = m.lost.Load() && !o.Synced
 	if problem := m.writer.problem(); problem != nil {
 		o.Synced, o.NotStored, o.Message = false, true, problem.Error()
 	}
@@ -310,58 +381,76 @@ func (m *Mirror) Observation(name string) member.Observation {
 // storeTurned is called when the store begins or ceases to fail. gaveUp are the tables of
 // which changes were given up; their clusters have them still.
 func (m *Mirror) storeTurned(gaveUp []*table) {
-	m.mu.Lock()
-	names := slices.Collect(maps.Keys(m.clusters))
 	for _, t := range gaveUp {
+		t.cluster.mu.Lock()
 		t.forgetStored()
+		t.cluster.mu.Unlock()
 	}
-	m.mu.Unlock()
-	m.relist(names, gaveUp)
+	m.relist(m.all(), gaveUp)
 }
 
 // storeLost is called when everything that was stored is lost: all of it is read from the
 // clusters again. The index knows what it knew.
 func (m *Mirror) storeLost() {
 	losses.Inc()
-	m.mu.Lock()
-	m.generation++
-	m.lost = true
-	names := slices.Collect(maps.Keys(m.clusters))
+	m.lost.Store(true)
+	m.generation.Add(1)
+	all := m.all()
 	var tables []*table
-	for _, c := range m.clusters {
+	for _, c := range all {
+		c.mu.Lock()
 		for _, t := range c.tables {
 			t.forgetStored()
 			tables = append(tables, t)
 		}
+		c.mu.Unlock()
 	}
-	m.mu.Unlock()
-	m.relist(names, tables)
+	m.relist(all, tables)
 }
 
-func (m *Mirror) relist(clusters []string, tables []*table) {
+func (m *Mirror) relist(clusters []*cluster, tables []*table) {
 	for _, t := range tables {
 		t.again()
 	}
-	for _, name := range clusters {
-		m.fleet.Refresh(name)
+	for _, c := range clusters {
+		m.fleet.Refresh(c.name)
 	}
+}
+
+// cluster finds a cluster; nil: it is not mirrored.
+func (m *Mirror) cluster(name string) *cluster {
+	return (*m.clusters.Load())[name]
+}
+
+// replace makes c the cluster of a name, or none; mu must be locked.
+func (m *Mirror) replace(name string, c *cluster) {
+	clusters := maps.Clone(*m.clusters.Load())
+	clusters[name] = c
+	if c == nil {
+		delete(clusters, name)
+	}
+	m.clusters.Store(&clusters)
+}
+
+// all returns the clusters that are mirrored.
+func (m *Mirror) all() []*cluster {
+	return slices.Collect(maps.Values(*m.clusters.Load()))
 }
 
 // Subscribe calls f after every change to the index. It must not block.
 func (m *Mirror) Subscribe(f func(Event)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.subscribers = append(slices.Clip(m.subscribers), f)
+	subscribers := append(slices.Clone(*m.subscribers.Load()), f)
+	m.subscribers.Store(&subscribers)
 }
 
-// notify tells the subscribers; the index must not be locked.
+// notify tells the subscribers; no part of the index must be locked.
 func (m *Mirror) notify(events ...Event) {
 	if len(events) == 0 {
 		return
 	}
-	m.mu.Lock()
-	subscribers := m.subscribers
-	m.mu.Unlock()
+	subscribers := *m.subscribers.Load()
 	for _, e := range events {
 		for _, f := range subscribers {
 			f(e)

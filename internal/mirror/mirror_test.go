@@ -198,12 +198,12 @@ func TestMirror(t *testing.T) {
 		for _, typ := range m.Types() {
 			got[typ.GroupVersionResource().GroupResource().String()] = typ
 		}
-		for _, name := range []string{"events", "events.events.k8s.io", "leases.coordination.k8s.io", "endpoints", "bindings", "componentstatuses"} {
+		for _, name := range []string{"events.events.k8s.io", "leases.coordination.k8s.io", "endpoints", "bindings", "componentstatuses"} {
 			if _, ok := got[name]; ok {
 				t.Errorf("%s is mirrored", name)
 			}
 		}
-		for _, name := range []string{"pods", "secrets", "deployments.apps", "customresourcedefinitions.apiextensions.k8s.io", "ingresses.networking.k8s.io"} {
+		for _, name := range []string{"pods", "secrets", "events", "deployments.apps", "customresourcedefinitions.apiextensions.k8s.io", "ingresses.networking.k8s.io"} {
 			if diff := cmp.Diff([]string{"east"}, got[name].Clusters); diff != "" {
 				t.Errorf("%s: %s", name, diff)
 			}
@@ -211,7 +211,7 @@ func TestMirror(t *testing.T) {
 		if diff := cmp.Diff([]string{"deploy"}, got["deployments.apps"].ShortNames); diff != "" {
 			t.Error(diff)
 		}
-		if m.Synced("east", schema.GroupResource{Resource: "events"}) || m.Synced("west", cm) || !m.Synced("east", cm) {
+		if m.Synced("east", schema.GroupResource{Resource: "endpoints"}) || m.Synced("west", cm) || !m.Synced("east", cm) {
 			t.Error("Synced is wrong")
 		}
 	})

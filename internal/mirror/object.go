@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ type entry struct {
 	row      store.Row
 	object   *Object // when it is placed
 	deleting bool
+	happened time.Time // when an Event last did; zero: it does not say, or it is no Event
 	node     *node
 	pod      *pod
 }
@@ -60,39 +62,76 @@ func (t *table) entry(obj runtime.Object) (*entry, error) {
 			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body, Note: note(o),
 		},
 	}
-	t.understand(e, o)
+	e.object = newObject(t.cluster.name, gvr, o, e.row.Note)
+	e.deleting = o.GetDeletionTimestamp() != nil
+	t.measure(e, body)
+	e.happened = happened(gvr.GroupResource(), body)
 	return e, nil
 }
 
-// recalledEntry reads an object from the store: its entry is the one that entry made of it, but for
-// the body. Only the bodies of objects that are ours, or count in the capacity, are read.
+// happened says when an Event last did.
+func happened(gr schema.GroupResource, body []byte) time.Time {
+	if gr != coreEvents && gr != groupEvents {
+		return time.Time{}
+	}
+	var e struct {
+		Metadata struct {
+			CreationTimestamp time.Time `json:"creationTimestamp"`
+		} `json:"metadata"`
+		EventTime               time.Time `json:"eventTime"`
+		LastTimestamp           time.Time `json:"lastTimestamp"`
+		DeprecatedLastTimestamp time.Time `json:"deprecatedLastTimestamp"`
+		Series                  struct {
+			LastObservedTime time.Time `json:"lastObservedTime"`
+		} `json:"series"`
+	}
+	if err := json.Unmarshal(body, &e); err != nil {
+		return time.Time{} // its times are no times: it stays as long as in the cluster
+	}
+	last := e.Metadata.CreationTimestamp
+	for _, at := range []time.Time{e.EventTime, e.LastTimestamp, e.DeprecatedLastTimestamp, e.Series.LastObservedTime} {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// recalledEntry reads an object from the store: the index takes from its entry what it would take from
+// the one that entry made of it, which must not depend on what strip takes away. Only the bodies of
+// objects that are ours, or count in the capacity, are read.
 func (t *table) recalledEntry(row store.Row) (*entry, error) {
 	e := &entry{row: row}
 	e.row.Body = nil
 	if row.Body == nil {
 		return e, nil
 	}
+	t.measure(e, row.Body)
+	e.happened = happened(resourceOf(t.api), row.Body)
+	if row.Note == "" {
+		return e, nil
+	}
 	o := &unstructured.Unstructured{}
 	if err := utiljson.Unmarshal(row.Body, &o.Object); err != nil {
 		return nil, fmt.Errorf("decode stored %s/%s: %w", row.Namespace, row.Name, err)
 	}
-	t.understand(e, o)
+	e.object = newObject(t.cluster.name, t.api.GroupVersionResource(), o, e.row.Note)
+	e.deleting = o.GetDeletionTimestamp() != nil
 	return e, nil
 }
 
-// understand fills in what the index needs of an object. It must not read what strip takes away.
-func (t *table) understand(e *entry, o *unstructured.Unstructured) {
-	e.object = newObject(t.cluster.name, t.api.GroupVersionResource(), o, e.row.Note)
-	e.deleting = o.GetDeletionTimestamp() != nil
+// measure reads what counts in the cluster's capacity of an object's body.
+func (t *table) measure(e *entry, body []byte) {
 	var err error
 	switch resourceOf(t.api) {
 	case nodes:
-		e.node, err = newNode(o)
+		e.node, err = newNode(body)
 	case pods:
-		e.pod, err = newPod(o)
+		e.pod, err = newPod(body)
 	}
-	if err != nil { // an error here would make a list look as if the object were gone
-		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name)
+	if err != nil { // an error of entry would make a list look as if the object were gone
+		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name,
+			"resource", resourceOf(t.api).String(), "namespace", e.row.Namespace, "name", e.row.Name)
 	}
 }
 

@@ -20,10 +20,13 @@ type Room struct {
 // Room returns what is free on a cluster's nodes; false while its nodes or pods are not
 // listed. It is copied only after a change.
 func (m *Mirror) Room(cluster string) (room *Room, known bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.clusters[cluster]
-	if c == nil || !c.capacityKnown() {
+	c := m.cluster(cluster)
+	if c == nil {
+		return nil, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.capacityKnown() {
 		return nil, false
 	}
 	if c.capacity.room == nil {
@@ -40,10 +43,11 @@ func Measured(gr schema.GroupResource) bool { return gr == nodes || gr == pods }
 func (m *Mirror) SubscribeRoom(f func(cluster string)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.roomSubscribers = append(m.roomSubscribers, f)
+	subscribers := append(slices.Clone(*m.roomSubscribers.Load()), f)
+	m.roomSubscribers.Store(&subscribers)
 }
 
-// measure adds up what is free; the index must be locked.
+// measure adds up what is free; the cluster must be locked.
 func (c *capacity) measure() *Room {
 	r := &Room{resources: []corev1.ResourceName{corev1.ResourcePods}}
 	for _, n := range c.nodes {

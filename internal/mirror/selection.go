@@ -3,12 +3,18 @@ package mirror
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -21,6 +27,15 @@ var (
 	crds        = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	apiservices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 )
+
+// Events under both of their names; they are the same objects.
+var (
+	coreEvents  = schema.GroupResource{Resource: "events"}
+	groupEvents = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
+)
+
+// eventsLife is how long Events stay in the mirror where nobody says otherwise.
+const eventsLife = time.Hour
 
 func essential(gr schema.GroupResource) bool {
 	switch gr {
@@ -35,8 +50,7 @@ func essential(gr schema.GroupResource) bool {
 // from what is mirrored anyway.
 func noise(gr schema.GroupResource) bool {
 	switch gr {
-	case schema.GroupResource{Resource: "events"},
-		schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
+	case groupEvents,
 		schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"},
 		schema.GroupResource{Resource: "componentstatuses"},
 		schema.GroupResource{Resource: "bindings"},
@@ -65,76 +79,398 @@ func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	return s, nil
 }
 
-// wanted selects the types to be mirrored of those that a cluster serves, each in one
-// version: the one that placement asks for, or that the Cluster names, or that the cluster
-// prefers. They are in the order in which they should be listed.
-func wanted(apis []member.API, spec *clusterv1alpha1.Mirror, required map[schema.GroupVersionKind]bool) []member.API {
-	type choice struct {
-		api  member.API
-		rank int // lower: a better version
+// statement is what somebody says is to be mirrored of a cluster: its Cluster, a MirrorPolicy, or the server's flag.
+type statement struct {
+	by       string
+	selects  bool // types: readable or not, the default does not count then
+	rules    []rule
+	custom   bool // every custom resource
+	exclude  []clusterv1alpha1.MirrorExclusion
+	life     time.Duration
+	problems []string // what of it cannot be read, and counts for nothing
+}
+
+// rule selects types of a group, and which of their objects.
+type rule struct {
+	clusterv1alpha1.MirrorResources
+	scope scope
+}
+
+// newStatement reads what somebody says.
+func newStatement(by string, m *clusterv1alpha1.Mirror) statement {
+	custom := m.CustomResources == clusterv1alpha1.MirrorCustomResourcesAll
+	s := statement{by: by, exclude: m.Exclude, custom: custom, selects: custom || len(m.Resources) > 0}
+	if m.EventsLife != nil {
+		s.life = m.EventsLife.Duration
 	}
-	chosen := map[schema.GroupResource]choice{}
-	for _, api := range apis {
+	for i, r := range m.Resources {
+		scope, err := newScope(r.Namespaces, r.LabelSelector)
+		if err != nil {
+			s.problems = append(s.problems, fmt.Sprintf("%s: resources[%d].labelSelector counts for nothing: %v", by, i, err))
+			continue
+		}
+		s.rules = append(s.rules, rule{r, scope})
+	}
+	return s
+}
+
+// policy is a MirrorPolicy as it is read.
+type policy struct {
+	clusters labels.Selector
+	said     statement
+}
+
+// newPolicy reads a MirrorPolicy. One whose selector cannot be read, which the API server does not let in, selects every
+// cluster and says nothing but that.
+func newPolicy(p *configv1alpha1.MirrorPolicy) policy {
+	by := "MirrorPolicy " + p.Name
+	clusters, err := metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector)
+	if err != nil {
+		return policy{labels.Everything(), statement{by: by, problems: []string{fmt.Sprintf("%s counts for nothing: clusterSelector: %v", by, err)}}}
+	}
+	return policy{clusters, newStatement(by, &p.Spec.Mirror)}
+}
+
+// statements are what is said of a Cluster, by itself and by the policies.
+func statements(c *clusterv1alpha1.Cluster, policies []policy) []statement {
+	var said []statement
+	if c.Spec.Mirror != nil {
+		said = append(said, newStatement("spec.mirror", c.Spec.Mirror))
+	}
+	for _, p := range policies {
+		if p.clusters.Matches(labels.Set(c.Labels)) {
+			said = append(said, p.said)
+		}
+	}
+	return said
+}
+
+// facts are what a selection is made from, beside what people say.
+type facts struct {
+	apis     []member.API // that the cluster serves
+	required map[schema.GroupVersionKind]bool
+	defaults *clusterv1alpha1.Mirror       // the server's; nil: every type but noise
+	custom   map[schema.GroupResource]bool // the cluster's custom resources; nil: not known yet
+}
+
+// decision is what is decided of one type that a cluster serves.
+type decision struct {
+	api      member.API // in the version that is mirrored
+	mirrored bool
+	needed   bool // by placement, or by the mirror itself
+	filter   filter
+	life     time.Duration // how long its objects stay in the mirror; 0: as long as in the cluster
+	reason   string
+}
+
+// selection is what is mirrored of a cluster, and why, and what is not.
+type selection struct {
+	types    []decision // of each type one, in the order in which they should be listed
+	problems []string   // what of what was said counts for nothing, and why
+	unsure   bool       // it is not known yet which types are custom resources, and that matters
+}
+
+// decide selects what is mirrored of a cluster. It depends on what is said and not on the order:
+//
+//  1. What placement and the mirror itself need is mirrored, all of it, whoever excludes or narrows it.
+//  2. What somebody excludes is not mirrored.
+//  3. What somebody selects is; several that select a type add up, and so do their namespaces and labels.
+//  4. If nobody selects any type, the default does.
+func decide(said []statement, f facts) selection {
+	said = slices.Clone(said)
+	byDefault := !slices.ContainsFunc(said, func(s statement) bool { return s.selects })
+	if byDefault && f.defaults != nil {
+		byDefault, said = false, append(said, newStatement("--mirror-resources", f.defaults))
+	}
+	slices.SortFunc(said, func(a, b statement) int { return strings.Compare(a.by, b.by) })
+	out := selection{problems: problems(said, f.apis)}
+	out.unsure = f.custom == nil && slices.ContainsFunc(said, func(s statement) bool { return s.custom })
+	life := time.Duration(0)
+	for _, s := range said {
+		life = max(life, s.life)
+	}
+	best := map[schema.GroupResource]candidate{}
+	for _, api := range f.apis {
+		if strings.Contains(api.Resource, "/") {
+			continue
+		}
+		c := judge(api, said, byDefault, f)
 		gr := resourceOf(api)
-		if !slices.Contains(api.Verbs, "list") || !slices.Contains(api.Verbs, "watch") || strings.Contains(gr.Resource, "/") {
-			continue
-		}
-		selected, version := selects(spec, gr, api.GroupVersionKind.Version)
-		rank := 1000
-		switch {
-		case required[api.GroupVersionKind]:
-			rank = 0
-		case version >= 0:
-			rank = 1 + version
-		}
-		if !api.Preferred {
-			rank = 2*rank + 1
-		} else {
-			rank *= 2
-		}
-		if !required[api.GroupVersionKind] && !essential(gr) && !selected {
-			continue
-		}
-		if old, ok := chosen[gr]; !ok || rank < old.rank {
-			chosen[gr] = choice{api, rank}
+		if old, ok := best[gr]; !ok || c.before(old) {
+			best[gr] = c
 		}
 	}
-	out := make([]member.API, 0, len(chosen))
-	for _, c := range chosen {
-		out = append(out, c.api)
+	for gr, c := range best {
+		d := c.decision
+		if d.mirrored && (gr == coreEvents || gr == groupEvents) {
+			d.life = cmp.Or(life, eventsLife)
+		}
+		if d.needed && d.filter.narrow() {
+			out.problems = append(out.problems, fmt.Sprintf("%s are mirrored whole, whatever namespaces and labels are selected: placement needs them", gr))
+			d.filter = filter{}
+		}
+		out.types = append(out.types, d)
 	}
-	order := func(api member.API) int {
+	order := func(d decision) int {
 		switch {
-		case essential(resourceOf(api)):
+		case essential(resourceOf(d.api)):
 			return 0
-		case required[api.GroupVersionKind]:
+		case d.needed:
 			return 1
 		default:
 			return 2
 		}
 	}
-	slices.SortFunc(out, func(a, b member.API) int {
-		return cmp.Or(cmp.Compare(order(a), order(b)), cmpResource(resourceOf(a), resourceOf(b)))
+	slices.SortFunc(out.types, func(a, b decision) int {
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmpResource(resourceOf(a.api), resourceOf(b.api)))
 	})
+	slices.Sort(out.problems)
 	return out
 }
 
-// selects says whether a Cluster's spec selects a type, and at which place it names the
-// version; -1: it does not.
-func selects(spec *clusterv1alpha1.Mirror, gr schema.GroupResource, version string) (selected bool, at int) {
-	if spec == nil {
-		return !noise(gr), -1
+// candidate is a version of a type, which may be the one that is mirrored.
+type candidate struct {
+	decision
+	rank int // lower: a better version
+}
+
+// before says whether a candidate is the better one of the same type.
+func (c candidate) before(other candidate) bool {
+	if c.mirrored != other.mirrored {
+		return c.mirrored
 	}
-	for _, r := range spec.Resources {
-		if r.Group != gr.Group || !slices.Contains(r.Resources, gr.Resource) && !slices.Contains(r.Resources, "*") {
+	preferred := func(c candidate) int {
+		if c.api.Preferred {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(c.rank, other.rank), cmp.Compare(preferred(c), preferred(other)),
+		-version.CompareKubeAwareVersionStrings(c.api.GroupVersionKind.Version, other.api.GroupVersionKind.Version)) < 0
+}
+
+// How good a version is: the one that is required, one that is named (and at which place), any.
+const (
+	rankRequired = -1
+	rankAny      = 1000
+)
+
+// judge decides about one version of a type.
+func judge(api member.API, said []statement, byDefault bool, f facts) candidate {
+	gr := resourceOf(api)
+	c := candidate{decision: decision{api: api}, rank: rankAny}
+	if !slices.Contains(api.Verbs, "list") || !slices.Contains(api.Verbs, "watch") {
+		c.reason = "it cannot be listed and watched"
+		return c
+	}
+	var selected, excluded []string
+	var scopes []scope
+	for _, s := range said {
+		if s.excludes(gr) {
+			excluded = append(excluded, s.by)
+		}
+		if at, found := s.find(api, f.custom); found != nil {
+			selected, scopes, c.rank = append(selected, s.by), append(scopes, found...), min(c.rank, at)
+		}
+	}
+	c.filter = union(scopes)
+	required := f.required[api.GroupVersionKind]
+	if required {
+		c.rank = rankRequired
+	}
+	c.needed = required || essential(gr)
+	switch {
+	case c.needed && len(excluded) > 0:
+		c.mirrored, c.reason = true, "placement needs it, although "+strings.Join(excluded, ", ")+" excludes it"
+	case c.needed:
+		c.mirrored, c.reason = true, "placement needs it"
+	case len(excluded) > 0:
+		c.reason = "excluded by " + strings.Join(excluded, ", ")
+	case len(selected) > 0:
+		c.mirrored, c.reason = true, "selected by "+strings.Join(selected, ", ")
+	case byDefault && !noise(gr):
+		c.mirrored, c.reason = true, "the default"
+	case byDefault:
+		c.reason = "it changes all the time and says little: select it by name"
+	default:
+		c.reason = "nobody selects it"
+	}
+	return c
+}
+
+// excludes says whether a type is excluded.
+func (s statement) excludes(gr schema.GroupResource) bool {
+	return slices.ContainsFunc(s.exclude, func(e clusterv1alpha1.MirrorExclusion) bool {
+		return (e.Group == "*" || e.Group == gr.Group) && (slices.Contains(e.Resources, "*") || slices.Contains(e.Resources, gr.Resource))
+	})
+}
+
+// find says in which scopes a version of a type is selected, and at which place it is named; none: it is not.
+func (s statement) find(api member.API, custom map[schema.GroupResource]bool) (at int, in []scope) {
+	gr, v := resourceOf(api), api.GroupVersionKind.Version
+	at = rankAny
+	for _, r := range s.rules {
+		place := slices.Index(r.Versions, v)
+		named := slices.Contains(r.Resources, gr.Resource)
+		all := slices.Contains(r.Resources, "*") && (r.Group != "*" || !noise(gr))
+		if r.Group != "*" && r.Group != gr.Group || !named && !all || len(r.Versions) > 0 && place < 0 || len(r.Namespaces) > 0 && !api.Namespaced {
 			continue
 		}
-		at := slices.Index(r.Versions, version)
-		if len(r.Versions) == 0 || at >= 0 {
-			return true, at
+		in = append(in, r.scope)
+		if place >= 0 {
+			at = min(at, place)
 		}
 	}
-	return false, -1
+	if s.custom && custom[gr] {
+		in = append(in, scope{})
+	}
+	return at, in
+}
+
+// problems says what of what was said counts for nothing in a cluster.
+func problems(said []statement, apis []member.API) []string {
+	var out []string
+	served, scoped := map[schema.GroupResource][]string{}, map[schema.GroupResource]bool{}
+	for _, api := range apis {
+		gr := resourceOf(api)
+		served[gr] = append(served[gr], api.GroupVersionKind.Version)
+		scoped[gr] = api.Namespaced
+	}
+	for _, s := range said {
+		out = append(out, s.problems...)
+		for _, r := range s.rules {
+			for _, name := range r.Resources {
+				gr := schema.GroupResource{Group: r.Group, Resource: name}
+				versions := served[gr]
+				switch {
+				case name == "*" || r.Group == "*":
+				case len(versions) == 0:
+					out = append(out, fmt.Sprintf("%s selects %s, which the cluster does not serve", s.by, gr))
+				case len(r.Versions) > 0 && !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(r.Versions, v) }):
+					out = append(out, fmt.Sprintf("%s selects %s in version %s, which the cluster serves in %s",
+						s.by, gr, strings.Join(r.Versions, ", "), strings.Join(slices.Sorted(slices.Values(versions)), ", ")))
+				case len(r.Namespaces) > 0 && !scoped[gr]:
+					out = append(out, fmt.Sprintf("%s selects %s in namespaces, and they have none", s.by, gr))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// scope is a set of objects: those in the namespaces with the labels.
+type scope struct {
+	namespaces []string        // sorted; nil: all
+	labels     labels.Selector // nil: all
+}
+
+func newScope(namespaces []string, selector *clusterv1alpha1.MirrorLabelSelector) (scope, error) {
+	s := scope{namespaces: slices.Sorted(slices.Values(namespaces))}
+	if selector == nil {
+		return s, nil
+	}
+	meta := metav1.LabelSelector{MatchLabels: make(map[string]string, len(selector.MatchLabels))}
+	for k, v := range selector.MatchLabels {
+		meta.MatchLabels[k] = string(v)
+	}
+	for _, e := range selector.MatchExpressions {
+		requirement := metav1.LabelSelectorRequirement{Key: e.Key, Operator: e.Operator}
+		for _, v := range e.Values {
+			requirement.Values = append(requirement.Values, string(v))
+		}
+		meta.MatchExpressions = append(meta.MatchExpressions, requirement)
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(&meta)
+	if err != nil {
+		return s, err
+	}
+	if !parsed.Empty() {
+		s.labels = parsed
+	}
+	return s, nil
+}
+
+func (s scope) everything() bool { return len(s.namespaces) == 0 && s.labels == nil }
+
+func (s scope) selector() string {
+	if s.labels == nil {
+		return ""
+	}
+	return s.labels.String()
+}
+
+// String says the scope in one way only.
+func (s scope) String() string {
+	var parts []string
+	if len(s.namespaces) > 0 {
+		parts = append(parts, "namespaces "+strings.Join(s.namespaces, ", "))
+	}
+	if s.labels != nil {
+		parts = append(parts, "labels "+s.labels.String())
+	}
+	return strings.Join(parts, " with ")
+}
+
+func (s scope) has(namespace string, l map[string]string) bool {
+	return (len(s.namespaces) == 0 || slices.Contains(s.namespaces, namespace)) && (s.labels == nil || s.labels.Matches(labels.Set(l)))
+}
+
+// filter is which objects of a type are mirrored: those of any of its scopes; the zero value is all of them.
+type filter struct{ scopes []scope }
+
+// union is the filter of what is in any of the scopes.
+func union(scopes []scope) filter {
+	if slices.ContainsFunc(scopes, scope.everything) {
+		return filter{}
+	}
+	distinct := map[string]scope{}
+	for _, s := range scopes {
+		distinct[s.String()] = s
+	}
+	var f filter
+	for _, text := range slices.Sorted(maps.Keys(distinct)) {
+		f.scopes = append(f.scopes, distinct[text])
+	}
+	return f
+}
+
+// narrow is true when there may be objects that are not mirrored.
+func (f filter) narrow() bool { return len(f.scopes) > 0 }
+
+// String says the filter in one way only; "" is everything.
+func (f filter) String() string {
+	texts := make([]string, 0, len(f.scopes))
+	for _, s := range f.scopes {
+		texts = append(texts, s.String())
+	}
+	return strings.Join(texts, "; or ")
+}
+
+// has says whether an object is mirrored.
+func (f filter) has(namespace string, l map[string]string) bool {
+	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) })
+}
+
+// request is what an API server can be asked for so that it sends everything that the filter has, and as little else as it
+// can tell: one namespace, "" for all, and one label selector. What it sends beyond that, the filter drops.
+func (f filter) request() (namespace, selector string) {
+	if !f.narrow() {
+		return "", ""
+	}
+	first := f.scopes[0]
+	if len(first.namespaces) == 1 {
+		namespace = first.namespaces[0]
+	}
+	selector = first.selector()
+	for _, s := range f.scopes[1:] {
+		if !slices.Equal(s.namespaces, []string{namespace}) {
+			namespace = ""
+		}
+		if s.selector() != selector {
+			selector = ""
+		}
+	}
+	return namespace, selector
 }
 
 func resourceOf(api member.API) schema.GroupResource {

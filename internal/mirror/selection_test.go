@@ -1,6 +1,8 @@
 package mirror
 
 import (
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,63 +11,300 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
 )
 
-func TestWanted(t *testing.T) {
-	api := func(group, version, kind, resource string, preferred bool, verbs ...string) member.API {
-		if len(verbs) == 0 {
-			verbs = []string{"get", "list", "watch"}
-		}
-		return member.API{
-			GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: kind}, Resource: resource, Preferred: preferred, Verbs: verbs,
-		}
+// served is what the cluster of these tests serves.
+var served = []member.API{
+	servedAPI("", "v1", "ConfigMap", "configmaps", true),
+	servedAPI("", "v1", "Event", "events", true),
+	servedAPI("", "v1", "Pod", "pods", true),
+	servedAPI("", "v1", "Endpoints", "endpoints", true),
+	servedAPI("", "v1", "Binding", "bindings", true, "create"),
+	servedAPI("", "v1", "Node", "nodes", true),
+	servedAPI("apps", "v1", "Deployment", "deployments", true),
+	servedAPI("apps", "v1beta1", "Deployment", "deployments", false),
+	servedAPI("apps", "v1beta1", "Old", "olds", false),
+	servedAPI("example.org", "v1", "Gear", "gears", true),
+	servedAPI("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true, "get", "list"),
+}
+
+func servedAPI(group, version, kind, resource string, preferred bool, verbs ...string) member.API {
+	if len(verbs) == 0 {
+		verbs = []string{"get", "list", "watch"}
 	}
-	served := []member.API{
-		api("", "v1", "ConfigMap", "configmaps", true),
-		api("", "v1", "Event", "events", true),
-		api("", "v1", "Pod", "pods", true),
-		api("", "v1", "Binding", "bindings", true, "create"),
-		api("apps", "v1", "Deployment", "deployments", true),
-		api("apps", "v1beta1", "Deployment", "deployments", false),
-		api("apps", "v1beta1", "Old", "olds", false),
-		api("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true, "get", "list"),
-		api("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", true),
+	return member.API{
+		GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: kind}, Resource: resource, Preferred: preferred,
+		Verbs: verbs, Namespaced: kind != "Node",
 	}
+}
+
+func selecting(r ...clusterv1alpha1.MirrorResources) clusterv1alpha1.Mirror {
+	return clusterv1alpha1.Mirror{Resources: r}
+}
+
+func excluding(group string, resources ...string) clusterv1alpha1.Mirror {
+	return clusterv1alpha1.Mirror{Exclude: []clusterv1alpha1.MirrorExclusion{{Group: group, Resources: resources}}}
+}
+
+// TestDecide: what is mirrored is the same in whatever order it is said, and what is not has a reason.
+func TestDecide(t *testing.T) {
+	type resources = clusterv1alpha1.MirrorResources
+	type said = map[string]clusterv1alpha1.Mirror
+	const (
+		pods, nodes = "v1/pods: placement needs it", "v1/nodes: placement needs it"
+		byDefault   = ": the default"
+	)
 	kind := func(group, version, kind string) map[schema.GroupVersionKind]bool {
 		return map[schema.GroupVersionKind]bool{{Group: group, Version: version, Kind: kind}: true}
 	}
-	mirror := func(r ...clusterv1alpha1.MirrorResources) *clusterv1alpha1.Mirror {
-		return &clusterv1alpha1.Mirror{Resources: r}
-	}
+	web := &clusterv1alpha1.MirrorLabelSelector{MatchLabels: map[string]clusterv1alpha1.MirrorLabelValue{"app": "web"}}
 	for name, tc := range map[string]struct {
-		spec     *clusterv1alpha1.Mirror
+		said     said
 		required map[schema.GroupVersionKind]bool
-		want     []string
+		defaults *clusterv1alpha1.Mirror
+		custom   map[schema.GroupResource]bool
+		want     []string // mirrored, in order
+		refused  map[string]string
+		problems []string
+		unsure   bool
 	}{
-		"Default":         {nil, nil, []string{"v1/pods", "v1/configmaps", "apps/v1/deployments", "apps/v1beta1/olds"}},
-		"RequiredVersion": {nil, kind("apps", "v1beta1", "Deployment"), []string{"v1/pods", "apps/v1beta1/deployments", "v1/configmaps", "apps/v1beta1/olds"}},
-		"RequiredNoise":   {nil, kind("", "v1", "Event"), []string{"v1/pods", "v1/events", "v1/configmaps", "apps/v1/deployments", "apps/v1beta1/olds"}},
-		"RequiredButNotServed": {
-			nil, kind("batch", "v1", "Job"), []string{"v1/pods", "v1/configmaps", "apps/v1/deployments", "apps/v1beta1/olds"},
+		"Default": {
+			want: []string{nodes, pods, "v1/configmaps" + byDefault, "v1/events" + byDefault + " for 1h0m0s", "apps/v1/deployments" + byDefault, "apps/v1beta1/olds" + byDefault, "example.org/v1/gears" + byDefault},
+			refused: map[string]string{
+				"endpoints": "it changes all the time and says little: select it by name", "bindings": "it cannot be listed and watched",
+				"pods.metrics.k8s.io": "it cannot be listed and watched",
+			},
 		},
-		"Selected":        {mirror(clusterv1alpha1.MirrorResources{Resources: []string{"events"}}), nil, []string{"v1/pods", "v1/events"}},
-		"SelectedGroup":   {mirror(clusterv1alpha1.MirrorResources{Group: "apps", Resources: []string{"*"}}), nil, []string{"v1/pods", "apps/v1/deployments", "apps/v1beta1/olds"}},
-		"SelectedVersion": {mirror(clusterv1alpha1.MirrorResources{Group: "apps", Versions: []string{"v1beta1"}, Resources: []string{"deployments"}}), nil, []string{"v1/pods", "apps/v1beta1/deployments"}},
-		"RequiredBeyondSelected": {
-			mirror(clusterv1alpha1.MirrorResources{Resources: []string{"events"}}), kind("apps", "v1", "Deployment"), []string{"v1/pods", "apps/v1/deployments", "v1/events"},
+		"Flag": {
+			defaults: &clusterv1alpha1.Mirror{Resources: []resources{{Resources: []string{"configmaps"}}}},
+			want:     []string{nodes, pods, "v1/configmaps: selected by --mirror-resources"},
+		},
+		"FlagGivesWay": {
+			said:     said{"a": selecting(resources{Resources: []string{"events"}})},
+			defaults: &clusterv1alpha1.Mirror{Resources: []resources{{Resources: []string{"configmaps"}}}},
+			want:     []string{nodes, pods, "v1/events: selected by a for 1h0m0s"},
+		},
+		"ExclusionNarrowsTheDefault": {
+			said: said{"a": excluding("", "events", "configmaps"), "b": excluding("apps", "*")},
+			want: []string{nodes, pods, "example.org/v1/gears" + byDefault},
+			refused: map[string]string{
+				"events": "excluded by a", "deployments.apps": "excluded by b",
+			},
+		},
+		"NeededThoughExcluded": {
+			said:     said{"a": excluding("*", "*")},
+			required: kind("apps", "v1", "Deployment"),
+			want: []string{
+				"v1/nodes: placement needs it, although a excludes it", "v1/pods: placement needs it, although a excludes it",
+				"apps/v1/deployments: placement needs it, although a excludes it",
+			},
+		},
+		"NeededWhole": {
+			said: said{"a": selecting(resources{Group: "apps", Resources: []string{"deployments"}, Namespaces: []string{"shop"}},
+				resources{Resources: []string{"pods"}, LabelSelector: web})},
+			required: kind("apps", "v1", "Deployment"),
+			want:     []string{nodes, pods, "apps/v1/deployments: placement needs it"},
+			problems: []string{
+				"deployments.apps are mirrored whole, whatever namespaces and labels are selected: placement needs them",
+				"pods are mirrored whole, whatever namespaces and labels are selected: placement needs them",
+			},
+		},
+		"RequiredVersion": {
+			said:     said{"a": selecting(resources{Group: "apps", Versions: []string{"v1"}, Resources: []string{"deployments"}})},
+			required: kind("apps", "v1beta1", "Deployment"), want: []string{nodes, pods, "apps/v1beta1/deployments: placement needs it"},
+		},
+		"RequiredButNotServed": {
+			said:     said{"a": selecting(resources{Resources: []string{"configmaps"}})},
+			required: kind("batch", "v1", "Job"), want: []string{nodes, pods, "v1/configmaps: selected by a"},
+		},
+		"SelectionsAddUp": {
+			said: said{"a": selecting(resources{Resources: []string{"configmaps"}}), "b": selecting(resources{Group: "apps", Resources: []string{"olds"}}, resources{Resources: []string{"configmaps"}})},
+			want: []string{nodes, pods, "v1/configmaps: selected by a, b", "apps/v1beta1/olds: selected by b"},
+		},
+		"ExclusionWins": {
+			said:    said{"a": selecting(resources{Resources: []string{"*"}}), "spec.mirror": selecting(resources{Resources: []string{"configmaps"}}), "c": excluding("*", "configmaps")},
+			want:    []string{nodes, pods, "v1/endpoints: selected by a", "v1/events: selected by a for 1h0m0s"},
+			refused: map[string]string{"configmaps": "excluded by c"},
+		},
+		"EveryGroup": {
+			said: said{"a": selecting(resources{Group: "*", Resources: []string{"*"}})},
+			want: []string{
+				nodes, pods, "v1/configmaps: selected by a", "v1/events: selected by a for 1h0m0s", "apps/v1/deployments: selected by a",
+				"apps/v1beta1/olds: selected by a", "example.org/v1/gears: selected by a",
+			},
+		},
+		"FirstNamedVersion": {
+			said: said{"a": selecting(resources{Group: "apps", Versions: []string{"v1beta1", "v1"}, Resources: []string{"deployments"}}), "b": selecting(resources{Group: "apps", Resources: []string{"deployments"}})},
+			want: []string{nodes, pods, "apps/v1beta1/deployments: selected by a, b"},
+		},
+		"VersionsDisagree": { // each names one first: the cluster's choice
+			said: said{"a": selecting(resources{Group: "apps", Versions: []string{"v1beta1"}, Resources: []string{"deployments"}}), "b": selecting(resources{Group: "apps", Versions: []string{"v1"}, Resources: []string{"deployments"}})},
+			want: []string{nodes, pods, "apps/v1/deployments: selected by b"},
+		},
+		"NotServed": {
+			said: said{
+				"a": selecting(resources{Group: "example.org", Resources: []string{"levers"}}),
+				"b": selecting(resources{Group: "apps", Versions: []string{"v2"}, Resources: []string{"deployments"}}, resources{Resources: []string{"nodes"}, Namespaces: []string{"x"}}),
+			},
+			want: []string{nodes, pods},
+			problems: []string{
+				"a selects levers.example.org, which the cluster does not serve",
+				"b selects deployments.apps in version v2, which the cluster serves in v1, v1beta1",
+				"b selects nodes in namespaces, and they have none",
+			},
+		},
+		"FiltersAddUp": {
+			said: said{
+				"a": selecting(resources{Resources: []string{"configmaps"}, Namespaces: []string{"shop", "bank"}}),
+				"b": selecting(resources{Resources: []string{"configmaps"}, LabelSelector: web}),
+				"c": selecting(resources{Group: "apps", Resources: []string{"*"}, Namespaces: []string{"shop"}}),
+				"d": selecting(resources{Group: "apps", Resources: []string{"olds"}}),
+			},
+			want: []string{
+				nodes, pods, "v1/configmaps: selected by a, b of labels app=web; or namespaces bank, shop",
+				"apps/v1/deployments: selected by c of namespaces shop", "apps/v1beta1/olds: selected by c, d",
+			},
+		},
+		"LongestLife": {
+			said: said{
+				"a": {EventsLife: &metav1.Duration{Duration: 5 * time.Minute}, Resources: []resources{{Resources: []string{"events"}}}},
+				"b": {EventsLife: &metav1.Duration{Duration: 20 * time.Minute}},
+			},
+			want: []string{nodes, pods, "v1/events: selected by a for 20m0s"},
+		},
+		"CustomResources": {
+			said:   said{"a": {CustomResources: clusterv1alpha1.MirrorCustomResourcesAll}},
+			custom: map[schema.GroupResource]bool{{Group: "example.org", Resource: "gears"}: true},
+			want:   []string{nodes, pods, "example.org/v1/gears: selected by a"},
+		},
+		"NothingReadable": { // what somebody wanted to narrow does not become everything
+			said: said{"a": selecting(resources{Resources: []string{"configmaps"}, LabelSelector: &clusterv1alpha1.MirrorLabelSelector{
+				MatchLabels: map[string]clusterv1alpha1.MirrorLabelValue{"no key": ""},
+			}})},
+			want: []string{nodes, pods}, problems: []string{"a: resources[0].labelSelector counts for nothing"},
+		},
+		"CustomResourcesUnknown": {
+			said: said{"a": {CustomResources: clusterv1alpha1.MirrorCustomResourcesAll}}, want: []string{nodes, pods}, unsure: true,
+		},
+		"Unreadable": {
+			said: said{"a": selecting(resources{Resources: []string{"events"}}, resources{Resources: []string{"configmaps"}, LabelSelector: &clusterv1alpha1.MirrorLabelSelector{
+				MatchLabels: map[string]clusterv1alpha1.MirrorLabelValue{"no key": ""},
+			}})},
+			want:     []string{nodes, pods, "v1/events: selected by a for 1h0m0s"},
+			problems: []string{"a: resources[1].labelSelector counts for nothing"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, api := range wanted(served, tc.spec, tc.required) {
-				got = append(got, api.GroupVersionKind.GroupVersion().String()+"/"+api.Resource)
+			var said []statement
+			for by, m := range tc.said {
+				said = append(said, newStatement(by, &m))
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Error(diff)
+			f := facts{apis: served, required: tc.required, defaults: tc.defaults, custom: tc.custom}
+			for range 4 { // in as many orders
+				rand.Shuffle(len(said), func(i, j int) { said[i], said[j] = said[j], said[i] })
+				f.apis = slices.Clone(served)
+				rand.Shuffle(len(f.apis), func(i, j int) { f.apis[i], f.apis[j] = f.apis[j], f.apis[i] })
+				compareSelection(t, decide(said, f), tc.want, tc.refused, tc.problems)
+				if got := decide(said, f).unsure; got != tc.unsure {
+					t.Errorf("unsure %t, want %t", got, tc.unsure)
+				}
+			}
+		})
+	}
+}
+
+func compareSelection(t *testing.T, s selection, want []string, refused map[string]string, problems []string) {
+	t.Helper()
+	var got []string
+	for _, d := range s.types {
+		gr := resourceOf(d.api).String()
+		if !d.mirrored {
+			if why, ok := refused[gr]; ok && d.reason != why {
+				t.Errorf("%s is refused: %s, want: %s", gr, d.reason, why)
+			}
+			if d.reason == "" {
+				t.Errorf("%s is refused without a reason", gr)
+			}
+			continue
+		}
+		text := d.api.GroupVersionKind.GroupVersion().String() + "/" + d.api.Resource + ": " + d.reason
+		if d.filter.narrow() {
+			text += " of " + d.filter.String()
+		}
+		if d.life > 0 {
+			text += " for " + d.life.String()
+		}
+		got = append(got, text)
+		if _, ok := refused[gr]; ok {
+			t.Errorf("%s is mirrored", gr)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mirrored (-want +got):\n%s", diff)
+	}
+	if len(problems) != len(s.problems) {
+		t.Fatalf("problems %q, want %q", s.problems, problems)
+	}
+	slices.Sort(problems)
+	for i, p := range problems {
+		if !strings.HasPrefix(s.problems[i], p) {
+			t.Errorf("problem %q, want %q", s.problems[i], p)
+		}
+	}
+}
+
+// TestRequest: a cluster is asked for everything that a filter has, and the filter drops what it sends beyond that.
+func TestRequest(t *testing.T) {
+	in := func(namespaces []string, match map[string]clusterv1alpha1.MirrorLabelValue) scope {
+		var selector *clusterv1alpha1.MirrorLabelSelector
+		if match != nil {
+			selector = &clusterv1alpha1.MirrorLabelSelector{MatchLabels: match}
+		}
+		s, err := newScope(namespaces, selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	type match = map[string]clusterv1alpha1.MirrorLabelValue
+	shop, web := []string{"shop"}, match{"app": "web"}
+	for name, tc := range map[string]struct {
+		filter              filter
+		namespace, selector string
+	}{
+		"Everything":       {filter: filter{}},
+		"OneIsEverything":  {filter: union([]scope{in(shop, web), in(nil, nil)})},
+		"Namespace":        {filter: union([]scope{in(shop, nil)}), namespace: "shop"},
+		"Both":             {filter: union([]scope{in(shop, web)}), namespace: "shop", selector: "app=web"},
+		"Namespaces":       {filter: union([]scope{in([]string{"shop", "bank"}, web)}), selector: "app=web"},
+		"SameTwice":        {filter: union([]scope{in(shop, web), in(shop, web)}), namespace: "shop", selector: "app=web"},
+		"OtherLabels":      {filter: union([]scope{in(shop, web), in(shop, match{"app": "db"})}), namespace: "shop"},
+		"OtherNamespaces":  {filter: union([]scope{in(shop, web), in([]string{"bank"}, web)}), selector: "app=web"},
+		"NothingInCommon":  {filter: union([]scope{in(shop, nil), in(nil, web)})},
+		"NamespaceAndAlso": {filter: union([]scope{in(shop, nil), in([]string{"bank", "shop"}, web)})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace, selector := tc.filter.request()
+			if namespace != tc.namespace || selector != tc.selector {
+				t.Errorf("asked for namespace %q with labels %q, want %q with %q", namespace, selector, tc.namespace, tc.selector)
+			}
+			parsed, err := labels.Parse(selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ns := range []string{"shop", "bank", "x"} {
+				for _, l := range []map[string]string{nil, {"app": "web"}, {"app": "db"}} {
+					sent := (namespace == "" || namespace == ns) && parsed.Matches(labels.Set(l))
+					if tc.filter.has(ns, l) && !sent {
+						t.Errorf("an object in %s with %v is to be mirrored, and not asked for", ns, l)
+					}
+				}
 			}
 		})
 	}

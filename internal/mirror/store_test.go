@@ -248,7 +248,7 @@ func TestStalledStore(t *testing.T) {
 // serve makes types known to a mirror as if a cluster served them.
 func serve(m *Mirror, name string, apis ...member.API) *cluster {
 	c := newCluster(m, name, &testSource{apis: apis, reachable: true})
-	m.clusters[name] = c
+	m.replace(name, c)
 	for _, api := range apis {
 		c.tables[resourceOf(api)] = newTable(c, api)
 	}
@@ -339,7 +339,7 @@ func TestPlacedOf(t *testing.T) {
 	check(map[string][]string{
 		"b1": {"east/a", "east/b"}, "b1 east": {"east/a", "east/b"}, "b1 west": nil, "b2": nil, "b2 east": nil, "b2 west": nil,
 	})
-	if len(m.placed) != 1 {
-		t.Errorf("the index keeps %d bindings, want 1", len(m.placed))
+	if len(m.bindings.placed) != 1 {
+		t.Errorf("the index keeps %d bindings, want 1", len(m.bindings.placed))
 	}
 }

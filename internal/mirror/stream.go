@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -41,6 +42,10 @@ func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error)
 		path = []string{"/api", gvr.Version, gvr.Resource}
 	}
 	o.Watch = true
+	var namespace string
+	if namespace, o.LabelSelector = t.filter.request(); namespace != "" {
+		path = slices.Insert(path, len(path)-1, "namespaces", namespace)
+	}
 	request := t.cluster.rest.Get().AbsPath(path...).VersionedParams(&o, metav1.ParameterCodec)
 	if gvr.GroupResource() == secrets {
 		request.SetHeader("Accept", onlyMetadata)

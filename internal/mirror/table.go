@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,10 +18,13 @@ type table struct {
 	cancel  context.CancelFunc
 	stopped chan struct{}
 
-	// Guarded by Mirror.mu:
+	// Guarded by the cluster's lock:
 	api       member.API
-	replaced  *member.API // the version to go on with at the next start
-	wanted    bool        // by the API list as last seen
+	filter    filter        // which objects are mirrored
+	life      time.Duration // how long they stay after they were last seen to happen; 0: as long as in the cluster
+	next      *decision     // what to go on with at the next start
+	wanted    bool          // by the API list as last seen
+	away      bool          // the cluster cannot say at present whether it serves the type: what is known is stale
 	running   bool
 	interrupt context.CancelFunc // ends what the follower is about
 	stale     bool               // it is to be listed again, whatever the watch brought
@@ -28,7 +32,8 @@ type table struct {
 	synced    bool
 	version   uint64 // everything up to this resource version was observed; 0: nothing yet
 	records   map[key]record
-	handed    int    // the Mirror's generation when a whole list was handed to the store; 0: none was
+	handed    int64  // the Mirror's generation when a whole list was handed to the store; 0: none was
+	lost      int64  // counts how often it was forgotten what the store has
 	vouched   string // the epoch of the database that all of it was handed to; "": not known
 
 	recalled  bool           // the store knows the type, and was asked what it has of it
@@ -36,6 +41,12 @@ type table struct {
 	epoch     string         // of the database that was asked
 	stored    map[key]record // what the store has, until the next list begins
 	resumable *resumable     // what the store vouches for, until the first list or watch begins
+
+	happened map[key]time.Time // when the objects last happened, if they have a life
+	swept    time.Time         // when those that have outlived it were last looked for
+
+	following bool      // a watch is open
+	seen      time.Time // when the cluster last said something of the type
 }
 
 // key names an object of a table.
@@ -58,19 +69,80 @@ func newTable(c *cluster, api member.API) *table {
 	return &table{cluster: c, api: api, records: map[key]record{}, interrupt: func() {}}
 }
 
+// plan takes in what was decided of the type, and says whether its follower is to be started anew. The cluster must be locked.
+func (t *table) plan(d decision) (restart bool) {
+	t.wanted, t.life, t.away, t.next = true, d.life, d.api.Stale, nil
+	if !t.sameAPI(d.api) || t.filter.String() != d.filter.String() {
+		t.next = &d
+		return t.running
+	}
+	if !t.running {
+		t.api = d.api
+	}
+	return false
+}
+
+func (t *table) sameAPI(api member.API) bool {
+	return t.api.GroupVersionResource() == api.GroupVersionResource() && t.api.Namespaced == api.Namespaced
+}
+
+// takes says whether an object belongs into the mirror. The cluster must be locked.
+func (t *table) takes(e *entry) bool {
+	return t.filter.has(e.row.Namespace, e.row.Labels) && (t.life == 0 || e.happened.IsZero() || time.Since(e.happened) < t.life)
+}
+
+// happens notes when an object that has a life last happened. The cluster must be locked.
+func (t *table) happens(k key, e *entry) {
+	if t.life == 0 || e.happened.IsZero() {
+		return
+	}
+	if t.happened == nil {
+		t.happened = map[key]time.Time{}
+	}
+	t.happened[k] = e.happened
+}
+
+// Objects that have outlived their time are looked for this many times in a life, and at least every sweepEvery, while the
+// cluster says something of the type: of one that is not reachable nothing vanishes.
+const (
+	sweepsInLife = 10
+	sweepEvery   = time.Minute
+)
+
+// sweep takes out what has outlived its time, and returns what is to be written. The cluster must be locked.
+func (t *table) sweep() (events []Event, changes []store.Change) {
+	if t.life == 0 || time.Since(t.swept) < min(t.life/sweepsInLife, sweepEvery) {
+		return nil, nil
+	}
+	t.swept = time.Now()
+	for k, at := range t.happened {
+		if time.Since(at) < t.life {
+			continue
+		}
+		if r, ok := t.records[k]; ok {
+			events = append(events, t.remove(k, r)...)
+			changes = append(changes, t.deletion(k))
+		}
+		delete(t.happened, k)
+	}
+	return events, changes
+}
+
 // start runs the table's follower. listed gives back the place among the cluster's lists that the
 // first list takes.
 func (t *table) start(ctx context.Context, listed func()) {
-	m := t.cluster.mirror
+	c := t.cluster
 	ctx, t.cancel = context.WithCancel(ctx)
 	t.stopped = make(chan struct{})
-	m.mu.Lock()
+	c.mu.Lock()
 	t.running = true
-	if t.replaced != nil {
-		t.api, t.replaced, t.synced = *t.replaced, nil, false
-		t.forgetStored() // the bodies are of another version
+	if d := t.next; d != nil {
+		if !t.sameAPI(d.api) {
+			t.forgetStored() // the bodies are of another version
+		}
+		t.api, t.filter, t.next, t.synced = d.api, d.filter, nil, false
 	}
-	m.mu.Unlock()
+	c.mu.Unlock()
 	go func() {
 		defer close(t.stopped)
 		newFollower(ctx, t, listed).run() //nolint:contextcheck // it has ctx
@@ -79,10 +151,10 @@ func (t *table) start(ctx context.Context, listed func()) {
 
 // stop ends the table's follower, if it runs.
 func (t *table) stop() {
-	t.cluster.mirror.mu.Lock()
+	t.cluster.mu.Lock()
 	running := t.running
 	t.running = false
-	t.cluster.mirror.mu.Unlock()
+	t.cluster.mu.Unlock()
 	if running {
 		t.cancel()
 		<-t.stopped
@@ -92,20 +164,20 @@ func (t *table) stop() {
 
 // again makes the follower list again.
 func (t *table) again() {
-	t.cluster.mirror.mu.Lock()
+	t.cluster.mu.Lock()
 	t.stale = true
 	interrupt := t.interrupt
-	t.cluster.mirror.mu.Unlock()
+	t.cluster.mu.Unlock()
 	interrupt()
 }
 
 // complete says whether the store was handed everything that the cluster was seen to have;
-// the index must be locked.
-func (t *table) complete() bool { return t.synced && t.handed == t.cluster.mirror.generation }
+// the cluster must be locked.
+func (t *table) complete() bool { return t.synced && t.handed == t.cluster.mirror.generation.Load() }
 
 // takeStored takes into the index what the store has, before a list: the list then finds
 // what is to be written and what was deleted since. Of a type that was listed already it
-// returns the deletions, since its index knows what there is. The index must be locked.
+// returns the deletions, since its index knows what there is. The cluster must be locked.
 func (t *table) takeStored() (leftovers []store.Change) {
 	for k, r := range t.stored {
 		known, ok := t.records[k]
@@ -133,8 +205,9 @@ func (t *table) deletion(k key) store.Change {
 }
 
 // forgetStored takes note that the store may have nothing, or not the latest, of the type's
-// objects: the next list hands over all of them. The index must be locked.
+// objects: the next list hands over all of them. The cluster must be locked.
 func (t *table) forgetStored() {
+	t.lost++
 	t.handed, t.vouched = 0, ""
 	t.recalled, t.epoch, t.stored, t.resumable = false, "", nil, nil
 	for k, r := range t.records {
@@ -144,11 +217,12 @@ func (t *table) forgetStored() {
 }
 
 // observe takes an entry of the watch or a list into the index, and returns what is to be
-// written. The index must be locked.
+// written. The cluster must be locked.
 func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 	k := e.key()
 	version := number(e.row.ResourceVersion)
 	t.count(k, e)
+	t.happens(k, e)
 	if r := t.records[k]; !r.gone || r.uid != e.row.UID || e.deleting {
 		events = t.put(k, e.row.UID, version, e.object, e.row.Labels)
 	}
@@ -162,10 +236,14 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 }
 
 // observeDeleted takes the end of an object out of the watch into the index, and returns what is
-// to be written. The index must be locked.
+// to be written. The cluster must be locked.
 func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change) {
 	k := e.key()
+	if _, ok := t.records[k]; !ok && !t.takes(e) {
+		return nil, nil // it never was mirrored
+	}
 	t.uncount(k)
+	delete(t.happened, k)
 	if r, ok := t.records[k]; ok && r.uid == e.row.UID {
 		events = t.remove(k, r)
 	} else if ok { // its successor is known already, by the response to a write or from the store
@@ -176,7 +254,7 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 }
 
 // forgetPast makes nothing that was known of the objects count any more, since their cluster went
-// back in time or is another one: what it says next is news. The index must be locked.
+// back in time or is another one: what it says next is news. The cluster must be locked.
 func (t *table) forgetPast() {
 	t.version = 0
 	for k, r := range t.records {
@@ -185,8 +263,8 @@ func (t *table) forgetPast() {
 	}
 }
 
-// removeOthers takes out of the index what a whole list, of a version, did not have. The index must
-// be locked.
+// removeOthers takes out of the index what a whole list, of a version, did not have. The cluster
+// must be locked.
 func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Event, changes []store.Change) {
 	for k, r := range t.records {
 		// A write's response may be newer than the list.
@@ -194,6 +272,7 @@ func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Even
 			continue
 		}
 		t.uncount(k)
+		delete(t.happened, k)
 		events = append(events, t.remove(k, r)...)
 		changes = append(changes, t.deletion(k))
 	}
@@ -201,12 +280,16 @@ func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Even
 }
 
 // syncedNow takes note that the index is as the cluster was after the follower had begun. The
-// index must be locked.
+// cluster must be locked.
 func (t *table) syncedNow() []Event {
 	if t.synced {
 		return nil
 	}
 	t.synced, t.problem = true, nil
+	if resourceOf(t.api) == crds { // now it is known which types are custom resources
+		t.cluster.kinds++
+		t.cluster.wakeUp()
+	}
 	return []Event{{Type: Synced, Cluster: t.cluster.name, Resource: resourceOf(t.api)}}
 }
 
@@ -216,6 +299,12 @@ func (t *table) publish(ctx context.Context, events []Event, changes []store.Cha
 	m := t.cluster.mirror
 	m.notify(events...)
 	if gr := resourceOf(t.api); len(changes) > 0 && (gr == crds || gr == apiservices) {
+		if gr == crds {
+			t.cluster.mu.Lock()
+			t.cluster.kinds++
+			t.cluster.mu.Unlock()
+			t.cluster.wakeUp()
+		}
 		m.fleet.Rediscover(t.cluster.name)
 	}
 	m.writer.add(ctx, t, changes)

@@ -193,9 +193,10 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
 	}
 	k.Fits = room.Fits(corev1.ResourceList{"cpu": resource.MustParse("100m")})
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for gr, tab := range m.clusters[cluster].tables {
+	c := m.cluster(cluster)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for gr, tab := range c.tables {
 		for at, r := range tab.records {
 			k.Versions[fmt.Sprint(gr, at)] = fmt.Sprint(r.uid, " ", r.version, " ", r.stored == r.version, " ", r.object != nil)
 		}
@@ -634,9 +635,10 @@ func TestRelistsTakeTurns(t *testing.T) {
 	total := 0
 	for i := range clusters {
 		synced(t, m, fmt.Sprintf("c%d", i))
-		m.mu.Lock()
-		total += len(m.clusters[fmt.Sprintf("c%d", i)].tables)
-		m.mu.Unlock()
+		c := m.cluster(fmt.Sprintf("c%d", i))
+		c.mu.Lock()
+		total += len(c.tables)
+		c.mu.Unlock()
 	}
 	eventually(t, "every type is watched", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.watches) == total })
 

@@ -96,6 +96,9 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 		r := w.pending[k]
 		switch {
 		case r != nil && !r.written:
+			if c.Delete { // whatever is stored is older than what was pending
+				c.UID = ""
+			}
 			r.change = c
 		case r == nil && len(w.pending) >= pendingBound:
 			w.forsaken[t] = true

@@ -173,3 +173,18 @@ func TestRejectedRowIsLeftOut(t *testing.T) {
 		return len(w.pending) == 0 && w.failure == nil
 	})
 }
+
+// TestDeletionAfterAnother: of an object that was replaced and deleted before any of that was written, only the last deletion
+// is: it is of whatever the store has under the name, not of the replacement alone.
+func TestDeletionAfterAnother(t *testing.T) {
+	w := newWriter(nil, noCheckpoints, logr.Discard(), func([]*table) {})
+	first, second := change("a", "1"), change("a", "2")
+	first.UID, second.UID, first.Delete = "first", "second", true
+	gone := second
+	gone.Delete = true
+	w.add(t.Context(), nil, []store.Change{first, second, gone})
+	batch, _ := w.take()
+	if len(batch) != 1 || !batch[0].change.Delete || batch[0].change.UID != "" {
+		t.Errorf("to be written: %+v", batch)
+	}
+}

@@ -1,19 +1,13 @@
 package pki
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 )
 
-// identity is the authority that a cluster is known by.
-const identity = "ca"
-
-// Bundle is all keys of a cluster by name, such as ca or host-1/kubelet. It is kept as JSON.
+// Bundle is keys of a cluster by name, such as ca or host-1/kubelet. Of an authority it has what Authority.Pair returns.
 type Bundle map[string]KeyPair
 
 // Ensure mints what is missing. A leaf that does not fit what is asked for, or that is due, stays in b, for hosts have it, and
@@ -100,14 +94,4 @@ func (b Bundle) With(next Bundle) Bundle {
 	all := maps.Clone(b)
 	maps.Copy(all, next)
 	return all
-}
-
-// ID is the identity of the cluster: the SHA-256 of the certificate of its authority "ca", or nothing if there is none.
-func (b Bundle) ID() string {
-	block, _ := pem.Decode(b[identity].Cert)
-	if block == nil {
-		return ""
-	}
-	sum := sha256.Sum256(block.Bytes)
-	return hex.EncodeToString(sum[:])
 }

@@ -266,20 +266,6 @@ func TestBundleIsJSON(t *testing.T) {
 	if changed, err := back.Ensure(Bundle{}, now, authorities, keys, leaves()); err != nil || changed {
 		t.Error(changed, err)
 	}
-	if diff := cmp.Diff(b.ID(), back.ID()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestIDIsThatOfTheAuthority(t *testing.T) {
-	b := minted(t)
-	same := Bundle{"ca": b["ca"]}
-	if b.ID() == "" || b.ID() != same.ID() || b.ID() == minted(t).ID() {
-		t.Error(b.ID(), same.ID())
-	}
-	if id := (Bundle{}).ID(); id != "" {
-		t.Error(id)
-	}
 }
 
 func TestKeysAreNotPrinted(t *testing.T) {

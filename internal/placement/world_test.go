@@ -496,7 +496,8 @@ func (w *world) waitStatus(p client.Object, claimed int32, reasons map[string]st
 	return status
 }
 
-// recorder notes the requests of the controller that write.
+// recorder notes the requests of the controller that write, but for those that came too late and changed nothing: where the cache is
+// behind, a binding is created once more, which the API server refuses.
 type recorder struct {
 	mu     sync.Mutex
 	writes []string
@@ -504,12 +505,21 @@ type recorder struct {
 }
 
 func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method != http.MethodGet {
+	if req.Method == http.MethodGet {
+		return r.next.RoundTrip(req)
+	}
+	write := req.Method + " " + req.URL.Path
+	r.mu.Lock()
+	r.writes = append(r.writes, write) // before anybody can see what it did
+	r.mu.Unlock()
+	resp, err := r.next.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusConflict {
 		r.mu.Lock()
-		r.writes = append(r.writes, req.Method+" "+req.URL.Path)
+		i := slices.Index(r.writes, write)
+		r.writes = slices.Delete(r.writes, i, i+1)
 		r.mu.Unlock()
 	}
-	return r.next.RoundTrip(req)
+	return resp, err
 }
 
 // of returns the writes so far whose path has a part.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // identity of a running process: a PID alone may be another process's by the time it is used. A zombie has none
@@ -120,23 +122,10 @@ func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	return true, nil
 }
 
-// writeFile writes a file whole or not at all.
-func writeFile(path string, mode os.FileMode, content string) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// writeFile writes a file whole or not at all. A loss of power ends the processes too, so that nothing needs to outlive it.
+func writeFile(path string, mode os.FileMode, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".tmp-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content)
-	err = errors.Join(err, f.Chmod(mode), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return disk.Writer{NoSync: true}.WriteFile(path, mode, []byte(content))
 }

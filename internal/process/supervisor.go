@@ -9,10 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // Supervisor runs one plan, once.
@@ -165,22 +166,14 @@ func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of the supervisor: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := disk.TryLock(filepath.Join(dir, ".lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		return nil, fmt.Errorf("lock %s: another supervisor runs there; stop it or use another directory", dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock directory of the supervisor: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errors.New("another supervisor runs there; stop it or use another directory")
-		}
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
-	}
-	return func() {
-		// Closing is not enough: a process that somebody is just starting shares the open file until its exec.
-		// Errors change nothing, the lock ends with this process at the latest.
-		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
-		_ = f.Close()
-	}, nil
+	return func() { disk.Unlock(f) }, nil
 }
 
 // stopBudget is what stopping a whole plan may take.

@@ -22,6 +22,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
 )
@@ -284,7 +285,7 @@ func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
 	}
 	store := &Store{Client: h}
 	for name, spec := range map[string]*clusterv1alpha1.Provision{"oak": applied, "pine": pined} {
-		if err := store.Save(t.Context(), &lifecycle.State{Cluster: name, Keys: pki.Bundle{}, Wanted: spec, Applied: spec}); err != nil {
+		if err := store.Save(t.Context(), &lifecycle.State{Cluster: name, Keys: pki.Bundle{}, Specs: intent.Specs{Wanted: spec, Applied: spec}}); err != nil {
 			t.Fatal(err)
 		}
 		dir := filepath.Join(h.dataDir, "lifecycle", "clusters", name)

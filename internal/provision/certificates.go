@@ -11,7 +11,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/reconciler"
 )
@@ -117,9 +116,4 @@ func (p *Provisioner) renew(ctx context.Context, o *clusterv1alpha1.Cluster, ops
 	}
 	spec := &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionRenewCertificates}
 	return p.create(ctx, o, spec, "", clusterv1alpha1.ReasonProvisioning)
-}
-
-// renewable is what is renewed: what was applied, logged in to as the Cluster says now.
-func renewable(o *clusterv1alpha1.Cluster, state *lifecycle.State) *clusterv1alpha1.Provision {
-	return state.Renewable(desired(o))
 }

@@ -16,7 +16,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
 )
 
@@ -36,28 +35,20 @@ func certified(t *testing.T) (*hub, *clocktesting.FakeClock) {
 
 // certify does what apply does, with keys.
 func (e *fakeEngine) certify(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
-	before, err := e.Store.Load(ctx, e.Cluster)
-	if err != nil {
-		return err
-	}
 	if op.Spec.Action != lifecyclev1alpha1.ActionRenewCertificates {
 		if err := e.apply(ctx, op, spec); err != nil {
 			return err
 		}
 	}
-	state, err := e.Store.Load(ctx, e.Cluster)
+	state, err := e.Load(ctx, e.cluster)
 	if err != nil {
 		return err
 	}
-	if before != nil {
-		state.Keys = before.Keys
-	}
-	next := pki.Bundle{}
-	if _, err := state.Keys.Ensure(next, e.hub.clock.Now(), plan.Authorities(), plan.Keys(), plan.Leaves(e.Cluster, spec)); err != nil {
+	if err := state.Mint(e.hub.clock.Now(), spec); err != nil {
 		return err
 	}
-	state.Keys = state.Keys.With(next)
-	return e.Store.Save(ctx, state)
+	state.Keys, state.Renewed = state.Keys.With(state.Renewed), nil
+	return e.Save(ctx, state)
 }
 
 // pass has time go by until something comes of it: the clock moves only when the hub waits for it.

@@ -14,6 +14,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/reconciler"
 )
@@ -69,8 +70,8 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if known = state.Certificates(); p.certificates(o, known, ops) {
 		return p.renew(ctx, o, ops)
 	}
-	next, err := decide(o, want, state)
-	if invalid, ok := errors.AsType[*lifecycle.InvalidError](err); ok {
+	next, err := decide(o, want, state.Intent())
+	if invalid, ok := errors.AsType[*intent.InvalidError](err); ok {
 		return reconciler.Stalled(clusterv1alpha1.ReasonInvalid, "%s", invalid.Error())
 	}
 	if err != nil {
@@ -115,9 +116,9 @@ func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lif
 }
 
 // next has something done, unless that failed a moment ago.
-func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next *lifecyclev1alpha1.OperationSpec, hash string, last *lifecyclev1alpha1.Operation) error {
-	if last == nil || last.Annotations[hashAnnotation] != hash || last.Spec.Action != next.Action || !slices.Equal(last.Spec.Hosts, next.Hosts) {
-		return p.create(ctx, o, next, hash, clusterv1alpha1.ReasonProvisioning)
+func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next *intent.Change, hash string, last *lifecyclev1alpha1.Operation) error {
+	if last == nil || last.Annotations[hashAnnotation] != hash || last.Spec.Action != next.Action || !slices.Equal(last.Spec.NamedHosts(), next.Hosts) {
+		return p.create(ctx, o, changing(o.Name, next), hash, clusterv1alpha1.ReasonProvisioning)
 	}
 	switch last.Status.Phase {
 	case lifecyclev1alpha1.PhaseCanceled:
@@ -130,7 +131,16 @@ func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next
 	if at := due(last); time.Now().Before(at) {
 		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, time.Until(at), "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
 	}
-	return p.create(ctx, o, next, hash, clusterv1alpha1.ReasonProvisioning)
+	return p.create(ctx, o, changing(o.Name, next), hash, clusterv1alpha1.ReasonProvisioning)
+}
+
+// changing is the Operation that makes a change.
+func changing(cluster string, change *intent.Change) *lifecyclev1alpha1.OperationSpec {
+	spec := &lifecyclev1alpha1.OperationSpec{Cluster: cluster, Action: change.Action}
+	if len(change.Hosts) > 0 {
+		spec.SetMember(change.Hosts, "", lifecyclev1alpha1.Rollout{})
+	}
+	return spec
 }
 
 // create makes an Operation.
@@ -239,18 +249,18 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return err
 	}
 	if !undo {
-		p.recorder.Eventf(o, nil, corev1.EventTypeNormal, "HostsLeft", "Unjoin", "the hosts stay as they are; the cluster's keys stay in Secret %s/%s",
+		p.recorder.Eventf(o, nil, corev1.EventTypeNormal, "HostsLeft", "Unjoin", "the hosts stay as they are; the cluster's keys stay in Secret %s/%s, and those of each host beside it",
 			clusterv1alpha1.SecretNamespace, objectName(o.Name))
 		return nil
 	}
 	if state.Everything() == nil {
-		return p.store.Remove(ctx, o.Name) // keys that were never used
+		return p.store.Remove(ctx, state) // keys that were never used
 	}
 	if n := len(ops); n > 0 && ops[n-1].Spec.Action == lifecyclev1alpha1.ActionDelete {
 		switch last := &ops[n-1]; last.Status.Phase {
 		case lifecyclev1alpha1.PhaseFailed:
 			return p.retry(ctx, last, clusterv1alpha1.ReasonUndoingHosts,
-				"to leave the hosts as they are set spec.provision.deletionPolicy to Orphan; for hosts that are gone for good create an Operation with action Delete and unreachable Forget")
+				"to leave the hosts as they are set spec.provision.deletionPolicy to Orphan; for hosts that are gone for good create an Operation with action Delete and delete.unreachable Forget")
 		case lifecyclev1alpha1.PhaseCanceled:
 			return reconciler.Waiting(clusterv1alpha1.ReasonCanceled, 0,
 				"operation %s (Delete) was canceled: delete it to go on, or set spec.provision.deletionPolicy to Orphan", last.Name)

@@ -212,7 +212,7 @@ func TestDismantle(t *testing.T) {
 		h.create(t, o)
 		o = h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 		h.onRun(func(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
-			if op.Spec.Unreachable != lifecyclev1alpha1.UnreachableForget {
+			if !op.Spec.Forgets() {
 				return refused
 			}
 			return e.apply(ctx, op, spec)
@@ -222,7 +222,7 @@ func TestDismantle(t *testing.T) {
 		}
 		h.until(t, "oak", ready, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 		h.create(t, operation("forget", lifecyclev1alpha1.OperationSpec{
-			Cluster: "oak", Action: lifecyclev1alpha1.ActionDelete, Unreachable: lifecyclev1alpha1.UnreachableForget,
+			Cluster: "oak", Action: lifecyclev1alpha1.ActionDelete, Delete: &lifecyclev1alpha1.DeleteAction{Unreachable: lifecyclev1alpha1.UnreachableForget},
 		}))
 		h.untilGone(t, o)
 	})
@@ -273,7 +273,7 @@ func (h *hub) states(t *testing.T) int {
 		t.Fatal(err)
 	}
 	for _, s := range list.Items {
-		if strings.HasSuffix(s.Name, ".lifecycle") {
+		if strings.Contains(s.Name, ".lifecycle") {
 			n++
 		}
 	}

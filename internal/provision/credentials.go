@@ -37,9 +37,9 @@ type credentials struct {
 	cluster string
 }
 
-// target says how a host is reached. Without a Secret there is none: the keys of the account that the server runs as are
+// Target says how a host is reached. Without a Secret there is none: the keys of the account that the server runs as are
 // not for everyone who may create a Cluster.
-func (c credentials) target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error) {
+func (c credentials) Target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef == nil {
 		return host.Target{}, fmt.Errorf("secretRef is not set: make a Secret with %s or %s and name it there", keyPassword, keyPrivateKey)
 	}
@@ -82,8 +82,8 @@ func fillIn(t *host.Target, secret *corev1.Secret) error {
 	return nil
 }
 
-// externalEtcd reads the keys of an etcd that is not ours.
-func (c credentials) externalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
+// ExternalEtcd reads the keys of an etcd that is not ours.
+func (c credentials) ExternalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef == nil {
 		return &plan.ExternalEtcd{}, nil
 	}

@@ -1,48 +1,49 @@
 package provision
 
 import (
-	"cmp"
-	"path/filepath"
+	"context"
 
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/content"
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// engines makes the engines of clusters.
-type engines struct {
-	reader  client.Reader
-	catalog *catalog.Catalog
-	cache   string
-	holder  string
-	clock   clock.PassiveClock
+// environment is that of an engine that works for the hub: credentials come from Secrets only, and a cluster that is built joins.
+type environment struct {
+	told
+	credentials
+
+	hub *Provisioner
 }
 
-func newEngines(reader client.Reader, o Options, known *catalog.Catalog, holder string) *engines {
-	return &engines{
-		reader: reader, catalog: known, holder: "hub " + holder, clock: o.Clock,
-		cache: cmp.Or(o.Cache, filepath.Join(o.DataDir, "lifecycle", "files")),
-	}
+// Source implements lifecycle.Environment.
+func (e environment) Source(base string) *catalog.Source {
+	return &catalog.Source{Base: base, Dir: e.hub.options.Cache}
 }
 
-func (e *engines) engine(j Job) (Runner, error) {
-	credentials := credentials{reader: e.reader, cluster: j.Cluster}
+// Agent implements lifecycle.Environment.
+func (environment) Agent(arch string) (string, error) { return content.AgentFile(arch) }
+
+// Fetch implements lifecycle.Environment.
+func (environment) Fetch(ctx context.Context, url string) ([]byte, error) {
+	return content.Fetch(ctx, url)
+}
+
+// Progress implements lifecycle.Environment.
+func (environment) Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord) {
+	metrics.step(op, step)
+}
+
+// Built implements lifecycle.Environment.
+func (e environment) Built(ctx context.Context, kubeconfig []byte) error {
+	return e.hub.built(ctx, e.cluster, kubeconfig)
+}
+
+// engine makes the engine of a cluster.
+func (p *Provisioner) engine(cluster string, env lifecycle.Environment) Runner {
 	return &lifecycle.Engine{
-		Cluster:      j.Cluster,
-		Store:        j.Store,
-		Dialer:       &host.SSH{HostKeys: host.Pinned},
-		Target:       credentials.target,
-		ExternalEtcd: credentials.externalEtcd,
-		Catalog:      e.catalog,
-		Source:       func(base string) *catalog.Source { return &catalog.Source{Base: base, Dir: e.cache} },
-		Agent:        lifecycle.AgentFile,
-		Fetch:        lifecycle.Fetch,
-		Progress:     j.Progress,
-		Clock:        e.clock.Now,
-		Holder:       e.holder,
-		Built:        j.Built,
-	}, nil
+		Cluster: cluster, Env: env, Dialer: &host.SSH{HostKeys: host.Pinned}, Catalog: p.catalog, Holder: "hub " + p.store.Holder, Clock: p.options.Clock,
+	}
 }

@@ -28,7 +28,6 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/member"
-	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -88,7 +87,7 @@ func newHub(t *testing.T) *hub {
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 			errs = append(errs, client.IgnoreNotFound(h.Patch(ctx, &clusters.Items[i], patch)))
 		}
-		for _, o := range []client.Object{&clusterv1alpha1.Cluster{}, &lifecyclev1alpha1.Operation{}} {
+		for _, o := range []client.Object{&clusterv1alpha1.Cluster{}, &lifecyclev1alpha1.Operation{}, &lifecyclev1alpha1.OperationSlice{}} {
 			errs = append(errs, h.DeleteAllOf(ctx, o))
 		}
 		errs = append(errs, h.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(clusterv1alpha1.SecretNamespace)))
@@ -130,7 +129,9 @@ func (h *hub) start(t *testing.T) {
 	}
 	options := Options{DataDir: h.dataDir, Refresh: registry.Refresh, Clock: h.clock}
 	if !h.real {
-		options.Engine = func(j Job) (Runner, error) { return &fakeEngine{Job: j, hub: h}, nil }
+		options.Engine = func(cluster string, env lifecycle.Environment) Runner {
+			return &fakeEngine{Environment: env, cluster: cluster, hub: h}
+		}
 	}
 	p, err = Add(mgr, options)
 	if err != nil {
@@ -163,24 +164,25 @@ func (h *hub) ran() []string {
 
 // fakeEngine keeps the promises of lifecycle.Engine about the Store, and touches no host.
 type fakeEngine struct {
-	Job
+	lifecycle.Environment
 
-	hub *hub
+	cluster string
+	hub     *hub
 }
 
 func (e *fakeEngine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (err error) {
-	unlock, err := e.Store.Lock(ctx, e.Cluster)
+	unlock, err := e.Lock(ctx, e.cluster)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	op.Status.Attempt++
 	op.Status.Phase, op.Status.Finished = lifecyclev1alpha1.PhaseRunning, nil
-	if err := e.Store.Record(ctx, op); err != nil {
+	if err := e.Record(ctx, op); err != nil {
 		return err
 	}
 	e.hub.mu.Lock()
-	e.hub.runs = append(e.hub.runs, fmt.Sprintf("%s %s %v attempt %d on %d hosts", op.Name, op.Spec.Action, op.Spec.Hosts, op.Status.Attempt, len(spec.Hosts)))
+	e.hub.runs = append(e.hub.runs, fmt.Sprintf("%s %s %v attempt %d on %d hosts", op.Name, op.Spec.Action, op.Spec.NamedHosts(), op.Status.Attempt, len(spec.Hosts)))
 	act := e.hub.act
 	e.hub.mu.Unlock()
 	if act == nil {
@@ -202,7 +204,7 @@ func (e *fakeEngine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	default:
 		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhaseFailed, err.Error()
 	}
-	return errors.Join(err, e.Store.Record(context.WithoutCancel(ctx), op))
+	return errors.Join(err, e.Record(context.WithoutCancel(ctx), op))
 }
 
 // apply is what a run does that succeeds.
@@ -210,24 +212,36 @@ func (e *fakeEngine) apply(ctx context.Context, op *lifecyclev1alpha1.Operation,
 	for _, state := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepRunning, lifecyclev1alpha1.StepChanged} {
 		op.Status.Hosts = []lifecyclev1alpha1.HostRun{{Name: spec.Hosts[0].Name, Stage: "prepare", State: state}}
 		e.Progress(*op, lifecyclev1alpha1.StepRecord{Host: spec.Hosts[0].Name, ID: "system/sysctl", State: state})
-		if err := e.Store.Record(ctx, op); err != nil {
+		if err := e.Record(ctx, op); err != nil {
 			return err
 		}
 	}
 	if op.Spec.Action == lifecyclev1alpha1.ActionDelete {
-		return e.Store.Remove(ctx, e.Cluster)
+		state, err := e.Load(ctx, e.cluster)
+		if err != nil {
+			return err
+		}
+		return e.Remove(ctx, state)
 	}
-	plan.Default(e.Cluster, spec)
+	plan.Default(e.cluster, spec)
 	if err := e.Built(ctx, testenv.Kubeconfig(1)); err != nil {
 		return err
 	}
-	return e.Store.Save(ctx, &lifecycle.State{Cluster: e.Cluster, Keys: pki.Bundle{}, Wanted: spec, WantedBy: op.Name, Applied: spec})
+	state, err := e.Load(ctx, e.cluster)
+	if err != nil {
+		return err
+	}
+	if state == nil {
+		state = &lifecycle.State{Cluster: e.cluster}
+	}
+	state.Wanted, state.WantedBy, state.Applied = spec, op.Name, spec
+	return e.Save(ctx, state)
 }
 
 // waitAsked waits until a run is to be paused or canceled, or is interrupted.
 func (e *fakeEngine) waitAsked(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		return op.Spec.Paused || op.Spec.Canceled, e.Store.Record(ctx, op)
+		return op.Spec.Paused || op.Spec.Canceled, e.Record(ctx, op)
 	})
 	switch {
 	case ctx.Err() != nil:

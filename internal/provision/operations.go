@@ -111,52 +111,41 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	if err != nil {
 		return nil, err
 	}
-	leaving := !o.DeletionTimestamp.IsZero()
-	var applied *clusterv1alpha1.Provision
-	if state != nil {
-		applied = state.Applied
-	}
+	specs, leaving, begun := state.Intent(), !o.DeletionTimestamp.IsZero(), op.Status.Attempt > 0
 	switch op.Spec.Action {
 	case lifecyclev1alpha1.ActionDelete:
 		if !leaving || o.Spec.Provision.DeletionPolicy != clusterv1alpha1.DeletionDelete {
 			return nil, refuse("spec.action Delete: delete the Cluster instead, with spec.provision.deletionPolicy Delete")
 		}
-		spec := state.Everything()
+		spec := specs.Everything()
 		if spec == nil {
 			return nil, refuse("nothing was done on the hosts of cluster %s, so there is nothing to undo", o.Name)
 		}
 		return spec, nil
 	case lifecyclev1alpha1.ActionDeleteNode:
-		if applied == nil {
-			return nil, refuse("cluster %s is not built yet: there is no host to take out", o.Name)
+		spec, err := specs.Without(o.Name, op.Spec.NamedHosts(), begun)
+		if err != nil {
+			return nil, &refusal{err}
 		}
-		for _, name := range op.Spec.Hosts {
-			known := slices.ContainsFunc(state.Known(), func(h clusterv1alpha1.Host) bool { return h.Name == name })
-			if !known && op.Status.Attempt == 0 {
-				return nil, refuse("spec.hosts: host %s is not part of cluster %s", name, o.Name)
-			}
-		}
-		return without(applied, op.Spec.Hosts)
-	case lifecyclev1alpha1.ActionRenewCertificates:
-		switch {
-		case applied == nil:
-			return nil, refuse("cluster %s is not built yet: it has no certificates to renew", o.Name)
-		case leaving:
-			return nil, refuse("Cluster %s is being deleted", o.Name)
-		}
-		return renewable(o, state), nil
-	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
-	}
-	if leaving {
-		return nil, refuse("Cluster %s is being deleted", o.Name)
+		return spec, nil
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode, lifecyclev1alpha1.ActionRenewCertificates:
 	}
 	want := desired(o)
-	switch gone, begun := state.Lost(want); {
+	switch gone, half := specs.Lost(want); {
+	case leaving:
+		return nil, refuse("Cluster %s is being deleted", o.Name)
+	case op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates:
+		// What was applied is renewed, logged in to as the Cluster says now.
+		spec, _, err := specs.Take(o.Name, op, want)
+		if err != nil {
+			return nil, &refusal{err}
+		}
+		return spec, nil
 	case len(gone) > 0:
 		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
 			o.Name, strings.Join(gone, ", "))
-	case applied == nil && len(begun) > 0 && op.Status.Attempt == 0: // one that has begun does what it began with
-		return nil, refuse("%s", lostBeforeBuilt(o.Name, begun))
+	case specs.Applied == nil && len(half) > 0 && !begun: // one that has begun does what it began with
+		return nil, &refusal{lostBeforeBuilt(o.Name, half)}
 	}
 	return want, nil
 }
@@ -172,13 +161,10 @@ func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *l
 	defer done()
 	teller := newTeller(p.recorder, o, op)
 	teller.began()
-	engine, err := p.options.Engine(Job{
-		Cluster: o.Name, Store: told{Store: p.store, tell: teller.record}, Progress: metrics.step,
-		Built: func(ctx context.Context, kubeconfig []byte) error { return p.built(ctx, o.Name, kubeconfig) },
-	})
-	if err == nil {
-		err = engine.Run(ctx, op, spec)
+	env := environment{
+		told: told{Store: p.store, tell: teller.record}, credentials: credentials{reader: p.store.Client, cluster: o.Name}, hub: p,
 	}
+	err := p.options.Engine(o.Name, env).Run(ctx, op, spec)
 	if ctx.Err() != nil {
 		return 0 // interrupted: who comes next goes on
 	}

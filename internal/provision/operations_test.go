@@ -139,7 +139,9 @@ func TestOperationsOfUsers(t *testing.T) {
 		"no-cluster":  {spec: lifecyclev1alpha1.OperationSpec{Cluster: "elm", Action: lifecyclev1alpha1.ActionApply}, want: "there is no Cluster elm"},
 		"no-deletion": {spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionDelete}, want: "delete the Cluster instead"},
 		"no-host": {
-			spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionDeleteNode, Hosts: []string{"host-7"}},
+			spec: lifecyclev1alpha1.OperationSpec{
+				Cluster: "oak", Action: lifecyclev1alpha1.ActionDeleteNode, DeleteNode: &lifecyclev1alpha1.DeleteNodeAction{Hosts: []string{"host-7"}},
+			},
 			want: "host host-7 is not part of cluster oak",
 		},
 	}

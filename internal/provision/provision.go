@@ -8,6 +8,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -64,7 +65,7 @@ type Options struct {
 	// Clock tells when certificates are due. The default is the machine's.
 	Clock clock.WithTicker
 	// Engine makes what runs the Operations of a cluster. The default is the engine of package lifecycle, over SSH.
-	Engine func(Job) (Runner, error)
+	Engine func(cluster string, env lifecycle.Environment) Runner
 }
 
 // Runner runs an Operation and records how it goes, as lifecycle.Engine does.
@@ -72,23 +73,12 @@ type Runner interface {
 	Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error
 }
 
-// Job is what an engine is given for one run.
-type Job struct {
-	// Cluster is the name of the cluster.
-	Cluster string
-	// Store keeps its state and the record of the run.
-	Store lifecycle.Store
-	// Progress is told each change of a step.
-	Progress func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
-	// Built is told the kubeconfig once the API server answers.
-	Built func(ctx context.Context, kubeconfig []byte) error
-}
-
 // Provisioner builds clusters.
 type Provisioner struct {
 	options  Options
 	client   client.Client // reads Clusters and Operations from the cache
 	store    *Store
+	catalog  *catalog.Catalog
 	recorder events.EventRecorder
 	runs     *runs
 
@@ -119,6 +109,7 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	o.Cache = cmp.Or(o.Cache, filepath.Join(o.DataDir, "lifecycle", "files"))
 	p := &Provisioner{
 		options: o, client: mgr.GetClient(), recorder: mgr.GetEventRecorder("orrery"), runs: newRuns(),
 		settled: map[string]settled{},
@@ -128,11 +119,10 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 		Lost: p.runs.cancel,
 	}
 	if p.options.Engine == nil {
-		known, err := catalog.Load(o.Catalogs...)
-		if err != nil {
+		if p.catalog, err = catalog.Load(o.Catalogs...); err != nil {
 			return nil, fmt.Errorf("--lifecycle-catalog: %w", err)
 		}
-		p.options.Engine = newEngines(direct, o, known, holder).engine
+		p.options.Engine = p.engine
 	}
 	err = mgr.GetFieldIndexer().IndexField(context.Background(), &lifecyclev1alpha1.Operation{}, byCluster, func(o client.Object) []string {
 		op, ok := o.(*lifecyclev1alpha1.Operation)

@@ -1,13 +1,10 @@
 package provision
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -15,29 +12,28 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 )
 
 const (
-	// stateKey is the key of a Secret that has a cluster's state.
-	stateKey = "state.json.gz"
-	// maxState is what fits in a Secret.
-	maxState = 1 << 20
-	// maxRecord is how large the steps of a record may be, as JSON, for the API server's store to take it.
-	maxRecord = 1 << 20
+	// maxRecord is how large a record may be, as JSON, for the API server's store to take it, and maxSummary one whose steps are in
+	// slices: what is said of 1,000 hosts that all failed fits.
+	maxRecord  = 1 << 20
+	maxSummary = 1 << 19
 	// recordEvery is the least time between two records of a run that goes on. What was left out is in the next.
 	recordEvery = time.Second
 )
 
-// Store is a lifecycle.Store on a hub. The state of a cluster is in a Secret, Operations are objects, and logs are files.
+// Store is a lifecycle.Store on a hub. The state of a cluster is in Secrets, Operations are objects with slices of
+// their steps, and logs are files.
 type Store struct {
 	// Client reads what is there, not what a cache says.
 	Client client.Client
@@ -53,6 +49,9 @@ type Store struct {
 	mu       sync.Mutex
 	locked   map[string]bool
 	recorded map[string]time.Time
+	trails   map[types.UID]*trail // of the Operations that are run here
+	limiter  flowcontrol.RateLimiter
+	clock    clock.PassiveClock // unless it is the machine's
 }
 
 var _ lifecycle.Store = (*Store)(nil)
@@ -61,91 +60,19 @@ var _ lifecycle.Store = (*Store)(nil)
 // its name.
 func objectName(cluster string) string { return cluster + ".lifecycle" }
 
-func stateSecret(cluster string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: objectName(cluster)}}
-}
-
 // Load implements lifecycle.Store.
 func (s *Store) Load(ctx context.Context, cluster string) (*lifecycle.State, error) {
-	secret := stateSecret(cluster)
-	key := client.ObjectKeyFromObject(secret)
-	err := s.Client.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // the contract of lifecycle.Store
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the state of cluster %s: %w", cluster, err)
-	}
-	state := &lifecycle.State{}
-	if err := unpack(secret.Data[stateKey], state); err != nil {
-		return nil, fmt.Errorf("read the state of cluster %s: Secret %s is damaged (%w); restore it from a backup: it has the cluster's keys", cluster, key, err)
-	}
-	return state, nil
+	return lifecycle.LoadState(ctx, shelf{s.Client, cluster}, cluster)
 }
 
 // Save implements lifecycle.Store.
 func (s *Store) Save(ctx context.Context, state *lifecycle.State) error {
-	content, err := pack(state)
-	if err != nil {
-		return fmt.Errorf("keep the state of cluster %s: %w", state.Cluster, err)
-	}
-	if len(content) > maxState {
-		return fmt.Errorf("keep the state of cluster %s: it has %d bytes, and a Secret takes %d: make spec.provision smaller, by shorter scripts and values of charts",
-			state.Cluster, len(content), maxState)
-	}
-	secret := stateSecret(state.Cluster)
-	err = s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-	fresh := apierrors.IsNotFound(err)
-	if err == nil && bytes.Equal(secret.Data[stateKey], content) {
-		return nil
-	}
-	secret.Data = map[string][]byte{stateKey: content}
-	switch {
-	case fresh:
-		secret.Type, secret.Labels = corev1.SecretTypeOpaque, map[string]string{"app.kubernetes.io/part-of": "orrery"}
-		err = s.Client.Create(ctx, secret)
-	case err == nil:
-		err = s.Client.Update(ctx, secret)
-	}
-	if err != nil {
-		return fmt.Errorf("keep the state of cluster %s in Secret %s: %w", state.Cluster, client.ObjectKeyFromObject(secret), err)
-	}
-	return nil
+	return lifecycle.SaveState(ctx, shelf{s.Client, state.Cluster}, state)
 }
 
 // Remove implements lifecycle.Store.
-func (s *Store) Remove(ctx context.Context, cluster string) error {
-	if err := s.Client.Delete(ctx, stateSecret(cluster)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("forget cluster %s: %w", cluster, err)
-	}
-	return nil
-}
-
-func pack(v any) ([]byte, error) {
-	var content bytes.Buffer
-	w := gzip.NewWriter(&content)
-	if err := json.NewEncoder(w).Encode(v); err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	return content.Bytes(), nil
-}
-
-func unpack(content []byte, v any) error {
-	r, err := gzip.NewReader(bytes.NewReader(content))
-	if err != nil {
-		return fmt.Errorf("key %q: %w", stateKey, err)
-	}
-	text, err := io.ReadAll(r) // to the end, where the checksum is
-	if err != nil {
-		return fmt.Errorf("key %q: %w", stateKey, err)
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("key %q: %w", stateKey, err)
-	}
-	return nil
+func (s *Store) Remove(ctx context.Context, state *lifecycle.State) error {
+	return lifecycle.RemoveState(ctx, shelf{s.Client, state.Cluster}, state)
 }
 
 // Create implements lifecycle.Store. The Operations of a cluster are numbered.
@@ -182,12 +109,13 @@ func (s *Store) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 	}
 }
 
-// Operation implements lifecycle.Store.
+// Operation implements lifecycle.Store. Its status sums its steps up, unless an earlier version has recorded it.
 func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error) {
 	op := &lifecyclev1alpha1.Operation{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, op); err != nil {
 		return nil, fmt.Errorf("get operation %s: %w", name, err)
 	}
+	op.Spec.Unflatten()
 	return op, nil
 }
 
@@ -200,6 +128,9 @@ func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1al
 	list := &lifecyclev1alpha1.OperationList{}
 	if err := s.Cached.List(ctx, list, opts...); err != nil {
 		return nil, fmt.Errorf("list the operations of cluster %s: %w", cluster, err)
+	}
+	for i := range list.Items {
+		list.Items[i].Spec.Unflatten()
 	}
 	slices.SortFunc(list.Items, inOrder)
 	return list.Items, nil
@@ -224,13 +155,35 @@ func ended(op lifecyclev1alpha1.Operation) time.Time {
 	return op.Status.Finished.Time
 }
 
-// Record implements lifecycle.Store. While a run goes on, not every change is written.
+// Record implements lifecycle.Store. While a run goes on, not every change is written. Where Steps was asked for, the steps are kept in
+// slices, all of them before the phase is final, and the status sums them up.
 func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	if !s.due(op) {
 		return nil
 	}
-	written := op.DeepCopy()
-	fit(&written.Status)
+	running := op.Status.Phase == lifecyclev1alpha1.PhaseRunning
+	written := &lifecyclev1alpha1.Operation{ObjectMeta: op.ObjectMeta, Spec: op.Spec, Status: op.Status}
+	limit := maxRecord
+	var failed error
+	t := s.trail(op)
+	if t != nil {
+		if !running {
+			defer s.leave(op)
+		}
+		left, err := s.keepSteps(ctx, op, t)
+		if err != nil && (t.over != nil || !running) {
+			return fmt.Errorf("record operation %s: %w", op.Name, err)
+		}
+		failed = err
+		if left == 0 && err == nil {
+			t.before = nil
+		}
+		if written.Status.Steps, limit = summary(op.Status.Steps), maxSummary; t.before != nil {
+			written.Status.Steps, limit = t.before, maxRecord
+		}
+	}
+	written = written.DeepCopy()
+	fit(&written.Status, limit)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		status := written.Status
 		err := s.Client.Status().Update(ctx, written)
@@ -241,67 +194,109 @@ func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 		if e := s.Client.Get(ctx, client.ObjectKeyFromObject(op), written); e != nil {
 			return e
 		}
-		if written.Status.Attempt > status.Attempt {
-			return fmt.Errorf("another server has taken it over (attempt %d)", written.Status.Attempt)
+		if e := superseded(op, written.UID, written.Status.Attempt, written.Status.Epoch); e != nil {
+			return e
 		}
 		written.Status = status
 		return err
 	})
-	if err != nil {
+	if err != nil && t != nil {
+		err = t.end(err)
+	}
+	if err := errors.Join(failed, err); err != nil {
 		return fmt.Errorf("record operation %s: %w", op.Name, err)
 	}
-	op.Spec, op.ResourceVersion = written.Spec, written.ResourceVersion
+	op.Spec.Paused, op.Spec.Canceled, op.ResourceVersion = written.Spec.Paused, written.Spec.Canceled, written.ResourceVersion
 	return nil
 }
 
 // due reports whether a record is to be written now. The first and the last of a run always are.
 func (s *Store) due(op *lifecyclev1alpha1.Operation) bool {
+	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if op.Status.Phase != lifecyclev1alpha1.PhaseRunning {
 		delete(s.recorded, op.Name)
 		return true
 	}
-	if time.Since(s.recorded[op.Name]) < recordEvery {
+	if now.Sub(s.recorded[op.Name]) < recordEvery {
 		return false
 	}
 	if s.recorded == nil {
 		s.recorded = map[string]time.Time{}
 	}
-	s.recorded[op.Name] = time.Now()
+	s.recorded[op.Name] = now
 	return true
 }
 
-// fit drops the records of steps that succeeded, the oldest first, until the rest can be stored.
-func fit(status *lifecyclev1alpha1.OperationStatus) {
-	size := 0
+func (s *Store) now() time.Time {
+	if s.clock == nil {
+		return time.Now()
+	}
+	return s.clock.Now()
+}
+
+// throttle bounds how many slices are written.
+func (s *Store) throttle() flowcontrol.RateLimiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limiter == nil {
+		s.limiter = flowcontrol.NewTokenBucketRateLimiter(sliceRate, sliceRate)
+	}
+	return s.limiter
+}
+
+// fit makes a record small enough, for one that is refused is refused for ever. The steps that succeeded go first,
+// the oldest of them before the others, then what is said of many hosts at length, then what is said of steps, and in the end steps that
+// failed.
+func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
+	size := len(status.Message)
+	for _, h := range status.Hosts {
+		size += fixedHost + len(h.Name) + len(h.Message)
+	}
 	for _, r := range status.Steps {
 		size += recordSize(r)
 	}
-	status.Steps = slices.DeleteFunc(status.Steps, func(r lifecyclev1alpha1.StepRecord) bool {
-		if size <= maxRecord || r.State == lifecyclev1alpha1.StepFailed {
-			return false
+	drop := func(which func(lifecyclev1alpha1.StepRecord) bool) {
+		status.Steps = slices.DeleteFunc(status.Steps, func(r lifecyclev1alpha1.StepRecord) bool {
+			if size <= limit || !which(r) {
+				return false
+			}
+			size -= recordSize(r)
+			return true
+		})
+	}
+	drop(func(r lifecyclev1alpha1.StepRecord) bool { return r.State != lifecyclev1alpha1.StepFailed })
+	for i := range status.Hosts {
+		h := &status.Hosts[i]
+		if size <= limit || len(h.Message) <= shortMessage {
+			continue
 		}
-		size -= recordSize(r)
-		return true
-	})
+		size -= len(h.Message)
+		h.Message = strings.ToValidUTF8(h.Message[:shortMessage-len("…")], "") + "…"
+		size += len(h.Message)
+	}
 	for i := range status.Steps {
-		if size <= maxRecord {
+		if size <= limit {
 			return
 		}
 		r := &status.Steps[i]
 		size -= len(r.Message)
 		r.Message = ""
 	}
+	drop(func(lifecyclev1alpha1.StepRecord) bool { return true })
 }
+
+// fixedSize is about what the names of fields, and times, of a record take as JSON, fixedHost what those of a host do, and shortMessage
+// what is left of a message.
+const fixedSize, fixedHost, shortMessage = 200, 120, 256
 
 // recordSize is about how long a record is as JSON.
 func recordSize(r lifecyclev1alpha1.StepRecord) int {
-	const names = 200 // and times
-	return names + len(r.Host) + len(r.ID) + len(r.InputHash) + len(r.Message)
+	return fixedSize + len(r.Host) + len(r.ID) + len(r.InputHash) + len(r.Message)
 }
 
-// Control implements lifecycle.Store.
+// Control implements lifecycle.Store. The spec is changed as it is stored: one of an earlier version stays in its form.
 func (s *Store) Control(ctx context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		op := &lifecyclev1alpha1.Operation{}

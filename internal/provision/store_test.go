@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,72 +15,12 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/pki"
 )
 
 func newStore(t *testing.T, holder string) *Store {
 	t.Helper()
 	h := newHub(t)
 	return &Store{Client: h, Cached: h, Logs: t.TempDir(), Holder: holder, Lost: func(string) {}}
-}
-
-func TestState(t *testing.T) {
-	s, ctx := newStore(t, "one"), t.Context()
-	state, err := s.Load(ctx, "oak")
-	if err != nil || state != nil {
-		t.Errorf("of an unknown cluster: state %v, error %v", state, err)
-	}
-	want := &lifecycle.State{
-		Cluster: "oak", Keys: pki.Bundle{"ca": {Cert: []byte("certificate"), Key: []byte("key")}}, Digests: map[string]string{"kubelet": "sha256:1"},
-		Applied: provision(1, 2),
-	}
-	for range 2 {
-		if err := s.Save(ctx, want); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want.Wanted = provision(1)
-	if err := s.Save(ctx, want); err != nil {
-		t.Fatal(err)
-	}
-	if state, err = s.Load(ctx, "oak"); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, state); diff != "" {
-		t.Errorf("state (-want +got):\n%s", diff)
-	}
-	for range 2 {
-		if err := s.Remove(ctx, "oak"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if state, err = s.Load(ctx, "oak"); err != nil || state != nil {
-		t.Errorf("after Remove: state %v, error %v", state, err)
-	}
-}
-
-func TestStateThatCannotBeKept(t *testing.T) {
-	s := newStore(t, "one")
-	state := &lifecycle.State{Cluster: "oak", Digests: map[string]string{}}
-	for range 60_000 {
-		state.Digests[rand.Text()] = rand.Text()
-	}
-	if err := s.Save(t.Context(), state); err == nil || !strings.Contains(err.Error(), "make spec.provision smaller") {
-		t.Errorf("error %v, want one that says the way out", err)
-	}
-}
-
-func TestDamagedState(t *testing.T) {
-	s := newStore(t, "one")
-	secret := stateSecret("oak")
-	secret.Data = map[string][]byte{stateKey: []byte("nonsense")}
-	if err := s.Client.Create(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Load(t.Context(), "oak"); err == nil || !strings.Contains(err.Error(), "orrery-cluster/oak.lifecycle is damaged") {
-		t.Errorf("error %v, want one that names the Secret", err)
-	}
 }
 
 // A record brings back what a user says in the spec meanwhile, and leaves alone what another server runs.
@@ -127,7 +66,7 @@ func TestFit(t *testing.T) {
 		}
 		status.Steps = append(status.Steps, r)
 	}
-	fit(status)
+	fit(status, maxRecord)
 	size, failed := 0, 0
 	for _, r := range status.Steps {
 		size += recordSize(r)
@@ -137,6 +76,40 @@ func TestFit(t *testing.T) {
 	}
 	if size > maxRecord || failed != 2000 {
 		t.Errorf("%d bytes with %d failures are left, want at most %d with all 2000", size, failed, maxRecord)
+	}
+}
+
+// TestRecordOfManyHosts: the record of a run that failed on every host, and at many steps, is stored, and one that follows it too.
+func TestRecordOfManyHosts(t *testing.T) {
+	h := newHub(t)
+	s := &Store{Client: h}
+	op := operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate})
+	h.create(t, op)
+	long := strings.Repeat("ü", 2048)
+	op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhaseFailed, strings.Repeat("x", 32768)
+	for i := range 1001 {
+		op.Status.Hosts = append(op.Status.Hosts, lifecyclev1alpha1.HostRun{
+			Name: fmt.Sprintf("%063d", i), Stage: "control-plane", State: lifecyclev1alpha1.StepFailed, Done: 12, Total: 80, RoundTrips: 9, Message: long,
+		})
+	}
+	for i := range 4000 {
+		op.Status.Steps = append(op.Status.Steps, lifecyclev1alpha1.StepRecord{
+			Host: fmt.Sprintf("%063d", i), ID: "controller-manager/kubeconfig", State: lifecyclev1alpha1.StepFailed, Attempt: 3, Message: long,
+			Started: metav1.NowMicro(), Finished: metav1.NowMicro(), InputHash: strings.Repeat("0", 32),
+		})
+	}
+	for range 2 {
+		if err := s.Record(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := s.Operation(t.Context(), "oak-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := kept.Status.Steps[len(kept.Status.Steps)-1]
+	if len(kept.Status.Hosts) != 1001 || !strings.HasSuffix(kept.Status.Hosts[0].Message, "ü…") || last.Host != fmt.Sprintf("%063d", 3999) {
+		t.Errorf("%d hosts and %d steps are kept, the last of %s", len(kept.Status.Hosts), len(kept.Status.Steps), last.Host)
 	}
 }
 
@@ -296,7 +269,7 @@ func TestCredentials(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			target, err := c.target(t.Context(), tc.host)
+			target, err := c.Target(t.Context(), tc.host)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("error %v, want one with %q", err, tc.err)
@@ -328,7 +301,7 @@ func TestExternalEtcdSecret(t *testing.T) {
 	})
 	etcd := clusterv1alpha1.ExternalEtcd{SecretRef: &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: "etcd"}}
 	for cluster, want := range map[string]string{"oak": "KEY", "evil": ""} {
-		keys, err := credentials{reader: h, cluster: cluster}.externalEtcd(t.Context(), etcd)
+		keys, err := credentials{reader: h, cluster: cluster}.ExternalEtcd(t.Context(), etcd)
 		if want == "" && (err == nil || !strings.Contains(err.Error(), "etcd.external.secretRef: secret orrery-cluster/etcd is for another cluster")) {
 			t.Errorf("cluster %s: error %v", cluster, err)
 		}

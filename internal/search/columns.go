@@ -33,6 +33,21 @@ var (
 	ageHead     = head{name: "Age", typ: "string", cell: func(r store.Row) any { return since(r.Created) }}
 )
 
+// lastSeen returns the columns with one more where rows are stale: how long ago their cluster was last seen. Where none is,
+// tables are those of an API server.
+func (c *columns) lastSeen(stale map[string]time.Time) *columns {
+	if len(stale) == 0 {
+		return c
+	}
+	seen := head{name: "Last Seen", typ: "string", cell: func(r store.Row) any {
+		if at, ok := stale[r.Cluster]; ok {
+			return since(at)
+		}
+		return "now"
+	}}
+	return &columns{heads: append(slices.Clip(c.heads), seen), row: c.row}
+}
+
 // plain are the columns of types of which nothing else is known.
 func plain() *columns {
 	return &columns{

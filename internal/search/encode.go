@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,32 +25,35 @@ type encoder struct {
 	item func(store.Row) (any, error)
 }
 
-// encoder returns the encoder of a form.
-func (s *Search) encoder(ctx context.Context, as string, at location, k kind, include metav1.IncludeObjectPolicy) (encoder, error) {
+// encoder returns the encoder of a form. stale are the clusters whose rows are, and when they were last seen.
+func (s *Search) encoder(
+	ctx context.Context, as string, at location, k kind, include metav1.IncludeObjectPolicy, stale map[string]time.Time,
+) (encoder, error) {
 	switch as {
 	case asTable:
 		columns, err := s.columns(ctx, at, k)
 		if err != nil {
 			return encoder{}, err
 		}
+		columns = columns.lastSeen(stale)
 		return encoder{
 			list: map[string]any{
 				"kind": "Table", "apiVersion": metav1.SchemeGroupVersion.String(), "columnDefinitions": columns.definitions(),
 			},
 			items: "rows",
-			item:  func(row store.Row) (any, error) { return tableRow(columns, row, include) },
+			item:  func(row store.Row) (any, error) { return tableRow(columns, row, include, stale) },
 		}, nil
 	case asPartial:
 		return encoder{
 			list:  map[string]any{"kind": asPartial + "List", "apiVersion": metav1.SchemeGroupVersion.String()},
 			items: "items",
-			item:  func(row store.Row) (any, error) { return partial(row) },
+			item:  func(row store.Row) (any, error) { return partial(row, stale) },
 		}, nil
 	default:
 		return encoder{
 			list:  map[string]any{"kind": k.GroupVersionKind.Kind + "List", "apiVersion": at.GroupVersion().String()},
 			items: "items",
-			item:  func(row store.Row) (any, error) { return object(row) },
+			item:  func(row store.Row) (any, error) { return object(row, stale) },
 		}, nil
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,8 +25,8 @@ func (b body) set(name string, value any) error {
 
 // object is the whole object, as its cluster has it but for our annotation. Its kind is
 // the row's, for the body may be only the metadata of one.
-func object(row store.Row) (body, error) {
-	o, err := annotated(row)
+func object(row store.Row, stale map[string]time.Time) (body, error) {
+	o, err := annotated(row, stale)
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +35,8 @@ func object(row store.Row) (body, error) {
 }
 
 // partial is the object's metadata.
-func partial(row store.Row) (body, error) {
-	o, err := annotated(row)
+func partial(row store.Row, stale map[string]time.Time) (body, error) {
+	o, err := annotated(row, stale)
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +44,9 @@ func partial(row store.Row) (body, error) {
 	return p, errors.Join(p.set("apiVersion", metav1.SchemeGroupVersion.String()), p.set("kind", asPartial))
 }
 
-// annotated is the row's body with the annotation that names its cluster.
-func annotated(row store.Row) (body, error) {
+// annotated is the row's body with the annotation that names its cluster and, if it is stale, the one that says when it was last
+// seen.
+func annotated(row store.Row, stale map[string]time.Time) (body, error) {
 	o, metadata, annotations := body{}, body{}, map[string]string{}
 	if err := json.Unmarshal(row.Body, &o); err != nil {
 		return nil, fmt.Errorf("parse body: %w", err)
@@ -58,11 +60,15 @@ func annotated(row store.Row) (body, error) {
 		}
 	}
 	annotations[fleetv1alpha1.ClusterAnnotation] = row.Cluster
+	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // it is ours to say
+	if seen, ok := stale[row.Cluster]; ok {
+		annotations[fleetv1alpha1.LastSeenAnnotation] = seen.UTC().Format(time.RFC3339)
+	}
 	return o, errors.Join(metadata.set("annotations", annotations), o.set("metadata", metadata))
 }
 
 // tableRow is the object as the columns show it.
-func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy) (metav1.TableRow, error) {
+func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, stale map[string]time.Time) (metav1.TableRow, error) {
 	cells, err := c.cells(row)
 	if err != nil {
 		return metav1.TableRow{}, err
@@ -72,9 +78,9 @@ func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy) (me
 	case metav1.IncludeNone:
 		return metav1.TableRow{Cells: cells}, nil
 	case metav1.IncludeObject:
-		o, err = object(row)
+		o, err = object(row, stale)
 	case metav1.IncludeMetadata:
-		o, err = partial(row)
+		o, err = partial(row, stale)
 	}
 	if err != nil {
 		return metav1.TableRow{}, err

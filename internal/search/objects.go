@@ -54,7 +54,9 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	seen.narrow(&t)
+	if err := seen.narrow(&t); err != nil {
+		return err
+	}
 	if err := s.checkFields(r.Context(), at, t, p.fields); err != nil {
 		return err
 	}
@@ -71,11 +73,11 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		}
 		q.Namespaces = []string{at.namespace}
 	}
-	enc, err := s.encoder(r.Context(), as, at, t, p.include)
+	enc, err := s.encoder(r.Context(), as, at, t, p.include, s.lastSeen(at, t))
 	if err != nil {
 		return err
 	}
-	s.warn(w, at, t)
+	s.warn(w, at, t, seen)
 	if at.name != "" {
 		q.Names = []string{at.name}
 		return s.get(r.Context(), w, at, q, enc)
@@ -154,19 +156,44 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
+// lastSeen says when the clusters whose objects are stale last said something of the type.
+func (s *Search) lastSeen(at location, k kind) map[string]time.Time {
+	stale := map[string]time.Time{}
+	for _, c := range k.clusters {
+		if seen, old := s.Mirror.Freshness(c, at.GroupResource()); old {
+			stale[c] = seen
+		}
+	}
+	return stale
+}
+
 // warn says in what the answer may differ from the truth.
-func (s *Search) warn(w http.ResponseWriter, at location, k kind) {
+func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	gr := at.GroupResource()
 	var warnings []string
+	if seen.refused != nil {
+		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
+	}
+	var parts []string // clusters of which the type is mirrored in part
 	for _, c := range k.clusters {
 		switch since, stale := s.Mirror.Stale(c); {
 		case stale && s.Mirror.Lost(c, gr):
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s, and its last known objects were lost: some or all are missing until it answers", c, since.UTC().Format(time.RFC3339)))
 		case stale:
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
-		case !s.Mirror.Stored(c, gr):
-			warnings = append(warnings, fmt.Sprintf("cluster %s: %s are still being read, some may be missing", c, gr))
+		default:
+			if seen, old := s.Mirror.Freshness(c, gr); old {
+				warnings = append(warnings, fmt.Sprintf("cluster %s does not tell of %s since %s: its objects are the last known", c, gr, seen.UTC().Format(time.RFC3339)))
+			} else if !s.Mirror.Stored(c, gr) {
+				warnings = append(warnings, fmt.Sprintf("cluster %s: %s are still being read, some may be missing", c, gr))
+			}
 		}
+		if s.Mirror.Partial(c, gr) {
+			parts = append(parts, c)
+		}
+	}
+	if len(parts) > 0 { // which part may name namespaces that the caller is not to know
+		warnings = append(warnings, fmt.Sprintf("%s of %s are mirrored in part, by namespaces or labels: the rest is not shown", gr, enumerate(parts)))
 	}
 	for v, clusters := range k.others {
 		if len(clusters) == 0 {
@@ -191,13 +218,13 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind) {
 	}
 }
 
-// enumerate clusters by name, the first of them.
-func enumerate(clusters []string) string {
-	slices.Sort(clusters)
-	if more := len(clusters) - named; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(clusters[:named], ", "), more)
+// enumerate clusters, or namespaces, the first of them.
+func enumerate(names []string) string {
+	slices.Sort(names)
+	if more := len(names) - named; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), more)
 	}
-	return strings.Join(clusters, ", ")
+	return strings.Join(names, ", ")
 }
 
 // get reads the one object of a name.

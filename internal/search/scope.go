@@ -13,10 +13,12 @@ import (
 type scope struct {
 	fence      Fence
 	namespaces []string
+	// refused is why the caller does not see all namespaces, who asked for all of them.
+	refused error
 }
 
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
-// it: all, if they may see it in all namespaces at once.
+// it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
 func (s *Search) authorize(ctx context.Context, at location, p params) (scope, error) {
 	what := authorizationv1.ResourceAttributes{
 		Verb: "list", Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
@@ -30,8 +32,10 @@ func (s *Search) authorize(ctx context.Context, at location, p params) (scope, e
 	err := s.Authorize(ctx, what)
 	namespaces := []string{what.Namespace}
 	switch {
-	case what.Namespace == "" && (err == nil || len(p.namespaces) == 0):
-		return scope{}, err
+	case what.Namespace == "" && err == nil:
+		return scope{}, nil
+	case what.Namespace == "" && len(p.namespaces) == 0:
+		return s.authorizeSome(ctx, at, what, err)
 	case what.Namespace == "":
 		namespaces = p.namespaces
 		for _, what.Namespace = range namespaces {
@@ -59,14 +63,37 @@ func (s *Search) authorize(ctx context.Context, at location, p params) (scope, e
 	return scope{fence: fence, namespaces: namespaces}, nil
 }
 
-func isNamespaces(at location) bool { return at.Group == "" && at.Resource == "namespaces" }
-
-// in returns the namespaces that the caller may see in a cluster.
-func (s scope) in(cluster string) []string {
-	return slices.DeleteFunc(slices.Clone(s.namespaces), func(namespace string) bool { return !s.fence.Allowed(namespace, cluster) })
+// authorizeSome finds what a caller may see who may not see all. What is in no namespace needs a right to all: one object by its name,
+// and namespaces themselves.
+func (s *Search) authorizeSome(ctx context.Context, at location, what authorizationv1.ResourceAttributes, refused error) (scope, error) {
+	if !apierrors.IsForbidden(refused) || at.name != "" || isNamespaces(at) {
+		return scope{}, refused
+	}
+	namespaces, err := s.Namespaces(ctx, what)
+	if err != nil {
+		return scope{}, err
+	}
+	if len(namespaces) == 0 {
+		return scope{}, refused
+	}
+	fence, err := s.Fence()
+	return scope{fence: fence, namespaces: namespaces, refused: refused}, err
 }
 
-func (s scope) closed(cluster string) bool { return len(s.in(cluster)) == 0 }
+func isNamespaces(at location) bool { return at.Group == "" && at.Resource == "namespaces" }
+
+// in returns the namespaces that the caller may see in a cluster. They are not to be changed.
+func (s scope) in(cluster string) []string {
+	closed := func(namespace string) bool { return !s.fence.Allowed(namespace, cluster) }
+	if !slices.ContainsFunc(s.namespaces, closed) {
+		return s.namespaces // of many namespaces and clusters there is one list
+	}
+	return slices.DeleteFunc(slices.Clone(s.namespaces), closed)
+}
+
+func (s scope) closed(cluster string) bool {
+	return !slices.ContainsFunc(s.namespaces, func(namespace string) bool { return s.fence.Allowed(namespace, cluster) })
+}
 
 // check answers for a cluster in which the caller may see nothing as for one that there is not.
 func (s scope) check(at location, p params) error {
@@ -82,10 +109,14 @@ func (s scope) check(at location, p params) error {
 	return nil
 }
 
-// narrow leaves of a type the clusters in which the caller may see something.
-func (s scope) narrow(k *kind) {
+// narrow leaves of a type the clusters in which the caller may see something. A type that is in no namespace anywhere is refused to who
+// may see only some.
+func (s scope) narrow(k *kind) error {
 	if s.fence == nil {
-		return
+		return nil
+	}
+	if s.refused != nil && len(k.scopes[true]) == 0 {
+		return s.refused
 	}
 	k.partial = true
 	k.clusters = slices.DeleteFunc(k.clusters, s.closed)
@@ -95,6 +126,7 @@ func (s scope) narrow(k *kind) {
 	for namespaced := range k.scopes {
 		k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], s.closed)
 	}
+	return nil
 }
 
 // scopes are what the store looks for. The clusters are enough where namespaces themselves are

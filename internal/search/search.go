@@ -54,6 +54,10 @@ type Mirror interface {
 	Lost(cluster string, gr schema.GroupResource) bool
 	// Stale says since when a cluster has not been seen.
 	Stale(cluster string) (since time.Time, stale bool)
+	// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it.
+	Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool)
+	// Partial is true when not every object of a type is mirrored of a cluster.
+	Partial(cluster string, gr schema.GroupResource) bool
 }
 
 // Store is what search needs of the store.
@@ -74,6 +78,8 @@ type Options struct {
 	Clusters func() []string
 	// Authorize returns an error when the request's user may not do that on the hub.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+	// Namespaces are those of the hub in which the request's user may do that, for one who may not in all.
+	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
 	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
 	Fence func() (Fence, error)
 	// Version is what the fleet says it is; clients compare their own with it.

@@ -345,6 +345,49 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// TestSomeNamespaces: who asks for all namespaces and may see some gets these, in the clusters that each may use, and is told so.
+func TestSomeNamespaces(t *testing.T) {
+	f := threeClusters(t)
+	f.put(t, "elm", "namespaces", newObject(namespaceKind, "", "shop"))
+	f.put(t, "oak", "pods", newObject(podKind, "blog", "archive"))
+	f.closed = map[string][]string{"shop": {"elm", "ash"}, "blog": {"oak"}}
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	for name, c := range map[string]struct {
+		some []string
+		path string
+		code int
+		want []string
+	}{
+		"One":              {[]string{"shop"}, "/api/v1/pods", 200, []string{"oak/shop/db", "oak/shop/web"}},
+		"Two":              {[]string{"shop", "blog"}, "/api/v1/pods", 200, []string{"elm/blog/press", "oak/shop/db", "oak/shop/web"}},
+		"Page":             {[]string{"shop", "blog"}, "/api/v1/pods?limit=2", 200, []string{"elm/blog/press", "oak/shop/db"}},
+		"OneThatIsNowhere": {[]string{"yard"}, "/api/v1/pods", 200, nil},
+		"None":             {nil, "/api/v1/pods", 403, nil},
+		"Cluster":          {[]string{"shop", "blog"}, "/clusters/oak/api/v1/pods", 200, []string{"oak/shop/db", "oak/shop/web"}},
+		"ClosedCluster":    {[]string{"shop"}, "/clusters/elm/api/v1/pods", 404, nil},
+		"ClosedByName":     {[]string{"shop"}, "/api/v1/pods?clusters=elm", 400, nil},
+		"Namespaces":       {[]string{"shop"}, "/api/v1/namespaces", 403, nil},
+		"OneByName":        {[]string{"shop"}, "/api/v1/nodes/n-1", 403, nil},
+		"InNoNamespace":    {[]string{"shop"}, "/api/v1/nodes", 403, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.some = c.some
+			f.serve(schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes", false, "oak", "elm")
+			resp, body := f.ask(t, http.MethodGet, c.path, "")
+			if resp.StatusCode != c.code {
+				t.Errorf("%d %v, want %d", resp.StatusCode, body, c.code)
+			}
+			if diff := cmp.Diff(c.want, found(body), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("objects (-want, +got):\n%s", diff)
+			}
+			told := strings.Contains(strings.Join(resp.Header.Values("Warning"), " "), "only pods in the namespaces")
+			if told != (c.code == http.StatusOK) {
+				t.Errorf("warnings: %v", resp.Header.Values("Warning"))
+			}
+		})
+	}
+}
+
 // Whoever may see nothing learns nothing of clusters, not even whether there is one of a name.
 func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
 	nothing := func(authorizationv1.ResourceAttributes) bool { return true }
@@ -389,12 +432,50 @@ func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
 	}
 }
 
+// TestLastSeen: rows that are stale say since when, in tables and in objects; where none is, nothing is said.
+func TestLastSeen(t *testing.T) {
+	f := threeClusters(t)
+	table := func() (last string, cells []any) {
+		_, body := f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods?names=web", tableAccept)
+		heads, _, _ := unstructured.NestedSlice(body, "columnDefinitions")
+		rows, _, _ := unstructured.NestedSlice(body, "rows")
+		last, _, _ = unstructured.NestedString(heads[len(heads)-1].(map[string]any), "name")
+		for _, row := range rows {
+			own := row.(map[string]any)["cells"].([]any)
+			cells = append(cells, own[len(own)-1])
+		}
+		return last, cells
+	}
+	if last, _ := table(); last == "Last Seen" {
+		t.Error("nothing is stale, and there is a column for it")
+	}
+	seen := time.Now().Add(-3 * time.Hour)
+	f.mirror.stale["elm"] = seen
+	last, cells := table()
+	if diff := cmp.Diff([]any{"3h", "now"}, cells); diff != "" || last != "Last Seen" {
+		t.Errorf("column %s (-want, +got):\n%s", last, diff)
+	}
+	_, body := f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods?names=web", "")
+	items, _, _ := unstructured.NestedSlice(body, "items")
+	got := map[string]string{}
+	for _, item := range items {
+		o := unstructured.Unstructured{Object: item.(map[string]any)}
+		got[o.GetAnnotations()[fleetv1alpha1.ClusterAnnotation]] = o.GetAnnotations()[fleetv1alpha1.LastSeenAnnotation]
+	}
+	if diff := cmp.Diff(map[string]string{"elm": seen.UTC().Format(time.RFC3339), "oak": ""}, got); diff != "" {
+		t.Errorf("annotations (-want, +got):\n%s", diff)
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	f := threeClusters(t)
 	f.mirror.stale["oak"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f.mirror.behind["ash"] = true
 	f.mirror.stale["fir"], f.mirror.lost["fir"] = f.mirror.stale["oak"], true
 	f.serve(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", true, "fir")
+	f.serve(schema.GroupVersionKind{Group: "metrics.example.org", Version: "v1", Kind: "Load"}, "loads", true, "elm")
+	f.mirror.silent["elm/loads.metrics.example.org"] = f.mirror.stale["oak"]
+	f.mirror.parts["elm/secrets"] = true
 	f.serve(gadgetV1, "gadgets", true, "oak")
 	f.serve(gadgetV1, "gadgets", false, "elm")
 	f.serve(gadgetV2, "gadgets", true, "ash")
@@ -426,6 +507,10 @@ func TestWarnings(t *testing.T) {
 		}},
 		"Secrets": {"/api/v1/secrets", []string{}, []string{
 			`299 - "of secrets only the metadata is mirrored: read their data in the cluster's own context"`,
+			`299 - "secrets of elm are mirrored in part, by namespaces or labels: the rest is not shown"`,
+		}},
+		"TypeThatIsStale": {"/apis/metrics.example.org/v1/loads", []string{}, []string{
+			`299 - "cluster elm does not tell of loads.metrics.example.org since 2026-01-02T03:04:05Z: its objects are the last known"`,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

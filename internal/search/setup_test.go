@@ -54,6 +54,8 @@ type fakeMirror struct {
 	stale  map[string]time.Time
 	behind map[string]bool
 	lost   map[string]bool
+	silent map[string]time.Time // types that are stale, as CLUSTER/TYPE
+	parts  map[string]bool      // those that are mirrored in part
 }
 
 func (f *fakeMirror) Types() []mirror.Type {
@@ -86,6 +88,18 @@ func (f *fakeMirror) Stale(cluster string) (time.Time, bool) {
 	return t, ok
 }
 
+func (f *fakeMirror) Freshness(cluster string, gr schema.GroupResource) (time.Time, bool) {
+	if t, ok := f.stale[cluster]; ok {
+		return t, true
+	}
+	t, ok := f.silent[cluster+"/"+gr.String()]
+	return t, ok
+}
+
+func (f *fakeMirror) Partial(cluster string, gr schema.GroupResource) bool {
+	return f.parts[cluster+"/"+gr.String()]
+}
+
 // fleet is a search over a store, served.
 type fleet struct {
 	mirror *fakeMirror
@@ -94,6 +108,7 @@ type fleet struct {
 	denied func(authorizationv1.ResourceAttributes) bool
 	asked  []authorizationv1.ResourceAttributes
 	closed map[string][]string // clusters, by the namespace that may not use them
+	some   []string            // the namespaces in which the caller may see what they may not see everywhere
 	url    string
 }
 
@@ -116,6 +131,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 	})
 	f := &fleet{mirror: &fakeMirror{
 		served: map[string]map[schema.GroupResource]member.API{}, stale: map[string]time.Time{}, behind: map[string]bool{}, lost: map[string]bool{},
+		silent: map[string]time.Time{}, parts: map[string]bool{},
 	}, store: s, dir: dir}
 	search := New(Options{
 		Mirror: f.mirror, Store: s, Clusters: func() []string { return clusters },
@@ -126,7 +142,8 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			}
 			return nil
 		},
-		Fence: func() (Fence, error) { return f, nil },
+		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) { return f.some, nil },
+		Fence:      func() (Fence, error) { return f, nil },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},

@@ -9,14 +9,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -54,6 +57,10 @@ type Options struct {
 	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
 	// empty: every type but those that change all the time.
 	MirrorResources []string
+	// MirrorDSNFile has the DSN of the database that the mirror is kept in; empty: a file in the data directory.
+	MirrorDSNFile string
+	// MirrorHistory is how much is kept of what mirrored objects were; nil: what store.DefaultHistory says.
+	MirrorHistory *MirrorHistory
 	// DefaultClusterAccess is what namespaces may use that no ClusterAccess selects.
 	DefaultClusterAccess access.Default
 	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
@@ -63,12 +70,48 @@ type Options struct {
 	PodSecurity podsecurity.Level
 }
 
+// MirrorHistory is how long, how much and of what the past of mirrored objects is kept.
+type MirrorHistory struct {
+	Time   time.Duration
+	Size   resource.QuantityValue
+	Except []string
+}
+
+// history reads the options; the zero of either bound turns it off.
+func (o *MirrorHistory) history() (store.History, error) {
+	if o == nil {
+		return store.DefaultHistory, nil
+	}
+	out := store.History{Time: o.Time, Bytes: o.Size.Value()}
+	if out.Time < 0 {
+		return out, fmt.Errorf("--mirror-history-time: %s is negative; 0 keeps no history", out.Time)
+	}
+	if out.Bytes < 0 {
+		return out, fmt.Errorf("--mirror-history-size: %s is negative; 0 keeps no history", o.Size.String())
+	}
+	for _, name := range o.Except {
+		gr := schema.ParseGroupResource(name)
+		if gr.Resource == "" || gr.Resource != strings.ToLower(gr.Resource) {
+			return out, fmt.Errorf("--mirror-history-except: %q is no type; name types as in kubectl, such as pods or replicasets.apps", name)
+		}
+		out.Except = append(out.Except, gr)
+	}
+	return out, nil
+}
+
 // AddFlags adds the server's flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
 	o.Lifecycle.AddFlags(fs)
 	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
-		"types, such as deployments.apps and pods, that are mirrored of clusters whose spec.mirror does not say; placed kinds, nodes, pods and what else the hub needs always are (default: every type but events and their like)")
+		"types, such as deployments.apps and pods, that are mirrored of clusters of which neither spec.mirror nor a MirrorPolicy selects any; placed kinds, nodes, pods and what else the hub needs always are (default: every type but leases and their like)")
+	fs.StringVar(&o.MirrorDSNFile, "mirror-dsn-file", "",
+		"file of mode 0600 with the DSN, postgres://... or mysql://..., of the database that the mirror is kept in (default: SQLite in the data directory)")
+	h := &MirrorHistory{Time: store.DefaultHistory.Time, Size: resource.QuantityValue{Quantity: *resource.NewQuantity(store.DefaultHistory.Bytes, resource.BinarySI)}}
+	o.MirrorHistory = h
+	fs.DurationVar(&h.Time, "mirror-history-time", h.Time, "how long former states and deleted objects of the mirror are kept; 0: none")
+	fs.Var(&h.Size, "mirror-history-size", "how much room these may take, about; the oldest go first; 0: none")
+	fs.StringSliceVar(&h.Except, "mirror-history-except", nil, "types, such as replicasets.apps, of which none are kept, besides leases and events")
 	fs.Var(&o.DefaultClusterAccess, "default-cluster-access",
 		"which clusters the hub's namespaces may use that no ClusterAccess selects: all of them, or none")
 	fs.Var(&o.PodSecurity, "default-pod-security",
@@ -81,6 +124,14 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) error) (err error) {
 	if _, err := mirror.Select(o.MirrorResources); err != nil { // before anything is started
 		return fmt.Errorf("--mirror-resources: %w", err)
+	}
+	if _, err := o.MirrorHistory.history(); err != nil {
+		return err
+	}
+	if o.MirrorDSNFile != "" {
+		if _, err := readDSN(o.MirrorDSNFile); err != nil {
+			return err
+		}
 	}
 	ctrl.SetLogger(log)
 	ctx = logr.NewContext(ctx, log)
@@ -110,14 +161,15 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 }
 
 func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
-	mirrorDir := filepath.Join(h.DataDir(), "mirror")
-	if err := os.MkdirAll(mirrorDir, 0o700); err != nil {
-		return fmt.Errorf("make the mirror's directory: %w", err)
-	}
-	db, err := store.Open(ctx, mirrorDir)
+	history, err := o.MirrorHistory.history()
 	if err != nil {
-		return fmt.Errorf("open mirror store: %w", err)
+		return err
 	}
+	db, err := openStore(ctx, o.MirrorDSNFile, h.DataDir())
+	if err != nil {
+		return err
+	}
+	db.KeepHistory(history)
 	defer db.Close() //nolint:errcheck // every write was committed when it returned
 
 	recordsDir := filepath.Join(h.DataDir(), "records")
@@ -196,6 +248,50 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	return g.Wait()
 }
 
+// openStore opens the database that the mirror is kept in.
+func openStore(ctx context.Context, dsnFile, dataDir string) (*store.Store, error) {
+	if dsnFile != "" {
+		dsn, err := readDSN(dsnFile)
+		if err != nil {
+			return nil, err
+		}
+		db, err := store.OpenDSN(ctx, dsn)
+		if err != nil {
+			return nil, fmt.Errorf("--mirror-dsn-file %s: %w", dsnFile, err)
+		}
+		return db, nil
+	}
+	dir := filepath.Join(dataDir, "mirror")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the mirror's directory: %w", err)
+	}
+	db, err := store.Open(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("open mirror store: %w", err)
+	}
+	return db, nil
+}
+
+// readDSN reads a DSN, which has a password, from a file that nobody else may read.
+func readDSN(file string) (string, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return "", fmt.Errorf("--mirror-dsn-file: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("--mirror-dsn-file %s: it has a password, and its mode is %s: it must be a file that only its owner can read; run: chmod 600 %s",
+			file, info.Mode(), file)
+	}
+	dsn, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("--mirror-dsn-file: %w", err)
+	}
+	if err := store.CheckDSN(string(dsn)); err != nil {
+		return "", fmt.Errorf("--mirror-dsn-file %s: %w", file, err)
+	}
+	return string(dsn), nil
+}
+
 // rooms are the parts that others must be able to reach after wiring.
 type rooms struct {
 	registry *member.Registry
@@ -246,6 +342,9 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 		return nil, fmt.Errorf("--mirror-resources: %w", err)
 	}
 	m = mirror.New(db, registry, mirrored, log.WithName("mirror"))
+	if err := m.Follow(context.Background(), mgr.GetCache()); err != nil {
+		return nil, fmt.Errorf("add mirror: %w", err)
+	}
 	if err := mgr.Add(manager.RunnableFunc(m.Start)); err != nil {
 		return nil, fmt.Errorf("add mirror: %w", err)
 	}
@@ -298,7 +397,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	serving := h.FleetServing()
 	server, err := fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
-		Registry: registry, Mirror: m, Store: db, Fleet: clusters,
+		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: o.Hub.Kubeconfig == "",
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
@@ -306,9 +405,25 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	return &rooms{registry: registry, fleet: server}, nil
 }
 
+// addressed are the names of the clusters that have an address and are not being deleted, in order.
+func addressed(ctx context.Context, hubClient client.Reader) ([]string, error) {
+	var clusters clusterv1alpha1.ClusterList
+	if err := hubClient.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return nil, err
+	}
+	names := make([]string, 0, len(clusters.Items))
+	for i := range clusters.Items {
+		if c := &clusters.Items[i]; c.DeletionTimestamp.IsZero() && c.Spec.APIEndpoint != "" {
+			names = append(names, c.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 // keepKubeconfig keeps a context for each member in the hub's kubeconfig. It asks the hub
-// who they are: after a start the registry knows them only one by one. It rests after each write
-// for ten times as long as that took: of a thousand contexts, when a thousand clusters join.
+// who they are: after a start the registry knows them only one by one. It rests after each look
+// for ten times as long as that took: at a thousand clusters and contexts, when a thousand clusters join.
 func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, came <-chan struct{}, log logr.Logger) {
 	var written []string
 	rest := time.NewTimer(0)
@@ -325,28 +440,16 @@ func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, ca
 		case <-came:
 		}
 		start := time.Now()
-		rest.Reset(0)
-		var clusters clusterv1alpha1.ClusterList
-		if err := hubClient.List(ctx, &clusters); err != nil {
+		if names, err := addressed(ctx, hubClient); err != nil {
 			if ctx.Err() == nil {
 				log.Error(err, "list clusters for the kubeconfig")
 			}
-			continue
-		}
-		names := make([]string, 0, len(clusters.Items))
-		for i := range clusters.Items {
-			if clusters.Items[i].DeletionTimestamp.IsZero() && clusters.Items[i].Spec.APIEndpoint != "" {
-				names = append(names, clusters.Items[i].Name)
+		} else if written == nil || !slices.Equal(names, written) {
+			written = names
+			if err := h.WriteKubeconfig(names); err != nil {
+				log.Error(err, "write kubeconfig")
+				written = nil // the next event tries again
 			}
-		}
-		slices.Sort(names)
-		if written != nil && slices.Equal(names, written) {
-			continue
-		}
-		written = names
-		if err := h.WriteKubeconfig(names); err != nil {
-			log.Error(err, "write kubeconfig")
-			written = nil // the next event tries again
 		}
 		rest.Reset(10 * time.Since(start))
 	}

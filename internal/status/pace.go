@@ -18,6 +18,10 @@ const (
 	patience = 500 * time.Millisecond
 	// pace is the least time between two writes of one binding: rollouts change quickly.
 	pace = time.Second
+	// startPatience is how long after a start a status waits for the lists of clusters that answer, and startLook how
+	// often it looks, for lists are no events of a binding.
+	startPatience = time.Minute
+	startLook     = 2 * time.Second
 	// removalPatience is how long a deleted binding may take to go without saying why.
 	removalPatience = 3 * time.Second
 )

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -91,6 +92,8 @@ type writer struct {
 	recorded  func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
 	queue     *queue.Queue[types.NamespacedName]
 	pacer     *pacer
+	clusters  *clusters
+	started   time.Time
 }
 
 // Add adds the status writer to the manager.
@@ -107,10 +110,31 @@ func (w *writer) add(mgr ctrl.Manager) error {
 	w.pacer = newPacer()
 	w.queue = queue.New(workers, firstRetry, lastRetry, w.do)
 	w.subscribe()
-	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { w.queue.Run(ctx); return nil })); err != nil {
+	var err error
+	ctx := context.Background() // the manager has not started: nothing is waited for
+	if w.clusters, err = watchClusters(ctx, mgr.GetCache(), w.clusterChanged); err != nil {
+		return err
+	}
+	if err := mgr.Add(manager.RunnableFunc(w.start)); err != nil {
 		return fmt.Errorf("add status writer to the manager: %w", err)
 	}
 	return nil
+}
+
+func (w *writer) start(ctx context.Context) error {
+	if !toolscache.WaitForCacheSync(ctx.Done(), w.clusters.synced) {
+		return nil // ctx has ended
+	}
+	w.started = time.Now()
+	w.queue.Run(ctx)
+	return nil
+}
+
+// clusterChanged has the status of all bindings in a cluster computed again.
+func (w *writer) clusterChanged(cluster string) {
+	for _, name := range w.bindings.In(cluster) {
+		w.changed(name)
+	}
 }
 
 // subscribe has whatever changes a status make it be computed.
@@ -129,11 +153,7 @@ func (w *writer) subscribe() {
 			w.changed(binding.Name(b))
 		}
 	})
-	w.registry.Subscribe(func(e member.Event) {
-		for _, name := range w.bindings.In(e.Name) {
-			w.changed(name)
-		}
-	})
+	w.registry.Subscribe(func(e member.Event) { w.clusterChanged(e.Name) })
 	w.templates.Subscribe(func(e template.Event) {
 		if b, _ := w.bindings.Of(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}); b != nil {
 			w.changed(binding.Name(b))

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/apply"
@@ -39,8 +38,13 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	if !ok {
 		return queue.Next{}
 	}
-	if b.DeletionTimestamp.IsZero() && w.asking(b) {
-		return queue.Next{} // whether each answers will be an event
+	if b.DeletionTimestamp.IsZero() {
+		if w.asking(b) {
+			return queue.Next{} // whether each answers will be an event
+		}
+		if w.listing(b) {
+			return queue.Next{After: startLook}
+		}
 	}
 	log := logr.FromContextOrDiscard(ctx).WithName("status").WithValues("binding", name.String())
 	next, err := w.write(logr.NewContext(ctx, log), b)
@@ -59,7 +63,7 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 
 // write returns when to look again without an event, 0 for not at all.
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (next time.Duration, err error) {
-	views := w.views(ctx, b)
+	views := w.views(b)
 	if !b.DeletionTimestamp.IsZero() {
 		if wait := w.pacer.removal(b.UID); wait > 0 {
 			return wait, nil
@@ -207,7 +211,7 @@ func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 
 // views is what is known of a binding in each cluster that it names, and in those that
 // may still hold something of it. A deleted binding is placed nowhere.
-func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []view {
+func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 	// What vouches for the objects is asked before them: a list that ends, or a copy that is applied,
 	// in between must not make an object that was read too early one that is not there.
 	clusters := binding.Clusters(b)
@@ -243,12 +247,12 @@ func (w *writer) views(ctx context.Context, b *workv1alpha2.ResourceBinding) []v
 	views := make([]view, 0, len(clusters))
 	for cluster := range clusters {
 		m, joined := w.registry.Member(cluster)
-		if !placed[cluster] && (w.applier.Gone(b.UID, cluster) || !joined && w.left(ctx, cluster)) {
+		if !placed[cluster] && (w.applier.Gone(b.UID, cluster) || !joined && w.clusters.left(cluster)) {
 			continue
 		}
 		v := view{
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
-			contact: w.contact(ctx, m, cluster), object: found[cluster], recorded: recorded[cluster],
+			contact: w.contact(m, cluster), object: found[cluster], recorded: recorded[cluster],
 			listed: listed[cluster],
 		}
 		if v.recorded == nil && w.recorded != nil {
@@ -289,14 +293,30 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
 	return slices.ContainsFunc(b.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool {
 		m, joined := w.registry.Member(c.Name)
-		return joined && !m.Reachable() && !m.Lost()
+		if !joined {
+			return w.clusters.joins(c.Name)
+		}
+		return !m.Reachable() && !m.Lost()
+	})
+}
+
+// listing is true soon after a start while a cluster of the binding, which answers, is not listed: what the status says stays
+// until the clusters have been read, rather than being computed anew after each of them.
+func (w *writer) listing(b *workv1alpha2.ResourceBinding) bool {
+	if time.Since(w.started) > startPatience {
+		return false
+	}
+	kind := binding.Kind(b)
+	return slices.ContainsFunc(b.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool {
+		m, joined := w.registry.Member(c.Name)
+		return joined && m.Reachable() && !w.listed(c.Name, kind)
 	})
 }
 
 // contact says whether a cluster answers. Right after a start that is not known.
-func (w *writer) contact(ctx context.Context, m *member.Member, cluster string) contact {
+func (w *writer) contact(m *member.Member, cluster string) contact {
 	switch {
-	case m == nil && w.left(ctx, cluster):
+	case m == nil && w.clusters.left(cluster):
 		return lost
 	case m == nil:
 		return unsure
@@ -307,9 +327,4 @@ func (w *writer) contact(ctx context.Context, m *member.Member, cluster string) 
 	default:
 		return unsure
 	}
-}
-
-// left is true when the hub knows no such cluster.
-func (w *writer) left(ctx context.Context, cluster string) bool {
-	return apierrors.IsNotFound(w.hub.Get(ctx, client.ObjectKey{Name: cluster}, &clusterv1alpha1.Cluster{}))
 }

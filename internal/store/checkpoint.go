@@ -19,10 +19,13 @@ type Checkpoint struct {
 	State    []byte // what is needed to go on, as the mirror encodes it; nil: nothing is vouched for any more
 }
 
-// clusterType is a type of a cluster, by their numbers.
-type clusterType struct{ cluster, kind int64 }
+// clusterType is a type of a cluster.
+type clusterType struct {
+	cluster string
+	kind    int64
+}
 
-func (d *database) epoch(ctx context.Context) (epoch string, err error) {
+func (d *database) readEpoch(ctx context.Context) (epoch string, err error) {
 	if err := d.read.QueryRowContext(ctx, "SELECT id FROM epoch").Scan(&epoch); err != nil {
 		return "", fmt.Errorf("read the epoch: %w", err)
 	}
@@ -32,19 +35,18 @@ func (d *database) epoch(ctx context.Context) (epoch string, err error) {
 func (d *database) saveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	const where = " WHERE cluster = (SELECT id FROM cluster WHERE name = ?) AND type = (SELECT id FROM type WHERE grp = ? AND resource = ?)"
-	return d.transact(ctx, func(tx *sql.Tx) error {
+	return d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		for _, c := range checkpoints {
-			var err error
-			group, resource := c.Resource.Group, c.Resource.Resource
+			kind := d.kind(groupResource{c.Resource.Group, c.Resource.Resource})
+			var state any // NULL
 			switch {
 			case c.State == nil:
-				_, err = tx.ExecContext(ctx, "UPDATE served SET checkpoint = NULL"+where, c.Cluster, group, resource)
-			case !d.incomplete[clusterType{d.clusters[c.Cluster], d.types[groupResource{group, resource}]}]:
-				_, err = tx.ExecContext(ctx, "UPDATE served SET checkpoint = ?"+where+" AND ? = (SELECT id FROM epoch)",
-					string(c.State), c.Cluster, group, resource, c.Epoch)
+			case c.Epoch != d.epoch || d.incomplete[clusterType{c.Cluster, kind}]:
+				continue
+			default:
+				state = string(c.State)
 			}
-			if err != nil {
+			if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE served SET checkpoint = ? WHERE cluster = ? AND type = ?"), state, c.Cluster, kind); err != nil {
 				return fmt.Errorf("save checkpoint of %s of cluster %s: %w", c.Resource, c.Cluster, err)
 			}
 		}
@@ -54,8 +56,8 @@ func (d *database) saveCheckpoints(ctx context.Context, checkpoints []Checkpoint
 
 func (d *database) checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) ([]byte, error) {
 	var state sql.Null[[]byte]
-	err := d.read.QueryRowContext(ctx, `SELECT s.checkpoint FROM served s JOIN cluster c ON c.id = s.cluster JOIN type t ON t.id = s.type
-		WHERE c.name = ? AND t.grp = ? AND t.resource = ?`, cluster, gr.Group, gr.Resource).Scan(&state)
+	err := d.read.QueryRowContext(ctx, say(d.dialect, "SELECT checkpoint FROM served WHERE cluster = ? AND type = ?"),
+		d.visible(cluster), d.kind(groupResource{gr.Group, gr.Resource})).Scan(&state)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read checkpoint of %s of cluster %s: %w", gr, cluster, err)
 	}
@@ -63,36 +65,28 @@ func (d *database) checkpoint(ctx context.Context, cluster string, gr schema.Gro
 }
 
 func (d *database) rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after Key, limit int) ([]Row, error) {
-	fail := func(err error) ([]Row, error) {
-		return nil, fmt.Errorf("read rows of %s of cluster %s: %w", gr, cluster, err)
+	join := " LEFT JOIN body b ON b.object = o.id"
+	if !bodies {
+		join += " AND o.note <> ''"
 	}
-	rows, err := d.read.QueryContext(ctx, `SELECT namespace, name, uid, rv, labels, ifnull(note, ''),
-			CASE WHEN ? OR note <> '' THEN (SELECT json FROM body WHERE object = object.id) END
-		FROM object
-		WHERE cluster = (SELECT id FROM cluster WHERE name = ?) AND type = (SELECT id FROM type WHERE grp = ? AND resource = ?)
-			AND (namespace, name) > (?, ?)
-		ORDER BY namespace, name LIMIT ?`,
-		bodies, cluster, gr.Group, gr.Resource, after.Namespace, after.Name, limit)
-	if err != nil {
-		return fail(err)
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err says it
 	var out []Row
-	for rows.Next() {
+	err := each(ctx, d.read, say(d.dialect, "SELECT o.namespace, o.name, o.uid, o.rv, o.labels, coalesce(o.note, ''), "+d.dialect.exactBody()+" FROM object o"+join+
+		" WHERE o.type = ? AND o.cluster = ? AND o.namespace >= ? AND (o.namespace, o.name) > (?, ?) ORDER BY o.namespace, o.name LIMIT ?"), func(rows *sql.Rows) error {
 		r := Row{Cluster: cluster, Group: gr.Group, Resource: gr.Resource}
 		var labels string
 		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.ResourceVersion, &labels, &r.Note, &r.Body); err != nil {
-			return fail(err)
+			return err
 		}
 		if labels != "{}" {
 			if err := json.Unmarshal([]byte(labels), &r.Labels); err != nil {
-				return fail(fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, r.Namespace, r.Name, err))
+				return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, r.Namespace, r.Name, err)
 			}
 		}
 		out = append(out, r)
-	}
-	if err := rows.Err(); err != nil {
-		return fail(err)
+		return nil
+	}, d.kind(groupResource{gr.Group, gr.Resource}), d.visible(cluster), after.Namespace, after.Namespace, after.Name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of %s of cluster %s: %w", gr, cluster, err)
 	}
 	return out, nil
 }

@@ -38,30 +38,34 @@ func TestCheckpoints(t *testing.T) {
 		"RowRefusedAfter": {change: func(t *testing.T, s *Store, epoch string) { refuse(t, s); save(t, s, epoch, "at 8") }, want: "at 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := openStore(t, t.TempDir())
-			saveType(t, s, "east", pods)
-			check(t, s.Write(t.Context(), []Change{note(pod("east", "ns", "a", nil, nil), "")}))
-			epoch, err := s.Epoch(t.Context())
-			check(t, err)
-			if tc.epoch != "" {
-				save(t, s, tc.epoch, "at 7")
-			} else {
-				save(t, s, epoch, "at 7")
-			}
-			if tc.change != nil {
-				tc.change(t, s, epoch)
-			}
-			got, err := s.Checkpoint(t.Context(), "east", pods)
-			check(t, err)
-			if string(got) != tc.want {
-				t.Errorf("checkpoint %q, want %q", got, tc.want)
-			}
+			onEach(t, func(t *testing.T, at string) {
+				s := openStore(t, at)
+				saveType(t, s, "east", pods)
+				check(t, s.Write(t.Context(), []Change{note(pod("east", "ns", "a", nil, nil), "")}))
+				epoch, err := s.Epoch(t.Context())
+				check(t, err)
+				if tc.epoch != "" {
+					save(t, s, tc.epoch, "at 7")
+				} else {
+					save(t, s, epoch, "at 7")
+				}
+				if tc.change != nil {
+					tc.change(t, s, epoch)
+				}
+				got, err := s.Checkpoint(t.Context(), "east", pods)
+				check(t, err)
+				if string(got) != tc.want {
+					t.Errorf("checkpoint %q, want %q", got, tc.want)
+				}
+			})
 		})
 	}
 }
 
-func TestRows(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestRows(t *testing.T) { onEach(t, testRows) }
+
+func testRows(t *testing.T, at string) {
+	s := openStore(t, at)
 	gr := schema.GroupResource{Resource: "pods"}
 	var changes []Change
 	for _, name := range []string{"a", "b", "c"} {
@@ -103,7 +107,7 @@ func TestRowsWithoutNotes(t *testing.T) {
 	dir := t.TempDir()
 	db, err := sql.Open("sqlite", filepath.Join(dir, "mirror.db"))
 	check(t, err)
-	check(t, migrateOne(t.Context(), db, 1, migrations[0]))
+	check(t, migrateOne(t.Context(), sqliteDialect{}, db, 1, sqliteMigrations[0]))
 	_, err = db.ExecContext(t.Context(), `INSERT INTO cluster VALUES (1, 'east'); INSERT INTO type VALUES (1, '', 'pods');
 		INSERT INTO object VALUES (1, 1, 1, 'ns', 'old', 'v1', 'Pod', 'u', '', 0, '7', '{}'); INSERT INTO body VALUES (1, '{}')`)
 	check(t, errors.Join(err, db.Close()))

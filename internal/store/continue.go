@@ -49,5 +49,8 @@ func (q Query) fingerprint() uint64 {
 	}
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields) // a hash takes everything
+	if !q.At.IsZero() {
+		_, _ = fmt.Fprintf(h, " at %d", q.At.UnixMilli())
+	}
 	return h.Sum64()
 }

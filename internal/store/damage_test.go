@@ -132,7 +132,7 @@ func TestDamagedAtOpen(t *testing.T) {
 func TestDatabaseOfANewerVersionIsSetAside(t *testing.T) {
 	dir, _ := written(t)
 	s := openStore(t, dir)
-	if _, err := s.db.write.ExecContext(t.Context(), fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1)); err != nil {
+	if _, err := s.db.write.ExecContext(t.Context(), fmt.Sprintf("PRAGMA user_version = %d", len(sqliteMigrations)+1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

@@ -2,30 +2,40 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// database is an open database file. One connection writes; several read, and see each
-// write whole or not at all.
+// database is an open database of any dialect.
 type database struct {
-	write *sql.DB
-	read  *sql.DB
-	stmts statements
+	dialect  dialect
+	write    *sql.DB
+	read     *sql.DB
+	batches  batches
+	patience time.Duration // how long a write may take; 0: for ever
 
-	mu         sync.Mutex // held while writing
-	clusters   map[string]int64
-	types      map[groupResource]int64
+	mu         sync.Mutex           // held while writing
 	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
+	epoch      string
+	seq        int64 // the last that was committed
+	trimmed    time.Time
+	compressor compressor
+
+	keeping *keeping
+	history atomic.Int64 // about how many bytes
+
+	known    sync.RWMutex    // of what follows
+	clusters map[string]bool // whether they are being dropped
+	types    map[groupResource]int64
+	kinds    map[int64]schema.GroupResource // the reverse
 }
 
 type groupResource struct{ group, resource string }
@@ -36,28 +46,16 @@ const readers = 4
 var (
 	errNewer   = errors.New("database of a newer version")
 	errDamaged = errors.New("database is damaged")
+	// errOther: the database is another one, or went back to an earlier state.
+	errOther = errors.New("database was replaced, or went back to an earlier state")
 )
 
-func openDatabase(ctx context.Context, path string) (_ *database, err error) {
-	// SQLite gives its journal files the mode of the database, so the database must have
-	// the right one from the start.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
+// openDatabase makes an open database usable: schema, statements, leftovers of an interrupted dropCluster.
+func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*database, error) {
+	d := &database{
+		dialect: dialect, write: write, read: read, keeping: &keeping{is: DefaultHistory, now: time.Now},
+		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
 	}
-	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
-		return nil, err
-	}
-	d := &database{clusters: map[string]int64{}, types: map[groupResource]int64{}, incomplete: map[clusterType]bool{}}
-	if d.write, err = sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(67108864)")+"&_txlock=immediate"); err != nil {
-		return nil, err
-	}
-	// The journal mode is in the file. A reader must not set it: in a file that somebody
-	// truncated it would wait for the writer, and not say that the tables are gone.
-	if d.read, err = sql.Open("sqlite", dsn(path, "query_only(1)")); err != nil {
-		return nil, errors.Join(err, d.write.Close())
-	}
-	d.write.SetMaxOpenConns(1)
 	d.read.SetMaxOpenConns(readers)
 	d.read.SetMaxIdleConns(readers)
 	if err := d.prepare(ctx); err != nil {
@@ -66,92 +64,132 @@ func openDatabase(ctx context.Context, path string) (_ *database, err error) {
 	return d, nil
 }
 
-// prepare makes an open database usable: schema, statements, leftovers of an interrupted
-// dropCluster.
 func (d *database) prepare(ctx context.Context) error {
-	if err := migrate(ctx, d.write); err != nil {
+	if err := migrate(ctx, d.dialect, d.write); err != nil {
 		return err
 	}
-	if err := d.stmts.prepare(ctx, d.write); err != nil {
+	if err := d.prepareBatches(ctx); err != nil {
+		return err
+	}
+	var history int64
+	if err := d.write.QueryRowContext(ctx, "SELECT id, seq, history_bytes FROM epoch").Scan(&d.epoch, &d.seq, &history); err != nil {
+		return fmt.Errorf("read the epoch: %w", err)
+	}
+	d.history.Store(history)
+	if err := d.learn(ctx); err != nil {
 		return err
 	}
 	return d.sweep(ctx)
 }
 
-// dsn names the database with the pragmas of each of its connections. The VFS unix-excl
-// locks the file for this process and keeps the index of the write-ahead log in its own
-// memory: a file that is mapped kills the process when somebody truncates it.
-func dsn(path string, pragmas ...string) string {
-	q := url.Values{
-		"vfs":     {"unix-excl"},
-		"_pragma": append([]string{"busy_timeout(2000)", "mmap_size(0)", "temp_store(MEMORY)"}, pragmas...),
+// learn reads which clusters and types there are, as readers do: one of their connections is open from the start, and stays
+// with the file when somebody removes its name.
+func (d *database) learn(ctx context.Context) error {
+	if err := each(ctx, d.read, "SELECT name, dropped FROM cluster", func(rows *sql.Rows) error {
+		var name string
+		var dropped bool
+		err := rows.Scan(&name, &dropped)
+		d.clusters[name] = dropped
+		return err
+	}); err != nil {
+		return fmt.Errorf("read clusters: %w", err)
 	}
-	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+	if err := each(ctx, d.read, "SELECT id, grp, resource FROM type", func(rows *sql.Rows) error {
+		var id int64
+		var gr groupResource
+		err := rows.Scan(&id, &gr.group, &gr.resource)
+		d.types[gr], d.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
+		return err
+	}); err != nil {
+		return fmt.Errorf("read types: %w", err)
+	}
+	return nil
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// each calls f with each row of an answer.
+func each(ctx context.Context, db querier, query string, f func(*sql.Rows) error, args ...any) error {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err says it
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// names returns the clusters that are known, in order, and those that are being dropped.
+func (d *database) names() (known, dropped []string) {
+	d.known.RLock()
+	defer d.known.RUnlock()
+	for name, gone := range d.clusters {
+		if gone {
+			dropped = append(dropped, name)
+		} else {
+			known = append(known, name)
+		}
+	}
+	slices.Sort(known)
+	slices.Sort(dropped)
+	return known, dropped
+}
+
+// kind is the number of a type; 0: nothing was ever stored of it.
+func (d *database) kind(gr groupResource) int64 {
+	d.known.RLock()
+	defer d.known.RUnlock()
+	return d.types[gr]
+}
+
+// gr is the type of a number.
+func (d *database) gr(kind int64) schema.GroupResource {
+	d.known.RLock()
+	defer d.known.RUnlock()
+	return d.kinds[kind]
 }
 
 func (d *database) close() error {
-	return errors.Join(d.read.Close(), d.stmts.close(), d.write.Close())
+	return errors.Join(append(d.batches.close(), d.read.Close(), d.write.Close())...)
 }
 
-// code is the primary result code of an error of SQLite; 0 for other errors.
-func code(err error) int {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		return e.Code() & 0xff
+// classify makes errors that callers tell apart out of a driver's.
+func classify(d dialect, err error) error {
+	if err == nil {
+		return nil
 	}
-	return 0
-}
-
-// damaged says whether an error means that the file is not what was written to it. Its
-// contents cannot be trusted, nor mended by trying again.
-func damaged(err error) bool {
-	if errors.Is(err, errDamaged) {
-		return true
-	}
-	e, ok := errors.AsType[*sqlite.Error](err)
-	if !ok {
-		return false
-	}
-	switch e.Code() {
-	case sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_READONLY_DBMOVED:
-		return true
-	}
-	switch code(err) {
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return true
-	case sqlite3.SQLITE_ERROR: // tables and columns that were there, and JSON that was valid, are not any more
-		return slices.ContainsFunc([]string{"no such table", "no such column", "has no column named", "malformed JSON"},
-			func(s string) bool { return strings.Contains(e.Error(), s) })
-	default:
-		return false
-	}
-}
-
-// unusable says whether a database that could not be opened never can be: because of what
-// is in the file, not of a lock or a full disk.
-func unusable(err error) bool {
-	if damaged(err) || errors.Is(err, errNewer) {
-		return true
-	}
-	switch code(err) {
-	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH:
-		return true
-	default:
-		return false
-	}
-}
-
-// classify makes errors that callers tell apart out of SQLite's.
-func classify(err error) error {
-	switch code(err) {
-	case 0:
-		return err
-	case sqlite3.SQLITE_FULL:
+	switch d.fault(err) {
+	case faultFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+	case faultLocked:
 		return fmt.Errorf("%w: another process has locked it: %w", ErrUnavailable, err)
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM:
+	case faultUnavailable:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
 		return err
 	}
+}
+
+// renew gives the database another epoch: no checkpoint of before vouches for its rows any more.
+func (d *database) renew(ctx context.Context) error {
+	epoch := rand.Text()
+	err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE served SET checkpoint = NULL"); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET id = ?"), epoch)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("begin a new epoch: %w", err)
+	}
+	d.epoch = epoch
+	return nil
 }

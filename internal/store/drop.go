@@ -3,23 +3,34 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// chunk is how many rows a deletion takes at once: other writes get their turn between.
+// chunk is how many objects a deletion takes at once: other writes get their turn between.
 const chunk = 1000
+
+// transaction is transact, or locked.
+type transaction func(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error
+
+// locked is transact for who does not hold d.mu.
+func (d *database) locked(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.transact(ctx, n, f)
+}
 
 // dropCluster makes the rows of a cluster invisible at once, and then deletes them.
 func (d *database) dropCluster(ctx context.Context, cluster string) error {
-	d.mu.Lock()
-	_, err := d.write.ExecContext(ctx, "UPDATE cluster SET name = NULL WHERE name = ?", cluster)
-	delete(d.clusters, cluster)
-	d.mu.Unlock()
+	err := d.exec(ctx, "UPDATE cluster SET dropped = 1 WHERE name = ?", cluster)
 	if err == nil {
+		d.known.Lock()
+		if _, ok := d.clusters[cluster]; ok {
+			d.clusters[cluster] = true
+		}
+		d.known.Unlock()
 		err = d.sweep(ctx)
 	}
 	if err != nil {
@@ -30,32 +41,56 @@ func (d *database) dropCluster(ctx context.Context, cluster string) error {
 
 // sweep deletes the rows of dropped clusters, and then the clusters.
 func (d *database) sweep(ctx context.Context) error {
-	for {
-		var id int64
-		err := d.read.QueryRowContext(ctx, "SELECT id FROM cluster WHERE name IS NULL LIMIT 1").Scan(&id)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := d.deleteRows(ctx, "cluster = ?", id); err != nil {
-			return err
-		}
-		if err := d.exec(ctx, "DELETE FROM cluster WHERE id = ?", id); err != nil {
+	_, dropped := d.names()
+	for _, cluster := range dropped {
+		if err := d.sweepOne(ctx, cluster, d.locked); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func (d *database) sweepOne(ctx context.Context, cluster string, transact transaction) error {
+	d.known.RLock()
+	kinds := make([]int64, 0, len(d.types))
+	for _, id := range d.types {
+		kinds = append(kinds, id)
+	}
+	d.known.RUnlock()
+	for _, kind := range kinds {
+		if err := d.deleteRows(ctx, cluster, kind, transact); err != nil {
+			return err
+		}
+	}
+	if err := transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		if _, err := tx.ExecContext(ctx, say(d.dialect, "DELETE FROM served WHERE cluster = ?"), cluster); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, say(d.dialect, "DELETE FROM cluster WHERE name = ? AND dropped = 1"), cluster)
+		return err
+	}); err != nil {
+		return err
+	}
+	d.known.Lock()
+	defer d.known.Unlock()
+	if d.clusters[cluster] {
+		delete(d.clusters, cluster)
+	}
+	return nil
 }
 
 func (d *database) dropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
-	c, t, err := d.ids(ctx, cluster, gr)
-	if err == nil && c != 0 && t != 0 {
-		// A deletion that is interrupted must not leave rows that something vouches for.
-		err = d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", c, t)
+	kind := d.kind(groupResource{gr.Group, gr.Resource})
+	if kind == 0 {
+		return nil
 	}
-	if err == nil && c != 0 && t != 0 {
-		err = d.deleteRows(ctx, "cluster = ? AND type = ?", c, t)
+	// A deletion that is interrupted must not leave rows that something vouches for.
+	err := d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", cluster, kind)
+	if err == nil {
+		err = d.deleteRows(ctx, cluster, kind, d.locked)
+	}
+	if err == nil {
+		err = d.exec(ctx, "DELETE FROM served WHERE cluster = ? AND type = ?", cluster, kind)
 	}
 	if err != nil {
 		return fmt.Errorf("drop %s of cluster %s: %w", gr, cluster, err)
@@ -63,51 +98,44 @@ func (d *database) dropType(ctx context.Context, cluster string, gr schema.Group
 	return nil
 }
 
-// ids finds the numbers of a cluster and a type; 0 for what is not known.
-func (d *database) ids(ctx context.Context, cluster string, gr schema.GroupResource) (c, t int64, err error) {
-	err = d.read.QueryRowContext(ctx,
-		"SELECT ifnull((SELECT id FROM cluster WHERE name = ?), 0), ifnull((SELECT id FROM type WHERE grp = ? AND resource = ?), 0)",
-		cluster, gr.Group, gr.Resource).Scan(&c, &t)
-	return c, t, err
-}
-
-// deleteRows deletes, in chunks, the rows of every table for which a condition on cluster
-// and type holds.
-func (d *database) deleteRows(ctx context.Context, condition string, args ...any) error {
-	for {
-		var n int64
-		d.mu.Lock()
-		err := d.transact(ctx, func(tx *sql.Tx) error {
-			for _, query := range []string{
-				"DELETE FROM body WHERE object IN (SELECT id FROM object WHERE " + condition + " ORDER BY cluster, type, namespace, name LIMIT ?)",
-				"DELETE FROM object WHERE id IN (SELECT id FROM object WHERE " + condition + " ORDER BY cluster, type, namespace, name LIMIT ?)",
-				"DELETE FROM label WHERE (cluster, type, key, value, namespace, name) IN (SELECT cluster, type, key, value, namespace, name FROM label WHERE " + condition + " LIMIT ?)",
-			} {
-				r, err := tx.ExecContext(ctx, query, append(slices.Clip(args), chunk)...)
-				if err != nil {
+// deleteRows deletes, in chunks, every object of a type in a cluster, and what is known of its past.
+func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, transact transaction) error {
+	// Its past first: what is left of a past without its present could not be read.
+	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
+		return err
+	}
+	query := say(d.dialect, "SELECT namespace, name, id, labels FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
+	for n := chunk; n == chunk; {
+		n = 0
+		if err := transact(ctx, chunk, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+			w := writer{ctx: ctx, tx: tx, database: d}
+			var out outgoing
+			if err := each(ctx, tx, query, func(rows *sql.Rows) error {
+				n++
+				p, o := place{kind: kind, cluster: cluster}, object{}
+				var labels string
+				if err := rows.Scan(&p.namespace, &p.name, &o.id, &labels); err != nil {
 					return err
 				}
-				deleted, err := r.RowsAffected()
-				if err != nil {
-					return err
+				if err := json.Unmarshal([]byte(labels), &o.labels); err != nil {
+					return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, p.namespace, p.name, err)
 				}
-				n += deleted
+				return w.add(&out, p, &o)
+			}, kind, cluster, chunk); err != nil {
+				return err
 			}
-			return nil
-		})
-		d.mu.Unlock()
-		if err != nil {
+			return w.put(&out)
+		}); err != nil {
 			return err
 		}
-		if n == 0 {
-			return d.exec(ctx, "DELETE FROM served WHERE "+condition, args...)
-		}
 	}
+	return nil
 }
 
-func (d *database) exec(ctx context.Context, query string, args ...any) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, err := d.write.ExecContext(ctx, query, args...)
-	return err
+// exec runs a statement of constant text in a transaction of its own.
+func (d *database) exec(ctx context.Context, text string, args ...any) error {
+	return d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, say(d.dialect, text), args...)
+		return err
+	})
 }

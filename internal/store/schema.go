@@ -10,11 +10,11 @@ import (
 // migrations lead from an empty database to the schema of this version. The database's
 // user_version counts those that ran. A released one is never edited, only followed by
 // another.
-var migrations = []string{
+var sqliteMigrations = [][]string{
 	// object is slim so that listing, filtering and paging touch little; a body is read only
 	// for rows that are returned or whose fields are asked for. label has the page order in its
 	// key, so that a page of a label query is one range of it.
-	`
+	{`
 	CREATE TABLE cluster (
 		id   INTEGER PRIMARY KEY,
 		name TEXT UNIQUE CHECK (name <> '') -- NULL: dropped, its rows are being deleted
@@ -66,45 +66,150 @@ var migrations = []string{
 		object    INTEGER NOT NULL,
 		PRIMARY KEY (cluster, type, key, value, namespace, name)
 	) STRICT, WITHOUT ROWID;
-	`,
+	`},
 	// What is needed to go on after a restart without reading everything again.
-	`
+	{`
 	ALTER TABLE object ADD COLUMN note TEXT; -- NULL: written before there were notes
 	ALTER TABLE served ADD COLUMN checkpoint TEXT; -- NULL: none
 
 	CREATE TABLE epoch (id TEXT NOT NULL) STRICT; -- of this file: one that replaces it has another
 	INSERT INTO epoch VALUES (lower(hex(randomblob(16))));
-	`,
+	`},
+	// The name of the cluster in the keys, so that one range is a page of all clusters in their order, and the sequence of
+	// changes. An object's id is the sequence of its first one.
+	{`
+	CREATE TABLE cluster3 (
+		name    TEXT PRIMARY KEY CHECK (name <> ''),
+		dropped INTEGER NOT NULL DEFAULT 0 -- 1: its rows are being deleted
+	) STRICT, WITHOUT ROWID;
+	INSERT INTO cluster3 (name) SELECT name FROM cluster WHERE name IS NOT NULL;
+
+	CREATE TABLE served3 (
+		cluster    TEXT NOT NULL,
+		type       INTEGER NOT NULL,
+		api        TEXT NOT NULL,
+		checkpoint TEXT,
+		PRIMARY KEY (cluster, type)
+	) STRICT, WITHOUT ROWID;
+	INSERT INTO served3 SELECT c.name, s.type, s.api, s.checkpoint FROM served s JOIN cluster c ON c.id = s.cluster WHERE c.name IS NOT NULL;
+
+	CREATE TABLE object3 (
+		id        INTEGER PRIMARY KEY,
+		seq       INTEGER NOT NULL,
+		type      INTEGER NOT NULL,
+		cluster   TEXT NOT NULL CHECK (cluster <> ''),
+		namespace TEXT NOT NULL,
+		name      TEXT NOT NULL CHECK (name <> ''),
+		version   TEXT NOT NULL,
+		kind      TEXT NOT NULL,
+		uid       TEXT NOT NULL,
+		owner     TEXT NOT NULL,
+		created   INTEGER NOT NULL,
+		rv        TEXT NOT NULL,
+		labels    TEXT NOT NULL,
+		note      TEXT
+	) STRICT;
+	INSERT INTO object3 SELECT o.id, o.id, o.type, c.name, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.note
+		FROM object o JOIN cluster c ON c.id = o.cluster WHERE c.name IS NOT NULL;
+
+	CREATE TABLE label3 (
+		type        INTEGER NOT NULL,
+		label_key   TEXT NOT NULL,
+		label_value TEXT NOT NULL,
+		cluster     TEXT NOT NULL,
+		namespace   TEXT NOT NULL,
+		name        TEXT NOT NULL,
+		object      INTEGER NOT NULL,
+		PRIMARY KEY (type, label_key, label_value, cluster, namespace, name)
+	) STRICT, WITHOUT ROWID;
+	INSERT INTO label3 SELECT l.type, l.key, l.value, c.name, l.namespace, l.name, l.object
+		FROM label l JOIN cluster c ON c.id = l.cluster WHERE c.name IS NOT NULL;
+
+	DELETE FROM body WHERE object NOT IN (SELECT id FROM object3);
+	DROP TABLE label;
+	DROP TABLE object;
+	DROP TABLE served;
+	DROP TABLE cluster;
+	ALTER TABLE cluster3 RENAME TO cluster;
+	ALTER TABLE served3 RENAME TO served;
+	ALTER TABLE object3 RENAME TO object;
+	ALTER TABLE label3 RENAME TO label;
+	CREATE UNIQUE INDEX object_key ON object (type, cluster, namespace, name);
+	CREATE INDEX object_owner ON object (owner) WHERE owner <> '';
+
+	ALTER TABLE epoch ADD COLUMN seq INTEGER NOT NULL DEFAULT 0; -- of the last change
+	UPDATE epoch SET seq = max((SELECT coalesce(max(id), 0) FROM object), (SELECT coalesce(max(id), 0) FROM type));
+	`},
+	// What objects were: revision has their states before the present one, by the sequence of the change that ended it; past names the objects that
+	// there are revisions of, and ended is the sequence of their deletion.
+	{`
+	ALTER TABLE object ADD COLUMN began INTEGER NOT NULL DEFAULT 0; -- sequence of the change that made the present state; 0: before there was a history
+	ALTER TABLE object ADD COLUMN since INTEGER NOT NULL DEFAULT 0; -- when that was, in milliseconds
+	ALTER TABLE object ADD COLUMN revisions INTEGER NOT NULL DEFAULT 0; -- how many were kept; up to 0: none depends on the present state; -1: there are some, and will be no more
+
+	CREATE TABLE revision (
+		id     INTEGER PRIMARY KEY,
+		object INTEGER NOT NULL,
+		began  INTEGER NOT NULL,
+		since  INTEGER NOT NULL,
+		until  INTEGER NOT NULL,
+		rv     TEXT NOT NULL,
+		whole  INTEGER NOT NULL, -- 0: it is compressed against the object's next revision, or its present state
+		body   BLOB NOT NULL
+	) STRICT;
+	CREATE INDEX revision_object ON revision (object);
+	CREATE INDEX revision_until ON revision (until);
+
+	CREATE TABLE past (
+		id        INTEGER PRIMARY KEY,
+		type      INTEGER NOT NULL,
+		cluster   TEXT NOT NULL,
+		namespace TEXT NOT NULL,
+		name      TEXT NOT NULL,
+		uid       TEXT NOT NULL,
+		ended     INTEGER NOT NULL -- 0: it is alive
+	) STRICT;
+	CREATE INDEX past_key ON past (type, cluster, namespace, name);
+	CREATE INDEX past_ended ON past (ended) WHERE ended > 0;
+
+	ALTER TABLE epoch ADD COLUMN history_bytes INTEGER NOT NULL DEFAULT 0;
+	ALTER TABLE epoch ADD COLUMN kept_from INTEGER NOT NULL DEFAULT 0; -- milliseconds: of no moment before it is everything known
+	UPDATE epoch SET kept_from = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
+	`},
 }
 
+func (sqliteDialect) migrations() [][]string { return sqliteMigrations }
+
 // migrate runs the migrations that the database has not seen.
-func migrate(ctx context.Context, db *sql.DB) error {
-	var version int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+func migrate(ctx context.Context, d dialect, db *sql.DB) error {
+	version, err := d.version(ctx, db)
+	if err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
+	migrations := d.migrations()
 	if version > len(migrations) {
 		return fmt.Errorf("%w: its schema is %d and this version knows %d", errNewer, version, len(migrations))
 	}
 	for i, script := range migrations[version:] {
-		if err := migrateOne(ctx, db, version+i+1, script); err != nil {
+		if err := migrateOne(ctx, d, db, version+i+1, script); err != nil {
 			return fmt.Errorf("migrate to schema %d: %w", version+i+1, err)
 		}
 	}
 	return nil
 }
 
-func migrateOne(ctx context.Context, db *sql.DB, version int, script string) error {
+func migrateOne(ctx context.Context, d dialect, db *sql.DB, version int, script []string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, script); err != nil {
-		return errors.Join(err, rollback(tx))
+	for _, statement := range script {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return errors.Join(err, rollback(d, tx))
+		}
 	}
-	// A pragma takes no parameters.
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version)); err != nil {
-		return errors.Join(err, rollback(tx))
+	if err := d.setVersion(ctx, tx, version); err != nil {
+		return errors.Join(err, rollback(d, tx))
 	}
 	return tx.Commit()
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,9 +24,11 @@ func (d *database) saveType(ctx context.Context, t Type) error {
 	if err := d.identifyOne(ctx, t.Cluster, gr); err != nil {
 		return fmt.Errorf("save type %s of cluster %s: %w", t.Resource, t.Cluster, err)
 	}
-	_, err := d.write.ExecContext(ctx,
-		"INSERT INTO served (cluster, type, api) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET api = excluded.api WHERE api <> excluded.api",
-		d.clusters[t.Cluster], d.types[gr], string(t.API))
+	err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, say(d.dialect, "INSERT INTO served (cluster, type, api) VALUES (?, ?, ?)"+
+			d.dialect.replace("cluster, type", []string{"api"})), t.Cluster, d.kind(gr), string(t.API))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("save type %s of cluster %s: %w", t.Resource, t.Cluster, err)
 	}
@@ -33,22 +36,18 @@ func (d *database) saveType(ctx context.Context, t Type) error {
 }
 
 func (d *database) served(ctx context.Context, cluster string) ([]Type, error) {
-	rows, err := d.read.QueryContext(ctx, `SELECT t.grp, t.resource, s.api
-		FROM cluster c JOIN served s ON s.cluster = c.id JOIN type t ON t.id = s.type
-		WHERE c.name = ? ORDER BY t.grp, t.resource`, cluster)
-	if err != nil {
+	var out []Type
+	if err := each(ctx, d.read, say(d.dialect, `SELECT t.grp, t.resource, s.api
+		FROM cluster c JOIN served s ON s.cluster = c.name JOIN type t ON t.id = s.type
+		WHERE c.name = ? AND c.dropped = 0 ORDER BY t.grp, t.resource`), func(rows *sql.Rows) error {
+		t := Type{Cluster: cluster}
+		err := rows.Scan(&t.Resource.Group, &t.Resource.Resource, &t.API)
+		out = append(out, t)
+		return err
+	}, cluster); err != nil {
 		return nil, fmt.Errorf("list types of cluster %s: %w", cluster, err)
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says it
-	var out []Type
-	for rows.Next() {
-		t := Type{Cluster: cluster}
-		if err := rows.Scan(&t.Resource.Group, &t.Resource.Resource, &t.API); err != nil {
-			return nil, fmt.Errorf("list types of cluster %s: %w", cluster, err)
-		}
-		out = append(out, t)
-	}
-	return out, rows.Err()
+	return out, nil
 }
 
 // Key names a stored object, at the version that is stored; "": what is stored is not all that
@@ -61,23 +60,25 @@ type Key struct {
 }
 
 func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]Key, error) {
-	rows, err := d.read.QueryContext(ctx, `SELECT namespace, name, uid, version, CASE WHEN note IS NULL THEN '' ELSE rv END FROM object
-		WHERE cluster = (SELECT id FROM cluster WHERE name = ?) AND type = (SELECT id FROM type WHERE grp = ? AND resource = ?)`,
-		cluster, gr.Group, gr.Resource)
-	if err != nil {
-		return nil, fmt.Errorf("list keys of %s in cluster %s: %w", gr, cluster, err)
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err says it
 	var out []Key
-	for rows.Next() {
+	if err := each(ctx, d.read, say(d.dialect, `SELECT namespace, name, uid, version, CASE WHEN note IS NULL THEN '' ELSE rv END FROM object
+		WHERE type = ? AND cluster = ?`), func(rows *sql.Rows) error {
 		var k Key
-		if err := rows.Scan(&k.Namespace, &k.Name, &k.UID, &k.Version, &k.ResourceVersion); err != nil {
-			return nil, fmt.Errorf("list keys of %s in cluster %s: %w", gr, cluster, err)
-		}
+		err := rows.Scan(&k.Namespace, &k.Name, &k.UID, &k.Version, &k.ResourceVersion)
 		out = append(out, k)
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	}, d.kind(groupResource{gr.Group, gr.Resource}), d.visible(cluster)); err != nil {
 		return nil, fmt.Errorf("list keys of %s in cluster %s: %w", gr, cluster, err)
 	}
 	return out, nil
+}
+
+// visible is the cluster's name, or that of none while it is being dropped.
+func (d *database) visible(cluster string) string {
+	d.known.RLock()
+	defer d.known.RUnlock()
+	if d.clusters[cluster] {
+		return ""
+	}
+	return cluster
 }

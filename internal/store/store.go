@@ -26,6 +26,8 @@ var (
 	ErrUnavailable = errors.New("the mirror's database cannot be used at present")
 	// ErrContinue: a continue token is damaged, or belongs to another query.
 	ErrContinue = errors.New("continue token is not of this query")
+	// ErrNoHistory: nothing is kept of what the objects were, or not of that moment any more.
+	ErrNoHistory = errors.New("there is no history of it")
 	// ErrSelector: a selector says something that cannot be answered.
 	ErrSelector = errors.New("selector is not supported")
 )
@@ -62,18 +64,21 @@ type Row struct {
 }
 
 // Change is a row to be written or, when Delete is set, to be deleted: then only Cluster,
-// Group, Resource, Namespace and Name matter.
+// Group, Resource, Namespace, Name and UID matter. Of an object with another UID nothing is deleted; without one, whatever
+// has the name is.
 type Change struct {
 	Row
 	Delete bool
 }
 
-// Store is a cache in a database file. When the file turns out to be damaged, Store sets
-// it aside, goes on with a new one and tells so: whoever writes to it must then write
-// everything again.
+// Store is a cache in a database: a file, or one of a database server. When the file turns out to be damaged, Store
+// sets it aside and goes on with a new one; when a server's database turns out to be another one, or to have gone back to
+// an earlier state, it goes on with what is there as with a new one. It tells so: whoever writes to it must then
+// write everything again.
 type Store struct {
-	path string
-	log  logr.Logger
+	path   string  // of the file; "": it is a server's database
+	server *server // nil: it is a file
+	log    logr.Logger
 
 	opening sync.Mutex // held while the database is opened or replaced
 
@@ -84,6 +89,10 @@ type Store struct {
 	closed  bool
 	losses  int
 	lossFns []func()
+	epoch   string // of the server's database, as it was last seen
+	seq     int64
+
+	keeping *keeping
 }
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
@@ -94,7 +103,7 @@ const reopenDelay = time.Second
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx)}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.open(ctx)
@@ -108,17 +117,73 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	return s, nil
 }
 
+// OpenDSN opens a database of PostgreSQL, MySQL or MariaDB, which must exist and be the mirror's alone, and brings
+// its schema up to date. The DSN is postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS, or mysql:// and then what
+// github.com/go-sql-driver/mysql documents: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. While the server cannot
+// be used, the Store answers with ErrUnavailable and tries again. Only a DSN, or a database, that never can be used is an
+// error. No error and no log has the DSN.
+func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
+	server, err := parseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.open(ctx)
+	if errors.Is(s.cause, errNewer) || errors.Is(s.cause, errUnfit) {
+		return nil, fmt.Errorf("open the mirror's database at %s: %w", server.address, s.cause)
+	}
+	if s.db == nil {
+		s.log.Error(s.cause, "Mirror's database cannot be opened; it is tried again until it can", "server", server.address)
+	}
+	return s, nil
+}
+
 // open opens the database; s.opening must be held.
 func (s *Store) open(ctx context.Context) {
-	db, err := openDatabase(ctx, s.path)
-	if unusable(err) {
-		if err = s.setAside(err); err == nil {
-			db, err = openDatabase(ctx, s.path)
-		}
+	db, err := s.openOnce(ctx)
+	if db != nil {
+		db.keeping = s.keeping
+		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
+}
+
+func (s *Store) openOnce(ctx context.Context) (*database, error) {
+	if s.server != nil {
+		return s.openServer(ctx)
+	}
+	db, err := openFile(ctx, s.path)
+	if unusable(err) {
+		if err = s.setAside(err); err == nil {
+			db, err = openFile(ctx, s.path)
+		}
+	}
+	return db, classify(sqliteDialect{}, err)
+}
+
+// openServer opens the server's database. One that is not as it was left has lost what was written to it: it gets a new epoch.
+func (s *Store) openServer(ctx context.Context) (*database, error) {
+	db, err := s.server.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.epoch == "" || s.epoch == db.epoch && s.seq <= db.seq {
+		s.epoch, s.seq = db.epoch, db.seq
+		return db, nil
+	}
+	if err := db.renew(ctx); err != nil {
+		return nil, errors.Join(err, db.close())
+	}
+	s.epoch, s.seq = db.epoch, db.seq
+	s.mu.Lock()
+	s.losses++
+	s.mu.Unlock()
+	s.log.Info("Mirror's database is another one, or went back to an earlier state; it is filled from the clusters", "server", s.server.address)
+	return db, nil
 }
 
 // setAside renames the files of a database that cannot be used; s.opening must be held. Only
@@ -180,14 +245,20 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	db, cause := s.db, s.cause
 	if db == nil {
 		s.mu.RUnlock()
-		return fmt.Errorf("%w: %w", ErrUnavailable, classify(cause))
+		if errors.Is(cause, ErrUnavailable) {
+			return cause
+		}
+		return fmt.Errorf("%w: %w", ErrUnavailable, cause)
 	}
 	err := f(db)
 	s.mu.RUnlock()
-	if !damaged(err) {
-		return classify(err)
+	if err == nil || !errors.Is(err, errOther) && db.dialect.fault(err) != faultDamaged {
+		return classify(db.dialect, err)
 	}
 	s.replace(ctx, db, err)
+	if s.server != nil {
+		return fmt.Errorf("%w: it is not as it was left, and is filled from the clusters: %w", ErrUnavailable, err)
+	}
 	return fmt.Errorf("%w: it was damaged, and a new one is filled from the clusters: %w", ErrUnavailable, err)
 }
 
@@ -227,7 +298,11 @@ func (s *Store) replace(ctx context.Context, db *database, why error) {
 	if err := db.close(); err != nil {
 		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
 	}
-	if err := s.setAside(why); err != nil {
+	if s.server != nil {
+		db.mu.Lock()
+		s.epoch, s.seq = db.epoch, db.seq
+		db.mu.Unlock()
+	} else if err := s.setAside(why); err != nil {
 		s.mu.Lock()
 		s.cause, s.next = err, time.Now().Add(reopenDelay)
 		s.mu.Unlock()
@@ -265,12 +340,25 @@ func (s *Store) Close() error {
 	return db.close()
 }
 
+// KeepHistory says how much is kept of what objects were, from now on.
+func (s *Store) KeepHistory(h History) {
+	s.keeping.mu.Lock()
+	defer s.keeping.mu.Unlock()
+	s.keeping.is = h
+}
+
 // Write writes the changes in order, in one transaction. It is idempotent. Rows that the
 // database refuses are returned as RejectedErrors when everything else was written; any
 // other error means that nothing may have been written, and the same changes can be
 // written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
-	return s.do(ctx, func(d *database) error { return d.apply(ctx, changes) })
+	return s.do(ctx, func(d *database) error {
+		err := d.apply(ctx, changes)
+		if _, ok := errors.AsType[*RejectedError](err); err != nil && !ok {
+			return err
+		}
+		return errors.Join(err, d.trim(ctx))
+	})
 }
 
 // List returns the next page of a query, ordered by cluster, namespace and name. Objects
@@ -290,6 +378,45 @@ func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 		return err
 	})
 	return n, err
+}
+
+// Revisions returns the states of an object that are known, of all that had its name, from the latest on and at most limit of them. Their rows have no
+// bodies. Before is the sequence of the state before which they began; 0: the first page.
+func (s *Store) Revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.revisions(ctx, of, before, limit)
+		return err
+	})
+	return out, err
+}
+
+// Revision returns one state of an object, whole: that which the change with a sequence began.
+func (s *Store) Revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.revision(ctx, of, seq)
+		return err
+	})
+	return out, err
+}
+
+// Changed returns what changed after a moment and not after another, in the order of the sequence, after one of it and at most limit changes. Of the
+// query the type, the clusters, namespaces, names and scopes count; others are refused: what changed may have had them before, or after.
+func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.changed(ctx, q, from, to, after, limit)
+		return err
+	})
+	return out, err
+}
+
+// Deleted returns deleted objects whose last states a query selects, those first that were deleted last: before a sequence, or 0, and at most
+// limit of them.
+func (s *Store) Deleted(ctx context.Context, q Query, before int64, limit int) (out Revisions, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.deleted(ctx, q, before, limit)
+		return err
+	})
+	return out, err
 }
 
 // SaveType remembers a type of a cluster until it or the cluster is dropped.
@@ -329,7 +456,7 @@ func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResourc
 // Epoch names the database that is open. One that takes its place has another epoch.
 func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	err = s.do(ctx, func(d *database) error {
-		epoch, err = d.epoch(ctx)
+		epoch, err = d.readEpoch(ctx)
 		return err
 	})
 	return epoch, err
@@ -339,7 +466,12 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 // type is left out: the database is not the one that they were written to, the type is not saved
 // there, or the database refused one of its rows.
 func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
-	return s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
+	return s.do(ctx, func(d *database) error {
+		if err := d.saveCheckpoints(ctx, checkpoints); err != nil {
+			return err
+		}
+		return d.trim(ctx)
+	})
 }
 
 // Checkpoint returns the state of the checkpoint that was saved last for a type of a cluster; nil:

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +23,7 @@ import (
 
 func openStore(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), dir)
+	s, err := open(t, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +97,10 @@ func selector(t testing.TB, s string) labels.Selector {
 	return out
 }
 
-func TestSelect(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestSelect(t *testing.T) { onEach(t, testSelect) }
+
+func testSelect(t *testing.T, at string) {
+	s := openStore(t, at)
 	write(t, s,
 		pod("east", "a", "one", map[string]string{"app": "web", "tier": "front", "size": "3"}, map[string]any{"nodeName": "n1", "hostNetwork": true}),
 		pod("east", "a", "two", map[string]string{"app": "web", "size": "20"}, map[string]any{"nodeName": "n2", "priority": 5}),
@@ -130,39 +131,47 @@ func TestSelect(t *testing.T) {
 		"Scopes":              {Query{Scopes: map[string][]string{"east": {"b", "c"}, "west": {"a"}}}, []string{all[2], all[3]}},
 		"ScopesAndLabel":      {Query{Labels: selector(t, "app=db"), Scopes: map[string][]string{"west": {"a", "b"}}}, all[3:4]},
 		"ScopesAndNamespaces": {Query{Namespaces: []string{"a"}, Scopes: map[string][]string{"east": {"a"}, "west": {"c"}}}, all[:2]},
-		"ScopesOfNobody":      {Query{Scopes: map[string][]string{"east": {}}}, []string{}},
-		"Name":                {Query{Names: []string{"one"}}, []string{all[0], all[2], all[3]}},
-		"Names":               {Query{Names: []string{"two", "bare"}}, []string{all[1], all[4]}},
-		"Owner":               {Query{OwnerUID: "owner-of-a"}, []string{all[0], all[1], all[3]}},
-		"LabelEquals":         {Query{Labels: selector(t, "app=web")}, all[:2]},
-		"LabelEqualsTwo":      {Query{Labels: selector(t, "app=web,tier=front")}, all[:1]},
-		"LabelNotEquals":      {Query{Labels: selector(t, "app!=web")}, all[2:]},
-		"LabelIn":             {Query{Labels: selector(t, "app in (db, other)")}, all[2:4]},
-		"LabelNotIn":          {Query{Labels: selector(t, "app notin (db, web)")}, all[4:]},
-		"LabelExists":         {Query{Labels: selector(t, "tier")}, all[:1]},
-		"LabelNotExists":      {Query{Labels: selector(t, "!size")}, []string{all[2], all[4]}},
-		"LabelGreater":        {Query{Labels: selector(t, "size>3")}, all[1:2]},
-		"LabelLess":           {Query{Labels: selector(t, "size<20")}, all[:1]},
-		"LabelNothing":        {Query{Labels: labels.Nothing()}, []string{}},
-		"LabelEverything":     {Query{Labels: labels.Everything()}, all},
-		"LabelMiss":           {Query{Labels: selector(t, "app=none")}, []string{}},
-		"LabelAndNamespace":   {Query{Labels: selector(t, "app=db"), Namespaces: []string{"b"}}, all[2:3]},
-		"FieldName":           {Query{Fields: field("metadata.name", selection.Equals, "two")}, all[1:2]},
-		"FieldNotNamespace":   {Query{Fields: field("metadata.namespace", selection.NotEquals, "a")}, []string{all[2], all[4]}},
-		"FieldPath":           {Query{Fields: field("spec.nodeName", selection.DoubleEquals, "n1")}, []string{all[0], all[3]}},
-		"FieldPathNot":        {Query{Fields: field("spec.nodeName", selection.NotEquals, "n1")}, []string{all[1], all[2], all[4]}},
-		"FieldPathAbsent":     {Query{Fields: field("spec.nodeName", selection.Equals, "")}, []string{all[2], all[4]}},
-		"FieldBoolean":        {Query{Fields: field("spec.hostNetwork", selection.Equals, "true")}, all[:1]},
-		"FieldNumber":         {Query{Fields: field("spec.priority", selection.Equals, "5")}, all[1:2]},
-		"FieldQuotedKey":      {Query{Fields: field("spec['a.b']", selection.Equals, "dotted")}, all[2:3]},
-		"FieldOneLetterKey":   {Query{Fields: field("spec['a']", selection.Equals, "")}, all},
-		"FieldInTheMiddle":    {Query{Fields: field("metadata['annotations']['example.com/team']", selection.Equals, "a'b")}, all},
-		"FieldValueInjection": {Query{Fields: field("spec.nodeName", selection.Equals, "' OR 1=1 --")}, []string{}},
-		"NameInjection":       {Query{Names: []string{"' OR 1=1 --", `") --`}}, []string{}},
-		"ClusterInjection":    {Query{Clusters: []string{"'; DROP TABLE object; --"}}, []string{}},
-		"NamespaceInjection":  {Query{Namespaces: []string{"a' OR 'a'='a"}}, []string{}},
-		"OwnerInjection":      {Query{OwnerUID: "' OR ''='"}, []string{}},
-		"TypeInjection":       {Query{Group: "' OR 1=1 --"}, []string{}},
+		// So many that clusters are read, and not each namespace.
+		"ManyNamespaces":           {Query{Namespaces: withMany("b", "c")}, []string{all[2], all[4]}},
+		"ManyNamespacesOfACluster": {Query{Namespaces: withMany("b", "c"), Clusters: []string{"west"}}, all[4:]},
+		"ManyNamespacesAndLabel":   {Query{Namespaces: withMany("a"), Labels: selector(t, "app=db")}, all[3:4]},
+		"ManyNamespacesAndOwner":   {Query{Namespaces: withMany("a"), OwnerUID: "owner-of-a", Clusters: []string{"west"}}, all[3:4]},
+		"ManyScopesAlike":          {Query{Scopes: map[string][]string{"east": withMany("b", "c"), "west": withMany("b", "c")}}, []string{all[2], all[4]}},
+		"ManyScopesAndNobody":      {Query{Scopes: map[string][]string{"east": {}, "west": withMany("b", "c")}}, all[4:]},
+		"ManyScopesOfOneCluster":   {Query{Scopes: map[string][]string{"west": withMany("b", "c")}, Clusters: []string{"east", "west"}}, all[4:]},
+		"ScopesOfNobody":           {Query{Scopes: map[string][]string{"east": {}}}, []string{}},
+		"Name":                     {Query{Names: []string{"one"}}, []string{all[0], all[2], all[3]}},
+		"Names":                    {Query{Names: []string{"two", "bare"}}, []string{all[1], all[4]}},
+		"Owner":                    {Query{OwnerUID: "owner-of-a"}, []string{all[0], all[1], all[3]}},
+		"LabelEquals":              {Query{Labels: selector(t, "app=web")}, all[:2]},
+		"LabelEqualsTwo":           {Query{Labels: selector(t, "app=web,tier=front")}, all[:1]},
+		"LabelNotEquals":           {Query{Labels: selector(t, "app!=web")}, all[2:]},
+		"LabelIn":                  {Query{Labels: selector(t, "app in (db, other)")}, all[2:4]},
+		"LabelNotIn":               {Query{Labels: selector(t, "app notin (db, web)")}, all[4:]},
+		"LabelExists":              {Query{Labels: selector(t, "tier")}, all[:1]},
+		"LabelNotExists":           {Query{Labels: selector(t, "!size")}, []string{all[2], all[4]}},
+		"LabelGreater":             {Query{Labels: selector(t, "size>3")}, all[1:2]},
+		"LabelLess":                {Query{Labels: selector(t, "size<20")}, all[:1]},
+		"LabelNothing":             {Query{Labels: labels.Nothing()}, []string{}},
+		"LabelEverything":          {Query{Labels: labels.Everything()}, all},
+		"LabelMiss":                {Query{Labels: selector(t, "app=none")}, []string{}},
+		"LabelAndNamespace":        {Query{Labels: selector(t, "app=db"), Namespaces: []string{"b"}}, all[2:3]},
+		"FieldName":                {Query{Fields: field("metadata.name", selection.Equals, "two")}, all[1:2]},
+		"FieldNotNamespace":        {Query{Fields: field("metadata.namespace", selection.NotEquals, "a")}, []string{all[2], all[4]}},
+		"FieldPath":                {Query{Fields: field("spec.nodeName", selection.DoubleEquals, "n1")}, []string{all[0], all[3]}},
+		"FieldPathNot":             {Query{Fields: field("spec.nodeName", selection.NotEquals, "n1")}, []string{all[1], all[2], all[4]}},
+		"FieldPathAbsent":          {Query{Fields: field("spec.nodeName", selection.Equals, "")}, []string{all[2], all[4]}},
+		"FieldBoolean":             {Query{Fields: field("spec.hostNetwork", selection.Equals, "true")}, all[:1]},
+		"FieldNumber":              {Query{Fields: field("spec.priority", selection.Equals, "5")}, all[1:2]},
+		"FieldQuotedKey":           {Query{Fields: field("spec['a.b']", selection.Equals, "dotted")}, all[2:3]},
+		"FieldOneLetterKey":        {Query{Fields: field("spec['a']", selection.Equals, "")}, all},
+		"FieldInTheMiddle":         {Query{Fields: field("metadata['annotations']['example.com/team']", selection.Equals, "a'b")}, all},
+		"FieldValueInjection":      {Query{Fields: field("spec.nodeName", selection.Equals, "' OR 1=1 --")}, []string{}},
+		"NameInjection":            {Query{Names: []string{"' OR 1=1 --", `") --`}}, []string{}},
+		"ClusterInjection":         {Query{Clusters: []string{"'; DROP TABLE object; --"}}, []string{}},
+		"NamespaceInjection":       {Query{Namespaces: []string{"a' OR 'a'='a"}}, []string{}},
+		"OwnerInjection":           {Query{OwnerUID: "' OR ''='"}, []string{}},
+		"TypeInjection":            {Query{Group: "' OR 1=1 --"}, []string{}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -177,6 +186,14 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// withMany are the namespaces and many that there are not.
+func withMany(namespaces ...string) []string {
+	for i := range mostSpans {
+		namespaces = append(namespaces, fmt.Sprintf("none-%d", i))
+	}
+	return namespaces
+}
+
 func manyValues(n int) string {
 	values := make([]string, n)
 	for i := range values {
@@ -186,8 +203,10 @@ func manyValues(n int) string {
 }
 
 // TestTooManyTerms: what the database could not answer is refused before it is asked.
-func TestTooManyTerms(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestTooManyTerms(t *testing.T) { onEach(t, testTooManyTerms) }
+
+func testTooManyTerms(t *testing.T, at string) {
+	s := openStore(t, at)
 	fields := make([]FieldRequirement, 1000)
 	for i := range fields {
 		fields[i] = FieldRequirement{Path: "spec.a", Operator: selection.Equals, Value: "x"}
@@ -206,8 +225,10 @@ func TestTooManyTerms(t *testing.T) {
 	}
 }
 
-func TestSelectRefuses(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestSelectRefuses(t *testing.T) { onEach(t, testSelectRefuses) }
+
+func testSelectRefuses(t *testing.T, at string) {
+	s := openStore(t, at)
 	for name, f := range map[string]FieldRequirement{
 		"Operator":    {Path: "spec.a", Operator: selection.In, Value: "x"},
 		"Exists":      {Path: "spec.a", Operator: selection.Exists},
@@ -233,8 +254,10 @@ func TestSelectRefuses(t *testing.T) {
 	}
 }
 
-func TestRowSurvives(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestRowSurvives(t *testing.T) { onEach(t, testRowSurvives) }
+
+func testRowSurvives(t *testing.T, at string) {
+	s := openStore(t, at)
 	want := pod("c", "n", "o", map[string]string{"a": "1"}, map[string]any{"x": "<>&\u2028é"})
 	write(t, s, want)
 	p, err := s.List(t.Context(), Query{Resource: "pods"})
@@ -246,8 +269,10 @@ func TestRowSurvives(t *testing.T) {
 	}
 }
 
-func TestPages(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestPages(t *testing.T) { onEach(t, testPages) }
+
+func testPages(t *testing.T, at string) {
+	s := openStore(t, at)
 	var want []string
 	for _, cluster := range []string{"a", "b", "c"} {
 		for _, namespace := range []string{"x", "y"} {
@@ -293,7 +318,11 @@ func TestPages(t *testing.T) {
 }
 
 func TestPageIsStableWhileObjectsComeAndGo(t *testing.T) {
-	s := openStore(t, t.TempDir())
+	onEach(t, testPageIsStableWhileObjectsComeAndGo)
+}
+
+func testPageIsStableWhileObjectsComeAndGo(t *testing.T, at string) {
+	s := openStore(t, at)
 	write(t, s, pod("a", "x", "1", nil, nil), pod("a", "x", "3", nil, nil), pod("a", "x", "5", nil, nil))
 	q := Query{Resource: "pods", Limit: 2}
 	p, err := s.List(t.Context(), q)
@@ -310,8 +339,10 @@ func TestPageIsStableWhileObjectsComeAndGo(t *testing.T) {
 	}
 }
 
-func TestContinueIsChecked(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestContinueIsChecked(t *testing.T) { onEach(t, testContinueIsChecked) }
+
+func testContinueIsChecked(t *testing.T, at string) {
+	s := openStore(t, at)
 	write(t, s, pod("a", "x", "1", nil, nil), pod("a", "x", "2", nil, nil))
 	p, err := s.List(t.Context(), Query{Resource: "pods", Limit: 1})
 	if err != nil {
@@ -335,7 +366,11 @@ func TestContinueIsChecked(t *testing.T) {
 }
 
 func TestWriteIsIdempotentAndFollowsLabels(t *testing.T) {
-	s := openStore(t, t.TempDir())
+	onEach(t, testWriteIsIdempotentAndFollowsLabels)
+}
+
+func testWriteIsIdempotentAndFollowsLabels(t *testing.T, at string) {
+	s := openStore(t, at)
 	first := pod("a", "x", "1", map[string]string{"app": "web", "old": "1"}, nil)
 	write(t, s, first, first)
 	second := pod("a", "x", "1", map[string]string{"app": "db"}, nil)
@@ -367,8 +402,10 @@ func rowsOf(t testing.TB, s *Store, table string) (n int) {
 	return n
 }
 
-func TestBadRowsDoNotHoldUpTheOthers(t *testing.T) {
-	s := openStore(t, t.TempDir())
+func TestBadRowsDoNotHoldUpTheOthers(t *testing.T) { onEach(t, testBadRowsDoNotHoldUpTheOthers) }
+
+func testBadRowsDoNotHoldUpTheOthers(t *testing.T, at string) {
+	s := openStore(t, at)
 	changes := make([]Change, 0, 102)
 	var want []string
 	for i := range 100 {
@@ -395,9 +432,10 @@ func TestBadRowsDoNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-func TestDrop(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
+func TestDrop(t *testing.T) { onEach(t, testDrop) }
+
+func testDrop(t *testing.T, at string) {
+	s := openStore(t, at)
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	for _, cluster := range []string{"a", "b"} {
 		rows := make([]Row, 0, 2*(chunk+10))
@@ -442,10 +480,10 @@ func TestDrop(t *testing.T) {
 		t.Error(diff)
 	}
 	// Dropped, and interrupted before the rows were deleted.
-	if _, err := s.db.write.ExecContext(t.Context(), "UPDATE cluster SET name = NULL"); err != nil {
+	if _, err := s.db.write.ExecContext(t.Context(), "UPDATE cluster SET dropped = 1"); err != nil {
 		t.Fatal(err)
 	}
-	again := openStore(t, dir)
+	again := openStore(t, at)
 	for _, table := range []string{"object", "body", "label", "served", "cluster"} {
 		if n := rowsOf(t, again, table); n != 0 {
 			t.Errorf("%d rows are left in %s", n, table)
@@ -453,15 +491,16 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-func TestTypesAndKeysAreRemembered(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
+func TestTypesAndKeysAreRemembered(t *testing.T) { onEach(t, testTypesAndKeysAreRemembered) }
+
+func testTypesAndKeysAreRemembered(t *testing.T, at string) {
+	s := openStore(t, at)
 	want := Type{Cluster: "a", Resource: schema.GroupResource{Resource: "pods"}, API: []byte(`{"kind":"Pod"}`)}
 	if err := errors.Join(s.SaveType(t.Context(), want), s.SaveType(t.Context(), want)); err != nil {
 		t.Fatal(err)
 	}
 	write(t, s, pod("a", "x", "1", nil, nil), pod("b", "x", "2", nil, nil))
-	s = openStore(t, dir)
+	s = openStore(t, at)
 	types, err := s.Types(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -562,12 +601,12 @@ func TestOpen(t *testing.T) {
 		}
 	})
 	t.Run("FailedMigrationIsUndone", func(t *testing.T) {
-		db, err := sql.Open("sqlite", dsn(filepath.Join(t.TempDir(), "x.db")))
+		db, err := sql.Open("sqlite", fileDSN(filepath.Join(t.TempDir(), "x.db")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer db.Close()
-		if err := migrateOne(t.Context(), db, 1, "CREATE TABLE a (b); CREATE TABLE a (b)"); err == nil {
+		if err := migrateOne(t.Context(), sqliteDialect{}, db, 1, []string{"CREATE TABLE a (b); CREATE TABLE a (b)"}); err == nil {
 			t.Error("no error")
 		}
 		var version, tables int
@@ -638,45 +677,6 @@ func writeForever(t *testing.T, dir string) {
 	}
 }
 
-// TestLabelPageIsARange: whatever it selects, a page must not sort or scan its type.
-func TestLabelPageIsARange(t *testing.T) {
-	s := openStore(t, t.TempDir())
-	for name, q := range map[string]Query{
-		"Everything": {}, "Label": {Labels: selector(t, "app=web")}, "Namespace": {Namespaces: []string{"a"}},
-		"LabelAndMore": {Labels: selector(t, "app=web,x!=y,z"), Fields: []FieldRequirement{{Path: "a.b", Operator: selection.Equals}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c, err := compile(q)
-			if err != nil {
-				t.Fatal(err)
-			}
-			query, args := c.list(target{clusterID: 1, kind: 1}, position{Cluster: "a", Namespace: "b", Name: "c"}, 10)
-			rows, err := s.db.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer rows.Close()
-			var plan []string
-			for rows.Next() {
-				var a, b, c int
-				var step string
-				if err := rows.Scan(&a, &b, &c, &step); err != nil {
-					t.Fatal(err)
-				}
-				if !strings.Contains(step, "json_each") { // walks over a list of the query's own
-					plan = append(plan, step)
-				}
-			}
-			if err := rows.Err(); err != nil {
-				t.Fatal(err)
-			}
-			if slices.ContainsFunc(plan, func(s string) bool { return strings.Contains(s, "SCAN") || strings.Contains(s, "TEMP B-TREE") }) {
-				t.Errorf("plan: %s", strings.Join(plan, "\n"))
-			}
-		})
-	}
-}
-
 func FuzzFieldPath(f *testing.F) {
 	for _, p := range []string{"spec.nodeName", "metadata.annotations['a.b/c']", "a[0]", `a"b`, "['x'].y"} {
 		f.Add(p)
@@ -689,3 +689,67 @@ func FuzzFieldPath(f *testing.F) {
 		}
 	})
 }
+
+// TestMigrations: a database of each earlier schema is brought up to date with everything that is in it.
+func TestMigrations(t *testing.T) {
+	for version := 1; version < len(sqliteMigrations); version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			dir := t.TempDir()
+			db, err := sql.Open("sqlite", filepath.Join(dir, "mirror.db"))
+			check(t, err)
+			for i := range version {
+				check(t, migrateOne(t.Context(), sqliteDialect{}, db, i+1, sqliteMigrations[i]))
+			}
+			script := `
+				INSERT INTO cluster VALUES (1, 'b'), (2, 'a'), (3, NULL);
+				INSERT INTO type VALUES (1, '', 'pods'), (9, 'apps', 'deployments');
+				INSERT INTO served (cluster, type, api) VALUES (1, 1, '{"b":1}'), (3, 1, '{}');
+				INSERT INTO object (id, cluster, type, namespace, name, version, kind, uid, owner, created, rv, labels)
+					SELECT c.id, c.id, 1, 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}' FROM cluster c;
+				INSERT INTO label SELECT cluster, type, 'app', 'web', namespace, name, id FROM object;
+				INSERT INTO body SELECT id, '{"spec":{"a":' || cluster || '}}' FROM object`
+			if version >= 3 {
+				script = withNames
+			}
+			_, err = db.ExecContext(t.Context(), script)
+			check(t, errors.Join(err, db.Close()))
+			s := openStore(t, dir)
+			if s.Losses() != 0 {
+				t.Errorf("%d losses", s.Losses())
+			}
+			want := Row{
+				Cluster: "a", Version: "v1", Resource: "pods", Kind: "Pod", Namespace: "ns", Name: "x", UID: "u", OwnerUID: "o",
+				ResourceVersion: "7", Created: time.Unix(5, 0).UTC(), Labels: map[string]string{"app": "web"}, Body: []byte(`{"spec":{"a":2}}`),
+			}
+			other := want
+			other.Cluster, other.Body = "b", []byte(`{"spec":{"a":1}}`)
+			page, err := s.List(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=web")})
+			check(t, err)
+			if diff := cmp.Diff([]Row{want, other}, page.Rows); diff != "" {
+				t.Error(diff)
+			}
+			types, err := s.Types(t.Context(), "b")
+			if diff := cmp.Diff([]Type{{Cluster: "b", Resource: schema.GroupResource{Resource: "pods"}, API: []byte(`{"b":1}`)}}, types); diff != "" || err != nil {
+				t.Error(diff, err)
+			}
+			write(t, s, pod("a", "ns", "new", nil, nil), Row{Cluster: "a", Group: "new", Resource: "new", Name: "y", Body: []byte("{}")})
+			if n := rowsOf(t, s, "object"); n != 4 {
+				t.Errorf("%d objects, want 4: none of the dropped cluster", n)
+			}
+			checkIntegrity(t, s)
+		})
+	}
+}
+
+// withNames fills a database of schema 3 on, as TestMigrations does those before.
+const withNames = `
+	INSERT INTO cluster VALUES ('a', 0), ('b', 0), ('c', 1);
+	INSERT INTO type VALUES (1, '', 'pods'), (9, 'apps', 'deployments');
+	INSERT INTO served (cluster, type, api) VALUES ('b', 1, '{"b":1}'), ('c', 1, '{}');
+	INSERT INTO object (id, seq, type, cluster, namespace, name, version, kind, uid, owner, created, rv, labels, note) VALUES
+		(10, 20, 1, 'a', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', ''),
+		(11, 11, 1, 'b', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', ''),
+		(12, 12, 1, 'c', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', '');
+	INSERT INTO label SELECT type, 'app', 'web', cluster, namespace, name, id FROM object;
+	INSERT INTO body (object, json) SELECT id, CASE cluster WHEN 'a' THEN '{"spec":{"a":2}}' ELSE '{"spec":{"a":1}}' END FROM object;
+	UPDATE epoch SET seq = 30`

@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"maps"
 
-	sqlite3 "modernc.org/sqlite/lib"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func (d *database) apply(ctx context.Context, changes []Change) error {
@@ -26,22 +27,22 @@ func (d *database) apply(ctx context.Context, changes []Change) error {
 
 // bisect writes the changes, or, when the database refuses one of them, each half of them.
 func (d *database) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
-	err = d.transact(ctx, func(tx *sql.Tx) error {
-		w := writer{ctx: ctx, tx: tx, stmts: &d.stmts}
-		for i := range changes {
-			c := &changes[i]
-			if err := w.change(c, d.clusters[c.Cluster], d.types[groupResource{c.Group, c.Resource}]); err != nil {
-				return err
-			}
-		}
-		return nil
+	var grown int64
+	err = d.transact(ctx, int64(len(changes)), func(ctx context.Context, tx *sql.Tx, seq int64) error {
+		w := writer{ctx: ctx, tx: tx, database: d, now: d.keeping.now().UnixMilli()}
+		err := w.write(changes, seq)
+		grown = w.grown
+		return err
 	})
+	if err == nil {
+		d.grew(grown)
+	}
 	switch {
-	case err == nil || !refused(err):
+	case err == nil || d.dialect.fault(err) != faultRow:
 		return nil, err
 	case len(changes) == 1:
 		c := &changes[0]
-		d.incomplete[clusterType{d.clusters[c.Cluster], d.types[groupResource{c.Group, c.Resource}]}] = true
+		d.incomplete[clusterType{c.Cluster, d.kind(groupResource{c.Group, c.Resource})}] = true
 		return []error{&RejectedError{
 			Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: err,
 		}}, nil
@@ -55,182 +56,313 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 	return append(first, second...), err
 }
 
-// refused says whether an error is about the row, not about the database.
-func refused(err error) bool {
-	switch code(err) {
-	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
-		return true
-	default:
-		return false
+// transact runs f in a transaction of n changes, whose first has the sequence seq. The row of the epoch is locked
+// until the transaction ends: sequences are committed in their order. Whoever else wrote to the database, or
+// took it back to an earlier state, is noticed here. d.mu must be held.
+func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
+	if d.patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.patience)
+		defer cancel()
 	}
-}
-
-func (d *database) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, rollback(tx))
+	last, err := d.advance(ctx, tx, n)
+	if err == nil {
+		err = f(ctx, tx, last-n+1)
 	}
-	return tx.Commit()
+	if err != nil {
+		return errors.Join(err, rollback(d.dialect, tx))
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	d.seq = last
+	return nil
 }
 
-// rollback ends a transaction that failed. SQLite has often ended it by then, which is no
+// advance takes n sequences and returns the last one.
+func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64, err error) {
+	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?"), n); err != nil {
+		return 0, err
+	}
+	var epoch string
+	if err := tx.QueryRowContext(ctx, "SELECT id, seq FROM epoch").Scan(&epoch, &last); err != nil {
+		return 0, err
+	}
+	if epoch != d.epoch || last-n < d.seq {
+		return 0, fmt.Errorf("%w: its epoch is %s with %d changes, and was %s with %d", errOther, epoch, last-n, d.epoch, d.seq)
+	}
+	return last, nil
+}
+
+// rollback ends a transaction that failed. The database has often ended it by then, which is no
 // error.
-func rollback(tx *sql.Tx) error {
+func rollback(d dialect, tx *sql.Tx) error {
 	err := tx.Rollback()
-	if errors.Is(err, sql.ErrTxDone) || code(err) == sqlite3.SQLITE_ERROR {
+	if errors.Is(err, sql.ErrTxDone) || err != nil && d.ended(err) {
 		return nil
 	}
 	return err
 }
 
-// identify fills the numbers of the clusters and types that the changes write to. They are
+// identify makes the clusters and types known that the changes write to. They are
 // committed before the rows, so that what is remembered of them is never rolled back.
 func (d *database) identify(ctx context.Context, changes []Change) error {
 	for i := range changes {
 		c := &changes[i]
-		if err := d.identifyOne(ctx, c.Cluster, groupResource{c.Group, c.Resource}); err != nil && !refused(err) {
+		if err := d.identifyOne(ctx, c.Cluster, groupResource{c.Group, c.Resource}); err != nil && d.dialect.fault(err) != faultRow {
 			return err
 		}
 	}
 	return nil
 }
 
+// identifyOne makes a cluster and a type known. What is left of a cluster of that name that is being dropped is
+// deleted before. d.mu must be held.
 func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
-	if _, ok := d.clusters[cluster]; !ok {
-		var id int64
-		err := d.write.QueryRowContext(ctx,
-			"INSERT INTO cluster (name) VALUES (?) ON CONFLICT DO UPDATE SET name = name RETURNING id", cluster).Scan(&id)
-		if err != nil {
+	d.known.RLock()
+	dropped, known := d.clusters[cluster]
+	_, typed := d.types[gr]
+	d.known.RUnlock()
+	if dropped {
+		if err := d.sweepOne(ctx, cluster, d.transact); err != nil {
 			return err
 		}
-		d.clusters[cluster] = id
+		known = false
 	}
-	if _, ok := d.types[gr]; !ok {
-		var id int64
-		err := d.write.QueryRowContext(ctx,
-			"INSERT INTO type (grp, resource) VALUES (?, ?) ON CONFLICT DO UPDATE SET grp = grp RETURNING id", gr.group, gr.resource).Scan(&id)
-		if err != nil {
+	if !known {
+		if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+			_, err := tx.ExecContext(ctx, say(d.dialect, "INSERT INTO cluster (name, dropped) VALUES (?, 0)"), cluster)
+			return err
+		}); err != nil {
 			return err
 		}
-		d.types[gr] = id
+		d.known.Lock()
+		d.clusters[cluster] = false
+		d.known.Unlock()
 	}
+	if typed {
+		return nil
+	}
+	var id int64
+	if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, seq int64) error {
+		id = seq
+		_, err := tx.ExecContext(ctx, say(d.dialect, "INSERT INTO type (id, grp, resource) VALUES (?, ?, ?)"), id, gr.group, gr.resource)
+		return err
+	}); err != nil {
+		return err
+	}
+	d.known.Lock()
+	d.types[gr], d.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
+	d.known.Unlock()
 	return nil
-}
-
-// statements are prepared once: parsing them for every row would cost as much as running
-// them.
-type statements struct {
-	find, insert, update, remove, putBody, removeBody, putLabels, removeLabels *sql.Stmt
-}
-
-func (s *statements) prepare(ctx context.Context, db *sql.DB) error {
-	for stmt, query := range map[**sql.Stmt]string{
-		&s.find: `SELECT id, labels FROM object WHERE cluster = ? AND type = ? AND namespace = ? AND name = ?`,
-		&s.insert: `INSERT INTO object (cluster, type, namespace, name, version, kind, uid, owner, created, rv, labels, note)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		&s.update:     `UPDATE object SET version = ?, kind = ?, uid = ?, owner = ?, created = ?, rv = ?, labels = ?, note = ? WHERE id = ?`,
-		&s.remove:     `DELETE FROM object WHERE id = ?`,
-		&s.putBody:    `INSERT INTO body (object, json) VALUES (?, ?) ON CONFLICT DO UPDATE SET json = excluded.json`,
-		&s.removeBody: `DELETE FROM body WHERE object = ?`,
-		&s.putLabels: `INSERT INTO label (cluster, type, namespace, name, object, key, value)
-			SELECT ?, ?, ?, ?, ?, key, value FROM json_each(?)`,
-		&s.removeLabels: `DELETE FROM label WHERE cluster = ? AND type = ? AND namespace = ? AND name = ?
-			AND (key, value) IN (SELECT key, value FROM json_each(?))`,
-	} {
-		var err error
-		if *stmt, err = db.PrepareContext(ctx, query); err != nil { //nolint:sqlclosecheck // close does
-			return fmt.Errorf("prepare %q: %w", query, err)
-		}
-	}
-	return nil
-}
-
-func (s *statements) close() error {
-	var errs []error
-	for _, stmt := range []*sql.Stmt{s.find, s.insert, s.update, s.remove, s.putBody, s.removeBody, s.putLabels, s.removeLabels} {
-		if stmt != nil {
-			errs = append(errs, stmt.Close())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // writer writes changes in one transaction.
 type writer struct {
+	*database
+
 	ctx   context.Context //nolint:containedctx // lives as long as one transaction
 	tx    *sql.Tx
-	stmts *statements
+	now   int64 // in milliseconds
+	grown int64 // by how much the history grows
 }
 
-func (w *writer) exec(stmt *sql.Stmt, args ...any) (sql.Result, error) {
-	return w.tx.StmtContext(w.ctx, stmt).ExecContext(w.ctx, args...) //nolint:sqlclosecheck // the transaction closes it
+// place is where an object is, or was: its key.
+type place struct {
+	kind                     int64
+	cluster, namespace, name string
 }
 
-func (w *writer) change(c *Change, cluster, kind int64) error {
-	var id int64
-	var stored string
-	err := w.tx.StmtContext(w.ctx, w.stmts.find).QueryRowContext(w.ctx, cluster, kind, c.Namespace, c.Name).Scan(&id, &stored) //nolint:sqlclosecheck // the transaction closes it
-	known := err == nil
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+// object is what becomes of the object at a place.
+type object struct {
+	id     int64 // 0: none is stored
+	labels map[string]string
+	uid    types.UID
+	stored types.UID // what is stored: its UID
+	owner  types.UID // and its owner's
+	alive  bool
+	row    *Row // to be stored
+	seq    int64
+
+	recorded  bool   // its type has a history
+	revisions int64  // how many were kept of it since its history began; -1: its history has ended
+	state     *state // that the change ends; nil: nothing is kept of it
+}
+
+// write writes the changes, which take the sequences from seq on, as if one after another.
+func (w *writer) write(changes []Change, seq int64) error {
+	objects := make(map[place]*object, len(changes))
+	order := make([]place, 0, len(changes))
+	for i := range changes {
+		p := w.place(&changes[i].Row)
+		if objects[p] == nil {
+			objects[p] = &object{}
+			order = append(order, p)
+		}
+	}
+	if err := w.find(objects, order); err != nil {
 		return err
 	}
-	before := map[string]string{}
-	if known {
-		if err := json.Unmarshal([]byte(stored), &before); err != nil {
-			return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, c.Namespace, c.Name, err)
+	for i := range changes {
+		c := &changes[i]
+		o := objects[w.place(&c.Row)]
+		switch {
+		case !c.Delete:
+			o.alive, o.uid, o.row, o.seq = true, c.UID, &c.Row, seq+int64(i)
+		case c.UID == "" || c.UID == o.uid: // else another object has the name by now
+			o.alive, o.row, o.seq = false, nil, seq+int64(i)
 		}
 	}
-	if c.Delete {
-		if !known {
-			return nil
+	history := w.keeping.get()
+	for p, o := range objects {
+		o.recorded = history.of(w.gr(p.kind))
+	}
+	if err := w.recall(objects); err != nil {
+		return err
+	}
+	var out outgoing
+	for _, p := range order {
+		o := objects[p]
+		if o.id != 0 && o.row != nil && o.row.UID != o.stored { // the object of that name is gone, and there is another
+			gone := *o
+			gone.alive, gone.row = false, nil
+			if err := w.add(&out, p, &gone); err != nil {
+				return err
+			}
+			*o = object{alive: true, row: o.row, seq: o.seq, uid: o.uid}
 		}
-		if err := w.label(c, cluster, kind, id, before, nil); err != nil {
+		if err := w.add(&out, p, o); err != nil {
 			return err
 		}
-		_, bodyErr := w.exec(w.stmts.removeBody, id)
-		_, err := w.exec(w.stmts.remove, id)
-		return errors.Join(bodyErr, err)
 	}
-	if id, err = w.put(c, cluster, kind, id, known); err != nil {
+	if err := w.put(&out); err != nil {
 		return err
 	}
-	if _, err := w.exec(w.stmts.putBody, id, string(c.Body)); err != nil {
-		return err
-	}
-	return w.label(c, cluster, kind, id, before, c.Labels)
+	return w.grow()
 }
 
-// put writes the slim row and returns its id.
-func (w *writer) put(c *Change, cluster, kind, id int64, known bool) (int64, error) {
-	labels := encode(c.Labels)
-	created := int64(0)
-	if !c.Created.IsZero() {
-		created = c.Created.Unix()
+func (w *writer) place(r *Row) place {
+	return place{w.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}
+}
+
+// find fills in what is stored.
+func (w *writer) find(objects map[place]*object, order []place) error {
+	keys := make([][]any, len(order))
+	for i, p := range order {
+		keys[i] = []any{p.kind, p.cluster, p.namespace, p.name}
 	}
-	if known {
-		_, err := w.exec(w.stmts.update, c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels, c.Note, id)
-		return id, err
+	return w.batches.find.run(w.ctx, w.tx, keys, func(rows *sql.Rows) error {
+		var p place
+		var stored object
+		var labels string
+		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(labels), &stored.labels); err != nil {
+			return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, p.namespace, p.name, err)
+		}
+		o := objects[p]
+		if o == nil {
+			return fmt.Errorf("%w: asked for other objects, it answered with %s/%s", errDamaged, p.namespace, p.name)
+		}
+		stored.alive, stored.stored = true, stored.uid
+		*o = stored
+		return nil
+	})
+}
+
+// outgoing are the rows of each table that are to be written.
+type outgoing struct {
+	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
+}
+
+// add adds what is to be written of an object.
+func (w *writer) add(out *outgoing, p place, o *object) error {
+	var after map[string]string
+	switch {
+	case o.row != nil:
+		after = o.row.Labels
+		if err := w.addRow(out, p, o); err != nil {
+			return err
+		}
+	case o.alive || o.id == 0:
+		return nil
+	default:
+		if _, err := w.revise(out, p, o, nil, nil); err != nil {
+			return err
+		}
+		out.dropObject = append(out.dropObject, []any{o.id})
+		out.dropBody = append(out.dropBody, []any{o.id})
 	}
-	r, err := w.exec(w.stmts.insert, cluster, kind, c.Namespace, c.Name,
-		c.Version, c.Kind, string(c.UID), string(c.OwnerUID), created, c.ResourceVersion, labels, c.Note)
+	for key, value := range without(o.labels, after) {
+		out.dropLabel = append(out.dropLabel, []any{p.kind, key, value, p.cluster, p.namespace, p.name})
+	}
+	for key, value := range without(after, o.labels) {
+		out.putLabel = append(out.putLabel, []any{p.kind, key, value, p.cluster, p.namespace, p.name, o.id})
+	}
+	return nil
+}
+
+// addRow adds the row and the body of an object, which gets an id if it is new.
+func (w *writer) addRow(out *outgoing, p place, o *object) error {
+	r, h := o.row, headerOf(o.row)
+	body, err := w.dialect.body(r.Body)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return r.LastInsertId()
-}
-
-// label makes the rows of an object's labels those of after; most updates change none.
-func (w *writer) label(c *Change, cluster, kind, id int64, before, after map[string]string) error {
-	if gone := without(before, after); len(gone) > 0 {
-		if _, err := w.exec(w.stmts.removeLabels, cluster, kind, c.Namespace, c.Name, encode(gone)); err != nil {
+	began, since, revisions := o.seq, w.now, int64(0)
+	object, stored := &out.updateObject, &out.putBody
+	if o.id == 0 {
+		o.id, object, stored = o.seq, &out.insertObject, &out.insertBody
+	} else {
+		begins, err := w.revise(out, p, o, &h, r.Body)
+		if err != nil {
 			return err
 		}
+		switch {
+		case o.state == nil:
+			revisions = o.revisions
+		case !begins:
+			began, since, revisions = o.state.began, o.state.since, o.state.revisions
+		case o.recorded:
+			revisions = o.state.revisions + 1
+		default:
+			revisions = -1
+		}
+		if r.OwnerUID != o.owner {
+			object = &out.moveObject
+		}
 	}
-	if added := without(after, before); len(added) > 0 {
-		if _, err := w.exec(w.stmts.putLabels, cluster, kind, c.Namespace, c.Name, id, encode(added)); err != nil {
+	*object = append(*object, []any{
+		o.id, p.kind, p.cluster, p.namespace, p.name,
+		o.seq, r.Version, r.Kind, string(r.UID), h.Created, r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, string(r.OwnerUID),
+	})
+	*stored = append(*stored, append([]any{o.id}, body...))
+	return nil
+}
+
+func (w *writer) put(out *outgoing) error {
+	for _, step := range []struct {
+		batch *batch
+		rows  [][]any
+	}{
+		{&w.batches.dropLabel, out.dropLabel},
+		{&w.batches.dropBody, out.dropBody},
+		{&w.batches.dropObject, out.dropObject},
+		{&w.batches.insertObject, out.insertObject},
+		{&w.batches.updateObject, out.updateObject},
+		{&w.batches.moveObject, out.moveObject},
+		{&w.batches.insertBody, out.insertBody},
+		{&w.batches.putBody, out.putBody},
+		{&w.batches.putLabel, out.putLabel},
+		{&w.batches.revision, out.revision},
+		{&w.batches.past, out.past},
+	} {
+		if err := step.batch.run(w.ctx, w.tx, step.rows, nil); err != nil {
 			return err
 		}
 	}

@@ -186,11 +186,16 @@ func Version(o *unstructured.Unstructured) string {
 		content = strconv.FormatInt(generation, 10)
 	}
 	h := fnv.New64a()
-	for _, entries := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
+	meta, _ := o.Object["metadata"].(map[string]any)
+	var buffer [512]byte
+	for _, field := range [2]string{"labels", "annotations"} {
+		entries, _ := meta[field].(map[string]any) // not copied: this is asked for each cluster of a template
+		text := buffer[:0]
 		for _, k := range slices.Sorted(maps.Keys(entries)) {
-			_, _ = fmt.Fprintf(h, "%q%q", k, entries[k]) // a hash takes everything
+			value, _ := entries[k].(string)
+			text = strconv.AppendQuote(strconv.AppendQuote(text, k), value)
 		}
-		_, _ = h.Write([]byte{0})
+		_, _ = h.Write(append(text, 0)) // a hash takes everything
 	}
 	return string(o.GetUID()) + "/" + content + "/" + strconv.FormatUint(h.Sum64(), 36)
 }

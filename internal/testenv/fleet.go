@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -137,12 +138,17 @@ type Hub struct {
 	exited chan struct{}
 }
 
-// BuildOrrery builds the orrery binary of this tree into a directory.
+// BuildOrrery builds the orrery binary of this tree into a directory. Tests that run under the race detector get one that
+// does.
 func BuildOrrery(dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "orrery")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/orrery")
+	args, cgo := []string{"build"}, "0"
+	if RaceDetector {
+		args, cgo = append(args, "-race"), "1"
+	}
+	cmd := exec.Command("go", append(args, "-ldflags=-s -w", "-o", binary, "./cmd/orrery")...)
 	cmd.Dir = Root()
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
 	}
@@ -335,6 +341,20 @@ func (h *Hub) LogSince(size int64) string {
 	}
 	return string(text[min(int(size), len(text)):])
 }
+
+// Crash returns the part of a server's log that begins where it says that the Go program ended by a fault of its own, or that
+// the race detector found one. It is empty if the log says neither.
+func Crash(log string) string {
+	if at := crash.FindStringIndex(log); at != nil {
+		return log[at[0]:min(len(log), at[0]+crashBytes)]
+	}
+	return ""
+}
+
+// crashBytes are enough for the stacks of what met.
+const crashBytes = 8 << 10
+
+var crash = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE)`)
 
 // Orrery runs an orrery command against the hub.
 func (h *Hub) Orrery(args ...string) (string, error) {

@@ -22,6 +22,7 @@ var elsewhere = map[string]string{
 	"make bench":              "it measures; it is run when figures are taken",
 	"make generate":           "`make check` runs it",
 	"make soak":               "it attacks at random, for long",
+	"make race":               "it runs most of these tests again, slower",
 	"orrery demo up --detach": "TestMain",
 	"orrery demo down":        "TestMain",
 	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin, with a cluster to join",

@@ -60,6 +60,12 @@ func run(m *testing.M, code *int) error {
 	}
 	fmt.Printf("demo is ready after %s\n%s", time.Since(start).Round(time.Second), out)
 	*code = m.Run()
+	for _, f := range logFiles(dataDir) {
+		if text, _ := os.ReadFile(f); testenv.Crash(string(text)) != "" {
+			fmt.Printf("a process ended by a fault of its own, %s:\n%s\n", f, testenv.Crash(string(text)))
+			*code = 1
+		}
+	}
 	if *code != 0 {
 		fmt.Println(logs(dataDir))
 	}
@@ -77,14 +83,19 @@ func orreryBinary() string { return filepath.Join(testenv.Root(), "bin", "orrery
 // logs returns the ends of the demo's logs.
 func logs(dir string) string {
 	var b strings.Builder
-	files, _ := filepath.Glob(filepath.Join(dir, "processes", "hub*.log"))
-	more, _ := filepath.Glob(filepath.Join(dir, "*.log"))
-	for _, f := range append(files, more...) {
+	for _, f := range logFiles(dir) {
 		text, _ := os.ReadFile(f)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		fmt.Fprintf(&b, "--- %s\n%s\n", f, strings.Join(lines[max(0, len(lines)-40):], "\n"))
 	}
 	return b.String()
+}
+
+// logFiles are the logs of the hub and of the demo.
+func logFiles(dir string) []string {
+	files, _ := filepath.Glob(filepath.Join(dir, "processes", "hub*.log"))
+	more, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	return append(files, more...)
 }
 
 // processesOf lists the processes whose command line names a directory.

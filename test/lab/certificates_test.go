@@ -76,7 +76,7 @@ func (s *site) expire(hosts []*lab.Host) {
 	var pairs []string // what is replaced by what
 	for _, l := range plan.Leaves("oak", state.Applied) {
 		pair := state.Keys[l.Name]
-		expired := s.expired(pair.Cert, state.Keys[l.Authority])
+		expired := s.expired(pair.Cert, state.InUse()[l.Authority])
 		pairs = append(pairs, string(pair.Cert), string(expired),
 			base64.StdEncoding.EncodeToString(pair.Cert), base64.StdEncoding.EncodeToString(expired))
 		pair.Cert = expired

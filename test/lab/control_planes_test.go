@@ -20,6 +20,7 @@ import (
 // TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it, and adds and removes a worker
 // that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
 	workers := []string{"host-4", "host-5"}

@@ -103,18 +103,6 @@ spec:
   placement: {clusterAffinity: {clusterNames: [oak]}}
 `
 
-// TestJoinsTheHub builds a cluster with the command line that joins the hub by itself, and places something on it.
-func TestJoinsTheHub(t *testing.T) {
-	s := newSite(t, 1)
-	hub, _ := s.startHub()
-	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
-	s.orrery("cluster", "create", "-f", file, "--yes", "--join", "--kubeconfig", hub)
-	s.placedOn(hub)
-	if out := s.mustHubctl(hub, "", "get", "cluster", "oak"); !strings.Contains(out, "True") {
-		t.Errorf("kubectl get cluster:\n%s", out)
-	}
-}
-
 // placedOn checks that the cluster takes a workload by policy.
 func (s *site) placedOn(hub string) {
 	s.t.Helper()
@@ -133,6 +121,7 @@ func (s *site) placedOn(hub string) {
 // TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl, while the hub is killed
 // once; and takes it off the hosts by deleting the object.
 func TestClusterObject(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 1)
 	h := s.Host("host-1")
 	before := s.snapshot(h)

@@ -4,9 +4,11 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -31,6 +33,20 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/testenv"
 )
+
+// TestMain runs one lab at a time unless -parallel says otherwise: beside other tests, as in make test, the components of two would
+// starve one another. Alone, as in make lab-test, two fill each other's waiting.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		if err := flag.Set("test.parallel", "1"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // patience is how long a test waits for something that must come.
 const patience = 3 * time.Minute
@@ -84,12 +100,7 @@ var pinned = sync.OnceValues(func() (string, error) {
 
 func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
-	return newSiteWith(t, lab.Options{Hosts: hosts})
-}
-
-func newSiteWith(t testing.TB, o lab.Options) *site {
-	t.Helper()
-	l, err := lab.Start(t.Context(), o)
+	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +127,7 @@ type layout struct {
 	Hosts                 []*lab.Host
 	ControlPlanes, Worker []string
 	Extra                 string // further fields of provision
+	Kubernetes            string // and of kubernetes in it
 }
 
 var clusterFile = template.Must(template.New("cluster").Parse(`apiVersion: cluster.orrery.dev/v1alpha1
@@ -129,6 +141,7 @@ spec:
 {{- range .Hosts}}
     - name: {{.Name}}
       address: {{.Address}}
+      timeout: 10
       privateKeyPath: {{.SSH.KeyFile}}
 {{- end}}
     roleGroups:
@@ -138,6 +151,7 @@ spec:
 {{- end}}
     kubernetes:
       version: v1.36.3
+      {{.Kubernetes}}
     registry:
       privateRegistry: {{.Registry}}
       insecureRegistries: ["{{.Registry}}"]
@@ -163,6 +177,9 @@ func (s *site) file(o layout) string {
 	return path
 }
 
+// binaryVariable names another orrery than that of bin, to compare benchmarks with those of another commit.
+const binaryVariable = "LAB_ORRERY"
+
 // command is orrery with the flags that every command of a lab needs.
 func (s *site) command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append(args, "--state-dir", s.state)
@@ -170,7 +187,7 @@ func (s *site) command(ctx context.Context, args ...string) *exec.Cmd {
 	if asksHosts || args[0] == "operation" && args[1] == "resume" {
 		args = append(args, "--catalog", s.catalog, "--cache", s.cache)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(testenv.Root(), "bin", "orrery"), args...)
+	cmd := exec.CommandContext(ctx, cmp.Or(os.Getenv(binaryVariable), filepath.Join(testenv.Root(), "bin", "orrery")), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "SSH_AUTH_SOCK=", "HOME="+s.dir)
@@ -402,35 +419,48 @@ func (s *site) serves(replicas int) {
 // it did.
 func (s *site) killWhenItSays(text string, args ...string) bool {
 	s.t.Helper()
+	return s.killWhen(func(output string) string {
+		if strings.Contains(output, text) {
+			return text
+		}
+		return ""
+	}, args...) != ""
+}
+
+// killWhen starts a command and kills it with SIGKILL as soon as what it has printed is found to have something, which it
+// returns; empty: the command ended well before.
+func (s *site) killWhen(find func(output string) string, args ...string) string {
+	s.t.Helper()
 	cmd := s.command(s.t.Context(), args...)
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	killed := make(chan bool, 1)
+	killed := make(chan string, 1)
 	var all bytes.Buffer
 	go func() {
-		did := false
+		found := ""
 		buffer := make([]byte, 4096)
 		for {
 			n, err := read.Read(buffer)
 			all.Write(buffer[:n])
-			if !did && strings.Contains(all.String(), text) {
-				did = true
-				cmd.Process.Kill()
+			if found == "" {
+				if found = find(all.String()); found != "" {
+					cmd.Process.Kill()
+				}
 			}
 			if err != nil {
-				killed <- did
+				killed <- found
 				return
 			}
 		}
 	}()
 	err := cmd.Wait()
 	write.Close()
-	did := <-killed
-	if err != nil && !did {
+	found := <-killed
+	if err != nil && found == "" {
 		s.t.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, all.String())
 	}
-	return did
+	return found
 }

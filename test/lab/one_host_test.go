@@ -9,15 +9,11 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// TestOneHost creates a cluster on one host, runs a workload on it, applies again with nothing to do, and deletes it: the
-// host is as it was.
+// TestOneHost creates a cluster on one host that joins the hub by itself, runs workloads on it, also by policy, applies again with
+// nothing to do, and deletes it: the host is as it was.
 func TestOneHost(t *testing.T) {
-	t.Run("Supervisor", func(t *testing.T) { oneHost(t, lab.Options{Hosts: 1}) })
-	t.Run("Systemd", func(t *testing.T) { oneHost(t, lab.Options{Hosts: 1, Systemd: true}) })
-}
-
-func oneHost(t *testing.T, o lab.Options) {
-	s := newSiteWith(t, o)
+	t.Parallel()
+	s := newSite(t, 1)
 	h := s.Host("host-1")
 	file := s.file(layout{Hosts: []*lab.Host{h}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	before := s.snapshot(h)
@@ -33,12 +29,17 @@ func oneHost(t *testing.T, o lab.Options) {
 	if d := lab.Diff(before, s.snapshot(h)); d != "" {
 		t.Errorf("plan changed the host:\n%s", d)
 	}
-	s.orrery("cluster", "create", "-f", file, "--yes")
+	hub, _ := s.startHub()
+	s.orrery("cluster", "create", "-f", file, "--yes", "--join", "--kubeconfig", hub)
 	ready, err := readyNodes(t.Context(), s.client(nil))
 	if err != nil || len(ready) != 1 {
 		t.Fatalf("ready nodes %v: %v", ready, err)
 	}
 	s.serves(1)
+	s.placedOn(hub)
+	if out := s.mustHubctl(hub, "", "get", "cluster", "oak"); !strings.Contains(out, "True") {
+		t.Errorf("kubectl get cluster:\n%s", out)
+	}
 
 	applied := s.snapshot(h)
 	s.orrery("cluster", "apply", "-f", file, "--yes")

@@ -13,11 +13,11 @@ const module = "orrery.dev/orrery/"
 // order is the direction of the flows: a room imports only rooms that stand before it.
 // ARCHITECTURE.md draws the same.
 var order = []string{
-	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue",
+	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue", "internal/disk", "internal/manifest",
 	"internal/pki", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
-	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
+	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
-	"internal/lifecycle/balancer", "internal/lifecycle/addon", "internal/lifecycle/hosttest", "internal/lifecycle",
+	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity",
 	"internal/sqlite", "internal/store", "internal/records",
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
@@ -31,7 +31,7 @@ var order = []string{
 }
 
 // pure rooms decide; they reach no API server, no disk and no process.
-var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/mark"}
+var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/mark"}
 
 // clients are the modules that talk to API servers.
 var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}

@@ -12,11 +12,15 @@ import (
 // TestOrdinaryUsers runs what `make test` does for an ordinary user, with a go that only says what it is asked to do.
 func TestOrdinaryUsers(t *testing.T) {
 	cases := map[string]struct {
-		code string // of the tests
-		fail bool
+		code    string // of the tests
+		fail    bool
+		missing string // packages
+		says    string // of them
 	}{
 		"Pass": {code: "0"},
 		"Fail": {code: "1", fail: true},
+		"NoDatabases": {code: "0", missing: "postgresql", says: "; not run, because they need packages, the tests of internal/store against PostgreSQL and " +
+			"MariaDB without ORRERY_TEST_POSTGRES_DSN and ORRERY_TEST_MYSQL_DSN: install postgresql, or run as root: make databases"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +34,8 @@ func TestOrdinaryUsers(t *testing.T) {
 				t.Fatal(err)
 			}
 			for path, content := range map[string]string{
-				"hack/test.sh": string(script),
+				"hack/test.sh":              string(script),
+				"hack/database-packages.sh": "#!/bin/sh\necho " + tc.missing + "\n",
 				"bin/go": `#!/bin/sh
 case "$*" in
 'list -m') echo example.org/m ;;
@@ -66,7 +71,7 @@ esac
 				t.Errorf("it ran: %s", command)
 			}
 			want := "not run, because they need root: ./test/lab ./internal/lab ./internal/lifecycle/host and some tests of " +
-				"./internal/lifecycle/node ./internal/lifecycle/unit; run them as root with: make lab-test\n"
+				"./internal/lifecycle/node ./internal/lifecycle/unit; run them as root with: make lab-test" + tc.says + "\n"
 			if last != want {
 				t.Errorf("its last line is %q, want %q", last, want)
 			}

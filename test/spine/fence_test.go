@@ -43,10 +43,14 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[2]s}]
 `, ns, who)
 }
 
-// found are the ConfigMaps of a namespace that a search shows to a user, as CLUSTER/NAME.
+// found are the ConfigMaps of a namespace, or with none of all, that a search shows to a user, as CLUSTER/NAME.
 func (w *world) found(u *user, ns string) []string {
 	w.Helper()
-	code, body, err := u.get(w.Context(), fleetv1alpha1.ResourcesPath+"/api/v1/namespaces/"+ns+"/configmaps")
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	if ns == "" {
+		path = "/api/v1/configmaps"
+	}
+	code, body, err := u.get(w.Context(), fleetv1alpha1.ResourcesPath+path)
 	w.must(err)
 	if code != http.StatusOK {
 		w.Fatalf("search in %s: %d %s", ns, code, body)
@@ -107,8 +111,10 @@ func TestFence(t *testing.T) {
 		}
 		return nil
 	})
-	if diff := cmp.Diff([]string{"oak/first"}, w.found(alice, w.ns)); diff != "" {
-		t.Errorf("alice sees (-want +got):\n%s", diff)
+	for _, ns := range []string{w.ns, ""} { // of all namespaces hers are shown
+		if diff := cmp.Diff([]string{"oak/first"}, w.found(alice, ns)); diff != "" {
+			t.Errorf("alice sees in %q (-want +got):\n%s", ns, diff)
+		}
 	}
 	for _, path := range []string{"/clusters/pine/api/v1/namespaces/" + w.ns + "/configmaps", "/clusters/pine/api/v1/namespaces/" + w.ns + "/configmaps/theirs"} {
 		if code, body, err := alice.get(t.Context(), fleetv1alpha1.ResourcesPath+path); err != nil || code != http.StatusNotFound {
@@ -130,21 +136,24 @@ metadata: {name: fence-carol}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 `)
-	may := func(resource string) bool {
+	may := func(group, resource string) bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "carol", ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "policy.orrery.dev", Resource: resource, Verb: "create"},
+			User: "carol", ResourceAttributes: &authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: "create"},
 		}}
 		w.must(w.hub.Create(t.Context(), review))
 		return review.Status.Allowed
 	}
 	w.eventually("carol is an admin", func() error {
-		if !may("propagationpolicies") {
+		if !may("policy.orrery.dev", "propagationpolicies") {
 			return errorf("she may not create policies")
 		}
 		return nil
 	})
-	if may("clusteraccesses") {
+	if may("policy.orrery.dev", "clusteraccesses") {
 		t.Error("the role admin gives ClusterAccesses")
+	}
+	if may("config.orrery.dev", "mirrorpolicies") {
+		t.Error("the role admin gives MirrorPolicies")
 	}
 
 	// Oak is closed to alice and birch is opened.

@@ -115,6 +115,9 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *world {
 			m.OnWrite(nil)
 			m.Heal()
 		}
+		if crash := testenv.Crash(h.LogSince(w.log)); crash != "" {
+			t.Errorf("the server ended by itself, or will one day:\n%s", crash)
+		}
 		if t.Failed() && h.Running() {
 			w.explain()
 		}

@@ -106,8 +106,8 @@ type ClusterSpec struct {
 	Taints []corev1.Taint `json:"taints,omitempty"`
 
 	// mirror says which types of the cluster are mirrored for search, beside those that
-	// placement needs. Unset: every type that can be listed and watched, except Events
-	// and Leases; of Secrets only the metadata.
+	// placement needs and those that MirrorPolicies select. Where nobody selects any: every type that can be listed
+	// and watched, but those that change all the time and say little; of Secrets only the metadata, always.
 	// +optional
 	Mirror *Mirror `json:"mirror,omitempty"`
 
@@ -217,32 +217,146 @@ type SecretReference struct {
 	Name string `json:"name"`
 }
 
-// Mirror selects the types of a cluster to be mirrored.
+// Mirror says which types of a cluster are mirrored, beside those that placement needs. It selects types by resources and
+// customResources; what does neither leaves the selection to others, or to the default: every type that can be listed and
+// watched, but those that change all the time and say little (Leases, Endpoints, Events of events.k8s.io).
+//
+// +kubebuilder:validation:XValidation:rule="has(self.resources) || has(self.customResources) || has(self.exclude) || has(self.eventsLife)",message="say what is mirrored: resources, customResources, exclude or eventsLife"
 type Mirror struct {
 	// resources are the types to be mirrored.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=atomic
-	// +required
-	Resources []MirrorResources `json:"resources"`
+	// +optional
+	Resources []MirrorResources `json:"resources,omitempty"`
+
+	// customResources is All to mirror every custom resource, as its CustomResourceDefinition appears. Unset, or Selected:
+	// those that resources selects.
+	// +optional
+	CustomResources MirrorCustomResources `json:"customResources,omitempty"`
+
+	// exclude are types that are not mirrored, whoever selects them, unless placement needs them.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=atomic
+	// +optional
+	Exclude []MirrorExclusion `json:"exclude,omitempty"`
+
+	// eventsLife is how long Events stay in the mirror after they were last seen to happen, from 1m to 24h; the default is
+	// 1h. The longest that is said of a cluster counts. A cluster forgets Events itself, after an hour where nobody said otherwise.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="must be from 1m to 24h, such as 30m"
+	// +optional
+	EventsLife *metav1.Duration `json:"eventsLife,omitempty"`
 }
 
-// MirrorResources selects types of one API group.
+// MirrorCustomResources says which custom resources are mirrored.
+// +kubebuilder:validation:Enum=Selected;All
+type MirrorCustomResources string
+
+// The values of MirrorCustomResources.
+const (
+	MirrorCustomResourcesSelected MirrorCustomResources = "Selected"
+	MirrorCustomResourcesAll      MirrorCustomResources = "All"
+)
+
+// MirrorResources selects types of one API group, or of all.
+//
+// +kubebuilder:validation:XValidation:rule="!('*' in self.resources) || size(self.resources) == 1",message="resources: * is every one: leave the others out"
+// +kubebuilder:validation:XValidation:rule="!has(self.group) || self.group != '*' || !has(self.versions)",message="versions: name the group that has them, or leave them out"
 type MirrorResources struct {
-	// group is the API group; the empty string is the core group.
+	// group is the API group; the empty string is the core group, "*" is every group.
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	// +optional
 	Group string `json:"group"`
-	// versions of the group. Unset: the version that the cluster prefers.
+	// versions of the group, best first. Unset: the version that the cluster prefers. A type is mirrored in one version:
+	// the one that placement needs, or that is named first, or that the cluster prefers.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
 	// +optional
 	Versions []string `json:"versions,omitempty"`
+	// resources are plural resource names, such as pods; "*" is every one of the group, and, where group is "*", every one but those
+	// that change all the time and say little.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`
+	// +listType=set
+	// +required
+	Resources []string `json:"resources"`
+	// namespaces are those whose objects are mirrored. Types without namespaces are then not selected. Unset: all.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +listType=set
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+	// labelSelector selects the objects that are mirrored. Unset: all.
+	// +optional
+	LabelSelector *MirrorLabelSelector `json:"labelSelector,omitempty"`
+}
+
+// MirrorLabelSelector selects objects by their labels: by all that it says.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) || has(self.matchExpressions)",message="say which labels: matchLabels or matchExpressions; leave labelSelector out for every object"
+type MirrorLabelSelector struct {
+	// matchLabels are labels with the value that they must have.
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*$'))",message="a key of a label is a name, such as app, or a domain and a name, such as app.kubernetes.io/name"
+	// +optional
+	MatchLabels map[string]MirrorLabelValue `json:"matchLabels,omitempty"`
+	// matchExpressions are conditions on labels.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	MatchExpressions []MirrorLabelExpression `json:"matchExpressions,omitempty"`
+}
+
+// MirrorLabelValue is the value of a label.
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+type MirrorLabelValue string
+
+// MirrorLabelExpression is a condition on a label.
+//
+// +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == has(self.values)",message="In and NotIn need values, Exists and DoesNotExist have none"
+type MirrorLabelExpression struct {
+	// key of the label.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
+	// +required
+	Key string `json:"key"`
+	// operator is In, NotIn, Exists or DoesNotExist.
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
+	// +required
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+	// values of In and NotIn.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	Values []MirrorLabelValue `json:"values,omitempty"`
+}
+
+// MirrorExclusion names types that are not mirrored.
+//
+// +kubebuilder:validation:XValidation:rule="!('*' in self.resources) || size(self.resources) == 1",message="resources: * is every one: leave the others out"
+type MirrorExclusion struct {
+	// group is the API group; the empty string is the core group, "*" is every group.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
+	// +optional
+	Group string `json:"group"`
 	// resources are plural resource names, such as pods; "*" is every one of the group.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`
 	// +listType=set
 	// +required
 	Resources []string `json:"resources"`

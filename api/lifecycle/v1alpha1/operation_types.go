@@ -29,57 +29,198 @@ type Operation struct {
 	Status OperationStatus `json:"status,omitzero"`
 }
 
-// OperationSpec says what is to be done. Only paused and canceled may be changed.
-// +kubebuilder:validation:XValidation:rule="self.cluster == oldSelf.cluster && self.action == oldSelf.action",message="cluster and action cannot be changed; make another Operation"
+// OperationSpec says what is to be done: what every action takes, and beside it the one member that is named like the action, with
+// what only that takes. Only paused and canceled may be changed.
+// +kubebuilder:validation:XValidation:rule="has(self.planHash) == has(oldSelf.planHash) && has(self.deadline) == has(oldSelf.deadline) && has(self.attempts) == has(oldSelf.attempts) && has(self.create) == has(oldSelf.create) && has(self.apply) == has(oldSelf.apply) && has(self.addNode) == has(oldSelf.addNode) && has(self.deleteNode) == has(oldSelf.deleteNode) && has(self.delete) == has(oldSelf.delete) && has(self.renewCertificates) == has(oldSelf.renewCertificates) && has(self.hosts) == has(oldSelf.hosts) && has(self.unreachable) == has(oldSelf.unreachable) && has(self.maxUnavailable) == has(oldSelf.maxUnavailable) && has(self.pauseBetween) == has(oldSelf.pauseBetween) && has(self.haltAfter) == has(oldSelf.haltAfter) && has(self.drainTimeout) == has(oldSelf.drainTimeout)",message="only paused and canceled can be changed; cancel it and make another Operation"
+// +kubebuilder:validation:XValidation:rule="!has(self.create) || self.action == 'Create'",message="create is for action Create only"
+// +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.action == 'Apply'",message="apply is for action Apply only"
+// +kubebuilder:validation:XValidation:rule="!has(self.addNode) || self.action == 'AddNode'",message="addNode is for action AddNode only"
+// +kubebuilder:validation:XValidation:rule="!has(self.deleteNode) || self.action == 'DeleteNode'",message="deleteNode is for action DeleteNode only"
+// +kubebuilder:validation:XValidation:rule="!has(self.delete) || self.action == 'Delete'",message="delete is for action Delete only"
+// +kubebuilder:validation:XValidation:rule="!has(self.renewCertificates) || self.action == 'RenewCertificates'",message="renewCertificates is for action RenewCertificates only"
+// +kubebuilder:validation:XValidation:rule="self.action != 'DeleteNode' || has(self.deleteNode) || has(self.hosts)",message="action DeleteNode takes the hosts in deleteNode.hosts"
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !(has(self.hosts) || has(self.unreachable) || has(self.maxUnavailable) || has(self.pauseBetween) || has(self.haltAfter) || has(self.drainTimeout))",optionalOldSelf=true,message="hosts, unreachable, maxUnavailable, pauseBetween, haltAfter and drainTimeout belong in the member of the action, such as deleteNode.hosts or apply.maxUnavailable"
 type OperationSpec struct {
 	// cluster is the name of the Cluster.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Cluster string `json:"cluster"`
 	// action that is run.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Action Action `json:"action"`
-	// hosts that are added or deleted, of AddNode and DeleteNode.
-	// +kubebuilder:validation:MaxItems=1000
-	// +kubebuilder:validation:items:MaxLength=63
-	// +listType=set
-	// +optional
-	Hosts []string `json:"hosts,omitempty"`
 	// planHash is the hash of the plan that is to be run. If the plan that is made when the
 	// Operation starts has another, nothing is done. Unset, the plan is not compared.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	PlanHash string `json:"planHash,omitempty"`
-	// unreachable says what to do about hosts to delete that cannot be reached, or that have lost
-	// the record of what was done on them. Refuse stops. Forget removes their nodes and etcd
-	// members; what is on the hosts stays.
-	// +kubebuilder:default=Refuse
-	// +optional
-	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
 	// deadline of the whole run. Unset, there is none.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
-	// maxUnavailable is how many workers are changed at a time in a way that disturbs what
-	// runs on them. The default is 1.
-	// +kubebuilder:validation:Minimum=1
-	// +optional
-	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 	// attempts is how often a host's failed step is tried in all. The default is 3.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Attempts int32 `json:"attempts,omitempty"`
-	// drainTimeout is how long a drain waits for pods whose disruption budget forbids
-	// eviction. The default is 5 minutes.
-	// +optional
-	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 	// paused stops the run after the steps that are under way.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 	// canceled ends the run after the steps that are under way. What was done stays.
 	// +optional
 	Canceled bool `json:"canceled,omitempty"`
+
+	// create is what action Create takes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	Create *CreateAction `json:"create,omitempty"`
+	// apply is what action Apply takes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	Apply *ApplyAction `json:"apply,omitempty"`
+	// addNode is what action AddNode takes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	AddNode *AddNodeAction `json:"addNode,omitempty"`
+	// deleteNode is what action DeleteNode takes. It is required there.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	DeleteNode *DeleteNodeAction `json:"deleteNode,omitempty"`
+	// delete is what action Delete takes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	Delete *DeleteAction `json:"delete,omitempty"`
+	// renewCertificates is what action RenewCertificates takes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	RenewCertificates *RenewCertificatesAction `json:"renewCertificates,omitempty"`
+
+	FlatSpec `json:",inline"`
+}
+
+// FlatSpec is where earlier versions kept what only some actions take. It is read, so that an Operation of theirs goes on, and
+// refused in a new one.
+type FlatSpec struct {
+	// hosts is of an earlier version: see addNode.hosts and deleteNode.hosts.
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	FlatHosts []string `json:"hosts,omitempty"`
+	// unreachable is of an earlier version: see deleteNode.unreachable and delete.unreachable.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	FlatUnreachable UnreachablePolicy `json:"unreachable,omitempty"`
+	// maxUnavailable is of an earlier version, as are pauseBetween, haltAfter and drainTimeout: see those of create, apply,
+	// addNode and deleteNode.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	FlatMaxUnavailable int32 `json:"maxUnavailable,omitempty"`
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	FlatPauseBetween *metav1.Duration `json:"pauseBetween,omitempty"`
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	FlatHaltAfter int32 `json:"haltAfter,omitempty"`
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	FlatDrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
+}
+
+// CreateAction is what action Create takes.
+type CreateAction struct {
+	Rollout `json:",inline"`
+}
+
+// ApplyAction is what action Apply takes.
+type ApplyAction struct {
+	Rollout `json:",inline"`
+}
+
+// AddNodeAction is what action AddNode takes.
+type AddNodeAction struct {
+	// hosts that are added.
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Hosts []string `json:"hosts,omitempty"`
+
+	Rollout `json:",inline"`
+}
+
+// DeleteNodeAction is what action DeleteNode takes.
+type DeleteNodeAction struct {
+	// hosts that are taken out.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +required
+	Hosts []string `json:"hosts"`
+	// unreachable says what to do about hosts to delete that cannot be reached, or that have lost
+	// the record of what was done on them. Refuse stops. Forget removes their nodes and etcd
+	// members; what is on the hosts stays.
+	// +kubebuilder:default=Refuse
+	// +optional
+	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
+
+	Rollout `json:",inline"`
+}
+
+// DeleteAction is what action Delete takes.
+type DeleteAction struct {
+	// unreachable says what to do about hosts that cannot be reached, or that have lost the record
+	// of what was done on them. Refuse stops. Forget leaves what is on them.
+	// +kubebuilder:default=Refuse
+	// +optional
+	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
+}
+
+// RenewCertificatesAction is what action RenewCertificates takes.
+type RenewCertificatesAction struct {
+	// maxUnavailable is how many workers restart what uses their certificates at a time. The
+	// default is 1.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
+}
+
+// Rollout says in which order hosts are changed that are part of a cluster already, and how long is waited.
+type Rollout struct {
+	// maxUnavailable is how many workers are changed at a time in a way that disturbs what
+	// runs on them. The default is 1.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
+	// pauseBetween is how long to wait between two waves of hosts that are disturbed. Unset,
+	// there is no pause.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	PauseBetween *metav1.Duration `json:"pauseBetween,omitempty"`
+	// haltAfter is after how many hosts that failed nothing more is begun. Until then those that
+	// failed are left out and the others go on; the run fails in the end. The default is 1.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	HaltAfter int32 `json:"haltAfter,omitempty"`
+	// drainTimeout is how long a drain waits for pods whose disruption budget forbids
+	// eviction. The default is 5 minutes.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 }
 
 // Action is what an Operation does.
@@ -150,8 +291,9 @@ type OperationStatus struct {
 	// +listMapKey=name
 	// +optional
 	Hosts []HostRun `json:"hosts,omitempty"`
-	// steps are the records of the steps, in the order they were started. Beyond 4,000, those that succeeded are
-	// dropped first; the counts of hosts remain.
+	// steps are the records of the steps, in the order they were started. On the hub they are at most 100: those that
+	// failed, those under way, and those that ended last; all are in OperationSlices. In a file they are all, of which
+	// beyond 4,000 those that succeeded are dropped first; the counts of hosts remain.
 	// +kubebuilder:validation:MaxItems=4000
 	// +listType=atomic
 	// +optional

@@ -13,6 +13,7 @@ var GroupVersion = schema.GroupVersion{Group: "lifecycle.orrery.dev", Version: "
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Operation{}, &OperationList{},
+		&OperationSlice{}, &OperationSliceList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

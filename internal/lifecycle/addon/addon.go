@@ -25,6 +25,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // Input is what the objects of a cluster follow from.
@@ -64,6 +65,30 @@ type Group struct {
 	Objects []*unstructured.Unstructured
 	// Gates must be passed before the group is ready.
 	Gates []Gate
+	// Sources that the objects are made from.
+	Sources []plan.Source
+}
+
+// Planned says what a group is made from, and where its images come from instead.
+func (g Group) Planned(registry clusterv1alpha1.Registry) plan.Objects {
+	return plan.Objects{
+		Group: g.Name, Namespace: g.Namespace, Sources: g.Sources,
+		Registry: registry.PrivateRegistry, RegistryNamespace: registry.NamespaceOverride,
+	}
+}
+
+// Images lists the images that the workloads of a group name, each once, as hosts pull them.
+func (g Group) Images() []string {
+	var images []string
+	for _, o := range g.Objects {
+		for _, c := range containersOf(o) {
+			if image, ok := c["image"].(string); ok && image != "" {
+				images = append(images, image)
+			}
+		}
+	}
+	slices.Sort(images)
+	return slices.Compact(images)
 }
 
 // Gate is a workload that must be up.
@@ -112,6 +137,9 @@ func Objects(ctx context.Context, in Input) ([]Group, error) {
 		groups = append(groups, g)
 	}
 	for i := range groups {
+		if g := &groups[i]; len(g.Sources) == 0 {
+			g.Sources = []plan.Source{{Kind: plan.SourceBuiltIn, Digest: digestOf(g.Objects)}}
+		}
 		finish(&groups[i], in.Spec.Registry)
 	}
 	if err := settle(groups); err != nil {
@@ -130,18 +158,18 @@ func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group,
 		g.Namespace = metav1.NamespaceSystem
 	}
 	if a.Chart != nil {
-		objects, err := chartObjects(ctx, in, release{name: a.Name, namespace: g.Namespace, chart: *a.Chart})
+		objects, source, err := chartObjects(ctx, in, release{name: a.Name, namespace: g.Namespace, chart: *a.Chart})
 		if err != nil {
 			return Group{}, err
 		}
-		g.Objects = objects
+		g.Objects, g.Sources = objects, append(g.Sources, source)
 	}
 	for _, source := range a.YAML {
-		objects, err := manifestObjects(ctx, in, source)
+		objects, from, err := manifestObjects(ctx, in, source)
 		if err != nil {
 			return Group{}, err
 		}
-		g.Objects = append(g.Objects, objects...)
+		g.Objects, g.Sources = append(g.Objects, objects...), append(g.Sources, from)
 	}
 	if len(g.Objects) == 0 {
 		return Group{}, errors.New("there is no object in it: name a chart or yaml that has some")
@@ -199,7 +227,9 @@ func settle(groups []Group) error {
 		g := &groups[i]
 		r := ref{Kind: kindNamespace.Kind, Name: g.Namespace}
 		if _, there := owners[r]; !there && !builtinNamespace(g.Namespace) {
-			o := object(namespace(g.Namespace, nil))
+			o := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": g.Namespace},
+			}}
 			owners[r] = owner{g.Name, o}
 			g.Objects = slices.Insert(g.Objects, 0, o)
 		}

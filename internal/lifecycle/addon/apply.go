@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
@@ -103,8 +102,8 @@ func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructur
 	}
 	for _, it := range items {
 		if it.ref.groupKind() == kindCRD {
-			if err := a.cluster.established(ctx, it.object); err != nil {
-				return fmt.Errorf("wait for %s to be established: %w", it.ref, err)
+			if err := a.cluster.writer.AwaitServed(ctx, it.object, transient); err != nil {
+				return err
 			}
 		}
 	}
@@ -113,13 +112,13 @@ func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructur
 
 // write applies an object that is not known to be as it should be, and counts it if it was not.
 func (a *application) write(ctx context.Context, it item) error {
-	result, err := a.cluster.apply(ctx, it.object)
+	result, err := a.cluster.apply(ctx, it.object, false)
 	if apierrors.IsInvalid(err) && it.ref.groupKind() == kindJob {
 		// What a job does cannot be changed: it is done anew.
 		if err := a.cluster.removed(ctx, it); err != nil {
 			return err
 		}
-		result, err = a.cluster.apply(ctx, it.object)
+		result, err = a.cluster.apply(ctx, it.object, false)
 	}
 	if err != nil {
 		return err
@@ -147,57 +146,6 @@ func (c *cluster) removed(ctx context.Context, it item) error {
 			return err
 		}
 	}
-}
-
-// established waits until the API server serves a kind that was defined.
-func (c *cluster) established(ctx context.Context, definition *unstructured.Unstructured) error {
-	for {
-		o := &unstructured.Unstructured{}
-		o.SetGroupVersionKind(definition.GroupVersionKind())
-		if _, err := c.get(ctx, o, "", definition.GetName()); err != nil {
-			return err
-		}
-		message, ok := condition(o, "Established")
-		if ok && c.served(o) {
-			return nil
-		}
-		if names, accepted := condition(o, "NamesAccepted"); !accepted && names != "" {
-			message = names
-		}
-		if err := pause(ctx); err != nil {
-			return fmt.Errorf("%w: %s", err, message)
-		}
-	}
-}
-
-// served is true once discovery has every served version of a kind that was defined.
-func (c *cluster) served(definition *unstructured.Unstructured) bool {
-	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
-	kind, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "kind")
-	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
-	for _, item := range versions {
-		version, _ := item.(map[string]any)
-		name, _ := version["name"].(string)
-		if version["served"] != true {
-			continue
-		}
-		if _, err := c.client.RESTMapper().RESTMapping(schema.GroupKind{Group: group, Kind: kind}, name); err != nil {
-			return false
-		}
-	}
-	return true
-}
-
-// condition returns the message of a condition, and whether it is true.
-func condition(o *unstructured.Unstructured, kind string) (message string, ok bool) {
-	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-	for _, item := range conditions {
-		if c, _ := item.(map[string]any); c["type"] == kind {
-			message, _ = c["message"].(string)
-			return message, c["status"] == "True"
-		}
-	}
-	return "", false
 }
 
 // pause waits a little, or fails when ctx ends.

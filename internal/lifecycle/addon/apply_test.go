@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -37,9 +38,9 @@ func group(t *testing.T, manifest string) Group {
 	return Group{Name: ns, Namespace: ns, Objects: parsed(t, manifest)}
 }
 
-func parsed(t *testing.T, manifest string) []*unstructured.Unstructured {
+func parsed(t *testing.T, text string) []*unstructured.Unstructured {
 	t.Helper()
-	all, err := parseManifest([]byte(manifest), yaml.YAMLToJSONStrict)
+	all, err := manifest.Parse([]byte(text), yaml.YAMLToJSONStrict)
 	if err != nil {
 		t.Fatal(err)
 	}

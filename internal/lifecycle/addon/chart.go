@@ -25,6 +25,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/manifest"
 )
 
 // release is a chart and what it is rendered with.
@@ -35,42 +38,43 @@ type release struct {
 	values map[string]any
 }
 
-// chartObjects renders a chart.
-func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Unstructured, error) {
-	c, err := loadChart(ctx, in, r.chart)
+// chartObjects renders a chart. Its source is what it is rendered from: the same chart may be rendered otherwise each time.
+func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Unstructured, plan.Source, error) {
+	c, source, err := loadChart(ctx, in, r.chart)
 	if err != nil {
-		return nil, err
+		return nil, source, err
 	}
 	if v := c.Metadata.KubeVersion; v != "" && !chartutil.IsCompatibleRange(v, in.Spec.Kubernetes.Version) {
-		return nil, fmt.Errorf("chart %s %s needs Kubernetes %s, and spec.provision.kubernetes.version is %s: choose another version of one of them",
+		return nil, source, fmt.Errorf("chart %s %s needs Kubernetes %s, and spec.provision.kubernetes.version is %s: choose another version of one of them",
 			c.Name(), c.Metadata.Version, v, in.Spec.Kubernetes.Version)
 	}
 	values := map[string]any{}
 	if r.chart.Values != nil && len(r.chart.Values.Raw) > 0 {
 		if err := json.Unmarshal(r.chart.Values.Raw, &values); err != nil {
-			return nil, fmt.Errorf("values of chart %s: %w", c.Name(), err)
+			return nil, source, fmt.Errorf("values of chart %s: %w", c.Name(), err)
 		}
 	}
 	values = chartutil.CoalesceTables(values, r.values)
+	source.Values = digestOf(values)
 	if err := chartutil.ProcessDependenciesWithMerge(c, values); err != nil {
-		return nil, fmt.Errorf("process dependencies of chart %s: %w", c.Name(), err)
+		return nil, source, fmt.Errorf("process dependencies of chart %s: %w", c.Name(), err)
 	}
 	first, err := render(c, values, in.Spec.Kubernetes.Version, r)
 	if err != nil {
-		return nil, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
+		return nil, source, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
 	}
 	// What differs when a chart is rendered again was made at random, such as a password. It is no reason to apply an
 	// object again, so it is no part of the object's digest.
 	second, err := render(c, values, in.Spec.Kubernetes.Version, r)
 	if err != nil {
-		return nil, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
+		return nil, source, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
 	}
 	for i, o := range first {
 		if i < len(second) && !reflect.DeepEqual(o.Object, second[i].Object) {
 			setDigest(o, digestOf(common(o.Object, second[i].Object)))
 		}
 	}
-	return first, nil
+	return first, source, nil
 }
 
 // common is what two renderings of an object have in common.
@@ -101,37 +105,51 @@ func common(a, b any) any {
 }
 
 // loadChart reads a chart from its path or repository.
-func loadChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) (*chart.Chart, error) {
+func loadChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) (*chart.Chart, plan.Source, error) {
 	var c *chart.Chart
+	source := plan.Source{Kind: plan.SourceChart, Location: catalog.ShownLocation(cmp.Or(from.Path, from.Repo))}
 	if from.Path != "" {
 		if err := localPath(in); err != nil {
-			return nil, fmt.Errorf("chart.path %s: %w", from.Path, err)
+			return nil, source, fmt.Errorf("chart.path %s: %w", from.Path, err)
 		}
 		var err error
 		if c, err = loader.Load(from.Path); err != nil {
-			return nil, fmt.Errorf("load chart %s: %w", from.Path, err)
+			return nil, source, fmt.Errorf("load chart %s: %w", from.Path, err)
 		}
+		source.Digest = digestOfFiles(c.Raw)
 	} else {
 		archive, err := fetchChart(ctx, in, from)
 		if err != nil {
-			return nil, err
+			return nil, source, err
 		}
 		if c, err = loader.LoadArchive(bytes.NewReader(archive)); err != nil {
-			return nil, fmt.Errorf("load chart %s of %s: %w", from.Name, from.Repo, err)
+			return nil, source, fmt.Errorf("load chart %s of %s: %w", from.Name, from.Repo, err)
 		}
+		source.Digest = digestOfBytes(archive)
 	}
 	if err := c.Validate(); err != nil {
-		return nil, fmt.Errorf("validate chart: %w", err)
+		return nil, source, fmt.Errorf("validate chart: %w", err)
 	}
+	source.Name, source.Version = c.Name(), c.Metadata.Version
 	if c.Metadata.Type == "library" {
-		return nil, fmt.Errorf("chart %s is a library: it has no objects", c.Name())
+		return nil, source, fmt.Errorf("chart %s is a library: it has no objects", c.Name())
 	}
 	for _, d := range c.Metadata.Dependencies {
 		if !slices.ContainsFunc(c.Dependencies(), func(had *chart.Chart) bool { return had.Name() == d.Name }) {
-			return nil, fmt.Errorf("chart %s needs chart %s, which is not in its folder charts: run helm dependency build", c.Name(), d.Name)
+			return nil, source, fmt.Errorf("chart %s needs chart %s, which is not in its folder charts: run helm dependency build", c.Name(), d.Name)
 		}
 	}
-	return c, nil
+	return c, source, nil
+}
+
+// digestOfFiles is the digest of the files of a chart, wherever its folder is.
+func digestOfFiles(files []*chart.File) string {
+	h := sha256.New()
+	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b *chart.File) int { return strings.Compare(a.Name, b.Name) }) {
+		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data)) //nolint:errcheck // a hash takes all
+		h.Write(f.Data)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
 // fetchChart reads the archive of a chart from its repository.
@@ -145,11 +163,11 @@ func fetchChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) ([]by
 	at := strings.TrimSuffix(from.Repo, "/") + "/index.yaml"
 	content, err := read(ctx, in, at)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", at, err)
+		return nil, fmt.Errorf("read %s: %w", catalog.ShownLocation(at), err)
 	}
 	entry, err := choose(content, from)
 	if err != nil {
-		return nil, fmt.Errorf("choose chart from %s: %w", at, err)
+		return nil, fmt.Errorf("choose chart from %s: %w", catalog.ShownLocation(at), err)
 	}
 	base, err := url.Parse(at)
 	if err != nil {
@@ -161,12 +179,12 @@ func fetchChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) ([]by
 	}
 	archive, err := read(ctx, in, address.String())
 	if err != nil {
-		return nil, fmt.Errorf("read chart %s: %w", address, err)
+		return nil, fmt.Errorf("read chart %s: %w", catalog.ShownLocation(address.String()), err)
 	}
 	sum := sha256.Sum256(archive)
 	if got := hex.EncodeToString(sum[:]); entry.Digest != "" && got != strings.TrimPrefix(entry.Digest, "sha256:") {
 		return nil, fmt.Errorf("chart %s has digest %s, and %s says %s: the repository or a mirror of it is broken",
-			address, got, at, entry.Digest)
+			catalog.ShownLocation(address.String()), got, catalog.ShownLocation(at), entry.Digest)
 	}
 	return archive, nil
 }
@@ -265,7 +283,7 @@ const (
 
 func (r *rendered) add(name string, content []byte) error {
 	// Charts with a key twice are many, and Helm takes the last of them.
-	found, err := parseManifest(content, yaml.YAMLToJSON)
+	found, err := manifest.Parse(content, yaml.YAMLToJSON)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}

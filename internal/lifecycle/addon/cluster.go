@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"orrery.dev/orrery/internal/manifest"
 )
 
 const (
@@ -27,7 +29,10 @@ const (
 )
 
 // cluster is where groups are applied. Its methods try again until ctx ends while the API server is not available.
-type cluster struct{ client client.Client }
+type cluster struct {
+	client client.Client
+	writer manifest.Client
+}
 
 func connect(cfg *rest.Config) (*cluster, error) {
 	cfg = rest.CopyConfig(cfg)
@@ -38,11 +43,19 @@ func connect(cfg *rest.Config) (*cluster, error) {
 	}
 	// What the API server warns of concerns the authors of manifests, and would be printed among our own lines.
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
-	c, err := client.New(cfg, client.Options{Scheme: scheme.Scheme})
+	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, err)
 	}
-	return &cluster{client: c}, nil
+	c, err := client.New(cfg, client.Options{Scheme: scheme.Scheme, HTTPClient: h})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, err)
+	}
+	w, err := manifest.NewClientFor(cfg, h, manifest.Options{FieldManager: FieldManager})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, err)
+	}
+	return &cluster{client: c, writer: w}, nil
 }
 
 // resolve names an object as the API server does: with a namespace if and only if its kind has one.
@@ -64,12 +77,15 @@ func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, nam
 }
 
 // apply applies an object and returns it as it is then; dry leaves everything as it was.
-func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, options ...client.ApplyOption) (*unstructured.Unstructured, error) {
-	options = append(options, client.FieldOwner(FieldManager), client.ForceOwnership)
+func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, dry bool) (*unstructured.Unstructured, error) {
 	var result *unstructured.Unstructured
 	err := retry(ctx, func() error {
-		result = o.DeepCopy()
-		return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(result), options...)
+		mapping, err := c.client.RESTMapper().RESTMapping(kindOf(o), o.GroupVersionKind().Version)
+		if err != nil {
+			return err
+		}
+		result, _, err = c.writer.Apply(ctx, manifest.Named(o, mapping, ""), o, true, dry)
+		return err
 	})
 	return result, err
 }

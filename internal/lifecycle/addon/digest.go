@@ -15,8 +15,6 @@ const (
 	// digestAnnotation has the digest of what was applied: if it is that of what is to be applied, and nobody has
 	// changed the object since, there is nothing to do.
 	digestAnnotation = "lifecycle.orrery.dev/digest"
-	// configAnnotation of a pod changes with the configuration that its process reads only when it starts.
-	configAnnotation = "lifecycle.orrery.dev/config"
 	// groupLabel names the group that an object belongs to.
 	groupLabel = "lifecycle.orrery.dev/group"
 	// managedByLabel has the value managedBy on all that is applied.
@@ -31,6 +29,12 @@ func digestOf(value any) string {
 	}
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:16])
+}
+
+// digestOfBytes is the digest of a content.
+func digestOfBytes(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 func setDigest(o *unstructured.Unstructured, digest string) {

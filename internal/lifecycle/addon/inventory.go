@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -61,9 +62,11 @@ func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error)
 
 // save stores what was applied of a group, or removes its inventory when it is empty.
 func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
-	cm := configMap(metav1.NamespaceSystem, inventoryPrefix+group, map[string]string{managedByLabel: managedBy, inventoryLabel: group}, nil)
+	named := func(data map[string]string) *unstructured.Unstructured {
+		return configMap(metav1.NamespaceSystem, inventoryPrefix+group, map[string]string{managedByLabel: managedBy, inventoryLabel: group}, data)
+	}
 	if len(inv) == 0 {
-		if err := retry(ctx, func() error { return client.IgnoreNotFound(c.client.Delete(ctx, cm)) }); err != nil {
+		if err := retry(ctx, func() error { return client.IgnoreNotFound(c.client.Delete(ctx, named(nil))) }); err != nil {
 			return fmt.Errorf("delete inventory of %s: %w", group, err)
 		}
 		return nil
@@ -77,8 +80,7 @@ func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
 	if err != nil {
 		return fmt.Errorf("marshal inventory of %s: %w", group, err)
 	}
-	cm.Data = map[string]string{inventoryKey: string(content)}
-	if _, err := c.apply(ctx, object(cm)); err != nil {
+	if _, err := c.apply(ctx, named(map[string]string{inventoryKey: string(content)}), false); err != nil {
 		return fmt.Errorf("save inventory of %s: %w", group, err)
 	}
 	return nil

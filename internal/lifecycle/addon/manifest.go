@@ -1,10 +1,7 @@
 package addon
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,32 +10,28 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/manifest"
 )
 
-// Bounds of what is read from elsewhere.
-const (
-	maxManifest  = 32 << 20
-	maxDocuments = 5000
-	// maxDocument is more than an API server takes.
-	maxDocument = 3 << 20
-)
+// maxManifest bounds what is read from elsewhere.
+const maxManifest = 32 << 20
 
 // manifestObjects reads a manifest by URL or path.
-func manifestObjects(ctx context.Context, in Input, source string) ([]*unstructured.Unstructured, error) {
+func manifestObjects(ctx context.Context, in Input, source string) ([]*unstructured.Unstructured, plan.Source, error) {
 	content, err := read(ctx, in, source)
 	if err != nil {
-		return nil, fmt.Errorf("read manifest %s: %w", source, err)
+		return nil, plan.Source{}, fmt.Errorf("read manifest %s: %w", catalog.ShownLocation(source), err)
 	}
-	all, err := parseManifest(content, yaml.YAMLToJSONStrict)
+	all, err := manifest.Parse(content, yaml.YAMLToJSONStrict)
 	if err != nil {
-		return nil, fmt.Errorf("parse manifest %s: %w", source, err)
+		return nil, plan.Source{}, fmt.Errorf("parse manifest %s: %w", catalog.ShownLocation(source), err)
 	}
-	return all, nil
+	return all, plan.Source{Kind: plan.SourceManifest, Location: catalog.ShownLocation(source), Digest: digestOfBytes(content)}, nil
 }
 
 // read reads what the spec names by URL or path.
@@ -79,92 +72,6 @@ func localPath(in Input) error {
 
 func tooLarge(size int) error {
 	return fmt.Errorf("it has %d bytes or more, and at most %d are read", size, maxManifest)
-}
-
-// parseManifest reads the documents of a manifest. Its author is not trusted: what is not an object with a name is
-// refused, by the number of its document.
-func parseManifest(content []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
-	var all []*unstructured.Unstructured
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	for number := 1; ; number++ {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err == nil && number > maxDocuments {
-			err = fmt.Errorf("there are more than %d documents", maxDocuments)
-		}
-		var found []*unstructured.Unstructured
-		if err == nil {
-			found, err = parseDocument(document, toJSON)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", number, err)
-		}
-		all = append(all, found...)
-	}
-}
-
-// parseDocument reads one document: nothing, an object or a list of objects.
-func parseDocument(document []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
-	if len(document) > maxDocument {
-		return nil, fmt.Errorf("it has %d bytes, and at most %d are read", len(document), maxDocument)
-	}
-	content, err := toJSON(document)
-	if err != nil {
-		return nil, fmt.Errorf("parse YAML: %w", err)
-	}
-	if string(content) == "null" {
-		return nil, nil
-	}
-	var kind metav1.TypeMeta
-	if err := json.Unmarshal(content, &kind); err != nil || kind.Kind == "" || kind.APIVersion == "" {
-		return nil, fmt.Errorf("it is no Kubernetes object with apiVersion and kind: it begins with %q", beginning(document))
-	}
-	decoded, err := runtime.Decode(unstructured.UnstructuredJSONScheme, content)
-	if err != nil {
-		return nil, fmt.Errorf("decode %s: %w", kind.Kind, err)
-	}
-	if list, ok := decoded.(*unstructured.UnstructuredList); ok {
-		all := make([]*unstructured.Unstructured, len(list.Items))
-		for i := range list.Items {
-			all[i] = &list.Items[i]
-			if err := checkObject(all[i]); err != nil {
-				return nil, fmt.Errorf("items[%d]: %w", i, err)
-			}
-		}
-		return all, nil
-	}
-	o, ok := decoded.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("decode %s: it is a %T", kind.Kind, decoded)
-	}
-	return []*unstructured.Unstructured{o}, checkObject(o)
-}
-
-// checkObject refuses what cannot be applied.
-func checkObject(o *unstructured.Unstructured) error {
-	switch {
-	case o.GetAPIVersion() == "" || o.GetKind() == "":
-		return errors.New("apiVersion or kind is missing")
-	case o.GetName() == "" && o.GetGenerateName() != "":
-		return fmt.Errorf("%s has generateName, so each apply would make another one: give it metadata.name", o.GetKind())
-	case o.GetName() == "":
-		return fmt.Errorf("%s has no metadata.name", o.GetKind())
-	}
-	// These belong to an API server that the object was once read from.
-	for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
-		unstructured.RemoveNestedField(o.Object, "metadata", field)
-	}
-	delete(o.Object, "status")
-	return nil
-}
-
-// beginning is the first line of a document.
-func beginning(document []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(document)), "\n")
-	const most = 60
-	return line[:min(len(line), most)]
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

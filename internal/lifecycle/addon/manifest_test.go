@@ -1,97 +1,13 @@
 package addon
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/manifest"
 )
-
-func TestParseManifest(t *testing.T) {
-	cases := map[string]struct {
-		manifest string
-		want     []string
-		err      string
-	}{
-		"Empty":        {"", nil, ""},
-		"OnlyComments": {"# a\n---\n# b\n---\n", nil, ""},
-		"Documents": {
-			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: b, namespace: c}\n",
-			[]string{"ConfigMap a", "Secret c/b"},
-			"",
-		},
-		"JSON":         {`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}`, []string{"ConfigMap a"}, ""},
-		"WindowsLines": {"apiVersion: v1\r\nkind: ConfigMap\r\nmetadata: {name: a}\r\n", []string{"ConfigMap a"}, ""},
-		"List": {
-			"apiVersion: v1\nkind: ConfigMapList\nitems:\n" +
-				"- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n",
-			[]string{"ConfigMap a", "ConfigMap b"},
-			"",
-		},
-		"ListOfNothing":  {"apiVersion: v1\nkind: List\nitems: []\n", nil, ""},
-		"ListWithNumber": {"apiVersion: v1\nkind: List\nitems: [1]\n", nil, "document 1: decode List"},
-		"ListNoName":     {"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap}\n", nil, "document 1: items[0]: ConfigMap has no metadata.name"},
-		"BadYAML":        {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n\t{", nil, "document 2: parse YAML"},
-		"KeyTwice":       {"apiVersion: v1\nkind: ConfigMap\nkind: Secret\nmetadata: {name: a}\n", nil, "document 1: parse YAML"},
-		"HTML":           {"<html><body>sign in</body></html>", nil, `document 1: it is no Kubernetes object with apiVersion and kind: it begins with "<html>`},
-		"NoKind":         {"apiVersion: v1\nmetadata: {name: a}\n", nil, "document 1: it is no Kubernetes object"},
-		"KindIsNumber":   {"apiVersion: v1\nkind: 1\n", nil, "document 1: it is no Kubernetes object"},
-		"MetadataIsText": {"apiVersion: v1\nkind: ConfigMap\nmetadata: a\n", nil, "document 1: "},
-		"NoName":         {"apiVersion: v1\nkind: ConfigMap\n", nil, "document 1: ConfigMap has no metadata.name"},
-		"GenerateName":   {"apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: a-}\n", nil, "Job has generateName"},
-		"TooManyDocuments": {
-			strings.Repeat("---\na: b\n", maxDocuments+1), nil, "document 1: ",
-		},
-		"LargeDocument": {
-			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: " + strings.Repeat("x", maxDocument) + "}\n", nil, "document 1: it has",
-		},
-		"Bomb": {
-			"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n" +
-				"d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n" +
-				"g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n",
-			nil, "document 1: parse YAML",
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			found, err := parseManifest([]byte(tc.manifest), yaml.YAMLToJSONStrict)
-			if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
-				t.Fatalf("got error %v, want one with %q", err, tc.err)
-			}
-			var got []string
-			for _, o := range found {
-				got = append(got, refOf(o, "").String())
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
-// TestParseManifestOfServer: what an API server added to an object that was read from it is not applied to another.
-func TestParseManifestOfServer(t *testing.T) {
-	found, err := parseManifest([]byte(`
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: a, uid: b, resourceVersion: "1", creationTimestamp: null, generation: 3, managedFields: [], labels: {c: d}}
-status: {}
-data: {number: "1"}
-`), yaml.YAMLToJSON)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"number": "1"},
-		"metadata": map[string]any{"name": "a", "labels": map[string]any{"c": "d"}},
-	}
-	if diff := cmp.Diff(want, found[0].Object); diff != "" {
-		t.Error(diff)
-	}
-}
 
 func FuzzParseManifest(f *testing.F) {
 	for _, seed := range []string{
@@ -102,7 +18,7 @@ func FuzzParseManifest(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		found, err := parseManifest(content, yaml.YAMLToJSONStrict)
+		found, err := manifest.Parse(content, yaml.YAMLToJSONStrict)
 		if err != nil {
 			return
 		}

@@ -1,15 +1,8 @@
 package addon
 
 import (
-	"fmt"
-
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -72,90 +65,15 @@ func isWorkload(o *unstructured.Unstructured) bool {
 	return gk.Group == appsv1.GroupName && (gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet")
 }
 
-// objects turns typed objects of ours into what is applied.
-func objects(typed ...runtime.Object) []*unstructured.Unstructured {
-	all := make([]*unstructured.Unstructured, len(typed))
-	for i, o := range typed {
-		all[i] = object(o)
+// configMap is a ConfigMap of ours.
+func configMap(namespace, name string, labels, data map[string]string) *unstructured.Unstructured {
+	content := make(map[string]any, len(data))
+	for key, value := range data {
+		content[key] = value
 	}
-	return all
-}
-
-// object turns a typed object of ours into what is applied: without the status and without the empty values that Go
-// has for fields that were not set, because to apply a field is to own it.
-func object(typed runtime.Object) *unstructured.Unstructured {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
-	if err != nil { // the types are those of Kubernetes, and the values are ours
-		panic(fmt.Sprintf("convert %T: %v", typed, err))
-	}
-	delete(content, "status")
-	dropEmpty(content)
-	return &unstructured.Unstructured{Object: content}
-}
-
-// dropEmpty removes nulls and empty maps, at every depth.
-func dropEmpty(content map[string]any) {
-	for key, value := range content {
-		switch v := value.(type) {
-		case map[string]any:
-			dropEmpty(v)
-			if len(v) == 0 {
-				delete(content, key)
-			}
-		case []any:
-			for _, item := range v {
-				if m, ok := item.(map[string]any); ok {
-					dropEmpty(m)
-				}
-			}
-		case nil:
-			delete(content, key)
-		}
-	}
-}
-
-// The rest are typed objects as they are mostly made: with a name, a namespace and labels.
-
-func named(namespace, name string, labels map[string]string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
-}
-
-func namespace(name string, labels map[string]string) *corev1.Namespace {
-	return &corev1.Namespace{TypeMeta: core("Namespace"), ObjectMeta: named("", name, labels)}
-}
-
-func serviceAccount(namespace, name string, labels map[string]string) *corev1.ServiceAccount {
-	return &corev1.ServiceAccount{TypeMeta: core("ServiceAccount"), ObjectMeta: named(namespace, name, labels)}
-}
-
-func configMap(namespace, name string, labels, data map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{TypeMeta: core("ConfigMap"), ObjectMeta: named(namespace, name, labels), Data: data}
-}
-
-func clusterRole(name string, labels map[string]string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
-	return &rbacv1.ClusterRole{TypeMeta: rbac("ClusterRole"), ObjectMeta: named("", name, labels), Rules: rules}
-}
-
-func clusterRoleBinding(name, role string, labels map[string]string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
-	return &rbacv1.ClusterRoleBinding{
-		TypeMeta: rbac("ClusterRoleBinding"), ObjectMeta: named("", name, labels),
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects: subjects,
-	}
-}
-
-func core(kind string) metav1.TypeMeta {
-	return metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: kind}
-}
-
-func apps(kind string) metav1.TypeMeta {
-	return metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: kind}
-}
-
-func rbac(kind string) metav1.TypeMeta {
-	return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: kind}
-}
-
-func policy(kind string) metav1.TypeMeta {
-	return metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: kind}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": content}}
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	o.SetLabels(labels)
+	return o
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Observe returns what Apply and Prune would change, such as "change ConfigMap kube-system/coredns". It changes
@@ -139,7 +138,7 @@ func (c *cluster) compare(ctx context.Context, it item) (verdict, error) {
 	if _, err := c.get(ctx, live, it.ref.Namespace, it.ref.Name); err != nil {
 		return "", err
 	}
-	applied, err := c.apply(ctx, it.object, client.DryRunAll)
+	applied, err := c.apply(ctx, it.object, true)
 	if err != nil {
 		return "", err
 	}

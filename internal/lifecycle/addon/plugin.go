@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // The network plugins that need values or changes of their own.
@@ -55,17 +56,18 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 		if name == pluginNone {
 			name = GroupNetwork
 		}
-		g.Objects, err = chartObjects(ctx, in, release{name: name, namespace: g.Namespace, chart: *chart, values: values})
+		objects, source, err := chartObjects(ctx, in, release{name: name, namespace: g.Namespace, chart: *chart, values: values})
 		if err != nil {
 			return Group{}, err
 		}
+		g.Objects, g.Sources = objects, append(g.Sources, source)
 	}
 	if manifest != "" {
-		objects, err := manifestObjects(ctx, in, manifest)
+		objects, source, err := manifestObjects(ctx, in, manifest)
 		if err != nil {
 			return Group{}, err
 		}
-		g.Objects = append(g.Objects, objects...)
+		g.Objects, g.Sources = append(g.Objects, objects...), append(g.Sources, source)
 	}
 	if network.Plugin == pluginCalico {
 		if err := adaptCalico(&g, in); err != nil {
@@ -77,11 +79,11 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 
 // pluginValues are the values of a plugin's chart that follow from the spec; the spec's own values go over them.
 func pluginValues(in Input) (map[string]any, error) {
-	pods, err := parseCIDRs(in.Spec.Network.KubePodsCIDR)
+	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
 		return nil, fmt.Errorf("spec.provision.network.kubePodsCIDR: %w", err)
 	}
-	services, err := parseCIDRs(in.Spec.Network.KubeServiceCIDR)
+	services, err := plan.ParseNetworks(in.Spec.Network.KubeServiceCIDR)
 	if err != nil {
 		return nil, fmt.Errorf("spec.provision.network.kubeServiceCIDR: %w", err)
 	}
@@ -130,29 +132,21 @@ func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
 	}
 	gateways := make([]string, len(pods))
 	for i, p := range pods {
-		gateways[i] = nth(p, 1).String()
+		gateways[i] = plan.Nth(p, 1).String()
 	}
 	return map[string]any{
 		"MASTER_NODES":       strings.Join(in.ControlPlanes, ","),
 		"MASTER_NODES_LABEL": "node-role.kubernetes.io/control-plane=",
 		"networking":         map[string]any{"NET_STACK": stack},
 		stack: map[string]any{
-			"POD_CIDR": join(pods), "POD_GATEWAY": strings.Join(gateways, ","), "SVC_CIDR": join(services),
+			"POD_CIDR": plan.Join(pods), "POD_GATEWAY": strings.Join(gateways, ","), "SVC_CIDR": plan.Join(services),
 		},
 	}
 }
 
-func join(prefixes []netip.Prefix) string {
-	all := make([]string, len(prefixes))
-	for i, p := range prefixes {
-		all[i] = p.String()
-	}
-	return strings.Join(all, ",")
-}
-
 // adaptCalico sets what Calico's manifest leaves to be edited: the networks of the pods, and how rules are written.
 func adaptCalico(g *Group, in Input) error {
-	pods, err := parseCIDRs(in.Spec.Network.KubePodsCIDR)
+	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
 		return fmt.Errorf("spec.provision.network.kubePodsCIDR: %w", err)
 	}
@@ -180,8 +174,8 @@ func adaptCalico(g *Group, in Input) error {
 			return err
 		}
 		// Pods that are not on the host's network read this too, so it cannot be the load balancer of the node.
-		g.Objects = append(g.Objects, object(configMap(metav1.NamespaceSystem, "kubernetes-services-endpoint", nil,
-			map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})))
+		g.Objects = append(g.Objects, configMap(metav1.NamespaceSystem, "kubernetes-services-endpoint", nil,
+			map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}))
 	}
 	for _, o := range g.Objects {
 		switch {

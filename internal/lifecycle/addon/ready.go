@@ -85,41 +85,29 @@ func (c *cluster) look(ctx context.Context, g Gate) (workload, error) {
 	switch g.Kind {
 	case "Deployment":
 		o := &appsv1.Deployment{}
-		there, err := c.get(ctx, o, g.Namespace, g.Name)
-		w := workload{object: o, selector: o.Spec.Selector}
-		if w.why = missing(there); there {
-			w.why = deploymentWhy(o)
-		}
-		return w, err
+		return c.see(ctx, g, o, func() (*metav1.LabelSelector, string, error) { return o.Spec.Selector, deploymentWhy(o), nil })
 	case "StatefulSet":
 		o := &appsv1.StatefulSet{}
-		there, err := c.get(ctx, o, g.Namespace, g.Name)
-		w := workload{object: o, selector: o.Spec.Selector}
-		if w.why = missing(there); there {
-			w.why = statefulSetWhy(o)
-		}
-		return w, err
+		return c.see(ctx, g, o, func() (*metav1.LabelSelector, string, error) { return o.Spec.Selector, statefulSetWhy(o), nil })
 	case "DaemonSet":
 		o := &appsv1.DaemonSet{}
-		there, err := c.get(ctx, o, g.Namespace, g.Name)
-		w := workload{object: o, selector: o.Spec.Selector}
-		if err != nil || !there {
-			w.why = missing(there)
-			return w, err
-		}
-		silent, err := c.silentNodes(ctx, o)
-		w.why = daemonSetWhy(o, silent, g.Nodes)
-		return w, err
+		return c.see(ctx, g, o, func() (*metav1.LabelSelector, string, error) {
+			silent, err := c.silentNodes(ctx, o)
+			return o.Spec.Selector, daemonSetWhy(o, silent, g.Nodes), err
+		})
 	default:
 		return workload{}, fmt.Errorf("a gate is a Deployment, a DaemonSet or a StatefulSet, and not a %s", g.Kind)
 	}
 }
 
-func missing(there bool) string {
-	if there {
-		return ""
+// see reads a workload, and judges it if it is there.
+func (c *cluster) see(ctx context.Context, g Gate, o client.Object, judge func() (*metav1.LabelSelector, string, error)) (workload, error) {
+	there, err := c.get(ctx, o, g.Namespace, g.Name)
+	w := workload{object: o, why: "it is not there"}
+	if err == nil && there {
+		w.selector, w.why, err = judge()
 	}
-	return "it is not there"
+	return w, err
 }
 
 const notSeen = "its controller has not seen it yet"

@@ -13,16 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 const (
 	digestAlgorithm = "sha256"
 	dirMode         = 0o750
-	// lockPause is how often it is looked whether another has finished the download.
-	lockPause = 100 * time.Millisecond
 )
 
 // Open opens the file with this digest for reading. What is not kept yet is downloaded, checked and kept. A download that
@@ -41,7 +40,7 @@ func (s *Source) Open(ctx context.Context, f File, digest string) (*os.File, err
 	return file, nil
 }
 
-func (s *Source) open(ctx context.Context, f File, digest string) (_ *os.File, err error) {
+func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, error) {
 	sum := strings.TrimPrefix(digest, digestAlgorithm+":")
 	kept, partial := filepath.Join(s.Dir, digestAlgorithm, sum), filepath.Join(s.Dir, "partial", sum)
 	if file, err := openKept(kept, sum); file != nil || err != nil {
@@ -50,11 +49,12 @@ func (s *Source) open(ctx context.Context, f File, digest string) (_ *os.File, e
 	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), dirMode), os.MkdirAll(filepath.Dir(partial), dirMode)); err != nil {
 		return nil, err
 	}
-	file, err := claim(ctx, partial)
+	// The claim ends when the file is closed, or with the process.
+	file, err := disk.Lock(ctx, partial)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+	defer disk.Unlock(file)
 	// Another may have downloaded it meanwhile.
 	if file, err := openKept(kept, sum); file != nil || err != nil {
 		return file, errors.Join(err, os.Remove(partial))
@@ -65,52 +65,10 @@ func (s *Source) open(ctx context.Context, f File, digest string) (_ *os.File, e
 	if err := os.Rename(partial, kept); err != nil {
 		return nil, err
 	}
-	if err := syncDir(filepath.Dir(kept)); err != nil {
+	if err := (disk.Writer{}).SyncDir(filepath.Dir(kept)); err != nil {
 		return nil, err
 	}
 	return os.Open(kept)
-}
-
-// claim opens a file, makes it if need be, and waits until no other has claimed it. The claim ends when the file is closed,
-// or with the process.
-func claim(ctx context.Context, path string) (*os.File, error) {
-	for {
-		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		if err := lock(ctx, file); err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
-		// Who held it before may have renamed or removed it.
-		locked, err := file.Stat()
-		if err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
-		if there, err := os.Stat(path); err == nil && os.SameFile(locked, there) {
-			return file, nil
-		}
-		if err := file.Close(); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func lock(ctx context.Context, file *os.File) error {
-	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("lock %s: %w", file.Name(), err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for another who downloads %s: %w", file.Name(), context.Cause(ctx))
-		case <-time.After(lockPause):
-		}
-	}
 }
 
 // openKept opens a file that was kept, if it is there and undamaged: disks lose what they were given.
@@ -182,7 +140,7 @@ func (d *download) finish(ctx context.Context) error {
 
 // advance asks once for what is missing, and takes what comes.
 func (d *download) advance(ctx context.Context) (err error) {
-	response, err := d.source.get(ctx, d.url, d.size)
+	response, err := d.source.get(ctx, d.source.client(), d.url, d.size)
 	if err != nil {
 		return err
 	}
@@ -215,11 +173,3 @@ func (d *download) restart() error {
 }
 
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -48,8 +49,44 @@ func persist(ctx context.Context, try func() (further bool, err error)) error {
 	}
 }
 
+// client makes the requests.
+func (s *Source) client() *http.Client {
+	if s.Client != nil {
+		return s.Client
+	}
+	return http.DefaultClient
+}
+
+// maxRedirects is that of net/http.
+const maxRedirects = 10
+
+// redirectError is a redirect that is not followed.
+type redirectError struct{ to string }
+
+func (e *redirectError) Error() string {
+	return "redirected to " + e.to + ", which comes unprotected: let the server redirect to https"
+}
+
+// protected makes requests that no redirect leads through a network as plain text.
+func (s *Source) protected() *http.Client {
+	client := *s.client()
+	follow := client.CheckRedirect
+	client.CheckRedirect = func(request *http.Request, via []*http.Request) error {
+		switch {
+		case unencrypted(request.URL):
+			return &redirectError{ShownLocation(request.URL.String())}
+		case follow != nil:
+			return follow(request, via)
+		case len(via) >= maxRedirects:
+			return fmt.Errorf("stopped after %d redirects", maxRedirects)
+		}
+		return nil
+	}
+	return &client
+}
+
 // get asks for a file from a byte on. The answer has status 200, 206, or 416 if the file ends there.
-func (s *Source) get(ctx context.Context, upstream string, from int64) (*http.Response, error) {
+func (s *Source) get(ctx context.Context, client *http.Client, upstream string, from int64) (*http.Response, error) {
 	ctx, watch := newWatch(ctx, cmp.Or(s.Idle, defaultIdle))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.locate(upstream), nil)
 	if err != nil {
@@ -61,13 +98,16 @@ func (s *Source) get(ctx context.Context, upstream string, from int64) (*http.Re
 	if from > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
 	}
-	client := s.Client
-	if client == nil {
-		client = http.DefaultClient
-	}
 	response, err := client.Do(request)
 	if err != nil {
-		err = watch.explain(err)
+		if redirected, ok := errors.AsType[*redirectError](err); ok {
+			err = fmt.Errorf("get %s: %w, or give the file's digest with --catalog", s.shown(upstream), redirected)
+		} else {
+			if failed, ok := errors.AsType[*url.Error](err); ok {
+				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // it is that of a redirect, maybe with a token
+			}
+			err = watch.explain(err)
+		}
 		watch.stop()
 		return nil, err
 	}

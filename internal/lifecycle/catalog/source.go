@@ -95,11 +95,11 @@ func (s *Source) find(text string, f File) (string, error) {
 	return "", fmt.Errorf("%s has no SHA-256 of %s: %s", s.shown(f.ChecksumURL), name, s.advice("has the wrong file there"))
 }
 
-// read gets a small file.
+// read gets a small file, by way of servers alone that nobody can pose as.
 func (s *Source) read(ctx context.Context, upstream string) (string, error) {
 	var text []byte
 	err := persist(ctx, func() (bool, error) {
-		response, err := s.get(ctx, upstream, 0)
+		response, err := s.get(ctx, s.protected(), upstream, 0)
 		if err != nil {
 			return false, err
 		}
@@ -121,20 +121,25 @@ func (s *Source) locate(upstream string) string {
 // unprotected says whether what is asked for passes a network as plain text.
 func (s *Source) unprotected(upstream string) bool {
 	u, err := url.Parse(s.locate(upstream))
-	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
+	return err == nil && unencrypted(u)
+}
+
+// unencrypted says whether a URL is asked for as plain text, through a network.
+func unencrypted(u *url.URL) bool {
+	if u.Scheme != "http" || u.Hostname() == "localhost" {
 		return false
 	}
 	ip, err := netip.ParseAddr(u.Hostname())
 	return err != nil || !ip.IsLoopback()
 }
 
-// shown is the same for messages, without a password.
+// shown is the same for messages.
 func (s *Source) shown(upstream string) string {
-	u, err := url.Parse(s.locate(upstream))
-	if err != nil {
+	at := s.locate(upstream)
+	if _, err := url.Parse(at); err != nil {
 		return upstream
 	}
-	return u.Redacted()
+	return ShownLocation(at)
 }
 
 // advice says who to look at.

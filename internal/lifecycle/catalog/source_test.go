@@ -360,6 +360,39 @@ func TestPasswordIsNotShown(t *testing.T) {
 	}
 }
 
+// TestQueryIsNotShown: what a mirror is asked with, and where it redirects to, may be signed.
+func TestQueryIsNotShown(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for name, answer := range map[string]http.HandlerFunc{
+		"Refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"Hangs":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"Redirected": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, gone.URL+"/?signature=secret", http.StatusFound)
+		},
+		"Unprotected": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/?signature=secret", http.StatusFound)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mirror := httptest.NewServer(answer)
+			defer mirror.Close()
+			s := &Source{Base: mirror.URL + "/?token=secret&path=", Dir: t.TempDir(), Idle: time.Second}
+			digest := digestOf(content)
+			if name == "Unprotected" { // what a checksum is asked for
+				_, err := s.Resolve(t.Context(), []File{{Name: "x", URL: "https://example.com/x", ChecksumURL: "https://example.com/x.sha256"}})
+				if err == nil || strings.Contains(err.Error(), "secret") {
+					t.Error(err)
+				}
+				return
+			}
+			if err := openError(t, s, digest); !strings.Contains(err, "token=xxxxx") && !strings.Contains(err, "signature=xxxxx") || strings.Contains(err, "secret") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestCancel(t *testing.T) {
 	m := newMirror(t, map[string]http.HandlerFunc{runcPath: hang(1000)})
 	s := m.source(t)
@@ -589,6 +622,48 @@ func TestResolveOverPlainHTTP(t *testing.T) {
 	}
 	if asked > 0 {
 		t.Errorf("%d requests", asked)
+	}
+}
+
+// TestRedirectToPlainHTTP: a checksum is not taken from where a redirect leads through a network as plain text, not even on
+// the way; a file whose digest is known is.
+func TestRedirectToPlainHTTP(t *testing.T) {
+	hops := map[string]string{
+		"https://mirror.test/dl.example.com/v1/runc.sha256sum":     "http://cdn.test/sums",
+		"https://detour.test/dl.example.com/v1/runc.sha256sum":     "http://cdn.test/away",
+		"http://cdn.test/away":                                     "https://cdn.test/sums",
+		"https://good.test/dl.example.com/v1/runc.sha256sum":       "https://cdn.test/sums",
+		"https://mirror.test/" + strings.Split(runc.URL, "://")[1]: "http://cdn.test/runc",
+	}
+	asked := 0
+	client := &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		asked++
+		answer := &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: r}
+		text := strings.TrimPrefix(digestOf(content), "sha256:") + "  " + filepath.Base(runc.URL)
+		if to := hops[r.URL.String()]; to != "" {
+			answer.StatusCode, text = http.StatusFound, ""
+			answer.Header.Set("Location", to)
+		} else if r.URL.Path == "/runc" {
+			text = content
+		}
+		answer.Body = io.NopCloser(strings.NewReader(text))
+		return answer, nil
+	})}
+	for base, ok := range map[string]bool{"https://mirror.test": false, "https://detour.test": false, "https://good.test": true} {
+		asked = 0
+		s := &Source{Base: base, Dir: t.TempDir(), Client: client}
+		got, err := s.Resolve(t.Context(), []File{runc})
+		switch {
+		case ok && (err != nil || got[runc.Key()] != digestOf(content)):
+			t.Errorf("%s: %v, %v", base, got, err)
+		case !ok && (err == nil || !strings.Contains(err.Error(), "redirected to http://cdn.test/") || !strings.Contains(err.Error(), "--catalog")):
+			t.Errorf("%s: %v, %v", base, got, err)
+		case !ok && asked != 1:
+			t.Errorf("%s: %d requests", base, asked)
+		}
+	}
+	if got := open(t, &Source{Base: "https://mirror.test", Dir: t.TempDir(), Client: client}, digestOf(content)); got != content {
+		t.Errorf("the file is %q", got)
 	}
 }
 

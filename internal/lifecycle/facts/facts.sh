@@ -86,6 +86,11 @@ leftovers() {
     /etc/systemd/system/*.wants/rke2*.service; do
     [ ! -e "$path" ] && [ ! -L "$path" ] || fact leftover "$path"
   done
+  # Ours there is the agent, before anything else is done.
+  for path in /opt/orrery/* /opt/orrery/bin/*; do
+    case $path in /opt/orrery/bin | /opt/orrery/bin/orrery | /opt/orrery/bin/orrery.incoming) continue ;; esac
+    [ ! -e "$path" ] && [ ! -L "$path" ] || fact leftover "$path"
+  done
   space=$(readlink /proc/self/ns/pid)
   for process in /proc/[0-9]*; do
     name=
@@ -135,15 +140,16 @@ agent() {
     record
     return
   fi
-  fact agent "$(sha256sum "$agent")" &
   if said=$("$agent" node observe); then
     printf '%s\n' "$said" | lines applied
+    # It says what it is; one of an earlier version does not.
+    case $said in *'"agent":"sha256:'*) return ;; esac
   else
     said=$("$agent" node observe 2>&1 >/dev/null)
     printf '%s\n' "$said" | lines agent-error
     record
   fi
-  wait
+  fact agent "$(sha256sum "$agent")"
 }
 
 # As a function: it is read whole before it runs, so that nothing in it can read the script from standard input.

@@ -213,6 +213,12 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 			}},
 			wantFields: []string{"Leftovers"},
 		},
+		// What somebody has beside the place of the agent, which is theirs.
+		"StrangersInOpt": {
+			prepare:    `mount -t tmpfs empty /opt; mkdir -p /opt/orrery/bin /opt/orrery/notes; touch /opt/orrery/bin/orrery /opt/orrery/bin/orrery.incoming /opt/orrery/bin/tool`,
+			want:       plan.Facts{Traces: []string{"/opt/orrery"}, Leftovers: []string{"/opt/orrery/bin/tool", "/opt/orrery/notes"}},
+			wantFields: []string{"Leftovers", "Traces"},
+		},
 		"Ours": {
 			prepare: `mkdir -p /etc/kubernetes/pki /var/lib/orrery/node/blobs/sha256; touch /var/lib/orrery/node/blobs/sha256/` + blob + ` /var/lib/orrery/node/blobs/sha256/incoming /var/lib/orrery/node/blobs/sha256/` + blob + `.part`,
 			agent: write(`[ "$*" = "node observe" ] && echo a warning >&2 && printf '{"cluster": "alpha",\n"clusterID": "c1",
@@ -222,6 +228,19 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 				Applied: plan.Applied{Cluster: "alpha", ClusterID: "c1", Steps: []plan.AppliedStep{{ID: "kubelet/unit", Hash: "abc", Complete: true}}},
 			},
 			wantFields: []string{"Leftovers", "Blobs", "Applied", "AgentError"},
+		},
+		// It says what it is, so that its file is not read each time.
+		"AgentThatKnowsItself": {
+			agent: write(`echo '{"protocol":7,"agent":"sha256:` + blob + `","cluster":"alpha","clusterID":"c1"}'`),
+			want: plan.Facts{Agent: "sha256:" + blob, Applied: plan.Applied{
+				Protocol: 7, Agent: "sha256:" + blob, Cluster: "alpha", ClusterID: "c1",
+			}},
+			wantFields: []string{"Agent", "Applied", "AgentError"},
+		},
+		"AgentOfANewerProtocol": {
+			agent:      write(`echo '{"protocol":7,"clusterID":["c1"]}'`),
+			want:       plan.Facts{Applied: plan.Applied{Protocol: 7}},
+			wantFields: []string{"Applied"},
 		},
 		"AgentThatFails": {
 			prepare:    `mkdir -p /etc/kubernetes/pki`,

@@ -69,9 +69,13 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 	}
 	if said := a["applied"]; len(said) > 0 {
 		if err := json.Unmarshal([]byte(strings.Join(said, "\n")), &f.Applied); err != nil {
-			f.Applied = plan.Applied{}
+			// Of one that speaks another protocol this much is known.
+			f.Applied = plan.Applied{Protocol: f.Applied.Protocol, Agent: f.Applied.Agent}
 			f.AgentError = fmt.Sprintf("read what the agent says: %v", err)
 		}
+	}
+	if sum, ok := strings.CutPrefix(f.Applied.Agent, "sha256:"); ok {
+		f.Agent = digest(sum)
 	}
 	if f.Applied.ClusterID == "" && len(a["record"]) > 0 {
 		f.Recorded = true

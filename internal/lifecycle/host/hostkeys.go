@@ -2,19 +2,19 @@ package host
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
-	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // hostKeys checks the key of one host against the known keys: those of files, or the target's own.
@@ -158,13 +158,13 @@ func (noKey) Marshal() []byte                         { return nil }
 func (noKey) Verify(_ []byte, _ *ssh.Signature) error { return errors.New("no key verifies nothing") }
 
 // verify accepts a known key, and under TrustOnFirstUse also the key of a host of which none is known.
-func (k *hostKeys) verify(key ssh.PublicKey) error {
+func (k *hostKeys) verify(ctx context.Context, key ssh.PublicKey) error {
 	err := k.judge(key, k.check(key))
 	var unknown *UnknownHostKey
 	if !errors.As(err, &unknown) || k.policy != TrustOnFirstUse {
 		return err
 	}
-	if err := k.trust(key); err != nil {
+	if err := k.trust(ctx, key); err != nil {
 		return fmt.Errorf("host %s: record its key: %w", k.target.Name, err)
 	}
 	return nil
@@ -216,14 +216,14 @@ func (k *hostKeys) line(key ssh.PublicKey) string {
 
 // trust records key. Who dials at the same time, in this process or another, waits, so that a second key of the
 // host is refused and no line is lost; a power loss leaves the file as it was or as it is to be.
-func (k *hostKeys) trust(key ssh.PublicKey) (err error) {
+func (k *hostKeys) trust(ctx context.Context, key ssh.PublicKey) error {
 	dir, err := os.Open(filepath.Dir(k.record))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dir.Close()) }() // which unlocks
-	if err := lock(dir); err != nil {
-		return fmt.Errorf("lock %s: %w", dir.Name(), err)
+	defer disk.Unlock(dir)
+	if err := disk.LockOpen(ctx, dir); err != nil {
+		return err
 	}
 	var unknown *UnknownHostKey
 	if err := k.judge(key, k.check(key)); !errors.As(err, &unknown) {
@@ -236,32 +236,5 @@ func (k *hostKeys) trust(key ssh.PublicKey) (err error) {
 	if len(content) > 0 && content[len(content)-1] != '\n' {
 		content = append(content, '\n')
 	}
-	return replace(k.record, append(content, k.line(key)+"\n"...))
-}
-
-func lock(f *os.File) error {
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
-}
-
-// replace gives file a new content, wholly or not at all.
-func replace(file string, content []byte) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if remove := os.Remove(temp.Name()); !errors.Is(remove, fs.ErrNotExist) {
-			err = errors.Join(err, remove)
-		}
-	}()
-	_, err = temp.Write(content)
-	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), file)
+	return disk.WriteFile(k.record, 0o600, append(content, k.line(key)+"\n"...))
 }

@@ -104,7 +104,7 @@ func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, 
 		Auth:              login.methods,
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
-			refused = keys.verify(key)
+			refused = keys.verify(limited, key)
 			verified = refused == nil
 			return refused
 		},

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
@@ -41,8 +43,12 @@ func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 		return fmt.Errorf("read request: %w", err)
 	}
 	s := &session{Node: n, events: json.NewEncoder(w)}
-	if err := json.Unmarshal(line, &s.request); err != nil {
+	if s.request, err = parseRequest(line); err != nil {
 		return fmt.Errorf("read request: %w", err)
+	}
+	if p := s.request.Protocol; p != Protocol {
+		return s.emit(failure("", fmt.Errorf("the agent on this host speaks protocol %d, and was asked in %d: a newer orrery, or an older one, "+
+			"works on this cluster, too; use the newest of them alone", Protocol, p)))
 	}
 	if err := s.run(ctx, in); err != nil {
 		if failed, ok := errors.AsType[*eventError](err); ok {
@@ -51,6 +57,22 @@ func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 		return s.emit(failure("", err))
 	}
 	return nil
+}
+
+// parseRequest reads a request. Of one in another protocol only that is read; one in ours with a field that is not known here
+// asks for something that would not be done.
+func parseRequest(line []byte) (Request, error) {
+	var said struct {
+		Protocol int `json:"protocol"`
+	}
+	if err := json.Unmarshal(line, &said); err != nil || said.Protocol != Protocol {
+		return Request{Protocol: said.Protocol}, err
+	}
+	var req Request
+	strict := json.NewDecoder(bytes.NewReader(line))
+	strict.DisallowUnknownFields()
+	err := strict.Decode(&req)
+	return req, err
 }
 
 // eventError is an event that could not be written: nobody listens.
@@ -72,6 +94,9 @@ func failure(step string, err error) Event {
 	e := Event{Step: step, State: lifecyclev1alpha1.StepFailed, Message: err.Error()}
 	if held, ok := errors.AsType[*leaseError](err); ok {
 		e.LeaseHeld = &held.held
+	}
+	if failed, ok := errors.AsType[*scriptError](err); ok {
+		e.Output = failed.said
 	}
 	if missing, ok := errors.AsType[*missingError](err); ok {
 		e.Missing = missing.digests
@@ -157,6 +182,7 @@ func (s *session) begin(made []string) (err error) {
 			s.state.Cluster, s.state.ClusterID)
 	}
 	s.reserve()
+	s.stampAgent()
 	s.state.Made = union(s.state.Made, made)
 	if !s.request.RemoveAll && (s.state.Cluster != s.request.Cluster || s.state.ClusterID != s.request.ClusterID) {
 		s.state.Cluster, s.state.ClusterID = s.request.Cluster, s.request.ClusterID
@@ -244,6 +270,9 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 	}
 	if r == nil {
 		r = &record{}
+	}
+	if was := r.Step.Artifact; was != nil && step.Artifact != nil && r.Complete && was.Blob != step.Artifact.Blob {
+		r.Previous = was.Blob
 	}
 	r.Step, r.Hash, r.Complete = known(step), hash, false
 	if err := k.capture(ctx, s, r); err != nil {
@@ -351,23 +380,25 @@ func (s *session) end(ctx context.Context) error {
 	return s.content.missing()
 }
 
-// leave removes what the agent keeps, and the agent.
+// leave removes what the agent keeps, and the agent. What others put beside it stays.
 func (s *session) leave() error {
 	made := s.state.Made
-	for _, dir := range []string{Dir, filepath.Dir(filepath.Dir(AgentPath))} {
-		if err := os.RemoveAll(s.path(dir)); err != nil {
-			return err
-		}
-		if err := s.fault("leave/removed"); err != nil {
-			return err
-		}
+	if err := os.RemoveAll(s.path(Dir)); err != nil {
+		return err
 	}
-	for _, dir := range union([]string{filepath.Dir(Dir)}, made) {
+	if err := s.fault("leave/removed"); err != nil {
+		return err
+	}
+	if err := errors.Join(disk.Remove(s.path(AgentPath)), disk.Remove(s.path(AgentPath+".incoming"))); err != nil {
+		return err
+	}
+	bin := filepath.Dir(AgentPath)
+	for _, dir := range union([]string{bin, filepath.Dir(bin), filepath.Dir(Dir)}, made) {
 		if _, err := removeEmpty(s.path(dir)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.fault("leave/removed")
 }
 
 // missing is the content that should have come with the request and did not.
@@ -394,7 +425,8 @@ func (n *Node) Observe(ctx context.Context) (plan.Applied, error) {
 	if s.state, err = n.load(); err != nil {
 		return plan.Applied{}, err
 	}
-	applied := plan.Applied{Cluster: s.state.Cluster, ClusterID: s.state.ClusterID, Version: s.state.Version}
+	agent, _ := n.agentNow()
+	applied := plan.Applied{Protocol: Protocol, Agent: agent.Digest, Cluster: s.state.Cluster, ClusterID: s.state.ClusterID, Version: s.state.Version}
 	if applied.Lease, err = n.lease(); err != nil {
 		return plan.Applied{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,7 +110,10 @@ func TestDrift(t *testing.T) {
 			step: "sysctls", want: "/etc/sysctl.d/95-orrery.conf is missing",
 		},
 		"Package": {
-			harm: func(n *Node) error { return n.System.Uninstall(context.Background(), "apt", []string{"conntrack"}) },
+			harm: func(n *Node) error {
+				_, err := n.System.Uninstall(context.Background(), "apt", []string{"conntrack"})
+				return err
+			},
 			step: "packages", want: "not installed: conntrack",
 		},
 		"UnitGone": {
@@ -162,7 +166,7 @@ func TestObserveSaysWhatWasApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := plan.Applied{
-		Cluster: "alpha", ClusterID: "sha256:alpha", Version: "v1.36.3", Lease: req.Lease,
+		Protocol: Protocol, Cluster: "alpha", ClusterID: "sha256:alpha", Version: "v1.36.3", Lease: req.Lease,
 		Steps: []plan.AppliedStep{{ID: "a", Hash: step.Hash(), Complete: true}},
 	}
 	if diff := cmp.Diff(want, applied); diff != "" {
@@ -369,17 +373,17 @@ func TestFaults(t *testing.T) {
 	undisturbed := host(t, l.before)
 	done(t, undisturbed, l.requests[0], l.streams...)
 	want := tree(t, undisturbed, false)
-	for left := 1; ; left++ {
+	for left := int64(1); ; left++ {
 		n := host(t, l.before)
-		count := 0
+		var count atomic.Int64 // content arrives while steps are done
 		n.Fault = func(string) error {
-			if count++; count == left {
+			if count.Add(1) == left {
 				return unix.EIO
 			}
 			return nil
 		}
 		events := apply(t, n, l.requests[0], l.streams...)
-		if count < left {
+		if count.Load() < left {
 			break
 		}
 		last := events[len(events)-1]

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -127,19 +128,19 @@ func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) err
 	}
 	r.Placed[to] = placed{Digest: a.Blob}
 	at := s.path(to)
-	if err := remove(beside(at)); err != nil {
+	if err := disk.Remove(disk.Beside(at)); err != nil {
 		return err
 	}
-	if linked, err := s.linkBlob(blob, beside(at), mode); err != nil {
+	if linked, err := s.linkBlob(blob, disk.Beside(at), mode); err != nil {
 		return err
 	} else if linked {
-		if err := s.fault("file/before-rename"); err != nil {
+		if err := s.fault(disk.PointBeforeRename); err != nil {
 			return err
 		}
-		if err := errors.Join(os.Rename(beside(at), at), remove(beside(at))); err != nil {
+		if err := errors.Join(os.Rename(disk.Beside(at), at), disk.Remove(disk.Beside(at))); err != nil {
 			return err
 		}
-		return s.syncDir(path.Dir(at))
+		return s.writer().SyncDir(path.Dir(at))
 	}
 	in, err := os.Open(blob)
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 
 // killContainers kills the processes in the swept control groups, the shims of containerd's socket, and what those
 // started. The containers were stopped in good order before, as far as that was wanted: the node was drained.
-func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep Traces) error {
+func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	for _, name := range sweep.Cgroups {
 		// systemd keeps its own idea of a slice.
 		if strings.HasSuffix(name, ".slice") && !slices.Contains(keep.Cgroups, name) && has("systemctl") {
@@ -60,7 +60,7 @@ func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep Trace
 	}
 }
 
-func (l *Linux) containerProcesses(sweep plan.Sweep, keep Traces) ([]int, error) {
+func (l *Linux) containerProcesses(sweep plan.Sweep, keep plan.Traces) ([]int, error) {
 	parents, shims, err := l.processes(sweep.Containers)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 const (
@@ -60,12 +62,6 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 		}
 		a.blobs[s.Digest] = &arrival{done: make(chan struct{})}
 	}
-	var stream, fetch errgroup.Group
-	stream.Go(func() error {
-		a.stream(r, req.Streams)
-		return nil
-	})
-	fetch.SetLimit(parallelFetches)
 	queue := make([]Fetch, 0, len(req.Fetches))
 	for _, f := range req.Fetches {
 		if a.blobs[f.Digest] == nil {
@@ -73,6 +69,13 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 			queue = append(queue, f)
 		}
 	}
+	// From here on nothing is added to the blobs, so that they are read without a lock.
+	var stream, fetch errgroup.Group
+	fetch.SetLimit(parallelFetches)
+	stream.Go(func() error {
+		a.stream(r, req.Streams)
+		return nil
+	})
 	stream.Go(func() error { // Go of a limited group blocks
 		for _, f := range queue {
 			fetch.Go(func() error {
@@ -103,7 +106,7 @@ func (n *Node) dropPartial() error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
-			if err := remove(filepath.Join(dir, e.Name())); err != nil {
+			if err := disk.Remove(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}
@@ -218,7 +221,7 @@ func (n *Node) has(digest string) error {
 		return fmt.Errorf("%s is not on this host: %w", digest, err)
 	}
 	if found != digest {
-		return errors.Join(fmt.Errorf("%s is damaged on this host", digest), remove(path))
+		return errors.Join(fmt.Errorf("%s is damaged on this host", digest), disk.Remove(path))
 	}
 	return nil
 }
@@ -268,12 +271,13 @@ func fileDigest(path string) (string, error) {
 	return v.digest(), nil
 }
 
-// dropUnused removes the content that no applied step uses.
+// dropUnused removes the content that no applied step uses, or used before it was changed last.
 func (n *Node) dropUnused(s *state) error {
 	used := make(map[string]bool)
 	for _, r := range s.Steps {
 		if r.Step.Artifact != nil {
 			used[strings.TrimPrefix(r.Step.Artifact.Blob, digestPrefix)] = true
+			used[strings.TrimPrefix(r.Previous, digestPrefix)] = true
 		}
 	}
 	dir := n.dir("blobs", "sha256")
@@ -283,7 +287,7 @@ func (n *Node) dropUnused(s *state) error {
 	}
 	for _, e := range entries {
 		if !used[e.Name()] {
-			if err := remove(filepath.Join(dir, e.Name())); err != nil {
+			if err := disk.Remove(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}

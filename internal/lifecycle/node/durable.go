@@ -5,74 +5,21 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
-// writeFile writes a file beside its place and renames it there, so that it is whole or as it was before, whatever
-// happens. write gets the file beside.
+// writer replaces files on the host.
+func (n *Node) writer() disk.Writer { return disk.Writer{NoSync: n.NoSync, Fault: n.Fault} }
+
+// writeFile replaces a file with what write writes, wholly or not at all.
 func (n *Node) writeFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
-	temp := beside(path)
-	if err := remove(temp); err != nil { // an earlier agent was killed while it wrote
-		return err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return full(path, err)
-	}
-	err = n.fault("file/created")
-	if err == nil {
-		err = write(f)
-	}
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil && !n.NoSync {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = n.fault("file/before-rename")
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		return full(path, errors.Join(err, remove(temp)))
-	}
-	if err := n.syncDir(filepath.Dir(path)); err != nil {
-		return err
-	}
-	return n.fault("file/after-rename")
-}
-
-// beside is where a file is written before it is renamed. The name is always the same, so that what a killed agent left
-// is found.
-func beside(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".orrery-new")
-}
-
-// syncDir makes renames in a directory last.
-func (n *Node) syncDir(dir string) error {
-	if n.NoSync {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// remove removes a file that may not be there.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return full(path, n.writer().Write(path, mode, write))
 }
 
 // removeEmpty removes a directory if nothing is in it, and says whether it is gone.
@@ -93,7 +40,7 @@ func full(path string, err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("write %s: %w: the file system at %s is full; free space there and run this again", path, err, mountPoint(path))
+	return fmt.Errorf("%w: the file system at %s is full; free space there and run this again", err, mountPoint(path))
 }
 
 // mountPoint is where the file system of a path begins.

@@ -62,8 +62,18 @@ func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, e
 	if len(said) > outputTail {
 		said = "…" + strings.ToValidUTF8(said[len(said)-outputTail:], "")
 	}
-	return stdout.String(), fmt.Errorf("%s: %w: %s", argv[0], err, said)
+	return stdout.String(), &programError{program: argv[0], err: err, said: said}
 }
+
+// programError is a program that failed.
+type programError struct {
+	program string
+	err     error
+	said    string
+}
+
+func (e *programError) Error() string { return fmt.Sprintf("%s: %v: %s", e.program, e.err, e.said) }
+func (e *programError) Unwrap() error { return e.err }
 
 // programDirs are where programs are found: sessions of users other than root often lack half of them.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}

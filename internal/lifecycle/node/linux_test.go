@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -321,6 +322,22 @@ func TestScriptsShell(t *testing.T) {
 	}
 }
 
+// TestScriptFails: what a script of the user's printed is for the host's log, and not for the record of the run.
+func TestScriptFails(t *testing.T) {
+	n := Rooted(t.TempDir())
+	n.System = &Linux{Root: n.Root}
+	e := failed(t, n, request(plan.Step{ID: "hook", Script: &plan.Script{Run: "echo token=abc; echo password=def >&2; exit 3"}}))
+	if strings.Contains(e.Message, "token") || strings.Contains(e.Message, "password") {
+		t.Errorf("the message has what the script printed: %s", e.Message)
+	}
+	if !strings.Contains(e.Message, "exit status 3") || !strings.Contains(e.Message, "log of the run on this host") {
+		t.Errorf("the message %q does not say why, and where to look", e.Message)
+	}
+	if !strings.Contains(e.Output, "token=abc") || !strings.Contains(e.Output, "password=def") {
+		t.Errorf("the output is %q", e.Output)
+	}
+}
+
 // TestScriptTakesTooLong wants all that the script started to be gone.
 func TestScriptTakesTooLong(t *testing.T) {
 	n := Rooted(t.TempDir())
@@ -552,7 +569,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "log")
-	for _, name := range []string{"apt-get", "dpkg", "dnf", "zypper", "modprobe", "restorecon"} {
+	for _, name := range []string{"apt-get", "dpkg", "dnf", "rpm", "zypper", "modprobe", "restorecon"} {
 		// The first installation by apt fails, as one does whose lists are old.
 		script := fmt.Sprintf("#!/bin/sh\necho \"$(basename $0) $*\" >>%s\ncase \"$1\" in install) [ -e %s.tried ] || { touch %[2]s.tried; exit 100; } ;; esac\n", log, log)
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
@@ -563,8 +580,15 @@ func TestPrograms(t *testing.T) {
 	furnish(t, &Node{Root: root}, map[string]string{"/sys/fs/selinux/enforce": "1"})
 	l := &Linux{Root: root}
 	ctx, names := t.Context(), []string{"conntrack", "socat"}
+	uninstall := func(manager string) error {
+		needed, err := l.Uninstall(ctx, manager, names)
+		if len(needed) > 0 {
+			t.Errorf("%s: needed are %v", manager, needed)
+		}
+		return err
+	}
 	for _, err := range []error{
-		l.Install(ctx, "apt", names), l.Uninstall(ctx, "apt", names), l.Install(ctx, "dnf", names), l.Uninstall(ctx, "zypper", names),
+		l.Install(ctx, "apt", names), uninstall("apt"), l.Install(ctx, "dnf", names), uninstall("dnf"), uninstall("zypper"),
 		l.LoadModule(ctx, "overlay"), l.Label(ctx, "/opt/bin/tool"), l.Label(ctx),
 	} {
 		if err != nil {
@@ -579,13 +603,83 @@ func TestPrograms(t *testing.T) {
 dpkg --configure -a
 apt-get update -q
 apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=120 conntrack socat
+apt-get -s -q purge conntrack socat
 apt-get purge -y -q -o DPkg::Lock::Timeout=120 conntrack socat
-dnf -y -q install conntrack socat
+dnf -y -q --setopt=clean_requirements_on_remove=False install conntrack socat
+rpm -e --test conntrack socat
+dnf -y -q --setopt=clean_requirements_on_remove=False remove conntrack socat
+rpm -e --test conntrack socat
 zypper --non-interactive --quiet remove conntrack socat
 modprobe overlay
 restorecon /opt/bin/tool
 `
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("programs (-want +got):\n%s", diff)
+	}
+}
+
+// TestNeededPackages: packages that others need by now stay, with those of ours that they need in turn.
+func TestNeededPackages(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	bin := programDirs[0]
+	if err := unix.Mount("tmpfs", bin, "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	// As apt-get and rpm say it. Of ours, tool needs lib; a stranger, theirs, needs tool.
+	apt := `#!/bin/sh
+[ "$1" = -s ] || { echo "apt-get $*" >>LOG; exit; }
+shift 3
+echo "Reading package lists..."
+for name in "$@"; do
+  echo "Purg $name [1.0-1]"
+  case $name in lib) echo "Remv tool:amd64 [2.0] []"; echo "Remv theirs [3]" ;; tool) echo "Remv theirs [3]" ;; esac
+done
+`
+	rpm := `#!/bin/sh
+if [ "$1" = -q ]; then
+  case $5 in tool) echo tool ;; "liblib.so.1()(64bit)") echo lib ;; *) echo "no package provides $5"; exit 1 ;; esac
+  exit
+fi
+shift 2
+case " $* " in
+*" tool "*) printf 'error: Failed dependencies:\n\ttool >= 2.0 is needed by (installed) theirs-3-1.x86_64\n' >&2; exit 1 ;;
+*" lib "*) printf 'error: Failed dependencies:\n\tliblib.so.1()(64bit) is needed by (installed) tool-2.0-1.x86_64\n' >&2; exit 1 ;;
+esac
+`
+	log := filepath.Join(t.TempDir(), "log")
+	for name, script := range map[string]string{"apt-get": apt, "rpm": rpm, "dnf": "#!/bin/sh\necho \"dnf $*\" >>LOG\n"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(strings.ReplaceAll(script, "LOG", log)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		manager      string
+		names        []string
+		needed, want string
+	}{
+		"APTNeeded": {"apt", []string{"lib", "socat", "tool"}, "lib tool", "apt-get purge -y -q -o DPkg::Lock::Timeout=120 socat"},
+		"APTAll":    {"apt", []string{"tool"}, "tool", ""},
+		"APTNone":   {"apt", []string{"socat"}, "", "apt-get purge -y -q -o DPkg::Lock::Timeout=120 socat"},
+		"RPMNeeded": {"dnf", []string{"lib", "socat", "tool"}, "tool lib", "dnf -y -q --setopt=clean_requirements_on_remove=False remove socat"},
+		"RPMAll":    {"dnf", []string{"tool"}, "tool", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := disk.Remove(log); err != nil {
+				t.Fatal(err)
+			}
+			needed, err := (&Linux{}).Uninstall(t.Context(), tc.manager, tc.names)
+			if err != nil || strings.Join(needed, " ") != tc.needed {
+				t.Errorf("needed are %v, %v; want %s", needed, err, tc.needed)
+			}
+			said, err := os.ReadFile(log)
+			if err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(string(said)); got != tc.want {
+				t.Errorf("it ran %q, want %q", got, tc.want)
+			}
+		})
 	}
 }

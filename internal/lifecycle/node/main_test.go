@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,8 +23,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest/recorder"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
+
+// Recorder is the System of a host that is a directory.
+type Recorder = recorder.System
+
+// Rooted returns a host that is a directory. It is not synced to disk.
+func Rooted(root string) *Node {
+	system, units := recorder.New(root)
+	return &Node{Root: root, System: system, Units: units, Now: time.Now, NoSync: true}
+}
 
 // agentRoot makes this program an agent, which kills itself at the point that agentKill counts to.
 const (
@@ -45,13 +56,14 @@ func TestMain(m *testing.M) {
 	if root == "" {
 		os.Exit(m.Run())
 	}
-	left, err := strconv.Atoi(os.Getenv(agentKill))
+	kill, err := strconv.Atoi(os.Getenv(agentKill))
 	if err != nil {
 		panic(err)
 	}
+	var points atomic.Int64 // content arrives while steps are done
 	n := Rooted(root)
 	n.Fault = func(string) error {
-		if left--; left == 0 {
+		if points.Add(1) == int64(kill) {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
@@ -141,7 +153,7 @@ func failed(t *testing.T, n *Node, req Request, streams ...string) Event {
 // request of the same run, with these steps.
 func request(steps ...plan.Step) Request {
 	return Request{
-		Cluster: "alpha", ClusterID: "sha256:alpha", Version: "v1.36.3", Steps: steps,
+		Protocol: Protocol, Cluster: "alpha", ClusterID: "sha256:alpha", Version: "v1.36.3", Steps: steps,
 		Lease: plan.Lease{Operation: "create-alpha", Holder: "anna@desk", Epoch: 1, Expires: time.Now().Add(time.Hour)},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,8 @@ import (
 // packageManager says how one is asked, and told.
 type packageManager struct {
 	list, install, uninstall []string
+	// needed says which of the packages others need, that are not among them.
+	needed func(*Linux, context.Context, []string) ([]string, error)
 	// mend is tried before an installation is tried a second time.
 	mend [][]string
 }
@@ -20,18 +23,23 @@ var packageManagers = map[string]packageManager{
 		list:      []string{"dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n"},
 		install:   []string{"apt-get", "install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"},
 		uninstall: []string{"apt-get", "purge", "-y", "-q", "-o", "DPkg::Lock::Timeout=120"},
+		needed:    (*Linux).neededAPT,
 		mend:      [][]string{{"dpkg", "--configure", "-a"}, {"apt-get", "update", "-q"}},
 	},
-	"dnf":    rpm("dnf", "-y", "-q"),
-	"yum":    rpm("yum", "-y", "-q"),
+	"dnf":    rpm("dnf", "-y", "-q", keepRequirements),
+	"yum":    rpm("yum", "-y", "-q", keepRequirements),
 	"zypper": rpm("zypper", "--non-interactive", "--quiet"),
 }
+
+// keepRequirements leaves packages that nobody needs any more: which of them are ours is known here.
+const keepRequirements = "--setopt=clean_requirements_on_remove=False"
 
 func rpm(command ...string) packageManager {
 	return packageManager{
 		list:      []string{"rpm", "-qa", "--qf", "installed %{NAME}\n"},
 		install:   append(slices.Clone(command), "install"),
 		uninstall: append(slices.Clone(command), "remove"),
+		needed:    (*Linux).neededRPM,
 	}
 }
 
@@ -83,12 +91,90 @@ func (l *Linux) Install(ctx context.Context, manager string, names []string) err
 	return err
 }
 
-// Uninstall implements System.
-func (l *Linux) Uninstall(ctx context.Context, manager string, names []string) error {
+// Uninstall implements System: package managers remove with a package all that need it.
+func (l *Linux) Uninstall(ctx context.Context, manager string, names []string) (needed []string, err error) {
 	m, err := managerOf(manager)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = l.Run(ctx, append(slices.Clone(m.uninstall), names...), "")
-	return err
+	if needed, err = m.needed(l, ctx, names); err != nil {
+		return nil, err
+	}
+	if names = without(names, needed); len(names) > 0 {
+		_, err = l.Run(ctx, append(slices.Clone(m.uninstall), names...), "")
+	}
+	return needed, err
+}
+
+// neededAPT asks apt-get what else it would remove with packages.
+func (l *Linux) neededAPT(ctx context.Context, names []string) ([]string, error) {
+	takesOthers := func(gone ...string) (bool, error) {
+		output, err := l.Run(ctx, append([]string{"apt-get", "-s", "-q", "purge"}, gone...), "")
+		if err != nil {
+			return false, fmt.Errorf("find out what needs packages: %w", err)
+		}
+		for line := range strings.Lines(output) {
+			fields := strings.Fields(line)
+			if len(fields) < 2 || fields[0] != "Remv" && fields[0] != "Purg" {
+				continue
+			}
+			if name, _, _ := strings.Cut(fields[1], ":"); !slices.Contains(names, name) { // without the architecture
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	if takes, err := takesOthers(names...); err != nil || !takes {
+		return nil, err
+	}
+	var needed []string
+	for _, name := range names {
+		// Ours that need it go with it, and with them those that need ours.
+		takes, err := takesOthers(name)
+		if err != nil {
+			return nil, err
+		}
+		if takes {
+			needed = append(needed, name)
+		}
+	}
+	if rest := without(names, needed); len(rest) > 0 {
+		if takes, err := takesOthers(rest...); err != nil || takes { // of which any one would do
+			return names, err
+		}
+	}
+	return needed, nil
+}
+
+// neededBy is what rpm says of a package that stays, and of what it needs: a name, or a name and a version.
+var neededBy = regexp.MustCompile(`(?m)^\s*(\S+).* is needed by \(installed\) `)
+
+// neededRPM asks rpm what would lack something, until that is nothing: what stays may need others of ours.
+func (l *Linux) neededRPM(ctx context.Context, names []string) (needed []string, err error) {
+	for {
+		rest := without(names, needed)
+		if len(rest) == 0 {
+			return needed, nil
+		}
+		output, err := l.Run(ctx, append([]string{"sh", "-c", `rpm -e --test "$@" 2>&1`, "sh"}, rest...), "")
+		if err == nil {
+			return needed, nil
+		}
+		lacks := neededBy.FindAllStringSubmatch(output, -1)
+		if lacks == nil {
+			return nil, fmt.Errorf("find out what needs packages: %w", err)
+		}
+		before := len(needed)
+		for _, match := range lacks {
+			providers, _ := l.Run(ctx, []string{"rpm", "-q", "--qf", "%{NAME}\n", "--whatprovides", match[1]}, "") // it fails if there is none
+			for name := range strings.FieldsSeq(providers) {
+				if slices.Contains(rest, name) && !slices.Contains(needed, name) {
+					needed = append(needed, name)
+				}
+			}
+		}
+		if len(needed) == before {
+			return names, nil // something is, and it is not known what
+		}
+	}
 }

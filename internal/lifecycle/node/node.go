@@ -9,7 +9,6 @@ package node
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -42,13 +41,8 @@ type Node struct {
 // New returns the host that this process runs on. Root is empty but for tests.
 func New(root string) *Node {
 	system := &Linux{Root: root}
-	n := &Node{Root: root, System: system, Now: time.Now}
-	if _, err := os.Stat(n.path("/run/systemd/system")); err == nil {
-		n.Units = unit.NewSystemd(root, func(ctx context.Context, argv []string) (string, error) { return system.Run(ctx, argv, "") })
-	} else {
-		n.Units = unit.NewSupervisor(root)
-	}
-	return n
+	units := unit.NewSystemd(root, func(ctx context.Context, argv []string) (string, error) { return system.Run(ctx, argv, "") })
+	return &Node{Root: root, System: system, Units: units, Now: time.Now}
 }
 
 // path is where a path of the host is for this process. It never leads above Root.

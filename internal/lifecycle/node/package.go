@@ -59,7 +59,11 @@ func (p packages) revert(ctx context.Context, s *session, r *record) error {
 	if err != nil || len(ours) == 0 {
 		return err
 	}
-	return s.System.Uninstall(ctx, p.Manager, ours)
+	needed, err := s.System.Uninstall(ctx, p.Manager, ours)
+	if len(needed) > 0 {
+		r.notes = append(r.notes, "left, because other packages need them now: "+strings.Join(needed, ", "))
+	}
+	return err
 }
 
 // ours are the packages that are here because of us.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"orrery.dev/orrery/internal/disk"
 )
 
 // pathBefore is what was at a path before us.
@@ -130,7 +132,7 @@ func (s *session) makeDirectory(path string, mode fs.FileMode) error {
 	if err := os.Chmod(at, mode); err != nil { // the umask is not asked
 		return err
 	}
-	return s.syncDir(filepath.Dir(at))
+	return s.writer().SyncDir(filepath.Dir(at))
 }
 
 func backupName(id, path string) string {
@@ -143,11 +145,11 @@ func (s *session) backUp(from, to string, b pathBefore) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return full(to, err)
 	}
-	if err := remove(to); err != nil { // of an agent that was killed before it recorded it
+	if err := disk.Remove(to); err != nil { // of an agent that was killed before it recorded it
 		return err
 	}
 	if os.Link(from, to) == nil {
-		return s.syncDir(filepath.Dir(to))
+		return s.writer().SyncDir(filepath.Dir(to))
 	}
 	return s.copyFile(from, to, b)
 }
@@ -189,7 +191,7 @@ func own(at string, b pathBefore) error {
 // restorePath brings back what was at a path. It can be done again.
 func (s *session) restorePath(r *record, b pathBefore) error {
 	at := s.path(b.Path)
-	if err := remove(beside(at)); err != nil && !errors.Is(err, unix.ENOTDIR) {
+	if err := disk.Remove(disk.Beside(at)); err != nil && !errors.Is(err, unix.ENOTDIR) {
 		return err
 	}
 	if err := s.fault("path/before-restore"); err != nil {
@@ -202,15 +204,15 @@ func (s *session) restorePath(r *record, b pathBefore) error {
 	case b.Type == "" && r.Step.Directory != nil:
 		err = s.removeDirectory(r, at, b.Path)
 	case b.Type == "":
-		if err = remove(at); errors.Is(err, unix.ENOTDIR) {
+		if err = disk.Remove(at); errors.Is(err, unix.ENOTDIR) {
 			err = nil
 		}
 	case b.Type == typeLink:
 		if err = s.makeParents(b.Path); err == nil {
-			err = os.Symlink(b.Target, beside(at))
+			err = os.Symlink(b.Target, disk.Beside(at))
 		}
 		if err == nil {
-			err = os.Rename(beside(at), at)
+			err = os.Rename(disk.Beside(at), at)
 		}
 	default:
 		err = s.restoreFile(r, at, b)
@@ -225,20 +227,20 @@ func (s *session) restoreFile(r *record, at string, b pathBefore) error {
 	backup := s.dir("backup", b.Backup)
 	if _, err := os.Lstat(backup); errors.Is(err, fs.ErrNotExist) {
 		r.notes = append(r.notes, b.Path+" cannot be brought back: its copy is gone")
-		return remove(at)
+		return disk.Remove(at)
 	}
 	if err := s.makeParents(b.Path); err != nil {
 		return err
 	}
 	// The backup stays until the state no longer names it.
-	if err := os.Link(backup, beside(at)); err != nil {
+	if err := os.Link(backup, disk.Beside(at)); err != nil {
 		return s.copyFile(backup, at, b)
 	}
 	// A rename of one name of a file to another of the same file does nothing, and leaves both.
-	if err := errors.Join(os.Rename(beside(at), at), remove(beside(at))); err != nil {
+	if err := errors.Join(os.Rename(disk.Beside(at), at), disk.Remove(disk.Beside(at))); err != nil {
 		return err
 	}
-	return s.syncDir(filepath.Dir(at))
+	return s.writer().SyncDir(filepath.Dir(at))
 }
 
 // restoreDirectory leaves in a directory what was there; it never removes what others put in one that is not ours.
@@ -343,7 +345,7 @@ func (s *session) dropBackups() error {
 	}
 	for _, name := range backups {
 		if !used[name] {
-			if err := remove(s.dir("backup", name)); err != nil {
+			if err := disk.Remove(s.dir("backup", name)); err != nil {
 				return err
 			}
 		}

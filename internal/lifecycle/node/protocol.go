@@ -7,10 +7,16 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
+// Protocol is the number of what is said here, and of what steps and the record of a host mean. It is raised with each change
+// that an agent, or an engine, of another number would take for something else, or leave out.
+const Protocol = 1
+
 // Request is what `orrery node apply` reads from its standard input, as one line of JSON. The content of Streams follows,
 // one after the other without separators.
 type Request struct {
-	// Cluster is the name, and ClusterID the digest of the authority, of the cluster that the host is to belong to. A host
+	// Protocol that the request speaks. An agent that speaks another refuses it, and one of the same knows each field.
+	Protocol int `json:"protocol"`
+	// Cluster is the name, and ClusterID the identity, of the cluster that the host is to belong to. A host
 	// that belongs to another is refused.
 	Cluster   string `json:"cluster"`
 	ClusterID string `json:"clusterID"`
@@ -57,8 +63,11 @@ type Event struct {
 	InputHash string                      `json:"inputHash,omitempty"`
 	State     lifecyclev1alpha1.StepState `json:"state"`
 	Time      time.Time                   `json:"time"`
-	// Message says why a step failed, with the tail of its output.
+	// Message says why a step failed, with the tail of what a program of the system's printed.
 	Message string `json:"message,omitempty"`
+	// Output is the tail of what a script of the user's printed. It is for the host's log alone: who may read of a run need not
+	// be who may read what a script says.
+	Output string `json:"output,omitempty"`
 	// Missing are digests that were needed and could not be fetched; the controlling side streams them.
 	Missing []string `json:"missing,omitempty"`
 	// LeaseHeld is the lease of another run, because of which nothing was done, or nothing more.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -38,7 +39,17 @@ func (c script) run(ctx context.Context, s *session, text string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("script did not end within %s", timeout))
 	defer cancel()
 	_, err := s.System.Run(ctx, []string{shell(text), "-s"}, text)
+	if failed, ok := errors.AsType[*programError](err); ok {
+		return &scriptError{failed}
+	}
 	return err
+}
+
+// scriptError is a script that failed. What it said is the user's, and no part of the message.
+type scriptError struct{ *programError }
+
+func (e *scriptError) Error() string {
+	return fmt.Sprintf("the script failed: %v; the end of what it printed is in the log of the run on this host", e.err)
 }
 
 // shell that a script is for: bash if its first line says so, as that of KubeKey's scripts does, else sh.

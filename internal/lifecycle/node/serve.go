@@ -68,8 +68,8 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	agent := sync.OnceValue(func() string {
-		digest, _ := fileDigest(n.path(AgentPath)) // none has this digest then
-		return digest
+		now, _ := n.agentNow() // empty if it cannot be read, which no one asks for
+		return now.Digest
 	})
 	for {
 		conn, err := listener.Accept()

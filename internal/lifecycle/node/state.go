@@ -12,6 +12,7 @@ import (
 	"slices"
 	"syscall"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -35,6 +36,8 @@ type record struct {
 	Complete bool   `json:"complete"`
 	// Before is what was there before the step was first applied, as much as it changed.
 	Before before `json:"before,omitzero"`
+	// Previous is the blob that an Artifact had before. It is kept, so that going back brings nothing to the host.
+	Previous string `json:"previous,omitempty"`
 	// Placed are the files of an Artifact.
 	Placed map[string]placed `json:"placed,omitempty"`
 
@@ -51,8 +54,8 @@ type before struct {
 	// Units that we installed.
 	Units []string `json:"units,omitempty"`
 	// Sweep is all that was ever to be swept, and Traces what is to stay.
-	Sweep  *plan.Sweep `json:"sweep,omitempty"`
-	Traces *Traces     `json:"traces,omitempty"`
+	Sweep  *plan.Sweep  `json:"sweep,omitempty"`
+	Traces *plan.Traces `json:"traces,omitempty"`
 }
 
 // find returns the record of a step, or nil.
@@ -160,7 +163,7 @@ func (n *Node) load() (*state, error) {
 // save writes the state, and keeps the one before it.
 func (n *Node) save(s *state) error {
 	// A hard link keeps the last state without a moment in which there is none.
-	if err := remove(n.dir(stateBackup)); err != nil {
+	if err := disk.Remove(n.dir(stateBackup)); err != nil {
 		return err
 	}
 	if err := os.Link(n.dir(stateFile), n.dir(stateBackup)); err != nil && !errors.Is(err, fs.ErrNotExist) {

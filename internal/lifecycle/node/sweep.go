@@ -31,7 +31,7 @@ func (w sweep) capture(ctx context.Context, s *session, r *record) error {
 	if err != nil {
 		return err
 	}
-	keep := merge(*r.Before.Traces, now.without(ours))
+	keep := merge(*r.Before.Traces, subtract(now, ours))
 	all := merged(*r.Before.Sweep, *w.Sweep)
 	r.Before.Sweep, r.Before.Traces = &all, &keep
 	return nil
@@ -58,30 +58,30 @@ func (w sweep) revert(ctx context.Context, s *session, r *record) error {
 }
 
 // traces are those of the system, and the paths.
-func (s *session) traces(ctx context.Context, w plan.Sweep) (Traces, error) {
+func (s *session) traces(ctx context.Context, w plan.Sweep) (plan.Traces, error) {
 	found, err := s.System.Traces(ctx, w)
 	if err != nil {
-		return Traces{}, err
+		return plan.Traces{}, err
 	}
 	for _, path := range w.Paths {
 		_, err := os.Lstat(s.path(path))
 		if err == nil {
 			found.Paths = append(found.Paths, path)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return Traces{}, err
+			return plan.Traces{}, err
 		}
 	}
 	return found, nil
 }
 
 // listsOf traces, to go through them alike.
-func listsOf(t *Traces) []*[]string {
+func listsOf(t *plan.Traces) []*[]string {
 	return []*[]string{&t.Mounts, &t.Links, &t.Namespaces, &t.Tables, &t.Chains, &t.Cgroups, &t.Paths}
 }
 
-// without returns what is not in other.
-func (t Traces) without(other Traces) Traces {
-	var left Traces
+// subtract returns what is not in other.
+func subtract(t, other plan.Traces) plan.Traces {
+	var left plan.Traces
 	into, theirs := listsOf(&left), listsOf(&other)
 	for i, list := range listsOf(&t) {
 		*into[i] = without(*list, *theirs[i])
@@ -89,8 +89,8 @@ func (t Traces) without(other Traces) Traces {
 	return left
 }
 
-func merge(a, b Traces) Traces {
-	var all Traces
+func merge(a, b plan.Traces) plan.Traces {
+	var all plan.Traces
 	into, second := listsOf(&all), listsOf(&b)
 	for i, first := range listsOf(&a) {
 		*into[i] = union(*first, *second[i])

@@ -36,36 +36,19 @@ type Kernel interface {
 
 // PackageManager of a host. There may be several; manager is the name of one.
 type PackageManager interface {
-	// Packages lists what is installed. Install and Uninstall change that.
+	// Packages lists what is installed. Install and Uninstall change that. Those that other packages need are not uninstalled,
+	// but returned.
 	Packages(ctx context.Context, manager string) ([]string, error)
 	Install(ctx context.Context, manager string, names []string) error
-	Uninstall(ctx context.Context, manager string, names []string) error
+	Uninstall(ctx context.Context, manager string, names []string) (needed []string, err error)
 }
 
 // Sweeper removes what programs leave behind while they run.
 type Sweeper interface {
 	// Traces lists what a sweep would remove now.
-	Traces(ctx context.Context, sweep plan.Sweep) (Traces, error)
+	Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, error)
 	// Clear removes what a sweep finds and is not in keep.
-	Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error
+	Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error
 	// UnmountBelow unmounts everything below a directory, so that it can be removed without what is mounted there.
 	UnmountBelow(dir string) error
-}
-
-// Traces are what components leave on a host while they run. Each entry is as the tool that removes it wants it.
-type Traces struct {
-	// Mounts are mount points, outermost first.
-	Mounts []string `json:"mounts,omitempty"`
-	// Links are names of network links.
-	Links []string `json:"links,omitempty"`
-	// Namespaces are paths of network namespaces.
-	Namespaces []string `json:"namespaces,omitempty"`
-	// Tables are nftables tables, as family and name.
-	Tables []string `json:"tables,omitempty"`
-	// Chains are iptables chains, as command, table and name.
-	Chains []string `json:"chains,omitempty"`
-	// Cgroups are directories below the root of the control groups, outermost first.
-	Cgroups []string `json:"cgroups,omitempty"`
-	// Paths of files and directories.
-	Paths []string `json:"paths,omitempty"`
 }

@@ -15,12 +15,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // Traces implements System.
-func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (Traces, error) {
-	var found Traces
+func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, error) {
+	var found plan.Traces
 	var err error
 	if found.Mounts, err = l.mountsBelow(sweep.MountsUnder); err != nil {
 		return found, err
@@ -41,7 +42,7 @@ func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (Traces, error) {
 
 // Clear implements System. Processes go first, since they hold the rest; what they are in goes last. What goes can leave
 // something behind, as a process its control group, so it is looked for until nothing is left.
-func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error {
+func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	deadline := time.Now().Add(killPatience)
 	tick := time.NewTicker(killInterval)
 	defer tick.Stop()
@@ -53,13 +54,13 @@ func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error 
 		if err != nil {
 			return err
 		}
-		left := now.without(keep)
+		left := subtract(now, keep)
 		left.Tables = slices.DeleteFunc(left.Tables, func(t string) bool { return implied(sweep, t) && !l.tableIsEmpty(ctx, t) })
 		switch {
-		case left.empty():
+		case len(allOf(left)) == 0:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("left behind, or comes back: %s; stop what uses or makes it and run this again", left)
+			return fmt.Errorf("left behind, or comes back: %s; stop what uses or makes it and run this again", strings.Join(allOf(left), ", "))
 		}
 		if err := l.clear(ctx, left); err != nil {
 			return err
@@ -72,14 +73,14 @@ func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep Traces) error 
 	}
 }
 
-func (l *Linux) clear(ctx context.Context, left Traces) error {
+func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
 	for _, mount := range slices.Backward(left.Mounts) {
 		if err := unmount(mount); err != nil {
 			return err
 		}
 	}
 	for _, namespace := range left.Namespaces {
-		if err := errors.Join(unmount(namespace), remove(namespace)); err != nil {
+		if err := errors.Join(unmount(namespace), disk.Remove(namespace)); err != nil {
 			return err
 		}
 	}
@@ -105,16 +106,13 @@ func (l *Linux) clear(ctx context.Context, left Traces) error {
 	return nil
 }
 
-func (t Traces) empty() bool {
-	return !slices.ContainsFunc(listsOf(&t), func(list *[]string) bool { return len(*list) > 0 })
-}
-
-func (t Traces) String() string {
+// allOf lists traces of every kind.
+func allOf(t plan.Traces) []string {
 	var all []string
 	for _, list := range listsOf(&t) {
 		all = append(all, *list...)
 	}
-	return strings.Join(all, ", ")
+	return all
 }
 
 // mountsBelow lists what is mounted below directories, in the order it was mounted.

@@ -46,8 +46,54 @@ type Changes struct {
 	// Hash changes when anything does that the run would do, or what it starts from.
 	Hash  string   `json:"hash"`
 	Items []Change `json:"items"`
+	// Undone names the hosts on which all that was done is undone.
+	Undone []string `json:"undone,omitempty"`
+	// Steps are done to the cluster as a whole.
+	Steps []ClusterStep `json:"steps,omitempty"`
+	// Rollout is the order in which the hosts are changed. It is no part of the hash: whoever runs it says how careful it is.
+	Rollout *Rollout `json:"rollout,omitempty"`
+	// Content is what the plan needs from elsewhere, whether something of it changes or not.
+	Content Content `json:"content,omitzero"`
 	// Outages say what of the cluster does not answer meanwhile, because there is no spare of it.
 	Outages []string `json:"outages,omitempty"`
+	// OnHosts is the hash of what is done on hosts.
+	OnHosts string `json:"-"`
+}
+
+// Nothing reports whether there is nothing to do.
+func (c *Changes) Nothing() bool { return len(c.Items)+len(c.Steps) == 0 }
+
+// Undo adds hosts on which all that was done is undone.
+func (c *Changes) Undo(facts map[string]Facts, hosts ...string) {
+	applied := map[string][]AppliedStep{}
+	for _, name := range hosts {
+		applied[name] = slices.Clone(facts[name].Applied.Steps)
+		gone := make(map[string]AppliedStep, len(applied[name]))
+		for i := range applied[name] {
+			// How a step drifted is not known of a host that lost its agent, and says nothing of how it is undone.
+			applied[name][i].Drift = ""
+			gone[applied[name][i].ID] = applied[name][i]
+		}
+		c.Items = append(c.Items, removals(name, applied[name], gone, nil)...)
+	}
+	c.Undone = append(c.Undone, hosts...)
+	c.OnHosts = hash(struct {
+		Hosts   string
+		Undone  []string
+		Applied map[string][]AppliedStep
+	}{c.OnHosts, c.Undone, applied})
+	c.SetCluster(c.Steps, c.Content)
+}
+
+// SetCluster sets what is done to the cluster as a whole, and what comes from elsewhere. The hash covers both, but the images: those
+// of charts are known by rendering only.
+func (c *Changes) SetCluster(steps []ClusterStep, content Content) {
+	c.Steps, c.Content = steps, content
+	c.Hash = hash(struct {
+		Hosts   string
+		Steps   []ClusterStep
+		Objects []Objects
+	}{c.OnHosts, c.Steps, content.Objects})
 }
 
 // Diff compares a plan with what was applied to its hosts. The old plan, which may be nil, is used to show how contents
@@ -60,11 +106,12 @@ func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 		applied[h.Name] = facts[h.Name].Applied.Steps
 		c.Items = append(c.Items, diffHost(h, applied[h.Name], before[h.Name])...)
 	}
-	c.Hash = hash(struct {
+	c.OnHosts = hash(struct {
 		Plan    string
 		Applied map[string][]AppliedStep
 		Items   []Change
 	}{p.Hash(), applied, c.Items})
+	c.SetCluster(nil, Content{})
 	return c
 }
 

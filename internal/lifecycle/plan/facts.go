@@ -2,6 +2,9 @@ package plan
 
 import "time"
 
+// InitSystemd is the init system that hosts must have.
+const InitSystemd = "systemd"
+
 // Facts are what is so on a host.
 type Facts struct {
 	// UID that the facts were gathered as: 0 is root.
@@ -19,7 +22,7 @@ type Facts struct {
 	CPUs   int    `json:"cpus"`
 	// MemoryBytes is the memory of the host.
 	MemoryBytes int64 `json:"memoryBytes"`
-	// Init is systemd, or empty.
+	// Init is InitSystemd, or empty.
 	Init string `json:"init,omitempty"`
 	// CgroupVersion is 1 or 2.
 	CgroupVersion int `json:"cgroupVersion"`
@@ -74,7 +77,10 @@ type Link struct {
 
 // Applied is what was applied to a host and how it is now.
 type Applied struct {
-	// Cluster that the host belongs to, by name and by the digest of its authority; empty if it is free.
+	// Protocol that the agent on the host speaks, and Agent its digest. Agents of earlier versions of Orrery say neither.
+	Protocol int    `json:"protocol,omitempty"`
+	Agent    string `json:"agent,omitempty"`
+	// Cluster that the host belongs to, by name and by identity; empty if it is free.
 	Cluster   string `json:"cluster,omitempty"`
 	ClusterID string `json:"clusterID,omitempty"`
 	// Version of Kubernetes that was applied last.

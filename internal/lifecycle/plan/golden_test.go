@@ -84,8 +84,8 @@ func TestGoldenVariants(t *testing.T) {
 		facts func(f *plan.Facts)
 		input func(in *plan.Input)
 	}{
-		"no-systemd": {spec: oneHost, facts: func(f *plan.Facts) {
-			f.Init, f.CgroupVersion, f.OOMScoreAdj = "", 1, false
+		"cgroup-one": {spec: oneHost, facts: func(f *plan.Facts) {
+			f.CgroupVersion, f.OOMScoreAdj = 1, false
 			f.SysctlsReadOnly = []string{"kernel.panic", "net.netfilter.nf_conntrack_max"}
 		}},
 		"arm64":    {spec: oneHost, facts: func(f *plan.Facts) { f.Arch = "arm64" }},

@@ -34,14 +34,15 @@ const imagePause = "pause"
 
 // Input is all that a plan depends on.
 type Input struct {
-	// Name of the cluster.
-	Name string
+	// Name of the cluster, and ID, by which its hosts know it.
+	Name, ID string
 	// Spec is defaulted and validated.
 	Spec *clusterv1alpha1.Provision
 	// Facts of each host, by name. A host without facts could not be reached: it counts as a member of the cluster, and
 	// nothing is planned for it.
 	Facts map[string]Facts
-	// Keys has all that Authorities, Keys and Leaves name.
+	// Keys has all that Authorities, Keys and Leaves name. Of an authority and of a key without a certificate it has what
+	// pki.Authority.Pair returns: what signs, and all that is trusted.
 	Keys pki.Bundle
 	// InUse has the pairs that the hosts have, where Keys has their successors. Preflight says, as of Now, which are about to end.
 	InUse pki.Bundle
@@ -50,6 +51,8 @@ type Input struct {
 	Files map[string][]catalog.File
 	// Digests of the files, by File.Key.
 	Digests map[string]string
+	// Agents are the digests of the agent, by architecture.
+	Agents map[string]string
 	// Images are full references, as hosts pull them, by name.
 	Images map[string]string
 	// EtcdBootstrap says, by host, how its etcd first started.

@@ -124,7 +124,7 @@ func (t *topology) apiServerLeaf(m member) pki.Leaf {
 	names := []string{"localhost", m.Name, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}
 	ips := texts(m.ips, "127.0.0.1", "::1")
 	for _, s := range t.services {
-		ips = append(ips, serviceIP(s, 1))
+		ips = append(ips, Nth(s, 1).String())
 	}
 	further := slices.Concat([]string{m.Address, t.spec.ControlPlaneEndpoint.Address, t.spec.ControlPlaneEndpoint.Domain}, t.spec.Kubernetes.APIServerCertExtraSANs)
 	for _, san := range further {

@@ -152,7 +152,13 @@ func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
 	}
 }
 
-func directory(id, path, mode string) Step {
+// directory is one that others may have files in, too.
+func directory(id, path string) Step {
+	return Step{ID: id, Directory: &Directory{Path: path, Mode: "0755"}}
+}
+
+// dataDirectory is one that only components of the cluster write to.
+func dataDirectory(id, path, mode string) Step {
 	return Step{ID: id, Directory: &Directory{Path: path, Mode: mode, Owned: true}}
 }
 

@@ -43,7 +43,7 @@ func (h *hostMaker) containerdConfig() string {
 	}
 	const runtime = "plugins.'io.containerd.cri.v1.runtime'"
 	fmt.Fprintf(&b, "\n[%s.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n", runtime)
-	fmt.Fprintf(&b, "\n[%s.containerd.runtimes.runc.options]\n  BinaryName = %s\n  SystemdCgroup = %t\n", runtime, toml(binDir+"/runc"), h.systemd())
+	fmt.Fprintf(&b, "\n[%s.containerd.runtimes.runc.options]\n  BinaryName = %s\n  SystemdCgroup = true\n", runtime, toml(binDir+"/runc"))
 	fmt.Fprintf(&b, "\n[%s.cni]\n  bin_dirs = [%s]\n  conf_dir = %s\n", runtime, toml(cniBinDir), toml(cniConfDir))
 	return b.String()
 }
@@ -63,7 +63,7 @@ func (h *hostMaker) registries() []Step {
 			}
 		}
 		steps = append(steps,
-			directory("directory/registry/"+registry, dir, "0755"),
+			directory("directory/registry/"+registry, dir),
 			file("containerd/registry/"+registry, dir+"/hosts.toml", b.String(), DisruptionNone))
 	}
 	if len(r.RegistryMirrors) > 0 {
@@ -74,9 +74,6 @@ func (h *hostMaker) registries() []Step {
 	}
 	return steps
 }
-
-// systemd is true if systemd keeps the control groups.
-func (h *hostMaker) systemd() bool { return h.facts.Init == "systemd" }
 
 // toml quotes a string: one of JSON is one of TOML.
 func toml(text string) string {

@@ -56,7 +56,7 @@ func (h *hostMaker) apiServer() []Step {
 	var audit []Step
 	if h.spec.Kubernetes.Audit.Enabled {
 		audit = []Step{
-			directory("directory/audit", auditDir, "0700"),
+			dataDirectory("directory/audit", auditDir, "0700"),
 			file("apiserver/audit-policy", configDir+"/audit-policy.yaml", auditPolicy, DisruptionRestart),
 		}
 	}
@@ -116,7 +116,9 @@ func (h *hostMaker) apiServerCommand() []string {
 		"requestheader-username-headers": "X-Remote-User",
 		"service-account-issuer":         "https://kubernetes.default.svc." + k.DNSDomain,
 		"service-account-key-file":       pkiDir + "/sa.pub", "service-account-signing-key-file": pkiDir + "/sa.key",
-		"service-cluster-ip-range": join(h.services),
+		"service-cluster-ip-range": Join(h.services),
+		// Without it one that is to stop waits for the watches of all its clients to end, until it is killed.
+		"shutdown-send-retry-after": "true",
 	}
 	if len(h.etcdClient()) > 0 {
 		f["etcd-cafile"] = pkiDir + "/apiserver-etcd-ca.crt"
@@ -134,24 +136,37 @@ func (h *hostMaker) controllerManager() []Step {
 	program := h.artifact(fileControllerManager, binDir, DisruptionRestart)
 	kubeconfig := h.kubeconfig("controller-manager/kubeconfig", configDir+"/controller-manager.conf", h.local(), leafControllerManager, h.leaf(leafControllerManager), DisruptionRestart)
 	// It signs the certificates that are asked for through the API.
-	signing := secretFile("controller-manager/ca.key", pkiDir+"/ca.key", h.pair(AuthorityCluster).Key, DisruptionRestart)
+	signing := []Step{secretFile("controller-manager/ca.key", pkiDir+"/ca.key", h.pair(AuthorityCluster).Key, DisruptionRestart)}
+	if h.signingFile() != caFile {
+		signing = append(signing, file("controller-manager/ca.crt", h.signingFile(), h.pair(AuthorityCluster).Signer().Cert, DisruptionRestart))
+	}
 	serving := certificate("controller-manager/serving", pkiDir+"/controller-manager", h.leaf(leafControllerManager), DisruptionReload)
-	return slices.Concat([]Step{program, kubeconfig, signing}, serving, []Step{
+	reads := slices.Concat([]Step{program, kubeconfig}, signing)
+	return slices.Concat(reads, serving, []Step{
 		unit("controller-manager", Unit{
 			Name: unitControllerManager, Description: h.describe("Controller manager"), Command: h.controllerManagerCommand(),
 			After: []string{unitAPIServer},
-		}, program, kubeconfig, signing),
+		}, reads...),
 	})
+}
+
+// signingFile has the certificate with which the controller manager signs. It takes a file with one certificate only: if more
+// than the newest authority is trusted, the newest has a file of its own.
+func (h *hostMaker) signingFile() string {
+	if ca := h.pair(AuthorityCluster); !ca.Signer().Equal(ca) {
+		return pkiDir + "/ca-signing.crt"
+	}
+	return caFile
 }
 
 func (h *hostMaker) controllerManagerCommand() []string {
 	k := h.spec.Kubernetes
 	f := h.delegated("controller-manager")
 	maps.Copy(f, flags{
-		"allocate-node-cidrs": "true", "cluster-cidr": join(h.pods), "service-cluster-ip-range": join(h.services),
+		"allocate-node-cidrs": "true", "cluster-cidr": Join(h.pods), "service-cluster-ip-range": Join(h.services),
 		"cluster-name": k.ClusterName, "controllers": "*", "use-service-account-credentials": "true",
 		"root-ca-file": caFile, "service-account-private-key-file": pkiDir + "/sa.key",
-		"cluster-signing-cert-file": caFile, "cluster-signing-key-file": pkiDir + "/ca.key",
+		"cluster-signing-cert-file": h.signingFile(), "cluster-signing-key-file": pkiDir + "/ca.key",
 		"client-ca-file": caFile, "requestheader-client-ca-file": pkiDir + "/front-proxy-ca.crt",
 		// It makes this directory; its default is in /usr.
 		"flex-volume-plugin-dir": kubeletDir + "/volumeplugins",

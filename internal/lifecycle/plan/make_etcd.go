@@ -32,12 +32,12 @@ func (h *hostMaker) etcd() []Step {
 	ca := file("etcd/ca.crt", etcdPKIDir+"/ca.crt", h.pair(AuthorityEtcd).Cert, DisruptionRestart)
 	var steps []Step
 	if !h.isNode() {
-		steps = append(steps, directory("directory/kubernetes", configDir, "0755"), directory("directory/pki", pkiDir, "0755"))
+		steps = append(steps, directory("directory/kubernetes", configDir), directory("directory/pki", pkiDir))
 	}
 	return slices.Concat(steps,
 		[]Step{
-			directory("directory/etcd-pki", etcdPKIDir, "0755"),
-			directory(stepEtcdData, h.spec.Etcd.DataDir, "0700"),
+			directory("directory/etcd-pki", etcdPKIDir),
+			dataDirectory(stepEtcdData, h.spec.Etcd.DataDir, "0700"),
 			program, ca,
 		},
 		// etcd reads these for each connection.

@@ -31,18 +31,22 @@ func (h *hostMaker) node() []Step {
 }
 
 // loadBalancer is on each host, unless the cluster has one of its own. It watches the file of its backends, so that a
-// control plane that comes or goes restarts nothing.
+// control plane that comes or goes restarts nothing. It is a command of the agent: another agent is another load balancer.
 func (h *hostMaker) loadBalancer() []Step {
 	if len(h.balancer()) == 0 {
 		return nil
 	}
+	agent := h.in.Agents[h.facts.Arch]
+	if agent == "" {
+		h.lackf("the agent for %s, which host %s needs, is not known", h.facts.Arch, h.Name)
+	}
 	return []Step{
 		file("loadbalancer/backends", backendsFile, strings.Join(h.apiServers(), "\n")+"\n", DisruptionReload),
-		unit("loadbalancer", Unit{
+		{ID: "loadbalancer" + suffixUnit, Disruption: DisruptionRestart, Unit: &Unit{
 			Name: unitLoadBalancer, Description: h.describe("Load balancer for the API servers"),
 			Command:     []string{binDir + "/orrery", "node", "loadbalancer", "--listen", LoadBalancer, "--backends", backendsFile},
-			LimitNOFILE: 1 << 20,
-		}),
+			LimitNOFILE: 1 << 20, InputHash: agent,
+		}},
 		{ID: "loadbalancer/probe", Probe: &Probe{TCP: LoadBalancer, Timeout: nodeTimeout, Unit: unitLoadBalancer}},
 	}
 }
@@ -77,10 +81,6 @@ func (h *hostMaker) kubelet() []Step {
 
 func (h *hostMaker) kubeletConfiguration() map[string]any {
 	k := h.spec.Kubernetes
-	driver := "cgroupfs"
-	if h.systemd() {
-		driver = "systemd"
-	}
 	config := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"authentication": map[string]any{
@@ -89,7 +89,7 @@ func (h *hostMaker) kubeletConfiguration() map[string]any {
 			"x509":      map[string]any{"clientCAFile": caFile},
 		},
 		"authorization": map[string]any{"mode": "Webhook"},
-		"cgroupDriver":  driver, "containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"cgroupDriver":  "systemd", "containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"clusterDNS": []string{h.dnsIP()}, "clusterDomain": k.DNSDomain,
 		"maxPods": k.MaxPods, "rotateCertificates": false, "serializeImagePulls": false,
 		"tlsCertFile": pkiDir + "/kubelet.crt", "tlsPrivateKeyFile": pkiDir + "/kubelet.key",
@@ -136,7 +136,7 @@ func (h *hostMaker) proxyConfiguration() map[string]any {
 	k := h.spec.Kubernetes
 	config := map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"mode": k.ProxyMode, "bindAddress": h.anyAddress(), "clusterCIDR": join(h.pods), "hostnameOverride": h.Name,
+		"mode": k.ProxyMode, "bindAddress": h.anyAddress(), "clusterCIDR": Join(h.pods), "hostnameOverride": h.Name,
 		"healthzBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyHealth),
 		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyMetrics),
 		"clientConnection":   map[string]any{"kubeconfig": configDir + "/kube-proxy.conf"},

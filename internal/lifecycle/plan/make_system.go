@@ -95,21 +95,21 @@ func (h *hostMaker) sysctls() Step {
 	return Step{ID: "system/sysctls", Disruption: DisruptionNone, Sysctls: &Sysctls{Path: "/etc/sysctl.d/95-orrery.conf", Values: values}}
 }
 
-// nodeDirectories are those that only the cluster writes to.
+// nodeDirectories are those of configuration and programs, where others may put theirs beside ours, and those of data.
 func nodeDirectories() []Step {
 	return []Step{
-		directory("directory/kubernetes", configDir, "0755"),
-		directory("directory/pki", pkiDir, "0755"),
-		directory("directory/containerd-config", containerdDir, "0755"),
-		directory("directory/registries", registryDir, "0755"),
-		directory(stepContainerdData, "/var/lib/containerd", "0700"),
-		directory(stepKubeletData, kubeletDir, "0750"),
-		directory("directory/cni-config", cniConfDir, "0755"),
-		directory("directory/cni", cniBinDir, "0755"),
-		// containerd makes it when it is missing, and nobody would remove it.
-		directory("directory/network-namespaces", "/run/netns", "0755"),
-		directory("directory/pod-logs", "/var/log/pods", "0755"),
-		directory("directory/container-logs", "/var/log/containers", "0755"),
+		directory("directory/kubernetes", configDir),
+		directory("directory/pki", pkiDir),
+		directory("directory/containerd-config", containerdDir),
+		directory("directory/registries", registryDir),
+		dataDirectory(stepContainerdData, "/var/lib/containerd", "0700"),
+		dataDirectory(stepKubeletData, kubeletDir, "0750"),
+		directory("directory/cni-config", cniConfDir),
+		directory("directory/cni", cniBinDir),
+		// containerd makes it when it is missing, and nobody would remove it. It is that of ip netns, too.
+		directory("directory/network-namespaces", "/run/netns"),
+		dataDirectory("directory/pod-logs", "/var/log/pods", "0755"),
+		dataDirectory("directory/container-logs", "/var/log/containers", "0755"),
 	}
 }
 
@@ -131,7 +131,7 @@ var traceOf = map[string]traces{
 		chains: []string{"cali"},
 		paths: []string{
 			"/run/calico", "/var/lib/calico", "/var/log/calico", cniConfDir + "/10-calico.conflist", cniConfDir + "/calico-kubeconfig",
-			cniBinDir + "/calico", cniBinDir + "/calico-ipam",
+			cniBinDir + "/calico", cniBinDir + "/calico-ipam", cniBinDir + "/flannel",
 		},
 	},
 	"cilium": {
@@ -149,10 +149,11 @@ var traceOf = map[string]traces{
 	},
 }
 
-// sweep clears what runs on without us, and what the kubelet, kube-proxy and the network plugin leave.
+// sweep clears what runs on without us, and what the kubelet, kube-proxy and the network plugin leave. To be told of more of
+// that disturbs nothing.
 func (h *hostMaker) sweep() Step {
 	plugin := traceOf[h.spec.Network.Plugin]
-	return Step{ID: stepSweep, Disruption: DisruptionDrain, Sweep: &Sweep{
+	return Step{ID: stepSweep, Disruption: DisruptionNone, Sweep: &Sweep{
 		Containers:  containerdSocket,
 		MountsUnder: []string{kubeletDir, "/run/containerd", "/var/lib/containerd"},
 		Links:       slices.Concat([]string{"cni0", "kube-ipvs0"}, plugin.links),

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"encoding/base64"
 	"maps"
 	"os/exec"
 	"path/filepath"
@@ -291,6 +292,65 @@ network: {kubePodsCIDR: "10.233.64.0/18", kubeServiceCIDR: 10.233.0.0/18}
 					t.Errorf("%s has no flag --%s among its %d", program, name, len(slices.Collect(maps.Keys(known))))
 				}
 			}
+		}
+	}
+}
+
+// TestTwoAuthorities plans with two authorities of each name: hosts trust both, and have leaves of the newest. With one, the
+// goldens say that nothing is as it was not before.
+func TestTwoAuthorities(t *testing.T) {
+	spec := specOf(t, oneHost)
+	in := inputOf(spec)
+	authorities, older := pki.Authorities{}, pki.Bundle{}
+	if _, err := older.Ensure(nil, time.Now(), plan.Authorities(), plan.Keys(), nil); err != nil {
+		t.Fatal(err)
+	}
+	newer := pki.Bundle{}
+	if _, err := newer.Ensure(nil, time.Now(), plan.Authorities(), plan.Keys(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Concat(plan.Authorities(), plan.Keys()) {
+		authorities[name] = pki.Authority{newer[name], older[name]}
+	}
+	in.Keys = authorities.Pairs()
+	if _, err := in.Keys.Ensure(nil, time.Now(), plan.Authorities(), plan.Keys(), plan.Leaves("alpha", spec)); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	commands := map[string][]string{}
+	for _, stage := range hostOf(t, planOf(t, in), "node1").Stages {
+		for _, s := range stage.Steps {
+			switch {
+			case s.File != nil:
+				files[s.File.Path] = s.File.Content
+			case s.Unit != nil:
+				commands[s.ID] = s.Unit.Command
+			}
+		}
+	}
+	both := func(name string) string { return string(newer[name].Cert) + string(older[name].Cert) }
+	const dir = "/etc/kubernetes/pki/"
+	for path, want := range map[string]string{
+		dir + "ca.crt": both("ca"), dir + "etcd/ca.crt": both("etcd-ca"), dir + "apiserver-etcd-ca.crt": both("etcd-ca"),
+		dir + "front-proxy-ca.crt": both("front-proxy-ca"), dir + "sa.pub": both("sa"),
+		dir + "ca.key": string(newer["ca"].Key), dir + "sa.key": string(newer["sa"].Key),
+		// The controller manager refuses a file with two.
+		dir + "ca-signing.crt": string(newer["ca"].Cert),
+	} {
+		if d := cmp.Diff(want, files[path]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", path, d)
+		}
+	}
+	if flag := "--cluster-signing-cert-file=" + dir + "ca-signing.crt"; !slices.Contains(commands["controller-manager/unit"], flag) {
+		t.Errorf("the controller manager has no %s: %v", flag, commands["controller-manager/unit"])
+	}
+	config := files["/etc/kubernetes/admin.conf"]
+	if !strings.Contains(config, base64.StdEncoding.EncodeToString([]byte(both("ca")))) {
+		t.Error("the administrator does not trust both")
+	}
+	for _, l := range plan.Leaves("alpha", spec) {
+		if !in.Keys[l.Name].Fits(l, newer[l.Authority]) {
+			t.Errorf("%s is not of the newest", l.Name)
 		}
 	}
 }

@@ -117,7 +117,8 @@ type Directory struct {
 	Path string `json:"path"`
 	// Mode is octal, such as "0755".
 	Mode string `json:"mode"`
-	// Owned directories hold only what the cluster made, such as /var/lib/etcd.
+	// Owned directories hold only what components of the cluster write, such as /var/lib/etcd. What steps put into a directory
+	// goes with them, and what a network plugin does with Sweep.
 	Owned bool `json:"owned,omitempty"`
 }
 
@@ -170,8 +171,7 @@ type Script struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
-// Unit is a process that is kept running: a systemd unit where there is systemd, else a process that our own supervisor
-// keeps.
+// Unit is a process that systemd keeps running.
 type Unit struct {
 	// Name without suffix, such as orrery-kubelet.
 	Name        string            `json:"name"`
@@ -211,6 +211,24 @@ type Sweep struct {
 	Paths []string `json:"paths,omitempty"`
 	// NetworkNamespaces are removed when they were not there before: /run/netns/PREFIX*.
 	NetworkNamespaces string `json:"networkNamespaces,omitempty"`
+}
+
+// Traces are what components leave on a host while they run. Each entry is as the tool that removes it wants it.
+type Traces struct {
+	// Mounts are mount points, outermost first.
+	Mounts []string `json:"mounts,omitempty"`
+	// Links are names of network links.
+	Links []string `json:"links,omitempty"`
+	// Namespaces are paths of network namespaces.
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Tables are nftables tables, as family and name.
+	Tables []string `json:"tables,omitempty"`
+	// Chains are iptables chains, as command, table and name.
+	Chains []string `json:"chains,omitempty"`
+	// Cgroups are directories below the root of the control groups, outermost first.
+	Cgroups []string `json:"cgroups,omitempty"`
+	// Paths of files and directories.
+	Paths []string `json:"paths,omitempty"`
 }
 
 // Probe must succeed before the stage goes on: exactly one of URL, TCP and Exec.

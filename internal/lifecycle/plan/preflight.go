@@ -40,6 +40,7 @@ const (
 	CheckArchitecture = "Architecture"
 	CheckDistribution = "Distribution"
 	CheckKernel       = "Kernel"
+	CheckInit         = "Init"
 	CheckCgroups      = "Cgroups"
 	CheckCPU          = "CPU"
 	CheckMemory       = "Memory"
@@ -78,7 +79,7 @@ func Preflight(in Input) []Finding {
 	if err != nil { // Make says so
 		return nil
 	}
-	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.Keys.ID(), due: due(in)}
+	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in)}
 	for _, h := range in.Spec.Hosts {
 		facts, ok := in.Facts[h.Name]
 		if !ok {
@@ -88,7 +89,7 @@ func Preflight(in Input) []Finding {
 		if s.isFree() || s.isOurs() {
 			for _, check := range []func(*survey){
 				(*survey).root, (*survey).agent, (*survey).architecture, (*survey).distribution, (*survey).kernel,
-				(*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
+				(*survey).systemd, (*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
 				(*survey).tools, (*survey).leftovers, (*survey).ports, (*survey).address, (*survey).network, (*survey).mtu,
 				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall, (*survey).certificates,
 			} {
@@ -200,6 +201,14 @@ func (s *survey) kernel() {
 }
 
 func (s *survey) runsProxy() bool { return s.isNode() && !s.spec.Kubernetes.DisableKubeProxy }
+
+// systemd keeps what runs on a host running.
+func (s *survey) systemd() {
+	if s.Init != InitSystemd {
+		s.error(CheckInit, "the first process of the host is not systemd, which keeps the components running",
+			"use a host that systemd boots, which all supported distributions are")
+	}
+}
 
 func (s *survey) cgroups() {
 	if !s.isNode() {

@@ -27,7 +27,7 @@ func three(t *testing.T) plan.Input {
 		},
 		Kubernetes: clusterv1alpha1.Kubernetes{Version: "v1.36.3"},
 	}
-	in := plan.Input{Name: "alpha", Spec: spec, Facts: map[string]plan.Facts{}, Keys: pki.Bundle{}}
+	in := plan.Input{Name: "alpha", ID: "ours", Spec: spec, Facts: map[string]plan.Facts{}, Keys: pki.Bundle{}}
 	if _, err := in.Keys.Ensure(nil, time.Unix(1_800_000_000, 0), plan.Authorities(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +83,7 @@ func TestPreflight(t *testing.T) {
 		"KernelWithoutProxy":  {facts: on("node2", func(f *plan.Facts) { f.Kernel = "5.4.0-100" }), spec: func(s *clusterv1alpha1.Provision) { s.Kubernetes.DisableKubeProxy = true }},
 		"KernelOfEtcd":        {facts: on("node3", func(f *plan.Facts) { f.Kernel = "5.4.0-100" })},
 		"StrangeKernel":       {facts: on("node2", func(f *plan.Facts) { f.Kernel = "gnu" }), want: warned("node2", plan.CheckKernel)},
+		"NoSystemd":           {facts: on("node2", func(f *plan.Facts) { f.Init = "" }), want: failed("node2", plan.CheckInit)},
 		"CgroupOne":           {facts: on("node2", func(f *plan.Facts) { f.CgroupVersion = 1 }), want: warned("node2", plan.CheckCgroups)},
 		"NoMemoryController":  {facts: on("node2", func(f *plan.Facts) { f.Controllers = []string{"cpu", "cpuset", "pids"} }), want: failed("node2", plan.CheckCgroups)},
 		"OneCPU":              {facts: on("node1", func(f *plan.Facts) { f.CPUs = 1 }), want: warned("node1", plan.CheckCPU)},
@@ -181,7 +182,7 @@ func kubelet(configuration string) func(spec *clusterv1alpha1.Provision) {
 func TestPreflightOfOurs(t *testing.T) {
 	in := three(t)
 	for name, f := range in.Facts {
-		f.Applied = plan.Applied{Cluster: "alpha", ClusterID: in.Keys.ID()}
+		f.Applied = plan.Applied{Cluster: "alpha", ClusterID: in.ID}
 		f.Listening = []int{22, 2379, 2380, 6443, 10250, 10257}
 		f.Listeners = map[int]string{10250: "kubelet (pid 9)", 10257: "kube-controller (pid 8)"}
 		f.Links = append(f.Links, plan.Link{Name: "cni0", MTU: 1450, Addresses: []string{"10.233.64.1/24"}})

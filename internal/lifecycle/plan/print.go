@@ -19,6 +19,13 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	var b strings.Builder
 	host, stage := "", StageID("")
 	for i, item := range c.Items {
+		if !detail && slices.Contains(c.Undone, item.Host) {
+			if host != item.Host {
+				fmt.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
+			}
+			host = item.Host
+			continue
+		}
 		if i == 0 || item.Host != host {
 			fmt.Fprintf(&b, "%s\n", item.Host)
 			stage = "none yet"
@@ -34,12 +41,57 @@ func (c *Changes) print(w io.Writer, detail bool) {
 			}
 		}
 	}
+	if len(c.Steps) > 0 {
+		b.WriteString("the cluster as a whole\n")
+	}
+	for _, line := range stepLines(c.Steps) {
+		fmt.Fprintf(&b, "    * %s\n", line)
+	}
+	if c.Rollout != nil && slices.ContainsFunc(c.Rollout.Waves, Wave.Disturbs) {
+		b.WriteString("in this order\n")
+		c.Rollout.Print(&b)
+	}
+	if detail {
+		c.Content.list(&b)
+	}
 	fmt.Fprintf(&b, "%s\n", c.Summary())
 	for _, outage := range c.Outages {
 		fmt.Fprintf(&b, "Outage: %s.\n", outage)
 	}
 	fmt.Fprintf(&b, "plan %s\n", c.Hash)
 	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
+}
+
+// undone says in a line that all is undone that was done on a host.
+func (c *Changes) undone(host string) string {
+	steps, worst := 0, DisruptionNone
+	for _, i := range c.Items {
+		if i.Host == host {
+			steps++
+			if Worse(i.Disruption, worst) {
+				worst = i.Disruption
+			}
+		}
+	}
+	return fmt.Sprintf("all that was done: %d steps [%s]", steps, worst)
+}
+
+// list writes what comes from elsewhere.
+func (c Content) list(b *strings.Builder) {
+	if len(c.Files)+len(c.Objects)+len(c.Images) > 0 {
+		b.WriteString("content\n")
+	}
+	for _, f := range c.Files {
+		fmt.Fprintf(b, "    file %s %s\n", f.URL, f.Digest)
+	}
+	for _, o := range c.Objects {
+		for _, s := range o.Sources {
+			fmt.Fprintf(b, "    objects of %s: %s\n", o.Group, s)
+		}
+	}
+	for _, i := range c.Images {
+		fmt.Fprintf(b, "    image %s for %s\n", i.Reference, i.For)
+	}
 }
 
 func section(c Change) string {
@@ -65,7 +117,7 @@ func (c Change) line() string {
 
 // Summary counts the changes by how much they disturb.
 func (c *Changes) Summary() string {
-	if len(c.Items) == 0 {
+	if c.Nothing() {
 		return "Nothing to do."
 	}
 	hosts := map[string]bool{}
@@ -75,6 +127,9 @@ func (c *Changes) Summary() string {
 		hosts[item.Host] = true
 		ops[item.Op]++
 		disturbing[item.Disruption]++
+	}
+	for _, s := range c.Steps {
+		disturbing[s.Disruption()]++
 	}
 	var done, disturbs []string
 	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
@@ -87,8 +142,11 @@ func (c *Changes) Summary() string {
 			disturbs = append(disturbs, fmt.Sprintf("%d %s", n, d))
 		}
 	}
+	if n := len(c.Steps); n > 0 {
+		done = append(done, fmt.Sprintf("%d to do in the cluster", n))
+	}
 	where := "1 host"
-	if len(hosts) > 1 {
+	if len(hosts) != 1 {
 		where = fmt.Sprintf("%d hosts", len(hosts))
 	}
 	summary := fmt.Sprintf("%s: %s.", where, strings.Join(done, ", "))

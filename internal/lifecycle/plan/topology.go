@@ -36,10 +36,10 @@ func resolve(name string, spec *clusterv1alpha1.Provision) (*topology, error) {
 	if t.roles, err = Expand(spec.RoleGroups); err != nil {
 		return nil, err
 	}
-	if t.services, err = parsePrefixes(spec.Network.KubeServiceCIDR); err != nil {
+	if t.services, err = ParseNetworks(spec.Network.KubeServiceCIDR); err != nil {
 		return nil, fmt.Errorf("parse network.kubeServiceCIDR: %w", err)
 	}
-	if t.pods, err = parsePrefixes(spec.Network.KubePodsCIDR); err != nil {
+	if t.pods, err = ParseNetworks(spec.Network.KubePodsCIDR); err != nil {
 		return nil, fmt.Errorf("parse network.kubePodsCIDR: %w", err)
 	}
 	for _, h := range spec.Hosts {
@@ -105,7 +105,7 @@ func (m member) dedicated() bool {
 func (m member) ip() string { return m.ips[0].String() }
 
 // ipList are the internal addresses with commas between.
-func (m member) ipList() string { return join(m.ips) }
+func (m member) ipList() string { return Join(m.ips) }
 
 // managed is true if etcd runs on hosts of the cluster.
 func (t *topology) managed() bool { return t.spec.Etcd.Type != EtcdExternal }
@@ -146,17 +146,17 @@ func (t *topology) apiServers() []string {
 	return servers
 }
 
-// serviceIP is the nth address of a network of Services.
-func serviceIP(network netip.Prefix, n int) string {
-	a := network.Addr()
+// Nth is the address n after the first of a network.
+func Nth(network netip.Prefix, n int) netip.Addr {
+	a := network.Masked().Addr()
 	for range n {
 		a = a.Next()
 	}
-	return a.String()
+	return a
 }
 
 // dnsIP is the address of the cluster's DNS server.
-func (t *topology) dnsIP() string { return serviceIP(t.services[0], 10) }
+func (t *topology) dnsIP() string { return Nth(t.services[0], 10).String() }
 
 // EtcdPeers are the peer URLs, by host, of hosts that run etcd.
 func EtcdPeers(spec *clusterv1alpha1.Provision, hosts []string) map[string]string {
@@ -181,8 +181,8 @@ func address(host string, port int32) string { return net.JoinHostPort(host, str
 
 func httpsURL(host string, port int32) string { return "https://" + address(host, port) }
 
-// join joins addresses or networks with commas.
-func join[T fmt.Stringer](items []T) string {
+// Join joins addresses or networks with commas.
+func Join[T fmt.Stringer](items []T) string {
 	texts := make([]string, len(items))
 	for i, item := range items {
 		texts[i] = item.String()
@@ -193,8 +193,8 @@ func join[T fmt.Stringer](items []T) string {
 // parseAddresses parses one address, or two with a comma between.
 func parseAddresses(text string) ([]netip.Addr, error) { return parseList(text, netip.ParseAddr) }
 
-// parsePrefixes parses one network, or two with a comma between.
-func parsePrefixes(text string) ([]netip.Prefix, error) { return parseList(text, netip.ParsePrefix) }
+// ParseNetworks parses one network, or two with a comma between.
+func ParseNetworks(text string) ([]netip.Prefix, error) { return parseList(text, netip.ParsePrefix) }
 
 func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
 	items := strings.Split(text, ",")

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	_ "embed" // owned.yaml
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,71 +13,27 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
 var flagPattern = regexp.MustCompile(`^[a-z][a-z0-9]*([-_.][a-z0-9]+)*$`)
 
-// ownedFlags are the flags of each program that the plan sets and that nobody else may: they hold the cluster together, or
-// removing the cluster depends on them. The value says where else to set what the flag does; empty, it cannot be set.
-var ownedFlags = map[string]map[string]string{
-	fileAPIServer: {
-		"advertise-address": "hosts[].internalAddress", "bind-address": "", "secure-port": "controlPlaneEndpoint.port",
-		"etcd-servers": "etcd", "etcd-cafile": "etcd.external", "etcd-certfile": "etcd.external", "etcd-keyfile": "etcd.external",
-		"client-ca-file": "", "tls-cert-file": "", "tls-private-key-file": "", "cert-dir": "",
-		"kubelet-client-certificate": "", "kubelet-client-key": "", "kubelet-certificate-authority": "",
-		"proxy-client-cert-file": "", "proxy-client-key-file": "", "requestheader-client-ca-file": "",
-		"requestheader-allowed-names": "", "requestheader-extra-headers-prefix": "", "requestheader-group-headers": "",
-		"requestheader-username-headers": "", "service-account-key-file": "", "service-account-signing-key-file": "",
-		"service-cluster-ip-range": "network.kubeServiceCIDR",
-		"audit-log-path":           "kubernetes.audit", "audit-policy-file": "kubernetes.audit",
-	},
-	fileControllerManager: {
-		"kubeconfig": "", "authentication-kubeconfig": "", "authorization-kubeconfig": "", "master": "",
-		"client-ca-file": "", "root-ca-file": "", "service-account-private-key-file": "", "requestheader-client-ca-file": "",
-		"cluster-signing-cert-file": "", "cluster-signing-key-file": "", "tls-cert-file": "", "tls-private-key-file": "",
-		"bind-address": "", "secure-port": "", "leader-elect": "", "cluster-name": "kubernetes.clusterName",
-		"cluster-cidr": "network.kubePodsCIDR", "service-cluster-ip-range": "network.kubeServiceCIDR",
-		"node-cidr-mask-size": "kubernetes.nodeCidrMaskSize", "node-cidr-mask-size-ipv4": "kubernetes.nodeCidrMaskSize",
-		"node-cidr-mask-size-ipv6": "kubernetes.nodeCidrMaskSizeIPv6",
-	},
-	fileScheduler: {
-		"kubeconfig": "", "authentication-kubeconfig": "", "authorization-kubeconfig": "", "master": "",
-		"bind-address": "", "secure-port": "", "tls-cert-file": "", "tls-private-key-file": "", "leader-elect": "",
-	},
-	fileKubelet: {
-		"config": "kubernetes.kubeletConfiguration", "kubeconfig": "", "bootstrap-kubeconfig": "", "hostname-override": "hosts[].name",
-		"node-ip": "hosts[].internalAddress", "root-dir": "", "cert-dir": "", "container-runtime-endpoint": "",
-		"tls-cert-file": "", "tls-private-key-file": "", "client-ca-file": "", "cgroup-driver": "",
-		"healthz-port": "", "healthz-bind-address": "", "port": "", "address": "", "node-labels": "hosts[].labels",
-		"max-pods": "kubernetes.maxPods", "cluster-dns": "kubernetes.kubeletConfiguration", "cluster-domain": "kubernetes.dnsDomain",
-	},
-	fileEtcd: {
-		"name": "", "data-dir": "etcd.dataDir", "config-file": "", "force-new-cluster": "",
-		"initial-cluster": "", "initial-cluster-state": "", "initial-cluster-token": "", "discovery": "", "discovery-srv": "",
-		"listen-client-urls": "etcd.port", "advertise-client-urls": "etcd.port", "listen-peer-urls": "etcd.peerPort",
-		"initial-advertise-peer-urls": "etcd.peerPort", "listen-metrics-urls": "",
-		"cert-file": "", "key-file": "", "trusted-ca-file": "", "client-cert-auth": "", "auto-tls": "",
-		"peer-cert-file": "", "peer-key-file": "", "peer-trusted-ca-file": "", "peer-client-cert-auth": "", "peer-auto-tls": "",
-		"heartbeat-interval": "etcd.heartbeatInterval", "election-timeout": "etcd.electionTimeout",
-		"auto-compaction-retention": "etcd.autoCompactionRetention", "auto-compaction-mode": "etcd.autoCompactionRetention",
-		"snapshot-count": "etcd.snapshotCount", "quota-backend-bytes": "etcd.quotaBackendBytes", "max-request-bytes": "etcd.maxRequestBytes",
-		"max-snapshots": "etcd.maxSnapshots", "max-wals": "etcd.maxWals", "metrics": "etcd.metrics", "log-level": "etcd.logLevel",
-	},
-}
+//go:embed owned.yaml
+var ownedYAML []byte
 
-// proxyFlags are the only flags that kube-proxy heeds beside its configuration file.
-var proxyFlags = []string{"v", "vmodule", "log-flush-frequency", "logging-format"}
-
-// ownedKubelet and ownedProxy are the keys of the configuration files that the plan sets and that nobody else may.
-var (
-	ownedKubelet = []string{
-		"apiVersion", "kind", "containerRuntimeEndpoint", "cgroupDriver", "healthzPort", "healthzBindAddress", "port", "address",
-		"tlsCertFile", "tlsPrivateKeyFile", "clusterDomain", "volumePluginDir", "staticPodURL",
+// owned is what the plan sets and nobody else may; owned.yaml explains it.
+var owned = func() (o struct {
+	Flags                      map[string]map[string]string
+	Kubelet, Proxy, ProxyFlags []string
+},
+) {
+	if err := yaml.UnmarshalStrict(ownedYAML, &o); err != nil {
+		panic(err) // it is ours
 	}
-	ownedProxy = []string{"apiVersion", "kind", "mode", "clientConnection", "hostnameOverride", "healthzBindAddress", "clusterCIDR"}
-)
+	return o
+}()
 
 func (v *validator) validateKubernetes(p *field.Path) {
 	k := v.spec.Kubernetes
@@ -110,15 +67,15 @@ func (v *validator) validateKubernetes(p *field.Path) {
 	v.validateArgs(p.Child("schedulerArgs"), fileScheduler, k.SchedulerArgs)
 	v.validateArgs(p.Child("kubeletArgs"), fileKubelet, k.KubeletArgs)
 	for i, name := range v.validateArgs(p.Child("kubeProxyArgs"), fileKubeProxy, k.KubeProxyArgs) {
-		if name != "" && !slices.Contains(proxyFlags, name) {
+		if name != "" && !slices.Contains(owned.ProxyFlags, name) {
 			v.add(field.Forbidden(p.Child("kubeProxyArgs").Index(i), fmt.Sprintf("kube-proxy does not heed --%s beside its configuration file: use kubeProxyConfiguration", name)))
 		}
 	}
 	if c := k.KubeletConfiguration; c != nil {
-		v.validateConfiguration(p.Child("kubeletConfiguration"), c.Raw, ownedKubelet)
+		v.validateConfiguration(p.Child("kubeletConfiguration"), c.Raw, owned.Kubelet)
 	}
 	if c := k.KubeProxyConfiguration; c != nil {
-		v.validateConfiguration(p.Child("kubeProxyConfiguration"), c.Raw, ownedProxy)
+		v.validateConfiguration(p.Child("kubeProxyConfiguration"), c.Raw, owned.Proxy)
 	}
 }
 
@@ -140,7 +97,7 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 		default:
 			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read it
 		}
-		if instead, owned := ownedFlags[program][names[i]]; owned {
+		if instead, set := owned.Flags[program][names[i]]; set {
 			way := "leave it out"
 			if instead != "" {
 				way = "use spec.provision." + instead
@@ -152,9 +109,9 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 }
 
 // validateConfiguration checks what is merged into a configuration file.
-func (v *validator) validateConfiguration(p *field.Path, raw []byte, owned []string) {
+func (v *validator) validateConfiguration(p *field.Path, raw []byte, keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(v.object(p, raw))) {
-		if slices.Contains(owned, key) {
+		if slices.Contains(keys, key) {
 			v.add(field.Forbidden(p.Child(key), "is set by Orrery: leave it out"))
 		}
 	}
@@ -170,25 +127,17 @@ func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 }
 
 // minor is Y of v1.Y.Z, or -1.
-func minor(version string) int {
-	parts := versionPattern.FindStringSubmatch(version)
-	if parts == nil {
-		return -1
-	}
-	n, err := strconv.Atoi(parts[1])
-	if err != nil {
-		return -1
-	}
-	return n
-}
+func minor(version string) int { return versionPart(version, 1) }
 
 // patch is Z of v1.Y.Z, or -1.
-func patch(version string) int {
+func patch(version string) int { return versionPart(version, 2) }
+
+func versionPart(version string, group int) int {
 	parts := versionPattern.FindStringSubmatch(version)
 	if parts == nil {
 		return -1
 	}
-	n, err := strconv.Atoi(parts[2])
+	n, err := strconv.Atoi(parts[group])
 	if err != nil {
 		return -1
 	}

@@ -65,7 +65,7 @@ func families(networks []network) []bool {
 
 // networks parses a field and checks each network by itself.
 func (v *validator) networks(p *field.Path, text string) []network {
-	prefixes, err := parsePrefixes(text)
+	prefixes, err := ParseNetworks(text)
 	if err != nil {
 		v.invalidf(p, text, "must be a network such as 10.233.0.0/18, or an IPv4 and an IPv6 network with a comma between")
 		return nil

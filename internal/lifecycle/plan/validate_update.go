@@ -39,6 +39,13 @@ func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 	return u.problems
 }
 
+// olderPatch is the origin of the error that a version is an older patch of the same minor.
+const olderPatch = "olderPatch"
+
+// IsOlderPatch reports whether an error says no more than that a version is an older patch of the same minor. It is allowed where
+// the cluster has been that before, to go back.
+func IsOlderPatch(err *field.Error) bool { return err.Origin == olderPatch }
+
 type updates struct {
 	old, updated *clusterv1alpha1.Provision
 	problems     field.ErrorList
@@ -51,8 +58,11 @@ func (u *updates) forbidf(p *field.Path, format string, args ...any) {
 func (u *updates) version(p *field.Path) {
 	from, to := u.old.Kubernetes.Version, u.updated.Kubernetes.Version
 	switch skipped := minor(to) - minor(from); {
-	case skipped < 0, skipped == 0 && patch(to) < patch(from):
+	case skipped < 0:
 		u.forbidf(p, "%s is older than %s, which the cluster runs: Kubernetes cannot go back. Use %s or newer", to, from, from)
+	case skipped == 0 && patch(to) < patch(from):
+		u.forbidf(p, "%s is older than %s, which the cluster runs: it cannot go back but to what it was before its last change. Use %s or newer", to, from, from)
+		u.problems[len(u.problems)-1].Origin = olderPatch
 	case skipped > 0:
 		// Host by host, a kubelet would get ahead of the other API servers.
 		u.forbidf(p, "from %s to %s is an upgrade to another minor version, which cannot be done yet: use a patch of v1.%d", from, to, minor(from))

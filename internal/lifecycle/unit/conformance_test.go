@@ -1,6 +1,7 @@
 package unit
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -76,7 +77,7 @@ func (h *host) install(t *testing.T, u plan.Unit) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := h.Remove(ctxOf(t), u.Name); err != nil {
+		if err := h.Remove(context.WithoutCancel(t.Context()), u.Name); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,7 +1,6 @@
 package unit
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,27 +11,18 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
-
-	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// The test binary plays the units and the supervisor too; its arguments say which, since a supervisor passes no
-// environment on.
+// The test binary plays the units too; its arguments say which, since systemd passes no environment on.
 const (
 	play = "play-unit-role"
 
-	rolePolite    = "polite"    // ends on SIGTERM, says so on SIGHUP
-	roleFail      = "fail"      // exits with 3
-	roleDump      = "dump"      // prints its arguments, environment and limit of open files as JSON
-	roleParent    = "parent"    // has a polite child, whose PID it prints
-	roleSupervise = "supervise" // is the supervisor below a root
-	roleBoot      = "boot"      // is PID 1 of a machine with systemd
-	roleInstall   = "install"   // installs a polite unit on this host and starts it
-	roleObserve   = "observe"   // prints how that unit is
-	roleRemove    = "remove"    // removes it
+	rolePolite = "polite" // ends on SIGTERM, says so on SIGHUP
+	roleFail   = "fail"   // exits with 3
+	roleDump   = "dump"   // prints its arguments, environment and limit of open files as JSON
+	roleParent = "parent" // has a polite child, whose PID it prints
+	roleBoot   = "boot"   // is PID 1 of a machine with systemd
+	roleRemove = "remove" // removes it
 )
 
 func TestMain(m *testing.M) {
@@ -65,24 +55,9 @@ func perform(role string, args []string) int {
 			return 5
 		}
 		fmt.Println("child", cmd.Process.Pid)
-	case roleInstall, roleObserve, roleRemove:
-		if err := manage(role); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return 0
 	case roleBoot:
 		fmt.Fprintln(os.Stderr, bootInside(args[0], args[1], args[2]))
 		return 1
-	case roleSupervise:
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		log := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{})
-		if err := Supervise(logr.NewContext(ctx, log), args[0]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return 0
 	}
 	for s := range signals {
 		if s == syscall.SIGTERM {
@@ -91,26 +66,6 @@ func perform(role string, args []string) int {
 		fmt.Println("hangup")
 	}
 	return 0
-}
-
-// manage does what its role says with the unit of TestBoot.
-func manage(role string) error {
-	ctx := context.Background()
-	u := plan.Unit{Name: "orrery-polite", Command: []string{os.Args[0], play, rolePolite}}
-	m := NewSupervisor("/", os.Args[0], play, roleSupervise, "/")
-	switch role {
-	case roleInstall:
-		if err := m.Install(ctx, u); err != nil {
-			return err
-		}
-		return m.Restart(ctx, u.Name)
-	case roleRemove:
-		return m.Remove(ctx, u.Name)
-	default:
-		all, err := m.Observe(ctx, []string{u.Name})
-		fmt.Printf("%+v\n", all[u.Name])
-		return err
-	}
 }
 
 type dump struct {
@@ -136,16 +91,6 @@ func self(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// runs is true while the process is there and no zombie.
-func runs(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z")
 }
 
 // files below dir, relative.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -136,7 +137,7 @@ func (s *systemd) Install(_ context.Context, u plan.Unit) error {
 	s.stale.Store(true)
 	want := definition(u)
 	if have, err := os.ReadFile(s.path(u.Name)); err != nil || !bytes.Equal(have, want) {
-		if err := write(s.path(u.Name), 0o644, want); err != nil {
+		if err := write(s.path(u.Name), want); err != nil {
 			return fmt.Errorf("install unit %s: %w", u.Name, err)
 		}
 	}
@@ -144,7 +145,7 @@ func (s *systemd) Install(_ context.Context, u plan.Unit) error {
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil { //nolint:gosec // as systemctl makes it
 		return fmt.Errorf("enable unit %s: %w", u.Name, err)
 	}
-	if err := errors.Join(remove(link), os.Symlink("../"+service(u.Name), link)); err != nil {
+	if err := errors.Join(disk.Remove(link), os.Symlink("../"+service(u.Name), link)); err != nil {
 		return fmt.Errorf("enable unit %s: %w", u.Name, err)
 	}
 	return nil
@@ -226,7 +227,7 @@ func (s *systemd) Remove(ctx context.Context, name string) error {
 			return fmt.Errorf("remove unit %s: %w", name, err)
 		}
 	}
-	if err := errors.Join(remove(s.link(name)), remove(s.path(name))); err != nil {
+	if err := errors.Join(disk.Remove(s.link(name)), disk.Remove(s.path(name))); err != nil {
 		return fmt.Errorf("remove unit %s: %w", name, err)
 	}
 	s.stale.Store(true)

@@ -1,10 +1,4 @@
-// Package unit keeps the processes of a host running: as systemd units where there is systemd, else under a supervisor of
-// our own. Both are a Manager, and the same tests hold for both.
-//
-// Units come back after a boot. For those of our own supervisor that takes an init system that starts what is in /etc/rc2.d,
-// as sysvinit does: the first unit that is installed brings the service /etc/init.d/orrery, and the last one takes it away.
-// A host without these directories starts nothing of ours by itself: there, something else must run
-// /opt/orrery/bin/orrery node supervise.
+// Package unit keeps the processes of a host running, as systemd units.
 package unit
 
 import (
@@ -23,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -117,48 +112,10 @@ func check(u plan.Unit) error {
 
 func unspeakable(r rune) bool { return unicode.IsControl(r) }
 
-// write writes a file whole or not at all, also when the power fails.
-func write(path string, mode os.FileMode, content []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as such directories are on any host
+// write replaces a definition, and makes its directory if need be.
+func write(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as such directories are on any host
 		return fmt.Errorf("write file: %w", err)
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(beside(path)))
-	if err != nil {
-		return fmt.Errorf("write file: %w", err)
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-// beside matches the files that are renamed to path when they are written.
-func beside(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
-}
-
-// syncDir makes what was renamed or linked in a directory last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	return nil
-}
-
-// remove removes a file or an empty directory; it may be gone.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove file: %w", err)
-	}
-	return nil
+	return disk.WriteFile(path, 0o644, content)
 }

@@ -1,0 +1,129 @@
+package access
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// Roles says in which namespaces of the hub a user may do something, by its RoleBindings: what an access review answers for one
+// namespace, for all of them at once. What ClusterRoleBindings allow holds in every namespace and is asked of the hub itself. The
+// rules are those of RBAC, https://kubernetes.io/docs/reference/access-authn-authz/rbac/. Any number may use it at once.
+type Roles struct {
+	mu       sync.RWMutex
+	rules    map[types.NamespacedName][]rbacv1.PolicyRule // of Roles; those of ClusterRoles have no namespace
+	bindings map[types.NamespacedName]*rbacv1.RoleBinding
+	granted  map[subject]sets.Set[types.NamespacedName] // the bindings that name a subject
+}
+
+// subject is a user, or a group.
+type subject struct {
+	group bool
+	name  string
+}
+
+// NewRoles returns Roles that allow nothing.
+func NewRoles() *Roles {
+	return &Roles{
+		rules:    map[types.NamespacedName][]rbacv1.PolicyRule{},
+		bindings: map[types.NamespacedName]*rbacv1.RoleBinding{},
+		granted:  map[subject]sets.Set[types.NamespacedName]{},
+	}
+}
+
+// SetRules takes the rules of a Role as they are now, or of a ClusterRole, which has no namespace. Without rules it is forgotten.
+func (r *Roles) SetRules(role types.NamespacedName, rules []rbacv1.PolicyRule) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(rules) == 0 {
+		delete(r.rules, role)
+		return
+	}
+	r.rules[role] = rules
+}
+
+// SetBinding takes a RoleBinding as it is now, which is not changed later; nil forgets it.
+func (r *Roles) SetBinding(name types.NamespacedName, b *rbacv1.RoleBinding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range subjects(r.bindings[name]) {
+		if r.granted[s].Delete(name).Len() == 0 {
+			delete(r.granted, s)
+		}
+	}
+	delete(r.bindings, name)
+	if b == nil {
+		return
+	}
+	r.bindings[name] = b
+	for _, s := range subjects(b) {
+		if r.granted[s] == nil {
+			r.granted[s] = sets.New[types.NamespacedName]()
+		}
+		r.granted[s].Insert(name)
+	}
+}
+
+// subjects of a binding. A ServiceAccount is the user that it is authenticated as.
+func subjects(b *rbacv1.RoleBinding) []subject {
+	if b == nil {
+		return nil
+	}
+	all := make([]subject, 0, len(b.Subjects))
+	for _, s := range b.Subjects {
+		switch s.Kind {
+		case rbacv1.UserKind:
+			all = append(all, subject{name: s.Name})
+		case rbacv1.GroupKind:
+			all = append(all, subject{group: true, name: s.Name})
+		case rbacv1.ServiceAccountKind:
+			all = append(all, subject{name: "system:serviceaccount:" + cmp.Or(s.Namespace, b.Namespace) + ":" + s.Name})
+		}
+	}
+	return all
+}
+
+// Namespaces are those, in order, in which the user may do that. The namespace that what names is not looked at, and a subresource is
+// not known.
+func (r *Roles) Namespaces(user string, groups []string, what authorizationv1.ResourceAttributes) []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	found := sets.New[string]()
+	look := func(s subject) {
+		for name := range r.granted[s] {
+			if !found.Has(name.Namespace) && slices.ContainsFunc(r.rulesOf(r.bindings[name]), func(rule rbacv1.PolicyRule) bool { return allows(rule, what) }) {
+				found.Insert(name.Namespace)
+			}
+		}
+	}
+	look(subject{name: user})
+	for _, g := range groups {
+		look(subject{group: true, name: g})
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+func (r *Roles) rulesOf(b *rbacv1.RoleBinding) []rbacv1.PolicyRule {
+	switch b.RoleRef.Kind {
+	case "Role":
+		return r.rules[types.NamespacedName{Namespace: b.Namespace, Name: b.RoleRef.Name}]
+	case "ClusterRole":
+		return r.rules[types.NamespacedName{Name: b.RoleRef.Name}]
+	}
+	return nil
+}
+
+func allows(rule rbacv1.PolicyRule, what authorizationv1.ResourceAttributes) bool {
+	has := func(values []string, all, value string) bool {
+		return slices.Contains(values, value) || slices.Contains(values, all)
+	}
+	return has(rule.Verbs, rbacv1.VerbAll, what.Verb) && has(rule.APIGroups, rbacv1.APIGroupAll, what.Group) &&
+		has(rule.Resources, rbacv1.ResourceAll, what.Resource) &&
+		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, what.Name))
+}

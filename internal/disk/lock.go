@@ -1,0 +1,96 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked is that another process has a lock, or another part of this one.
+var ErrLocked = errors.New("it is locked by another process")
+
+// lockInterval is how often a lock that another holds is asked for.
+const lockInterval = 20 * time.Millisecond
+
+// Lock makes a file, if need be, and waits until it is locked or ctx ends. The lock ends with Unlock, or with the process.
+func Lock(ctx context.Context, path string) (*os.File, error) {
+	for {
+		f, err := lockFile(path, func(f *os.File) error { return LockOpen(ctx, f) })
+		if !errors.Is(err, ErrLocked) {
+			return f, err
+		}
+	}
+}
+
+// TryLock is Lock, except that it fails with ErrLocked at once.
+func TryLock(path string) (*os.File, error) { return lockFile(path, TryLockOpen) }
+
+// lockFile locks a file. That it is another one by then counts as locked.
+func lockFile(path string, lock func(*os.File) error) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := lock(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	// Who held it may have removed or renamed the file: a lock on what is no longer there locks nothing.
+	ours, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	there, err := os.Stat(path)
+	switch {
+	case err == nil && os.SameFile(ours, there):
+		return f, nil
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, ErrLocked), f.Close())
+	default:
+		return nil, errors.Join(err, f.Close())
+	}
+}
+
+// LockOpen locks a file or a directory that is open, and waits for that until ctx ends.
+func LockOpen(ctx context.Context, f *os.File) error {
+	tick := time.NewTicker(lockInterval)
+	defer tick.Stop()
+	for {
+		if err := TryLockOpen(f); !errors.Is(err, ErrLocked) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for another process that works on %s: %w", f.Name(), context.Cause(ctx))
+		}
+	}
+}
+
+// TryLockOpen is LockOpen, except that it fails with ErrLocked at once.
+func TryLockOpen(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EWOULDBLOCK):
+			err = ErrLocked
+		}
+		if err != nil {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		return nil
+	}
+}
+
+// Unlock ends a lock and closes its file. To close it is not enough: a process that is just being started shares the open
+// file until it runs its program. The errors change nothing, for the lock ends with this process at the latest.
+func Unlock(f *os.File) {
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+	_ = f.Close()
+}

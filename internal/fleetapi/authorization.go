@@ -1,0 +1,124 @@
+package fleetapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// authorizer asks the hub what users may do, and remembers the answer for a moment: a
+// kubectl command asks the same thing several times. (The authorizer of k8s.io/apiserver
+// does the same, and brings CEL and OpenTelemetry along.)
+type authorizer struct {
+	reviews  authorizationclient.SubjectAccessReviewInterface
+	verdicts *cache.LRUExpireCache
+	roles    *roles
+	// alone is true if the hub authorizes by RBAC and nothing else.
+	alone bool
+}
+
+const (
+	verdictLifetime = 5 * time.Second
+	verdictsKept    = 4096
+)
+
+func newAuthorizer(reviews authorizationclient.SubjectAccessReviewInterface, r *roles, alone bool) *authorizer {
+	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone}
+}
+
+// resource returns nil if the user of ctx may do that, and else what to tell them.
+func (a *authorizer) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
+	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &what})
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	gr := schema.GroupResource{Group: what.Group, Resource: strings.TrimSuffix(what.Resource+"/"+what.Subresource, "/")}
+	scope := "at the cluster scope"
+	if what.Namespace != "" {
+		scope = fmt.Sprintf("in the namespace %q", what.Namespace)
+	}
+	message := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s of the hub, whose roles say what of the fleet may be seen",
+		who.GetName(), what.Verb, gr.Resource, gr.Group, scope)
+	if verdict.Reason != "" {
+		message += ": " + verdict.Reason
+	}
+	return apierrors.NewForbidden(gr, what.Name, errors.New(message))
+}
+
+// namespaces are those of the hub in which the user of ctx may do that, beside what is allowed in all. If others than RBAC authorize
+// there, too, the hub is asked about each: of what they open without a role nothing is found, and nothing is shown that they close.
+func (a *authorizer) namespaces(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error) {
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return nil, apierrors.NewUnauthorized("the request has no user")
+	}
+	if !a.roles.known() {
+		return nil, apierrors.NewServiceUnavailable("which roles the hub has is not known yet: ask again in a moment")
+	}
+	names := a.roles.Namespaces(who.GetName(), who.GetGroups(), what)
+	if a.alone {
+		return names, nil
+	}
+	allowed := make([]string, 0, len(names))
+	for _, what.Namespace = range names {
+		err := a.resource(ctx, what)
+		if err == nil {
+			allowed = append(allowed, what.Namespace)
+		} else if !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+	}
+	return allowed, nil
+}
+
+// path returns nil if the user of ctx may get the path.
+func (a *authorizer) path(ctx context.Context, path string) error {
+	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+	})
+	if err != nil || verdict.Allowed {
+		return err
+	}
+	message := fmt.Sprintf("User %q cannot get path %q", who.GetName(), path)
+	return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(message))
+}
+
+func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (user.Info, authorizationv1.SubjectAccessReviewStatus, error) {
+	var verdict authorizationv1.SubjectAccessReviewStatus
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return nil, verdict, apierrors.NewUnauthorized("the request has no user")
+	}
+	spec.User, spec.UID, spec.Groups = who.GetName(), who.GetUID(), who.GetGroups()
+	spec.Extra = make(map[string]authorizationv1.ExtraValue, len(who.GetExtra()))
+	for k, v := range who.GetExtra() {
+		spec.Extra[k] = v
+	}
+	key, err := json.Marshal(spec)
+	if err != nil {
+		return who, verdict, fmt.Errorf("encode access review: %w", err)
+	}
+	if known, ok := a.verdicts.Get(string(key)); ok {
+		return who, known.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is put in
+	}
+	answered, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return who, verdict, fmt.Errorf("ask the hub what user %q may do: %w", who.GetName(), err)
+	}
+	if answered.Status.EvaluationError == "" {
+		a.verdicts.Add(string(key), answered.Status, verdictLifetime)
+	}
+	return who, answered.Status, nil
+}

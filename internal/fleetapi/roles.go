@@ -1,0 +1,67 @@
+package fleetapi
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"orrery.dev/orrery/internal/access"
+	"orrery.dev/orrery/internal/binding"
+)
+
+// roles follows the hub's RBAC.
+type roles struct {
+	*access.Roles
+
+	synced []toolscache.InformerSynced
+}
+
+// newRoles returns roles that follow the informers once they run.
+func newRoles(ctx context.Context, informers cache.Informers) (*roles, error) {
+	r := &roles{Roles: access.NewRoles()}
+	return r, errors.Join(
+		follow(ctx, r, informers, &rbacv1.Role{}, func(name types.NamespacedName, o *rbacv1.Role) {
+			if o == nil {
+				o = &rbacv1.Role{}
+			}
+			r.SetRules(name, o.Rules)
+		}),
+		follow(ctx, r, informers, &rbacv1.ClusterRole{}, func(name types.NamespacedName, o *rbacv1.ClusterRole) {
+			if o == nil {
+				o = &rbacv1.ClusterRole{}
+			}
+			r.SetRules(name, o.Rules)
+		}),
+		follow(ctx, r, informers, &rbacv1.RoleBinding{}, r.SetBinding),
+	)
+}
+
+// follow calls set with each object of a kind as it is, and with nil when it is gone.
+func follow[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, r *roles, informers cache.Informers, kind P, set func(name types.NamespacedName, o *T)) error {
+	as := func(o any) *T {
+		t, _ := o.(*T) // nothing else comes
+		return t
+	}
+	synced, err := binding.Watch(ctx, informers, kind, as, func(before, after *T) {
+		if after != nil {
+			before = after
+		}
+		set(client.ObjectKeyFromObject(P(before)), after)
+	})
+	r.synced = append(r.synced, synced)
+	return err
+}
+
+// known is false until all that the hub had at the start was seen.
+func (r *roles) known() bool {
+	return !slices.ContainsFunc(r.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
+}

@@ -1,0 +1,400 @@
+// Package hosttest has hosts for tests and benchmarks of the engine: each is a directory in which the real agent does the
+// real steps, except that nothing outside of it is touched, no process is started and probes succeed. What lies between
+// the engine and a host is simulated, and can be slow or fail at any command.
+package hosttest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/hosttest/recorder"
+	"orrery.dev/orrery/internal/lifecycle/facts"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/node"
+)
+
+// Fleet is a number of hosts. It implements host.Dialer.
+type Fleet struct {
+	// Dir has a directory for each host.
+	Dir string
+	// Latency of a round trip.
+	Latency time.Duration
+	// Fault, unless nil, is asked before each command: an error is what the engine sees. The command has not run then.
+	Fault func(host, command string) error
+	// Broken, unless nil, is asked after each command: an error is what the engine sees although the command has run.
+	Broken func(host, command string) error
+	// NodeFault, unless nil, is called by the agent of a host at its points.
+	NodeFault func(host, point string) error
+	// Applied, unless nil, is told each request that an agent has done.
+	Applied func(host string, req node.Request)
+	// Dialed, unless nil, connects to what a host runs: to an address as the host sees it.
+	Dialed func(host, address string) (net.Conn, error)
+	// Facts replace those that a host says, by key, as the script writes them.
+	Facts map[string]map[string]string
+	// Protocol is what the agent of a host speaks, where that is not ours, until it gets another agent.
+	Protocol map[string]int
+	// Clock is how far the clock of a host is ahead.
+	Clock map[string]time.Duration
+
+	mu       sync.Mutex
+	commands map[string][]string
+	sent     map[string]int // digest → how often it came from the engine
+}
+
+// Address of the n-th host. Nothing listens there: what hosts serve to each other goes over loopback.
+func Address(n int) string { return fmt.Sprintf("10.77.%d.%d", n/250, n%250+1) }
+
+// Hosts are n hosts for a spec, named h-1, h-2 and so on.
+func Hosts(n int) []clusterv1alpha1.Host {
+	hosts := make([]clusterv1alpha1.Host, 0, n)
+	for i := range n {
+		hosts = append(hosts, clusterv1alpha1.Host{Name: fmt.Sprintf("h-%d", i+1), Address: Address(i)})
+	}
+	return hosts
+}
+
+// Root is the directory of a host.
+func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
+
+// Commands lists what was run on a host: facts, agent, serve, check and apply.
+func (f *Fleet) Commands(name string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.commands[name])
+}
+
+// Forget empties the counts.
+func (f *Fleet) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commands, f.sent = nil, nil
+}
+
+// Sent says how often each content came from the engine, by digest.
+func (f *Fleet) Sent() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent := map[string]int{}
+	maps.Copy(sent, f.sent)
+	return sent
+}
+
+func (f *Fleet) note(name, command string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.commands == nil {
+		f.commands = map[string][]string{}
+	}
+	f.commands[name] = append(f.commands[name], command)
+}
+
+func (f *Fleet) copied(digest string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sent == nil {
+		f.sent = map[string]int{}
+	}
+	f.sent[digest]++
+}
+
+// Dial implements host.Dialer.
+func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
+	if err := f.travel(ctx); err != nil {
+		return nil, err
+	}
+	if f.Fault != nil {
+		if err := f.Fault(t.Name, "dial"); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(f.Root(t.Name), "opt"), 0o755); err != nil { // as every host has
+		return nil, fmt.Errorf("host %s: %w", t.Name, err)
+	}
+	return &conn{fleet: f, name: t.Name, address: t.Address}, nil
+}
+
+// travel takes as long as a round trip.
+func (f *Fleet) travel(ctx context.Context) error {
+	if f.Latency == 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(f.Latency):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// conn is a connection to a host.
+type conn struct {
+	fleet         *Fleet
+	name, address string
+}
+
+// Close implements host.Conn.
+func (c *conn) Close() error { return nil }
+
+// Name of the host that was dialled.
+func (c *conn) Name() string { return c.name }
+
+// Dial implements host.Conn: nothing that the fleet's hosts run can be reached unless Dialed says how.
+func (c *conn) Dial(_ context.Context, _, address string) (net.Conn, error) {
+	if c.fleet.Dialed != nil {
+		return c.fleet.Dialed(c.name, address)
+	}
+	return nil, &host.Unreachable{Host: c.name, Address: c.address, Err: errors.New("no process runs on this host")}
+}
+
+// Run implements host.Conn.
+func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	if err := c.fleet.travel(ctx); err != nil {
+		return err
+	}
+	command, run := c.command(argv)
+	c.fleet.note(c.name, command)
+	if c.fleet.Fault != nil {
+		if err := c.fleet.Fault(c.name, command); err != nil {
+			return err
+		}
+	}
+	if err := run(ctx, stdin, stdout); err != nil {
+		return err
+	}
+	if c.fleet.Broken != nil {
+		return c.fleet.Broken(c.name, command)
+	}
+	return nil
+}
+
+// command is what the host does for a command line of the engine, and its name.
+func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, io.Writer) error) {
+	switch {
+	case len(argv) == 1 && argv[0] == "sh":
+		return "facts", c.facts
+	case argv[0] == "sh":
+		return "agent", func(_ context.Context, stdin io.Reader, _ io.Writer) error { return c.receive(argv[4], argv[5], stdin) }
+	case argv[0] == "bash":
+		return "agent", func(ctx context.Context, stdin io.Reader, _ io.Writer) error { return c.fetch(ctx, argv[4:], stdin) }
+	case argv[0] == node.AgentPath && argv[2] == "serve":
+		return "serve", func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+			return c.node().Serve(ctx, stdin, loopback("0"), stdout)
+		}
+	case argv[0] == node.AgentPath && argv[2] == "check":
+		return "check", func(_ context.Context, _ io.Reader, stdout io.Writer) error {
+			_, err := io.WriteString(stdout, "{}")
+			return err
+		}
+	case argv[0] == node.AgentPath && argv[2] == "apply":
+		return "apply", c.apply
+	}
+	return "unknown", func(context.Context, io.Reader, io.Writer) error {
+		return &host.ExitError{Host: c.name, Command: argv[0], Code: 127, Stderr: "not found"}
+	}
+}
+
+// Rooted returns a host that is a directory: files are real, and nothing happens outside of it. It is not synced to disk.
+func Rooted(root string) *node.Node {
+	system, units := recorder.New(root)
+	return &node.Node{Root: root, System: system, Units: units, Now: time.Now, NoSync: true}
+}
+
+func (c *conn) node() *node.Node {
+	n := Rooted(c.fleet.Root(c.name))
+	if c.fleet.NodeFault != nil {
+		n.Fault = func(point string) error { return c.fleet.NodeFault(c.name, point) }
+	}
+	return n
+}
+
+// facts writes what a host of two cores says that was just installed.
+func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
+	values := map[string]string{
+		"uid": "0", "hostname": c.name, "machine-id": hex.EncodeToString(sum(c.name)[:16]), "boot-id": c.name,
+		"init": "systemd", "os-release": "ID=debian", "arch": "x86_64", "kernel": "6.1.0", "cpus": "2", "cgroup": "2",
+		"controllers": "cpuset cpu io memory hugetlb pids", "memory": "MemTotal:        8388608 kB",
+		"df": "/dev/vda1 104857600 1048576 103809024 1% /", "oom-score-adj": "yes",
+		"mtu\teth0": "1500", "address": fmt.Sprintf("2: eth0    inet %s/16 scope global eth0", c.address),
+	}
+	maps.Copy(values, c.fleet.Facts[c.name])
+	var b bytes.Buffer
+	fact := func(key, value string) { fmt.Fprintf(&b, "%s\t%s\n", key, value) }
+	fact("orrery-facts", "begin")
+	clock := func() {
+		now := time.Now().Add(c.fleet.Clock[c.name])
+		fact("clock", fmt.Sprintf("%d.%09d", now.Unix(), now.Nanosecond()))
+	}
+	clock()
+	for key, value := range values {
+		fact(key, value)
+	}
+	for _, tool := range []string{"apt-get", "bash", "tar", "mount", "modprobe", "nft", "iptables", "ip6tables", "conntrack", "ip"} {
+		fact("tool", tool)
+	}
+	for _, path := range c.found(node.Dir + "/blobs/sha256/*") {
+		fact("blob", filepath.Base(path))
+	}
+	for _, path := range c.found(facts.Traces...) {
+		fact("trace", path)
+	}
+	for _, path := range c.found("/etc/kubernetes/*.conf", "/etc/kubernetes/pki", "/var/lib/etcd/member", "/var/lib/kubelet/pki") {
+		fact("leftover", path)
+	}
+	if _, err := os.Stat(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err != nil {
+		for _, path := range c.found(node.Dir+"/state.json", node.Dir+"/state.json.bak") {
+			record, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), path))
+			if err != nil {
+				return fmt.Errorf("host %s: %w", c.name, err)
+			}
+			fact("record", string(record))
+		}
+	} else {
+		applied, err := c.node().Observe(ctx)
+		if err != nil {
+			return fmt.Errorf("host %s: %w", c.name, err)
+		}
+		if protocol, ok := c.protocol(); ok {
+			applied.Protocol = protocol
+		}
+		line, err := json.Marshal(applied)
+		if err != nil {
+			return fmt.Errorf("host %s: %w", c.name, err)
+		}
+		fact("applied", string(line))
+	}
+	clock()
+	fact("orrery-facts", "end")
+	_, err := stdout.Write(b.Bytes())
+	return err
+}
+
+// found lists the paths of the host that match patterns.
+func (c *conn) found(patterns ...string) []string {
+	var paths []string
+	for _, pattern := range patterns {
+		matches, err := filepath.Glob(filepath.Join(c.fleet.Root(c.name), pattern))
+		if err != nil {
+			panic(err) // a bad pattern
+		}
+		for _, match := range matches {
+			paths = append(paths, strings.TrimPrefix(match, c.fleet.Root(c.name)))
+		}
+	}
+	return paths
+}
+
+// protocol is what the agent of the host speaks, if that is not ours.
+func (c *conn) protocol() (int, bool) {
+	c.fleet.mu.Lock()
+	defer c.fleet.mu.Unlock()
+	protocol, ok := c.fleet.Protocol[c.name]
+	return protocol, ok
+}
+
+func sum(s string) []byte {
+	h := sha256.Sum256([]byte(s))
+	return h[:]
+}
+
+// receive takes the agent from the engine.
+func (c *conn) receive(path, digest string, stdin io.Reader) error {
+	c.fleet.copied("sha256:" + digest)
+	return c.place(path, digest, stdin)
+}
+
+// fetch takes the agent from another host.
+func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error {
+	token, err := bufio.NewReader(stdin).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	var dialer net.Dialer
+	peer, err := dialer.DialContext(ctx, "tcp", loopback(args[3]))
+	if err != nil {
+		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
+	}
+	defer peer.Close()
+	if _, err := fmt.Fprintf(peer, "%s sha256:%s\n", strings.TrimSpace(token), args[1]); err != nil {
+		return &host.ExitError{Host: c.name, Command: "bash", Code: 1, Stderr: err.Error()}
+	}
+	return c.place(args[0], args[1], peer)
+}
+
+func (c *conn) place(path, digest string, content io.Reader) error {
+	path = filepath.Join(c.fleet.Root(c.name), path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	got, err := io.ReadAll(content)
+	if err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	if hex.EncodeToString(sum(string(got))) != digest {
+		return &host.ExitError{Host: c.name, Command: "sh", Code: 1, Stderr: "the agent arrived damaged: its digest is wrong"}
+	}
+	if err := os.WriteFile(path, got, 0o755); err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	c.fleet.mu.Lock()
+	defer c.fleet.mu.Unlock()
+	delete(c.fleet.Protocol, c.name)
+	return nil
+}
+
+func loopback(port string) string { return net.JoinHostPort("127.0.0.1", port) }
+
+// apply has the agent do a request.
+func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	if protocol, ok := c.protocol(); ok {
+		return &host.ExitError{Host: c.name, Command: node.AgentPath, Code: 1, Stderr: fmt.Sprintf("this agent speaks protocol %d", protocol)}
+	}
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("host %s: read the request: %w", c.name, err)
+	}
+	var req node.Request
+	if err := json.Unmarshal(line, &req); err != nil {
+		return fmt.Errorf("host %s: read the request: %w", c.name, err)
+	}
+	for _, s := range req.Streams {
+		c.fleet.copied(s.Digest)
+	}
+	for i := range req.Fetches {
+		for j, source := range req.Fetches[i].Sources {
+			_, port, err := net.SplitHostPort(source)
+			if err != nil {
+				return fmt.Errorf("host %s: %w", c.name, err)
+			}
+			req.Fetches[i].Sources[j] = loopback(port)
+		}
+	}
+	if line, err = json.Marshal(req); err != nil {
+		return fmt.Errorf("host %s: %w", c.name, err)
+	}
+	line = append(line, '\n')
+	var said bytes.Buffer
+	if err := c.node().Apply(ctx, io.MultiReader(bytes.NewReader(line), in), io.MultiWriter(stdout, &said)); err != nil {
+		return err
+	}
+	if c.fleet.Applied != nil && !bytes.Contains(said.Bytes(), []byte(`"state":"Failed"`)) {
+		c.fleet.Applied(c.name, req)
+	}
+	return nil
+}

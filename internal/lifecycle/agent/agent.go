@@ -1,0 +1,117 @@
+// Package agent is the program that runs on hosts. Its commands are `node NAME`: the engine runs them over SSH, and speaks
+// JSON with them on standard input and output; a unit runs the load balancer. It is a program of its own, and small, because
+// every host of every cluster gets it.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/lifecycle/balancer"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/lifecycle/reach"
+)
+
+const usage = `orrery-agent is what orrery runs on the hosts of clusters, and of no use to people. Its commands:
+
+  node apply          do the steps of the request on standard input
+  node observe        say what was applied to this host and how it is now
+  node serve          give content to other hosts until standard input ends
+  node check          find out which ports of other hosts can be reached, as the request on standard input says
+  node loadbalancer   spread connections to --listen over the API servers in the file --backends
+`
+
+// errUsage is a command line that makes no sense.
+var errUsage = errors.New("want one of the commands that --help lists")
+
+// Main runs the command line and returns the exit code of the process: 0 for success, 1 for an error, which was printed, and 2
+// for a command line that makes no sense.
+func Main(args []string, in io.Reader, out, errOut io.Writer) int {
+	// The first signal ends the command in good order, and the second the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	err := run(logr.NewContext(ctx, logr.FromSlogHandler(slog.NewTextHandler(errOut, nil))), args, in, out)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(errOut, usage) //nolint:errcheck // nowhere to say so
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		return 2
+	default:
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		return 1
+	}
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
+		return flag.ErrHelp
+	}
+	if len(args) < 2 || args[0] != "node" {
+		return errUsage
+	}
+	flags := flag.NewFlagSet(args[1], flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	host := node.New("")
+	var do func() error
+	switch args[1] {
+	case "apply":
+		do = func() error { return host.Apply(ctx, in, out) }
+	case "observe":
+		do = func() error { return observe(ctx, host, out) }
+	case "serve":
+		do = func() error { return host.Serve(ctx, in, ":0", out) }
+	case "check":
+		do = func() error { return check(ctx, in, out) }
+	case "loadbalancer":
+		listen, backends := flags.String("listen", plan.LoadBalancer, ""), flags.String("backends", "", "")
+		do = func() error { return balancer.Run(ctx, *listen, *backends) }
+	default:
+		return fmt.Errorf("unknown command %q: %w", args[1], errUsage)
+	}
+	if err := flags.Parse(args[2:]); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", err, errUsage)
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: %w", flags.Arg(0), errUsage)
+	}
+	return do()
+}
+
+func observe(ctx context.Context, host *node.Node, out io.Writer) error {
+	applied, err := host.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(applied)
+}
+
+func check(ctx context.Context, in io.Reader, out io.Writer) error {
+	var req reach.Request
+	if err := json.NewDecoder(in).Decode(&req); err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	result, err := reach.Check(ctx, req)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(result)
+}

@@ -1,0 +1,27 @@
+package catalog
+
+import (
+	"net/url"
+	"strings"
+)
+
+// ShownLocation is a URL without what may be secret in it: the password, and the values of its query, which may be a token. A path
+// is shown as it is.
+func ShownLocation(location string) string {
+	u, err := url.Parse(location)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return location
+	}
+	if u.RawQuery != "" {
+		shown := strings.Split(u.RawQuery, "&")
+		for i, part := range shown {
+			shown[i] = "xxxxx"
+			if name, _, ok := strings.Cut(part, "="); ok {
+				shown[i] = name + "=xxxxx"
+			}
+		}
+		u.RawQuery = strings.Join(shown, "&")
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return u.Redacted()
+}

@@ -1,0 +1,36 @@
+package lifecycle_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+)
+
+// TestSlowHost: a host that takes long to get its content holds up no other.
+func TestSlowHost(t *testing.T) {
+	l := newLab(t, 6, 1)
+	var once sync.Once
+	last := make(chan struct{})
+	// One of the first two, which get theirs from us, goes on when the last host gets its own.
+	l.fleet.Fault = func(name, command string) error {
+		switch {
+		case name == "h-6" && command == "agent":
+			once.Do(func() { close(last) })
+		case name == "h-2" && command == "agent":
+			select {
+			case <-last:
+			case <-time.After(time.Minute):
+				t.Error("the last host waits for the slow one")
+			}
+		}
+		return nil
+	}
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
+	for digest, n := range l.fleet.Sent() {
+		if n > 2 {
+			t.Errorf("%s left the control machine %d times", digest, n)
+		}
+	}
+}

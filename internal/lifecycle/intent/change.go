@@ -1,0 +1,145 @@
+package intent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// Change is what brings a cluster nearer to a spec.
+type Change struct {
+	Action lifecyclev1alpha1.Action
+	// Hosts that are added or taken out.
+	Hosts []string
+}
+
+// Next is the change that comes next on the way to a defaulted spec; nil if there is none. A spec that cannot be brought about is an
+// InvalidError. As long as a cluster has not joined it is applied again, which hands out its kubeconfig.
+func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined bool) (*Change, error) {
+	if err := s.Check(cluster, want); err != nil {
+		return nil, err
+	}
+	if s.Applied == nil {
+		return &Change{Action: lifecyclev1alpha1.ActionCreate}, s.Keep(cluster, want)
+	}
+	// Hosts that a run has only begun to add go in the same way.
+	if applied, begun := s.Lost(want); len(applied)+len(begun) > 0 {
+		return &Change{Action: lifecyclev1alpha1.ActionDeleteNode, Hosts: append(applied, begun...)}, nil
+	}
+	same, err := sameByName(s.Applied, want)
+	if err != nil {
+		return nil, err
+	}
+	if same && joined {
+		// A run that was to do something else may have done part of it.
+		if s.Wanted == nil {
+			return nil, nil
+		}
+		if same, err = sameByName(s.Wanted, want); same || err != nil {
+			return nil, err
+		}
+	}
+	coming := slices.DeleteFunc(names(want.Hosts), s.IsPart)
+	if len(coming) == 0 {
+		return &Change{Action: lifecyclev1alpha1.ActionApply}, nil
+	}
+	// If hosts are all that is new, those that are there may be unreachable.
+	rest, err := without(want, coming)
+	if err != nil {
+		return nil, err
+	}
+	if same, err = sameByName(s.Applied, rest); same {
+		return &Change{Action: lifecyclev1alpha1.ActionAddNode, Hosts: coming}, nil
+	}
+	return &Change{Action: lifecyclev1alpha1.ActionApply}, err
+}
+
+// Without is the applied spec without hosts. A host that a run has only begun to add can go, too; a run that goes on may have undone
+// some already.
+func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1alpha1.Provision, error) {
+	if s.Applied == nil {
+		return nil, fmt.Errorf("cluster %s is not built yet: there is no host to take out", cluster)
+	}
+	for _, name := range out {
+		if known := s.Known(); !goesOn && !Has(known, name) {
+			return nil, fmt.Errorf("host %s is not part of cluster %s, which has %s", name, cluster, strings.Join(names(known), ", "))
+		}
+	}
+	rest, err := without(s.Applied, out)
+	if err == nil && len(rest.RoleGroups[clusterv1alpha1.RoleControlPlane]) == 0 {
+		return nil, fmt.Errorf("without %s cluster %s has no control plane: add another first, or delete the cluster, which undoes all of it",
+			strings.Join(out, ", "), cluster)
+	}
+	return rest, err
+}
+
+// With is the applied spec with those hosts of a file, in their roles, that are not part of it, or only with the named ones of them.
+// How hosts are reached is taken from the file, and nothing else.
+func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
+	for _, name := range only {
+		switch {
+		case s.IsPart(name):
+			return nil, nil, fmt.Errorf("host %s is part of the cluster already", name)
+		case !Has(file.Hosts, name):
+			return nil, nil, fmt.Errorf("the file has no host %s", name)
+		}
+	}
+	if spec, err = without(s.Applied, nil); err != nil {
+		return nil, nil, err
+	}
+	roles, err := plan.Expand(file.RoleGroups)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, h := range file.Hosts {
+		switch i := index(spec.Hosts, h.Name); {
+		case i >= 0:
+			spec.Hosts[i] = h
+		case len(only) == 0 || slices.Contains(only, h.Name):
+			spec.Hosts = append(spec.Hosts, h)
+			added = append(added, h.Name)
+		}
+	}
+	for role, members := range roles {
+		coming := slices.DeleteFunc(members, func(name string) bool { return !slices.Contains(added, name) })
+		if len(coming) > 0 {
+			spec.RoleGroups[role] = append(spec.RoleGroups[role], coming...)
+		}
+	}
+	return spec, added, nil
+}
+
+// without returns a spec without hosts. Its role groups name each host.
+func without(spec *clusterv1alpha1.Provision, out []string) (*clusterv1alpha1.Provision, error) {
+	rest := spec.DeepCopy()
+	leaves := func(name string) bool { return slices.Contains(out, name) }
+	rest.Hosts = slices.DeleteFunc(rest.Hosts, func(h clusterv1alpha1.Host) bool { return leaves(h.Name) })
+	roles, err := plan.Expand(spec.RoleGroups)
+	if err != nil {
+		return nil, fmt.Errorf("spec.provision: %w", err)
+	}
+	rest.RoleGroups = map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{}
+	for role, members := range roles {
+		if members = slices.DeleteFunc(members, leaves); len(members) > 0 {
+			rest.RoleGroups[role] = members
+		}
+	}
+	return rest, nil
+}
+
+// sameByName reports whether two specs do the same to hosts, also where their role groups name these by ranges.
+func sameByName(a, b *clusterv1alpha1.Provision) (bool, error) {
+	x, err := without(a, nil)
+	if err != nil {
+		return false, err
+	}
+	y, err := without(b, nil)
+	if err != nil {
+		return false, err
+	}
+	return equal(x, y)
+}

@@ -1,0 +1,228 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// errKilled is what a process that was killed sees of the world, which sees nothing of the process any more.
+var errKilled = errors.New("the process was killed")
+
+// process is a process that runs the engine, and can be killed: from then on nothing reaches its store, the hosts, or an
+// API server.
+type process struct {
+	killed atomic.Bool
+
+	mu   sync.Mutex
+	end  context.CancelFunc     // ends what the dead process would go on trying
+	when func(step string) bool // of the step that begins: kills
+	hits []string
+}
+
+func (p *process) dead() error {
+	if p.killed.Load() {
+		return errKilled
+	}
+	return nil
+}
+
+// start begins a process that is killed as soon as a step begins of which f is true.
+func (p *process) start(ctx context.Context, f func(step string) bool) context.Context {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.when = f
+	p.killed.Store(false)
+	ctx, p.end = context.WithCancel(ctx)
+	return ctx
+}
+
+// progress is told what the engine does.
+func (p *process) progress(_ lifecyclev1alpha1.Operation, s lifecyclev1alpha1.StepRecord) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	step := s.Host + " " + s.ID
+	if s.State != lifecyclev1alpha1.StepRunning || p.when == nil || p.killed.Load() || !p.when(step) {
+		return
+	}
+	p.killed.Store(true)
+	p.end()
+	p.hits = append(p.hits, step)
+}
+
+// mortal has the engine of a lab run in a process that can be killed.
+func (l *lab) mortal() *process {
+	p := &process{}
+	l.env.Store = mortalStore{l.store, p}
+	l.env.progress = p.progress
+	cut := func(name, _ string) error {
+		if p.killed.Load() {
+			return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errKilled}
+		}
+		return nil
+	}
+	l.fleet.Fault, l.fleet.Broken = cut, cut
+	l.fleet.NodeFault = func(string, string) error { return p.dead() } // the agent ends with its connection
+	connect := l.engine.Connect
+	l.engine.Connect = func(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
+		cfg := rest.CopyConfig(connect(c, port, keys))
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return mortalTransport{next, p} })
+		return cfg
+	}
+	return p
+}
+
+type mortalTransport struct {
+	next http.RoundTripper
+	p    *process
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m mortalTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := m.p.dead(); err != nil {
+		return nil, err
+	}
+	return m.next.RoundTrip(r)
+}
+
+// mortalStore keeps nothing of a process that was killed.
+type mortalStore struct {
+	lifecycle.Store
+
+	p *process
+}
+
+func (s mortalStore) Save(ctx context.Context, state *lifecycle.State) error {
+	if err := s.p.dead(); err != nil {
+		return err
+	}
+	return s.Store.Save(ctx, state)
+}
+
+func (s mortalStore) Remove(ctx context.Context, state *lifecycle.State) error {
+	if err := s.p.dead(); err != nil {
+		return err
+	}
+	return s.Store.Remove(ctx, state)
+}
+
+func (s mortalStore) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	if err := s.p.dead(); err != nil {
+		return err
+	}
+	return s.Store.Record(ctx, op)
+}
+
+func (s mortalStore) Log(operation, host string) (io.WriteCloser, error) {
+	if err := s.p.dead(); err != nil {
+		return nil, err
+	}
+	return s.Store.Log(operation, host)
+}
+
+// TestKilledAtEveryStep kills the process at every step of a create, of an add-node, of a delete-node and of a delete, and goes
+// on in another each time. In the end hosts are as after an undisturbed run. The lab does the same at chosen steps
+// with real processes.
+func TestKilledAtEveryStep(t *testing.T) {
+	undisturbed := newLab(t, 3, 1)
+	small, large := undisturbed.sizes()
+	acts := []struct {
+		action lifecyclev1alpha1.Action
+		spec   *clusterv1alpha1.Provision
+		set    func(*lifecyclev1alpha1.OperationSpec)
+	}{
+		{lifecyclev1alpha1.ActionCreate, small, func(*lifecyclev1alpha1.OperationSpec) {}},
+		{lifecyclev1alpha1.ActionAddNode, large, hosts("h-3")},
+		{lifecyclev1alpha1.ActionDeleteNode, small, hosts("h-3")},
+		{lifecyclev1alpha1.ActionDelete, small, func(*lifecyclev1alpha1.OperationSpec) {}},
+	}
+	for _, h := range large.Hosts {
+		undisturbed.install(h.Name)
+	}
+	var steps [][]string
+	var want []map[string]map[string]string
+	for _, act := range acts {
+		op := undisturbed.must(act.action, act.spec, act.set)
+		var begun []string
+		for _, s := range op.Status.Steps {
+			begun = append(begun, s.Host+" "+s.ID)
+		}
+		steps, want = append(steps, begun), append(want, undisturbed.trees())
+	}
+	undisturbed.cleanCluster()
+
+	l := newLab(t, 3, 1)
+	l.spec.Source = undisturbed.spec.Source
+	small, large = l.sizes()
+	for _, h := range large.Hosts {
+		l.install(h.Name)
+	}
+	specs := []*clusterv1alpha1.Provision{small, large, small, small}
+	p := l.mortal()
+	for i, act := range acts {
+		left := slices.Clone(steps[i])
+		op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: act.action, Attempts: 1}}
+		act.set(&op.Spec)
+		if err := l.store.Create(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+		spec := specs[i]
+		var err error
+		for {
+			ctx := p.start(t.Context(), func(step string) bool {
+				at := slices.Index(left, step)
+				if at >= 0 {
+					left = slices.Delete(left, at, at+1)
+				}
+				return at >= 0
+			})
+			err = l.engine.Run(ctx, op, spec)
+			p.end()
+			if !p.killed.Load() {
+				break
+			}
+			if err == nil {
+				t.Fatalf("%s: a run ended well after it was killed at %s", act.action, p.hits[len(p.hits)-1])
+			}
+			op, spec = l.kept(op.Name), nil
+		}
+		if err != nil {
+			t.Fatalf("%s: resumed after %d kills, the last at %q: %v", act.action, len(p.hits), p.hits[len(p.hits)-1], err)
+		}
+		if phase := l.kept(op.Name).Status.Phase; phase != lifecyclev1alpha1.PhaseSucceeded {
+			t.Errorf("%s: phase %s", act.action, phase)
+		}
+		for _, h := range large.Hosts {
+			if d := cmp.Diff(paths(want[i][h.Name]), paths(l.tree(h.Name))); d != "" {
+				t.Errorf("%s: host %s differs from that of an undisturbed run: %s", act.action, h.Name, d)
+			}
+		}
+		if len(left) > len(steps[i])/10 {
+			t.Errorf("%s: of %d steps these never began again, so nothing was killed there: %q", act.action, len(steps[i]), left)
+		}
+		t.Logf("%s: killed at %d of %d steps", act.action, len(steps[i])-len(left), len(steps[i]))
+	}
+}
+
+// sizes are specs of the same cluster with two hosts and with three.
+func (l *lab) sizes() (small, large *clusterv1alpha1.Provision) {
+	large = l.spec
+	small = large.DeepCopy()
+	small.Hosts = small.Hosts[:2]
+	small.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-2"}
+	return small, large
+}

@@ -1,0 +1,391 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/addon"
+	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/lifecycle/intent"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// PreflightError is what stands in the way on the hosts.
+type PreflightError struct{ Findings []plan.Finding }
+
+// Error lists the findings with their fixes, one in a line.
+func (e *PreflightError) Error() string {
+	lines := make([]string, 0, len(e.Findings))
+	for _, f := range e.Findings {
+		lines = append(lines, fmt.Sprintf("host %s: %s; %s", f.Host, f.Message, f.Fix))
+	}
+	return "the hosts are not ready:\n  " + strings.Join(lines, "\n  ")
+}
+
+// Preflight looks at the hosts and says what stands in the way. Nothing is changed, except that a short file is written and
+// removed to time the disk.
+func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision) ([]plan.Finding, error) {
+	r, err := e.begin(ctx, nil, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.refused) == 0 {
+		return nil, err
+	}
+	findings := r.unreachableFindings()
+	if len(r.facts) == 0 {
+		return findings, nil
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(findings, plan.Preflight(in)...), nil
+}
+
+// Plan says what a run with this spec would change. On the hosts nothing is changed; the keys of a new cluster are kept, so
+// that the run makes the same plan.
+func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
+	return e.plan(ctx, nil, spec)
+}
+
+// plan makes the plan of an Operation, or of one that has no settings.
+func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
+	r, err := e.begin(ctx, op, spec, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.close()
+	if err := errors.Join(r.survey(ctx, r.spec.Hosts), r.refuseUnreachable()); err != nil {
+		return nil, nil, r.report(ctx, err)
+	}
+	before := maps.Clone(r.state.Renewed)
+	if err := r.makePlan(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := e.keepKeys(ctx, r.state, before); err != nil {
+		return nil, nil, err
+	}
+	if err := r.diffApplied(ctx); err != nil {
+		return nil, nil, err
+	}
+	return r.plan, r.changes, nil
+}
+
+// PlanFor says what an Operation would do that is not kept yet: as Plan does, or, of one that takes out hosts or the cluster, what is
+// done to the cluster and what is undone on its hosts.
+func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Changes, error) {
+	undoes := op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode || op.Spec.Action == lifecyclev1alpha1.ActionDelete
+	if !undoes {
+		_, changes, err := e.plan(ctx, op, spec)
+		return changes, err
+	}
+	r, err := e.begin(ctx, op.DeepCopy(), spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if op.Spec.Action == lifecyclev1alpha1.ActionDelete {
+		names, err := r.surveyAll(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.planDelete(names)
+		return r.changes, nil
+	}
+	if r.state.Applied == nil {
+		return nil, fmt.Errorf("cluster %s was not built from here: there is no host to take out", r.Cluster)
+	}
+	if err := r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...); err != nil {
+		return nil, err
+	}
+	_, names, err := r.surveyLeaving(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := maps.Clone(r.state.Renewed)
+	if err := r.planLeave(ctx, names); err != nil {
+		return nil, err
+	}
+	if len(r.state.Renewed) == 0 { // otherwise the run renews first, and asks etcd then
+		if err := r.leavable(ctx, names); err != nil {
+			return nil, err
+		}
+	}
+	return r.changes, e.keepKeys(ctx, r.state, before)
+}
+
+// keepKeys keeps the keys and digests that a plan was made with, if they are new, and nothing else of what it supposed. While
+// a run is under way it keeps its own. Successors of leaves take the place of those that were there before, and of no others.
+func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
+	unlock, err := e.Env.Lock(ctx, e.Cluster)
+	if err != nil {
+		return nil // the run that has the lock keeps the keys
+	}
+	defer unlock()
+	kept, err := e.load(ctx)
+	if err != nil {
+		return err
+	}
+	kept.ID = cmp.Or(kept.ID, made.ID)
+	kept.complete()
+	fill(kept.Authorities, made.Authorities)
+	fill(kept.Keys, made.Keys)
+	fill(kept.Digests, made.Digests)
+	if maps.EqualFunc(kept.Renewed, before, pki.KeyPair.Equal) {
+		kept.Renewed = made.Renewed
+	}
+	return e.Env.Save(ctx, kept)
+}
+
+// fill adds to a map what it lacks of another.
+func fill[M ~map[string]V, V any](m, from M) {
+	for key, value := range from {
+		if _, ok := m[key]; !ok {
+			m[key] = value
+		}
+	}
+}
+
+// diffApplied adds to the changes how contents differ from what was applied before, and which objects of the cluster would change.
+// The hash is not touched: what objects are made from is part of it already, and what others do to them is not.
+func (r *run) diffApplied(ctx context.Context) error {
+	if r.state.Applied == nil {
+		return nil
+	}
+	in, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	in.Spec = r.state.Applied
+	if in.Files, err = r.appliedFiles(in); err != nil {
+		return err
+	}
+	if old, err := plan.Make(in); err == nil { // without it the details are missing, no more
+		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
+	}
+	cfg, err := r.api(ctx)
+	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
+		return nil // the run starts one, and sees the objects then
+	}
+	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
+		r.changes.Items = append(r.changes.Items, plan.Change{
+			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.OpChange, Disruption: plan.DisruptionNone,
+			Target: "unknown: no API server answers before its certificates are renewed",
+		})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	octx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	objects, err := addon.Observe(octx, cfg, r.groups)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		op, target, _ := strings.Cut(o, " ")
+		r.changes.Items = append(r.changes.Items, plan.Change{
+			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
+		})
+	}
+	return nil
+}
+
+// appliedFiles are the release files of the spec that was applied last.
+func (r *run) appliedFiles(in plan.Input) (map[string][]catalog.File, error) {
+	files := map[string][]catalog.File{}
+	for arch := range in.Files {
+		list, err := r.Catalog.Files(r.state.Applied.Kubernetes.Version, arch, plan.FileNames...)
+		if err != nil {
+			return nil, err
+		}
+		files[arch] = list
+	}
+	return files, nil
+}
+
+// input gathers what the plan depends on. Keys that are missing are minted; they are kept only when the run changes
+// something.
+func (r *run) input(ctx context.Context) (plan.Input, error) {
+	if err := r.ensureKeys(); err != nil {
+		return plan.Input{}, err
+	}
+	in := plan.Input{
+		Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, Keys: r.keys, InUse: r.state.InUse(), Now: r.now(),
+		Files: map[string][]catalog.File{}, Digests: r.state.Digests, Images: map[string]string{},
+		Agents: map[string]string{}, EtcdBootstrap: r.state.EtcdBootstrap,
+	}
+	version := r.spec.Kubernetes.Version
+	var missing []catalog.File
+	for _, f := range r.facts {
+		if _, ok := in.Files[f.Arch]; ok || !slices.Contains(plan.Architectures, f.Arch) {
+			continue // what cannot be served is a finding of the preflight, which names the host
+		}
+		files, err := r.Catalog.Files(version, f.Arch, plan.FileNames...)
+		if err != nil {
+			return in, err
+		}
+		in.Files[f.Arch] = files
+		agent, err := r.agent(f.Arch)
+		if err != nil {
+			return in, err
+		}
+		in.Agents[f.Arch] = agent.digest
+		for _, file := range files {
+			if r.state.Digests[file.Key()] == "" {
+				missing = append(missing, file)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		digests, err := r.Env.Source(r.spec.Source).Resolve(ctx, missing)
+		if err != nil {
+			return in, err
+		}
+		maps.Copy(r.state.Digests, digests)
+	}
+	for _, files := range in.Files {
+		for _, file := range files {
+			r.files[r.state.Digests[file.Key()]] = file
+		}
+	}
+	for _, name := range plan.ImageNames {
+		image, err := r.Catalog.Image(version, name)
+		if err != nil {
+			return in, err
+		}
+		in.Images[name] = addon.Rewrite(image, r.spec.Registry)
+	}
+	if x := r.spec.Etcd.External; x != nil {
+		keys, err := r.Env.ExternalEtcd(ctx, *x)
+		if err != nil {
+			return in, err
+		}
+		in.ExternalEtcd = keys
+	}
+	return in, nil
+}
+
+// makePlan makes the plan for all hosts that were reached, and how they differ from it.
+func (r *run) makePlan(ctx context.Context) error {
+	if err := r.keepsEtcd(); err != nil {
+		return err
+	}
+	r.fixEtcdBootstrap()
+	in, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+		return &PreflightError{Findings: blocking}
+	}
+	if r.plan, err = plan.Make(in); err != nil {
+		return err
+	}
+	r.changes = plan.Diff(r.plan, r.facts, nil)
+	r.changes.Outages = r.outages()
+	if err := r.observeCluster(ctx); err != nil {
+		return err
+	}
+	if r.groups, err = r.makeGroups(ctx); err != nil {
+		return err
+	}
+	content, works := r.content(in), plan.Works(r.plan, r.changes, r.facts)
+	r.changes.Rollout = r.makeRollout(works, nil)
+	r.changes.SetCluster(plan.ClusterSteps(r.plan, works, r.changes.Rollout, r.cluster, content.Objects), content)
+	if r.current = nil; len(r.state.Renewed) > 0 {
+		in.Keys = r.state.InUse()
+		r.current, err = plan.Make(in)
+	}
+	return err
+}
+
+// fixEtcdBootstrap fixes for each new etcd host how its etcd starts: the hosts of a new cluster together, later ones by
+// joining those that are there.
+func (r *run) fixEtcdBootstrap() {
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		return
+	}
+	hosts := r.roles[clusterv1alpha1.RoleEtcd]
+	if r.state.Applied == nil && !r.etcdStarted() {
+		clear(r.state.EtcdBootstrap) // what was fixed was of another spec, and no etcd has started with it
+	}
+	fresh := len(r.state.EtcdBootstrap) == 0
+	var members []string
+	for _, h := range hosts {
+		if _, ok := r.state.EtcdBootstrap[h]; ok {
+			members = append(members, h)
+		}
+	}
+	for _, h := range hosts {
+		switch _, ok := r.state.EtcdBootstrap[h]; {
+		case ok:
+		case fresh:
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: plan.EtcdPeers(r.spec, hosts)}
+		default:
+			members = append(members, h)
+			r.state.EtcdBootstrap[h] = plan.EtcdBootstrap{Members: plan.EtcdPeers(r.spec, members), Join: true}
+		}
+	}
+}
+
+// etcdStarted reports whether etcd was started on a host.
+func (r *run) etcdStarted() bool {
+	for _, f := range r.facts {
+		if slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit }) {
+			return true
+		}
+	}
+	return false
+}
+
+// keepsMachines refuses a host that was begun and has another address now, if what answers there is another machine: what was
+// begun is on the first one.
+func (r *run) keepsMachines() error {
+	var problems []string
+	for _, h := range r.spec.Hosts {
+		i := slices.IndexFunc(r.state.Begun, func(b clusterv1alpha1.Host) bool { return b.Name == h.Name })
+		f, reached := r.facts[h.Name]
+		if i < 0 || !reached || r.state.Begun[i].Address == h.Address || f.Applied.ClusterID != "" {
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("spec.provision.hosts: host %s was at %s when an unfinished run began there, and nothing of that is on the machine at %s: "+
+			"set the address back, or take the host out first", h.Name, r.state.Begun[i].Address, h.Address))
+	}
+	if len(problems) > 0 {
+		return &intent.InvalidError{Problems: problems}
+	}
+	return nil
+}
+
+// keepsEtcd refuses what would start an etcd with other members than it has: to go on with a first etcd that has started if the
+// spec has some of its hosts no more in that role, and to add members while another, which the spec lacks, has begun to join.
+func (r *run) keepsEtcd() error {
+	members := r.roles[clusterv1alpha1.RoleEtcd]
+	starts := slices.ContainsFunc(members, func(name string) bool { _, fixed := r.state.EtcdBootstrap[name]; return !fixed })
+	way := "take it out first"
+	if r.state.Applied == nil {
+		starts, way = r.etcdStarted(), "undo all of the cluster and begin anew"
+	}
+	if !starts {
+		return nil
+	}
+	for _, name := range sortedKeys(r.state.EtcdBootstrap) {
+		if !slices.Contains(members, name) {
+			return intent.Invalidf("spec.provision.roleGroups: an unfinished run has begun to make host %s a member of the etcd of cluster %s: "+
+				"put it back in group etcd, or %s", name, r.Cluster, way)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"orrery.dev/orrery/internal/lifecycle/gate"
+	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+)
+
+// makeRollout orders the work on hosts as the Operation wants it. Which work only mends is known when the run has asked.
+func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollout {
+	o := plan.RolloutOptions{Mends: mends, Mute: map[string]bool{}, Joins: map[string]bool{}}
+	if r.op != nil {
+		order := r.op.Spec.Order()
+		o.MaxUnavailable, o.HaltAfter = int(order.MaxUnavailable), int(order.HaltAfter)
+		if p := order.PauseBetween; p != nil {
+			o.PauseBetween = p.Duration
+		}
+	}
+	for _, w := range works {
+		name := w.Host.Name
+		o.Mute[name], o.Joins[name] = r.expired(name), r.joins(name)
+	}
+	return plan.MakeRollout(r.plan, works, o)
+}
+
+// roll does a rollout, wave by wave. It decides nothing but when it has failed.
+func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, apiReady *latch) error {
+	failed := &failures{limit: rollout.HaltAfter, hosts: map[string]error{}}
+	for i, wave := range rollout.Waves {
+		if i > 0 && rollout.PauseBetween > 0 && wave.Disturbs() && rollout.Waves[i-1].Disturbs() {
+			if err := r.pauseBetween(ctx, i, rollout.PauseBetween); err != nil {
+				return err
+			}
+		}
+		if err := r.rollWave(ctx, wave, work, apiReady, failed); err != nil {
+			return err
+		}
+	}
+	return failed.error()
+}
+
+// rollWave does the tasks of a wave, as many at a time as it says, on hosts that have not failed. It returns an error when nothing
+// more is to be begun.
+func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, apiReady *latch, failed *failures) error {
+	wctx, halt := context.WithCancelCause(ctx)
+	defer halt(nil)
+	var group errgroup.Group
+	if wave.AtATime > 0 {
+		group.SetLimit(wave.AtATime)
+	}
+	for _, t := range wave.Tasks {
+		i := slices.IndexFunc(work, func(w hostWork) bool { return w.Host.Name == t.Host })
+		group.Go(func() error {
+			if wctx.Err() != nil || failed.has(t.Host) {
+				return nil //nolint:nilerr // what ended the wave is said once, below
+			}
+			err := r.runTask(wctx, t, work[i], apiReady)
+			switch {
+			case err == nil:
+				return nil
+			case ctx.Err() != nil, errors.Is(err, ErrPaused), errors.Is(err, ErrCanceled):
+				halt(err)
+				return err
+			case wctx.Err() != nil:
+				return nil //nolint:nilerr // another host has failed, and this one was stopped
+			case failed.add(t.Host, err):
+				halt(failed.error())
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if wctx.Err() != nil {
+		return context.Cause(wctx)
+	}
+	return nil
+}
+
+// failures are the hosts that have failed in a rollout.
+type failures struct {
+	limit int
+
+	mu    sync.Mutex
+	hosts map[string]error
+}
+
+// add notes that a host has failed, and reports whether that is one too many.
+func (f *failures) add(name string, err error) (halt bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hosts[name] = err
+	return len(f.hosts) >= f.limit
+}
+
+func (f *failures) has(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hosts[name] != nil
+}
+
+// error joins what was wrong with the hosts.
+func (f *failures) error() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errorsOf(f.hosts)
+}
+
+// pauseBetween waits between two waves, or until the run is to end.
+func (r *run) pauseBetween(ctx context.Context, wave int, d time.Duration) error {
+	return r.rec.do(fmt.Sprintf("pause/%d", wave), func() (bool, error) {
+		ctx, end := r.rec.wait(ctx)
+		defer end(nil)
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-time.After(d):
+			return false, nil
+		}
+	})
+}
+
+// runTask does what a wave is to do on one host.
+func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) error {
+	do := func() error {
+		if len(t.Before) > 0 {
+			if err := r.drained(ctx, t.Host); err != nil {
+				return err
+			}
+		}
+		if err := r.bringHost(ctx, t, w, apiReady); err != nil {
+			return err
+		}
+		for _, s := range t.After {
+			if err := r.do(ctx, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if !t.Gated {
+		return do()
+	}
+	var act gate.Act
+	if t.Etcd {
+		act.Etcd = []string{t.Host}
+	}
+	if t.APIServer {
+		act.APIServers = []string{t.Host}
+	}
+	return r.gated(ctx, t.Host, act, do)
+}
+
+// bringHost goes through the stages of a task.
+func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) (err error) {
+	defer func() {
+		if err != nil || t.Last {
+			r.rec.settle(t.Host, w.conn.trips.Load(), err)
+		}
+	}()
+	stages := slices.DeleteFunc(slices.Clone(w.Stages), func(s plan.Stage) bool { return !slices.Contains(t.Stages, s.ID) })
+	for i, stage := range stages {
+		if err := r.rec.checkpoint(); err != nil {
+			return err
+		}
+		r.rec.stage(t.Host, string(stage.ID))
+		w.conn.notef("stage %s", stage.ID)
+		req := node.Request{Steps: stage.Steps, Release: t.Last && i == len(stages)-1}
+		if i == 0 {
+			req.Remove = t.Remove
+		}
+		do := func(ctx context.Context) error { return r.request(ctx, w.conn, req) }
+		if stage.ID == plan.StageEtcd && t.Joins {
+			inner := do
+			do = func(ctx context.Context) error { return r.joinEtcd(ctx, t.Host, inner) }
+		}
+		if err := r.retry(ctx, w.conn, do); err != nil {
+			return err
+		}
+		if stage.ID == plan.StageControlPlane {
+			apiReady.pass()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/pki"
+)
+
+// stateVersion is the version of the format in which states are kept. Version 0 was one document with all keys.
+const stateVersion = 1
+
+// keptState is a state as it is kept, without the leaves of hosts.
+type keptState struct {
+	Version int `json:"version"`
+	// Keys is where version 0 has its keys. Text there has an earlier Orrery refuse the state, which it would otherwise take for
+	// one without keys, and mint others.
+	Keys string `json:"keys"`
+	*State
+	// Hosts are those that have records. A record of another counts for nothing.
+	Hosts []string `json:"hosts"`
+	// Leaves are those that belong to no host, and Renewed their successors.
+	Leaves  pki.Bundle `json:"leaves"`
+	Renewed pki.Bundle `json:"renewed,omitempty"`
+}
+
+const keysAreElsewhere = "not here: a later version of Orrery has written this, and only that can read it"
+
+// keptHost is the record of a host: its leaves, named without the host.
+type keptHost struct {
+	Version int        `json:"version"`
+	Cluster string     `json:"cluster"`
+	ID      string     `json:"id"` // of the cluster
+	Host    string     `json:"host"`
+	Keys    pki.Bundle `json:"keys,omitempty"`
+	Renewed pki.Bundle `json:"renewed,omitempty"`
+}
+
+// stateV0 is a state of version 0.
+type stateV0 struct {
+	*State
+	Keys    pki.Bundle `json:"keys"`
+	Renewed pki.Bundle `json:"renewed,omitempty"`
+}
+
+// pieces divides a state into what is kept apart.
+func (s *State) pieces() (keptState, map[string]*keptHost) {
+	hosts := map[string]*keptHost{}
+	divide := func(leaves pki.Bundle, of func(*keptHost) *pki.Bundle) pki.Bundle {
+		rest := pki.Bundle{}
+		for name, pair := range leaves {
+			host, leaf, ok := strings.Cut(name, "/")
+			if !ok {
+				rest[name] = pair
+				continue
+			}
+			if hosts[host] == nil {
+				hosts[host] = &keptHost{Version: stateVersion, Cluster: s.Cluster, ID: s.ID, Host: host}
+			}
+			into := of(hosts[host])
+			if *into == nil {
+				*into = pki.Bundle{}
+			}
+			(*into)[leaf] = pair
+		}
+		return rest
+	}
+	kept := keptState{Version: stateVersion, Keys: keysAreElsewhere, State: s}
+	kept.Leaves = divide(s.Keys, func(h *keptHost) *pki.Bundle { return &h.Keys })
+	kept.Renewed = divide(s.Renewed, func(h *keptHost) *pki.Bundle { return &h.Renewed })
+	kept.Hosts = slices.Sorted(maps.Keys(hosts))
+	return kept, hosts
+}
+
+func encodePiece(piece any) ([]byte, error) {
+	content, err := json.Marshal(piece)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return content, nil
+}
+
+// laterError is a piece that this version cannot read.
+type laterError struct{ version int }
+
+// Error says what can.
+func (e laterError) Error() string {
+	return fmt.Sprintf("a later version of Orrery has written it (its format is %d, and this one knows %d and earlier); use that version", e.version, stateVersion)
+}
+
+// decodeState reads a state without the leaves of hosts; named are the hosts whose records belong to it. A state of version 0 has
+// all leaves, and no records.
+func decodeState(content []byte) (s *State, version int, named []string, err error) {
+	var format struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(content, &format); err != nil {
+		return nil, 0, nil, err
+	}
+	s = &State{}
+	switch format.Version {
+	case 0:
+		old := stateV0{State: s}
+		if err := json.Unmarshal(content, &old); err != nil {
+			return nil, 0, nil, err
+		}
+		s.migrate(old.Keys, old.Renewed)
+		return s, 0, nil, nil
+	case stateVersion:
+		kept := keptState{State: s}
+		if err := json.Unmarshal(content, &kept); err != nil {
+			return nil, 0, nil, err
+		}
+		s.Keys, s.Renewed = kept.Leaves, kept.Renewed
+		s.complete()
+		return s, stateVersion, kept.Hosts, nil
+	}
+	return nil, 0, nil, laterError{format.Version}
+}
+
+// decodeHost adds the leaves of a host's record to a state. A record of an earlier cluster of this name is not ours.
+func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
+	kept := &keptHost{}
+	if err := json.Unmarshal(content, kept); err != nil {
+		return false, err
+	}
+	switch {
+	case kept.Version > stateVersion:
+		return false, laterError{kept.Version}
+	case kept.Cluster != s.Cluster || kept.Host != host:
+		return false, fmt.Errorf("it is that of host %s of cluster %s", kept.Host, kept.Cluster)
+	case kept.ID != s.ID:
+		return false, nil
+	}
+	for leaf, pair := range kept.Keys {
+		s.Keys[host+"/"+leaf] = pair
+	}
+	for leaf, pair := range kept.Renewed {
+		s.Renewed[host+"/"+leaf] = pair
+	}
+	return true, nil
+}
+
+// migrate takes in the keys of version 0, in which hosts know a cluster by the SHA-256 of its authority's certificate.
+func (s *State) migrate(keys, renewed pki.Bundle) {
+	s.Authorities, s.Keys, s.Renewed = pki.Authorities{}, pki.Bundle{}, renewed
+	list := slices.Concat(plan.Authorities(), plan.Keys())
+	for name, pair := range keys {
+		if slices.Contains(list, name) {
+			s.Authorities[name] = pki.Authority{pair}
+		} else {
+			s.Keys[name] = pair
+		}
+	}
+	if block, _ := pem.Decode(keys[plan.AuthorityCluster].Cert); block != nil {
+		sum := sha256.Sum256(block.Bytes)
+		s.ID = hex.EncodeToString(sum[:])
+	}
+	s.complete()
+}

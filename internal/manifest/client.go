@@ -1,0 +1,246 @@
+package manifest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// Object names an object of an API server by the resource that it is an item of.
+type Object struct {
+	Resource        schema.GroupVersionResource
+	Namespace, Name string
+}
+
+// String is how users name objects, such as deployments.apps shop/cart.
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return fmt.Sprintf("%s %s", o.Resource.GroupResource(), o.Name)
+	}
+	return fmt.Sprintf("%s %s/%s", o.Resource.GroupResource(), o.Namespace, o.Name)
+}
+
+// Named is where the API server has an object: what a mapping of its kind says. The namespace is that of an object that
+// names none.
+func Named(o *unstructured.Unstructured, m *meta.RESTMapping, namespace string) Object {
+	named := Object{Resource: m.Resource, Namespace: cmp.Or(o.GetNamespace(), namespace), Name: o.GetName()}
+	if m.Scope.Name() == meta.RESTScopeNameRoot {
+		named.Namespace = ""
+	}
+	return named
+}
+
+// Guessed names an object of a kind whose resource is its plural, as that of each kind of Kubernetes and of Orrery is. An
+// object without a namespace is taken for one of the cluster.
+func Guessed(o *unstructured.Unstructured) Object {
+	gvr, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+	return Object{Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (o Object) path() []string {
+	path := groupPath(o.Resource.GroupVersion())
+	if o.Namespace != "" {
+		path = append(path, "namespaces", o.Namespace)
+	}
+	path = append(path, o.Resource.Resource)
+	if o.Name != "" {
+		path = append(path, o.Name)
+	}
+	return path
+}
+
+func groupPath(gv schema.GroupVersion) []string {
+	if gv.Group == "" {
+		return []string{"api", gv.Version}
+	}
+	return []string{"apis", gv.Group, gv.Version}
+}
+
+// Options of a client.
+type Options struct {
+	// FieldManager owns what the client writes.
+	FieldManager string
+	// Timeout of one request; none but the context's if it is 0.
+	Timeout time.Duration
+	// Called is told the verb of each request before it is made; nil if nobody counts.
+	Called func(verb string)
+}
+
+// Client makes the calls to one API server. Unlike the dynamic client it tells an apply that created the object from one
+// that found it, and unlike that of controller-runtime it asks nothing of discovery.
+type Client struct {
+	rest    *rest.RESTClient
+	options Options
+}
+
+// NewClient makes a client.
+func NewClient(config *rest.Config, o Options) (Client, error) {
+	h, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return Client{}, fmt.Errorf("make a client: %w", err)
+	}
+	return NewClientFor(config, h, o)
+}
+
+// NewClientFor makes a client with the connections of another.
+func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error) {
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
+	config.ContentType = "application/json"
+	config.WarningHandler, config.WarningHandlerWithContext = rest.NoWarnings{}, nil
+	c, err := rest.UnversionedRESTClientForConfigAndClient(config, h)
+	if err != nil {
+		return Client{}, fmt.Errorf("make a client: %w", err)
+	}
+	if o.Called == nil {
+		o.Called = func(string) {}
+	}
+	return Client{c, o}, nil
+}
+
+// Apply applies a manifest. By force it takes the fields that others own; a dry run changes nothing in the cluster.
+func (c Client) Apply(
+	ctx context.Context, o Object, manifest any, force, dryRun bool,
+) (applied *unstructured.Unstructured, created bool, err error) {
+	body, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, false, fmt.Errorf("encode %s: %w", o, err)
+	}
+	request := c.rest.Patch(types.ApplyPatchType).Param("fieldManager", c.options.FieldManager)
+	if force {
+		request.Param("force", "true")
+	}
+	verb := "apply"
+	if dryRun {
+		request.Param("dryRun", metav1.DryRunAll)
+		verb = "try"
+	}
+	return c.do(ctx, verb, request.AbsPath(o.path()...).Body(body))
+}
+
+// Create creates an object; it is an error that it is there already.
+func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o, err)
+	}
+	o.Name = ""
+	request := c.rest.Post().Param("fieldManager", c.options.FieldManager)
+	created, _, err := c.do(ctx, "create", request.AbsPath(o.path()...).Body(body))
+	return created, err
+}
+
+// Get reads an object.
+func (c Client) Get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+	found, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(o.path()...))
+	return found, err
+}
+
+// Mark changes labels and annotations of the object that has that UID, and leaves it otherwise
+// as it is; nil takes one off.
+func (c Client) Mark(ctx context.Context, o Object, uid types.UID, labels, annotations map[string]any) (*unstructured.Unstructured, error) {
+	metadata := map[string]any{"uid": uid}
+	if len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o, err)
+	}
+	request := c.rest.Patch(types.MergePatchType).Param("fieldManager", c.options.FieldManager)
+	patched, _, err := c.do(ctx, "mark", request.AbsPath(o.path()...).Body(body))
+	return patched, err
+}
+
+// List reads the metadata of all objects of a type in a namespace; in all of them if it is empty.
+func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	const page = "500"
+	var all []metav1.PartialObjectMetadata
+	next := ""
+	for {
+		c.options.Called("list")
+		list := &metav1.PartialObjectMetadataList{}
+		request := c.rest.Get().AbsPath(Object{Resource: gvr, Namespace: namespace}.path()...).Param("limit", page)
+		if next != "" {
+			request.Param("continue", next)
+		}
+		err := func() error {
+			ctx, cancel := c.bounded(ctx)
+			defer cancel()
+			result := request.SetHeader("Accept", acceptMetadata).Do(ctx)
+			if err := result.Error(); err != nil {
+				return err
+			}
+			body, err := result.Raw()
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(body, list)
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("list %s in namespace %s: %w", gvr.GroupResource(), namespace, err)
+		}
+		all = append(all, list.Items...)
+		if next = list.Continue; next == "" {
+			return all, nil
+		}
+	}
+}
+
+// acceptMetadata asks for metadata only.
+const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// Delete deletes the object that has that UID; what it owns follows in the background.
+func (c Client) Delete(ctx context.Context, o Object, conditions metav1.Preconditions) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:          metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions:     &conditions,
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode deletion of %s: %w", o, err)
+	}
+	answer, _, err := c.do(ctx, "delete", c.rest.Delete().AbsPath(o.path()...).Body(body))
+	return answer, err
+}
+
+func (c Client) do(ctx context.Context, verb string, request *rest.Request) (*unstructured.Unstructured, bool, error) {
+	c.options.Called(verb)
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	var code int
+	result := request.SetHeader("Accept", "application/json").Do(ctx).StatusCode(&code)
+	if err := result.Error(); err != nil { // unlike Raw's, it is the API server's own
+		return nil, false, err
+	}
+	body, err := result.Raw()
+	if err != nil {
+		return nil, false, err
+	}
+	answer := &unstructured.Unstructured{}
+	if err := answer.UnmarshalJSON(body); err != nil {
+		return nil, false, fmt.Errorf("read the API server's answer: %w", err)
+	}
+	return answer, code == http.StatusCreated, nil
+}
+
+func (c Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.options.Timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.options.Timeout)
+}

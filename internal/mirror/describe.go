@@ -1,0 +1,153 @@
+package mirror
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// reconnectGrace is how long a type may be without a watch before what is known of it counts as stale: watches end and are
+// opened again.
+const reconnectGrace = 10 * time.Second
+
+// follows takes note that a watch begins or ends.
+func (t *table) follows(yes bool) {
+	t.cluster.mu.Lock()
+	defer t.cluster.mu.Unlock()
+	if t.following = yes; yes {
+		t.seen = time.Now()
+	}
+}
+
+// heard takes note that the cluster said something of the type.
+func (t *table) heard() {
+	t.cluster.mu.Lock()
+	defer t.cluster.mu.Unlock()
+	t.seen = time.Now()
+}
+
+// lag is how old what is known of the type is, and why it is not current; 0 while it is. The cluster must be locked.
+func (t *table) lag(now time.Time) (lag time.Duration, why string) {
+	c := t.cluster
+	seen := t.seen
+	if seen.IsZero() {
+		seen = c.lastReached()
+	}
+	age := max(now.Sub(seen), time.Millisecond)
+	switch {
+	case !c.source.Reachable():
+		return age, "the cluster is unreachable"
+	case t.away:
+		return age, "its API group does not answer"
+	case t.following || age < reconnectGrace:
+		return 0, ""
+	case t.problem != nil:
+		return age, t.problem.Error()
+	default:
+		return age, "it is not watched at present"
+	}
+}
+
+// lastReached is when the cluster was last known to be reachable, as far as is known; the cluster must be locked.
+func (c *cluster) lastReached() time.Time {
+	since := c.since
+	for _, cond := range c.source.Cluster().Status.Conditions {
+		if cond.Type == clusterv1alpha1.ConditionReachable && cond.Status != metav1.ConditionTrue && cond.LastTransitionTime.Time.Before(since) {
+			since = cond.LastTransitionTime.Time // it was unreachable already when this process began
+		}
+	}
+	return since
+}
+
+// reading is true while the cluster could be, but was not yet, read whole; the cluster must be locked.
+func (t *table) reading() bool { return !t.synced && !t.away && t.cluster.source.Reachable() }
+
+// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it. Rows
+// that are stale stay.
+func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool) {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	if t == nil {
+		return time.Time{}, false
+	}
+	now := time.Now()
+	lag, _ := t.lag(now)
+	return now.Add(-lag), lag > 0 && !t.reading()
+}
+
+// Partial is true when not every object of a type is mirrored of a cluster.
+func (m *Mirror) Partial(cluster string, gr schema.GroupResource) bool {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	return t != nil && t.filter.narrow()
+}
+
+// Describe says what is mirrored of a cluster, how old it is, and what is not mirrored, and why; false: the cluster is not
+// mirrored.
+func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found bool) {
+	c := m.cluster(name)
+	if c == nil {
+		return d, false
+	}
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d = fleetv1alpha1.ClusterMirror{
+		TypeMeta: metav1.TypeMeta{Kind: "ClusterMirror", APIVersion: fleetv1alpha1.GroupVersion.String()},
+		Cluster:  name, Reachable: c.source.Reachable(), Types: []fleetv1alpha1.MirroredType{}, Problems: c.decided.problems,
+	}
+	reasons := map[schema.GroupResource]string{}
+	for _, decided := range c.decided.types {
+		gr := resourceOf(decided.api)
+		if !decided.mirrored {
+			d.Refused = append(d.Refused, fleetv1alpha1.RefusedType{Group: gr.Group, Resource: gr.Resource, Reason: decided.reason})
+			continue
+		}
+		reasons[gr] = decided.reason
+	}
+	for gr, t := range c.tables {
+		one := t.describe(now)
+		one.Reason = reasons[gr]
+		d.LagSeconds = max(d.LagSeconds, one.LagSeconds)
+		d.Types = append(d.Types, one)
+	}
+	slices.SortFunc(d.Types, func(a, b fleetv1alpha1.MirroredType) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
+	})
+	slices.SortFunc(d.Refused, func(a, b fleetv1alpha1.RefusedType) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
+	})
+	return d, true
+}
+
+// describe says how current the type is; the cluster must be locked.
+func (t *table) describe(now time.Time) fleetv1alpha1.MirroredType {
+	gvr := t.api.GroupVersionResource()
+	one := fleetv1alpha1.MirroredType{
+		Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Objects: t.filter.String(), State: fleetv1alpha1.MirrorCurrent,
+	}
+	if t.life > 0 {
+		one.Life = t.life.String()
+	}
+	lag, why := t.lag(now)
+	one.LagSeconds, one.Message = int64((lag+time.Second-1)/time.Second), why
+	switch {
+	case t.reading():
+		one.State = fleetv1alpha1.MirrorReading
+	case lag > 0:
+		one.State = fleetv1alpha1.MirrorStale
+	}
+	if !t.synced && t.problem != nil && why == "" {
+		one.Message = t.problem.Error()
+	}
+	if !t.seen.IsZero() {
+		one.LastSeen = &metav1.Time{Time: t.seen}
+	}
+	return one
+}

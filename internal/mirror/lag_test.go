@@ -1,0 +1,95 @@
+package mirror
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestLag: how old what is known is, is told of each cluster and each type, also of a cluster that was unreachable before the
+// hub began.
+func TestLag(t *testing.T) {
+	cfg := testenv.Config(0)
+	namespace := testenv.Namespace(t, cfg)
+	configMap(t, cfg, namespace, "a", nil)
+	s := openStore(t)
+	east, west := newSource(t, "east", cfg, "configmaps"), newSource(t, "west", cfg, "configmaps")
+	fleet := newFleet(east, west)
+	m, stop := start(t, s, fleet)
+	cm := configmaps.GroupResource()
+	states := func(cluster string) map[fleetv1alpha1.MirrorState]int {
+		d, _ := m.Describe(cluster)
+		n := map[fleetv1alpha1.MirrorState]int{}
+		for _, one := range d.Types {
+			n[one.State]++
+		}
+		return n
+	}
+	eventually(t, "all is current", func() bool {
+		return states("east")[fleetv1alpha1.MirrorCurrent] == 6 && states("west")[fleetv1alpha1.MirrorCurrent] == 6
+	})
+	if seen, stale := m.Freshness("east", cm); stale || time.Since(seen) > time.Second {
+		t.Errorf("seen %s, stale %t", seen, stale)
+	}
+	if got := gauges(t, m); got["east"] != 0 || got["west"] != 0 || got["configmaps"] != 0 || len(got) != 8 {
+		t.Errorf("lags %v, want 0 of two clusters and six types", got)
+	}
+
+	fleet.setReachable(east, false)
+	seen, stale := m.Freshness("east", cm)
+	if d, _ := m.Describe("east"); !stale || time.Since(seen) > time.Minute || d.Reachable || d.LagSeconds < 1 || states("east")[fleetv1alpha1.MirrorStale] != 6 {
+		t.Errorf("seen %s, stale %t, described as %+v", seen, stale, d)
+	}
+	if got := gauges(t, m); got["east"] <= 0 || got["west"] != 0 || got["configmaps"] <= 0 {
+		t.Errorf("lags %v, want some of east and its types", got)
+	}
+	eventually(t, "its rows are stored", func() bool {
+		return len(rows(t, s, store.Query{Resource: "configmaps", Namespaces: []string{namespace}})) == 2
+	})
+	fleet.setReachable(east, true)
+	eventually(t, "it is current again", func() bool { _, stale := m.Freshness("east", cm); return !stale })
+	stop()
+
+	// The cluster is away when the hub begins, and has been for an hour.
+	away := newSource(t, "east", cfg, "configmaps")
+	away.reachable = false
+	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
+	away.cluster.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown, LastTransitionTime: hourAgo}}
+	m, _ = start(t, s, newFleet(away))
+	eventually(t, "it is known how old its rows are", func() bool {
+		seen, stale := m.Freshness("east", cm)
+		return stale && !seen.After(hourAgo.Add(time.Second))
+	})
+	if since, stale := m.Stale("east"); !stale || !since.Equal(hourAgo.Time) {
+		t.Errorf("unreachable since %s, want %s", since, hourAgo)
+	}
+}
+
+// gauges are the lags that a mirror tells, by cluster or resource.
+func gauges(t *testing.T, m *Mirror) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(lags{m})
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, l := range slices.Backward(metric.GetLabel()) { // the group comes before the resource
+				got[l.GetValue()] = metric.GetGauge().GetValue()
+				break
+			}
+		}
+	}
+	return got
+}

@@ -1,0 +1,364 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+)
+
+const (
+	// sliceSteps is how many steps a slice has at most. With the longest messages it still fits in the API server's store.
+	sliceSteps = 100
+	// summarySteps is how many steps the status of an Operation has at most.
+	summarySteps = 100
+	// sliceRate is how many slices a server writes in a second, of all Operations together.
+	sliceRate = 20
+	// sliceEvery is the least time between two writes of a slice while a run goes on.
+	sliceEvery = 5 * time.Second
+	// pausePatience is how long a run that is paused, or whose server stops, goes on writing slices.
+	pausePatience = 5 * time.Second
+	// slicePage is how many slices are read at a time.
+	slicePage = 200
+
+	labelOperation    = "lifecycle.orrery.dev/operation"
+	labelOperationUID = "lifecycle.orrery.dev/operation-uid"
+)
+
+// errSuperseded is why a run that another one has taken the place of records nothing any more.
+var errSuperseded = errors.New("another server has taken it over")
+
+// part is a slice of an Operation.
+type part struct {
+	host   string
+	number int
+}
+
+// keptPart is a slice as it is stored.
+type keptPart struct {
+	version string // its resourceVersion; empty if it was refused
+	digest  uint64 // of its steps
+	written time.Time
+}
+
+// trail is what is known of the slices of an Operation that is run here.
+type trail struct {
+	parts map[part]keptPart
+	// before is what a version that had no slices left in the status. It stays there until all of it is in slices.
+	before []lifecyclev1alpha1.StepRecord
+	// over is why nothing is written any more.
+	over error
+}
+
+// seed of the digests, which never leave this process.
+var seed = maphash.MakeSeed()
+
+func digest(steps []lifecyclev1alpha1.StepRecord, which []int) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, i := range which {
+		maphash.WriteComparable(&h, steps[i])
+	}
+	return h.Sum64()
+}
+
+// Steps implements lifecycle.Store. From then on Record keeps the steps of op in slices.
+func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error) {
+	found, err := s.slices(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	t := &trail{parts: make(map[part]keptPart, len(found))}
+	steps := merge(op, found)
+	if len(found) == 0 {
+		t.before = op.Status.Steps
+	}
+	is := divide(steps)
+	for _, o := range found {
+		p := part{o.Host, int(o.Part)}
+		t.parts[p] = keptPart{version: o.ResourceVersion}
+		// Only if it is as it would be written: else it is written again.
+		if which, ok := is[p]; ok && slices.EqualFunc(which, o.Steps, func(i int, r lifecyclev1alpha1.StepRecord) bool { return steps[i] == r }) {
+			t.parts[p] = keptPart{version: o.ResourceVersion, digest: digest(steps, which)}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trails == nil {
+		s.trails = map[types.UID]*trail{}
+	}
+	s.trails[op.UID] = t
+	return steps, nil
+}
+
+// slices of an Operation, each after those of the same host that are before it.
+func (s *Store) slices(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.OperationSlice, error) {
+	var found []lifecyclev1alpha1.OperationSlice
+	for next, more := "", true; more; more = next != "" {
+		page := &lifecyclev1alpha1.OperationSliceList{}
+		err := s.Client.List(ctx, page, client.MatchingLabels{labelOperationUID: string(op.UID)}, client.Limit(slicePage), client.Continue(next))
+		if err != nil {
+			return nil, fmt.Errorf("list the slices of operation %s: %w", op.Name, err)
+		}
+		found, next = append(found, page.Items...), page.Continue
+	}
+	slices.SortFunc(found, func(a, b lifecyclev1alpha1.OperationSlice) int {
+		return cmp.Or(strings.Compare(a.Host, b.Host), cmp.Compare(a.Part, b.Part))
+	})
+	return found, nil
+}
+
+// merge is all that is recorded of steps: in slices, and in the status, which is ahead of them where a server was killed.
+func merge(op *lifecyclev1alpha1.Operation, found []lifecyclev1alpha1.OperationSlice) []lifecyclev1alpha1.StepRecord {
+	var steps []lifecyclev1alpha1.StepRecord
+	at := map[[2]string]int{}
+	add := func(r lifecyclev1alpha1.StepRecord) {
+		key := [2]string{r.Host, r.ID}
+		i, ok := at[key]
+		switch {
+		case !ok:
+			at[key] = len(steps)
+			steps = append(steps, r)
+		case changed(steps[i]).Before(changed(r)):
+			steps[i] = r
+		}
+	}
+	for _, o := range found {
+		for _, r := range o.Steps {
+			add(r)
+		}
+	}
+	for _, r := range op.Status.Steps {
+		add(r)
+	}
+	return steps
+}
+
+// changed is when a record was changed last.
+func changed(r lifecyclev1alpha1.StepRecord) time.Time {
+	if r.Finished.Before(&r.Started) {
+		return r.Started.Time
+	}
+	return r.Finished.Time
+}
+
+// divide says which steps belong in which slice.
+func divide(steps []lifecyclev1alpha1.StepRecord) map[part][]int {
+	counts, parts := map[string]int{}, map[part][]int{}
+	for i := range steps {
+		host := steps[i].Host
+		p := part{host, counts[host] / sliceSteps}
+		counts[host]++
+		parts[p] = append(parts[p], i)
+	}
+	return parts
+}
+
+// summary is what the status of an Operation says of its steps: those that failed before those that are under way before those that
+// ended last, and all in their order.
+func summary(steps []lifecyclev1alpha1.StepRecord) []lifecyclev1alpha1.StepRecord {
+	if len(steps) <= summarySteps {
+		return steps
+	}
+	rank := func(r lifecyclev1alpha1.StepRecord) int {
+		switch r.State {
+		case lifecyclev1alpha1.StepFailed:
+			return 0
+		case lifecyclev1alpha1.StepRunning, lifecyclev1alpha1.StepPending:
+			return 1
+		case lifecyclev1alpha1.StepUnchanged, lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepReverted:
+		}
+		return 2
+	}
+	var kept []int
+	for want := range 3 {
+		for i := len(steps) - 1; i >= 0 && len(kept) < summarySteps; i-- {
+			if rank(steps[i]) == want {
+				kept = append(kept, i)
+			}
+		}
+	}
+	slices.Sort(kept)
+	said := make([]lifecyclev1alpha1.StepRecord, 0, len(kept))
+	for _, i := range kept {
+		said = append(said, steps[i])
+	}
+	return said
+}
+
+// trail of an Operation whose steps were read here, or nil.
+func (s *Store) trail(op *lifecyclev1alpha1.Operation) *trail {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trails[op.UID]
+}
+
+// leave forgets the slices of an Operation that is not run here any more.
+func (s *Store) leave(op *lifecyclev1alpha1.Operation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.trails, op.UID)
+}
+
+// keepSteps writes slices that are not as they should be, those first that were written longest ago: while a run goes on as many as may be
+// written now, and when it ends all. It returns how many are left.
+func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, t *trail) (left int, err error) {
+	if t.over != nil {
+		return 0, t.over
+	}
+	steps := op.Status.Steps
+	want, digests := divide(steps), map[part]uint64{}
+	for p, which := range want {
+		d := digest(steps, which)
+		if kept, ok := t.parts[p]; !ok || kept.digest != d {
+			digests[p] = d
+		}
+	}
+	if len(digests) == 0 {
+		return 0, nil
+	}
+	stale := slices.SortedFunc(maps.Keys(digests), func(a, b part) int {
+		return cmp.Or(t.parts[a].written.Compare(t.parts[b].written), strings.Compare(a.host, b.host), cmp.Compare(a.number, b.number))
+	})
+	running, paused := op.Status.Phase == lifecyclev1alpha1.PhaseRunning, op.Status.Phase == lifecyclev1alpha1.PhasePaused
+	deadline := s.now().Add(pausePatience)
+	for n, p := range stale {
+		if n%sliceRate == 0 {
+			if err := s.fence(ctx, op); err != nil {
+				return len(stale) - n, t.end(err)
+			}
+		}
+		switch {
+		case running && (s.now().Sub(t.parts[p].written) < sliceEvery || !s.throttle().TryAccept()),
+			paused && s.now().After(deadline):
+			return len(stale) - n, nil // those that follow were written later still
+		case !running:
+			if err := s.throttle().Wait(ctx); err != nil {
+				return len(stale) - n, err
+			}
+		}
+		records := make([]lifecyclev1alpha1.StepRecord, 0, len(want[p]))
+		for _, i := range want[p] {
+			records = append(records, steps[i])
+		}
+		version, err := s.writeSlice(ctx, op, p, records, t.parts[p].version)
+		if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+			// It would be refused for ever, and a run is not to wait for that.
+			ctrl.LoggerFrom(ctx).Error(err, "record steps", "operation", op.Name, "host", p.host)
+			version, err = t.parts[p].version, nil
+		}
+		if err != nil {
+			return len(stale) - n, t.end(err)
+		}
+		t.parts[p] = keptPart{version: version, digest: digests[p], written: s.now()}
+	}
+	return 0, nil
+}
+
+// end notes that nothing is to be written any more, if that is what an error says.
+func (t *trail) end(err error) error {
+	if errors.Is(err, errSuperseded) {
+		t.over = err
+	}
+	return err
+}
+
+// fence is an error if an Operation is not that of this run any more.
+func (s *Store) fence(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	now := &lifecyclev1alpha1.Operation{}
+	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(op), now); err != nil {
+		return err
+	}
+	return superseded(op, now.UID, now.Status.Attempt, now.Status.Epoch)
+}
+
+// superseded is an error if what is stored is of a later run than op is, or of another Operation of its name.
+func superseded(op *lifecyclev1alpha1.Operation, uid types.UID, attempt int32, epoch int64) error {
+	switch {
+	case uid != op.UID:
+		return fmt.Errorf("%w: it was deleted, and another of its name was made", errSuperseded)
+	case attempt > op.Status.Attempt || epoch > op.Status.Epoch:
+		return fmt.Errorf("%w (attempt %d, epoch %d)", errSuperseded, attempt, epoch)
+	}
+	return nil
+}
+
+// writeSlice writes a slice over the one that is known, or over any that is no later run's.
+func (s *Store) writeSlice(ctx context.Context, op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1.StepRecord, version string) (string, error) {
+	const tries = 5
+	var err error
+	for range tries {
+		o := newSlice(op, p, steps)
+		o.ResourceVersion = version
+		if version == "" {
+			err = s.Client.Create(ctx, o)
+		} else {
+			err = s.Client.Update(ctx, o)
+		}
+		switch {
+		case err == nil:
+			return o.ResourceVersion, nil
+		case !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err):
+			return "", fmt.Errorf("write operationslice %s: %w", o.Name, err)
+		}
+		is := &lifecyclev1alpha1.OperationSlice{}
+		switch e := s.Client.Get(ctx, client.ObjectKeyFromObject(o), is); {
+		case apierrors.IsNotFound(e): // somebody has deleted it
+		case e != nil:
+			return "", fmt.Errorf("read operationslice %s: %w", o.Name, e)
+		default:
+			if e := superseded(op, op.UID, is.Attempt, is.Epoch); e != nil {
+				return "", fmt.Errorf("operationslice %s: %w", o.Name, e)
+			}
+		}
+		version = is.ResourceVersion
+	}
+	return "", fmt.Errorf("write operationslice %s: %w", sliceName(op, p), err)
+}
+
+func newSlice(op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1.StepRecord) *lifecyclev1alpha1.OperationSlice {
+	labels := map[string]string{
+		"app.kubernetes.io/part-of": "orrery", labelCluster: op.Spec.Cluster, labelHost: p.host, labelOperationUID: string(op.UID),
+	}
+	if len(validation.IsValidLabelValue(op.Name)) == 0 {
+		labels[labelOperation] = op.Name
+	}
+	return &lifecyclev1alpha1.OperationSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: sliceName(op, p), Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: lifecyclev1alpha1.GroupVersion.String(), Kind: "Operation", Name: op.Name, UID: op.UID,
+			}},
+		},
+		Operation: op.Name, Host: p.host, Part: int32(p.number), //nolint:gosec // tens
+		Attempt: op.Status.Attempt, Epoch: op.Status.Epoch, Steps: steps,
+	}
+}
+
+// sliceName is OPERATION.HOST-HASH, cut where it is too long. The hash keeps slices of one name apart: those of an Operation that was
+// deleted a moment ago and of the next of its name, and of names that have dots.
+func sliceName(op *lifecyclev1alpha1.Operation, p part) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", op.UID, p.host, p.number))
+	hash := hex.EncodeToString(sum[:5])
+	readable := op.Name + "." + p.host
+	if most := validation.DNS1123SubdomainMaxLength - len(hash) - 1; len(readable) > most {
+		readable = readable[:most]
+	}
+	return strings.TrimRight(readable, "-.") + "-" + hash
+}

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// batch is a statement for many rows at once, prepared for several numbers of rows: parsing it each time would
+// cost as much as running it.
+type batch struct {
+	dialect dialect
+	lengths []int // from the longest to 1; or anyLength alone
+	stmts   []*sql.Stmt
+}
+
+// anyLength is the length of a statement that takes any number of rows: each column is one parameter, a list.
+const anyLength = 0
+
+// mostBytes is about how much a statement may carry of several rows: databases refuse packets that are too large.
+const mostBytes = 1 << 20
+
+// batches are the statements of which every write is made.
+type batches struct {
+	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past batch
+}
+
+var (
+	objectKey = []string{"type", "cluster", "namespace", "name"}
+	// objectColumns are those that change. The owner does not as a rule: where it is set, the index of owners is written.
+	objectColumns   = []string{"seq", "version", "kind", "uid", "created", "rv", "labels", "note", "began", "since", "revisions", "owner"}
+	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
+	labelKey        = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
+)
+
+func (d *database) prepareBatches(ctx context.Context) error {
+	b, id, object := &d.batches, []string{"id"}, []string{"object"}
+	whole := append([]string{"id"}, objectKey...)
+	for b, text := range map[*batch]func(n int) string{
+		&b.find: func(n int) string { return d.dialect.find(n, objectKey, "id", "uid", "owner", "labels", "revisions") },
+		&b.recall: func(n int) string {
+			return "SELECT " + stateColumns(d.dialect) + " FROM object o JOIN body b ON b.object = o.id WHERE " + d.dialect.among(n, "o.id")
+		},
+		&b.insertObject: d.inserted("object", slices.Concat(whole, objectColumns)),
+		&b.updateObject: func(n int) string {
+			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1)
+		},
+		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)) },
+		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns())),
+		&b.putBody:    d.replaced("body", "object", object, d.dialect.bodyColumns()),
+		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, object),
+		&b.revision:   d.inserted("revision", revisionColumns),
+		&b.past:       d.replaced("past", "id", append(slices.Clone(whole), "uid"), []string{"ended"}),
+		&b.dropObject: func(n int) string { return d.dialect.remove(n, "object", id) },
+		&b.dropBody:   func(n int) string { return d.dialect.remove(n, "body", object) },
+		&b.dropLabel:  func(n int) string { return d.dialect.remove(n, "label", labelKey) },
+	} {
+		b.dialect = d.dialect
+		for _, n := range d.dialect.lengths() {
+			if n > 1 && text(n) == text(1) { // it is of one row, whatever n
+				continue
+			}
+			b.lengths = append(b.lengths, n)
+			stmt, err := d.write.PrepareContext(ctx, text(n)) //nolint:sqlclosecheck // close does
+			if err != nil {
+				return fmt.Errorf("prepare %q: %w", text(min(n, 1)), err)
+			}
+			b.stmts = append(b.stmts, stmt)
+		}
+	}
+	return nil
+}
+
+// inserted makes the text of a statement that inserts n rows.
+func (d *database) inserted(table string, columns []string) func(n int) string {
+	return func(n int) string {
+		return d.dialect.into() + table + " (" + strings.Join(columns, ", ") + ") " + d.dialect.rows(n, columns)
+	}
+}
+
+// replaced makes the text of a statement that puts n rows in the place of those with their keys, of which it changes the
+// columns: to set others, which are the same, would cost as much as to change them.
+func (d *database) replaced(table, key string, same, columns []string) func(n int) string {
+	return func(n int) string {
+		return d.inserted(table, slices.Concat(same, columns))(n) + d.dialect.replace(key, columns)
+	}
+}
+
+// values is n rows of parameters.
+func values(n int, columns []string) string {
+	row := "(" + strings.TrimSuffix(strings.Repeat("?, ", len(columns)), ", ") + ")"
+	return "VALUES " + strings.TrimSuffix(strings.Repeat(row+", ", n), ", ")
+}
+
+// keyed is the condition that a row has one of n keys.
+func keyed(n int, key []string) string {
+	if len(key) == 1 {
+		return key[0] + " IN (" + strings.TrimSuffix(strings.Repeat("?, ", n), ", ") + ")"
+	}
+	row := "(" + strings.Join(key, " = ? AND ") + " = ?)"
+	return strings.TrimSuffix(strings.Repeat(row+" OR ", n), " OR ")
+}
+
+// flat is the parameters of rows, one after another.
+func flat(rows [][]any) []any {
+	args := make([]any, 0, len(rows)*len(rows[0]))
+	for _, row := range rows {
+		args = append(args, row...)
+	}
+	return args
+}
+
+// run runs the statement for all rows in a transaction, and calls f with each row of an answer; f may be nil.
+func (b *batch) run(ctx context.Context, tx *sql.Tx, rows [][]any, f func(*sql.Rows) error) error {
+	stmts := make([]*sql.Stmt, len(b.stmts))
+	for len(rows) > 0 {
+		i, n := b.fitting(rows)
+		if stmts[i] == nil {
+			stmts[i] = tx.StmtContext(ctx, b.stmts[i])
+		}
+		args := b.dialect.arguments(rows[:n])
+		rows = rows[n:]
+		if f == nil {
+			if _, err := stmts[i].ExecContext(ctx, args...); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := query(ctx, stmts[i], args, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// query calls f for each row of an answer.
+func query(ctx context.Context, stmt *sql.Stmt, args []any, f func(*sql.Rows) error) error {
+	answer, err := stmt.QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	defer answer.Close() //nolint:errcheck // rows.Err says it
+	for answer.Next() {
+		if err := f(answer); err != nil {
+			return err
+		}
+	}
+	return answer.Err()
+}
+
+// fitting is which statement takes the next rows, and how many of them.
+func (b *batch) fitting(rows [][]any) (i, n int) {
+	bytes, most, bound := 0, 0, len(rows)
+	if b.lengths[0] != anyLength {
+		bound = min(bound, b.lengths[0])
+	}
+	for most < bound {
+		for _, v := range rows[most] {
+			switch v := v.(type) {
+			case string:
+				bytes += len(v)
+			case []byte:
+				bytes += len(v)
+			}
+		}
+		if most++; bytes > mostBytes {
+			break
+		}
+	}
+	for i, n := range b.lengths {
+		if n == anyLength {
+			return i, most
+		}
+		if n <= most {
+			return i, n
+		}
+	}
+	return len(b.lengths) - 1, 1
+}
+
+func (b *batches) close() (errs []error) {
+	for _, one := range []*batch{
+		&b.find, &b.recall, &b.insertObject, &b.updateObject, &b.moveObject, &b.insertBody, &b.putBody, &b.putLabel, &b.dropObject, &b.dropBody, &b.dropLabel,
+		&b.revision, &b.past,
+	} {
+		for _, stmt := range one.stmts {
+			errs = append(errs, stmt.Close())
+		}
+	}
+	return errs
+}

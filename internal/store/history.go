@@ -1,0 +1,547 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// Object names what had, or has, a name in a cluster.
+type Object struct {
+	Cluster         string
+	Resource        schema.GroupResource
+	Namespace, Name string
+}
+
+// Revision is one state of an object. Moments are those at which the store heard of changes.
+type Revision struct {
+	Seq     int64     // of the change that began it
+	Since   time.Time // when that was; zero: before there was a history
+	Until   time.Time // when it ended; zero: it is the present state
+	EndSeq  int64     // of the change that ended it; 0: it is the present state
+	Deleted bool      // the object was deleted then
+	Row     Row
+}
+
+// Revisions are some of the states of objects, and the epoch of their sequences. Next is for the next page; 0: there is none.
+type Revisions struct {
+	Epoch string
+	Items []Revision
+	Next  int64
+}
+
+// ObjectChange is one change: from which state on, up to which.
+type ObjectChange struct {
+	Seq  int64
+	Time time.Time
+	Verb ChangeVerb
+	Row  Row // its key, UID and type; no body
+}
+
+// ChangeVerb is what a change did.
+type ChangeVerb string
+
+// What changes do.
+const (
+	Created ChangeVerb = "Created"
+	Updated ChangeVerb = "Updated"
+	Removed ChangeVerb = "Deleted"
+)
+
+// Changes are some of the changes between two moments, and the epoch of their sequences. Next is after which the next page begins; 0: there is none.
+type Changes struct {
+	Epoch string
+	Items []ObjectChange
+	Next  int64
+}
+
+// reader reads one state of the database.
+type reader struct {
+	*database
+
+	ctx  context.Context //nolint:containedctx // lives as long as one transaction
+	tx   *sql.Tx
+	kind int64
+	from int64 // of no moment before is everything known
+}
+
+// reading calls f with a snapshot in which the history of a type can be read; not at all where nothing was ever stored of the type.
+func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(*reader) error) (err error) {
+	if !d.keeping.get().of(gr) {
+		return fmt.Errorf("%w: none is kept of %s", ErrNoHistory, gr)
+	}
+	kind := d.kind(groupResource{gr.Group, gr.Resource})
+	if kind == 0 {
+		return nil
+	}
+	tx, err := d.read.BeginTx(ctx, d.dialect.snapshot())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rollback(d.dialect, tx)) }()
+	r := &reader{database: d, ctx: ctx, tx: tx, kind: kind}
+	if err := tx.QueryRowContext(ctx, "SELECT kept_from FROM epoch").Scan(&r.from); err != nil {
+		return err
+	}
+	r.from = max(r.from, d.keeping.now().Add(-d.keeping.get().Time).UnixMilli())
+	return f(r)
+}
+
+// since refuses a moment of which not everything is known.
+func (r *reader) since(t time.Time) (int64, error) {
+	if ms := t.UnixMilli(); ms >= r.from {
+		return ms, nil
+	}
+	return 0, fmt.Errorf("%w: it is kept from %s on", ErrNoHistory, time.UnixMilli(r.from).UTC().Format(time.RFC3339))
+}
+
+// epochOf is the epoch of what is read.
+func (r *reader) epochOf() (epoch string, err error) {
+	err = r.tx.QueryRowContext(r.ctx, "SELECT id FROM epoch").Scan(&epoch)
+	return epoch, err
+}
+
+// restore returns the record of a revision: it begins with the next one that can be read by itself, or the present state.
+func (r *reader) restore(object, id int64) (out []byte, err error) {
+	var chain [][]byte
+	whole := false
+	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT whole, body FROM revision WHERE object = ? AND id >= ? ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
+		var is int
+		var body []byte
+		err := rows.Scan(&is, &body)
+		if !whole {
+			chain, whole = append(chain, body), is != 0
+		}
+		return err
+	}, object, id, wholeEvery+1); err != nil {
+		return nil, err
+	}
+	var next []byte
+	if !whole {
+		if err := each(r.ctx, r.tx, "SELECT "+stateColumns(r.dialect)+" FROM object o JOIN body b ON b.object = o.id WHERE o.id = "+r.dialect.parameter(1), func(rows *sql.Rows) error {
+			_, s, err := scanState(rows)
+			if err == nil {
+				next = s.record
+			}
+			return err
+		}, object); err != nil {
+			return nil, err
+		}
+		if next == nil {
+			return nil, errors.New("a revision cannot be read: what follows it is gone")
+		}
+	}
+	for _, one := range slices.Backward(chain) {
+		if next, err = decompress(one, next); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
+}
+
+// listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
+func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
+	p, err := d.plan(q, after)
+	if err != nil {
+		return page, err
+	}
+	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
+		moment, err := r.since(q.At)
+		if err != nil {
+			return err
+		}
+		if p != nil {
+			if q.Limit > 0 {
+				p.limit = q.Limit + 1
+			}
+			p.where = append(p.where, sinceAtMost{moment})
+			if page.Rows, err = d.page(ctx, r.tx, q, p); err != nil {
+				return err
+			}
+		}
+		past, err := r.past(q, after, moment)
+		if err != nil {
+			return err
+		}
+		page.Rows = append(page.Rows, past...)
+		slices.SortFunc(page.Rows, compareRows)
+		return nil
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("list %s at %s: %w", q.Resource, q.At.UTC().Format(time.RFC3339), err)
+	}
+	page.cut(q)
+	return page, nil
+}
+
+func compareRows(a, b Row) int {
+	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// past returns the rows of a query that were something else at a moment than they are, in order, and one more than its limit.
+func (r *reader) past(q Query, after position, moment int64) (out []Row, err error) {
+	type candidate struct {
+		object, id int64
+		row        Row
+	}
+	var last int64
+	for {
+		var some []candidate
+		n := 0
+		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id FROM past p JOIN revision r ON r.object = p.id
+			WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?
+			ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
+			c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
+			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id); err != nil {
+				return err
+			}
+			n++
+			last, after = c.object, position{Cluster: c.row.Cluster, Namespace: c.row.Namespace, Name: c.row.Name}
+			if r.visible(c.row.Cluster) != "" && q.reaches(&c.row) {
+				some = append(some, c)
+			}
+			return nil
+		}, r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment, chunk); err != nil {
+			return nil, err
+		}
+		for _, c := range some {
+			record, err := r.restore(c.object, c.id)
+			if err == nil {
+				err = unrecord(record, &c.row)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s/%s of cluster %s: %w", c.row.Namespace, c.row.Name, c.row.Cluster, err)
+			}
+			if c.row.Note = ""; q.selects(&c.row) {
+				out = append(out, c.row)
+			}
+			if q.Limit > 0 && len(out) > q.Limit {
+				return out, nil
+			}
+		}
+		if n < chunk {
+			return out, nil
+		}
+	}
+}
+
+// reaches says whether a query can select a row with a key.
+func (q Query) reaches(r *Row) bool {
+	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
+	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) &&
+		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
+}
+
+// selects says whether a query selects a whole row.
+func (q Query) selects(r *Row) bool {
+	if q.Version != "" && q.Version != r.Version || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
+		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) {
+		return false
+	}
+	var body map[string]any
+	for _, f := range q.Fields {
+		var value string
+		switch f.Path {
+		case "metadata.name":
+			value = r.Name
+		case "metadata.namespace":
+			value = r.Namespace
+		default:
+			keys, err := ParseFieldPath(f.Path)
+			if err != nil {
+				return false
+			}
+			if body == nil {
+				d := json.NewDecoder(bytes.NewReader(r.Body))
+				d.UseNumber()
+				if d.Decode(&body) != nil {
+					return false
+				}
+			}
+			value = fieldText(body, keys)
+		}
+		if (value == f.Value) == (f.Operator == selection.NotEquals) {
+			return false
+		}
+	}
+	return true
+}
+
+// fieldText is the text of a field; "": there is none.
+func fieldText(body any, keys []string) string {
+	for _, key := range keys {
+		of, ok := body.(map[string]any)
+		if !ok {
+			return ""
+		}
+		body = of[key]
+	}
+	switch v := body.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	default:
+		b, _ := json.Marshal(v) //nolint:errchkjson // it was JSON
+		return string(b)
+	}
+}
+
+func moment(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// revisions returns the states of an object: the present one, and then those of which there are revisions.
+func (d *database) revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
+	err = d.reading(ctx, of.Resource, func(r *reader) error {
+		if out.Epoch, err = r.epochOf(); err != nil {
+			return err
+		}
+		if before == 0 {
+			before = 1 << 62
+		}
+		if err := each(ctx, r.tx, say(d.dialect, `SELECT CASE o.began WHEN 0 THEN o.id ELSE o.began END, o.since, o.uid, o.rv FROM object o
+			WHERE o.type = ? AND o.cluster = ? AND o.namespace = ? AND o.name = ?`), func(rows *sql.Rows) error {
+			one := Revision{Row: of.row()}
+			var since int64
+			if err := rows.Scan(&one.Seq, &since, &one.Row.UID, &one.Row.ResourceVersion); err != nil {
+				return err
+			}
+			if one.Since = moment(since); one.Seq < before {
+				out.Items = append(out.Items, one)
+			}
+			return nil
+		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name); err != nil {
+			return err
+		}
+		return each(ctx, r.tx, say(d.dialect, `SELECT r.id, r.began, r.since, r.until, r.rv, p.uid, p.ended FROM past p JOIN revision r ON r.object = p.id
+			WHERE p.type = ? AND p.cluster = ? AND p.namespace = ? AND p.name = ? AND r.began < ? ORDER BY r.id DESC LIMIT ?`), func(rows *sql.Rows) error {
+			one, err := scanRevision(rows, of.row())
+			out.Items = append(out.Items, one)
+			return err
+		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name, before, limit+1)
+	})
+	if err != nil {
+		return Revisions{}, fmt.Errorf("read the history of %s %s/%s of cluster %s: %w", of.Resource, of.Namespace, of.Name, of.Cluster, err)
+	}
+	if len(out.Items) > limit {
+		out.Items = out.Items[:limit]
+		out.Next = out.Items[limit-1].Seq
+	}
+	return out, nil
+}
+
+func (o Object) row() Row {
+	return Row{Cluster: o.Cluster, Group: o.Resource.Group, Resource: o.Resource.Resource, Namespace: o.Namespace, Name: o.Name}
+}
+
+func scanRevision(rows *sql.Rows, row Row) (Revision, error) {
+	one := Revision{Row: row}
+	var since, until, ended int64
+	err := rows.Scan(&one.EndSeq, &one.Seq, &since, &until, &one.Row.ResourceVersion, &one.Row.UID, &ended)
+	one.Since, one.Until, one.Deleted = moment(since), moment(until), ended == one.EndSeq
+	return one, err
+}
+
+// revision returns one state of an object, whole.
+func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
+	found := false
+	err = d.reading(ctx, of.Resource, func(r *reader) error {
+		var record []byte
+		var object int64
+		out = Revision{Row: of.row()}
+		if err := each(ctx, r.tx, say(d.dialect, "SELECT "+stateColumns(d.dialect)+` FROM object o JOIN body b ON b.object = o.id
+			WHERE o.type = ? AND o.cluster = ? AND o.namespace = ? AND o.name = ?`), func(rows *sql.Rows) error {
+			_, s, err := scanState(rows)
+			if err == nil && s.began == seq {
+				record, out.Seq, out.Since = s.record, s.began, moment(s.since)
+			}
+			return err
+		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name); err != nil {
+			return err
+		}
+		if record == nil {
+			if err := each(ctx, r.tx, say(d.dialect, `SELECT r.id, r.began, r.since, r.until, r.rv, p.uid, p.ended, p.id FROM past p JOIN revision r ON r.object = p.id
+				WHERE p.type = ? AND p.cluster = ? AND p.namespace = ? AND p.name = ? AND r.began = ?`), func(rows *sql.Rows) error {
+				var since, until, ended int64
+				err := rows.Scan(&out.EndSeq, &out.Seq, &since, &until, &out.Row.ResourceVersion, &out.Row.UID, &ended, &object)
+				out.Since, out.Until, out.Deleted = moment(since), moment(until), ended == out.EndSeq
+				return err
+			}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name, seq); err != nil || object == 0 {
+				return err
+			}
+			if record, err = r.restore(object, out.EndSeq); err != nil {
+				return err
+			}
+		}
+		found = true
+		err := unrecord(record, &out.Row)
+		out.Row.Note = ""
+		return err
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: revision %d is not kept", ErrNoHistory, seq)
+	}
+	if err != nil {
+		return Revision{}, fmt.Errorf("read a revision of %s %s/%s of cluster %s: %w", of.Resource, of.Namespace, of.Name, of.Cluster, err)
+	}
+	return out, nil
+}
+
+// deleted returns deleted objects, whole.
+func (d *database) deleted(ctx context.Context, q Query, before int64, limit int) (out Revisions, err error) {
+	if _, err := compile(q); err != nil { // what cannot be answered
+		return out, err
+	}
+	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
+		if out.Epoch, err = r.epochOf(); err != nil {
+			return err
+		}
+		if before == 0 {
+			before = 1 << 62
+		}
+		for n := chunk; n == chunk; {
+			n = 0
+			var some []Revision
+			var objects []int64
+			if err := each(ctx, r.tx, say(d.dialect, `SELECT r.id, r.began, r.since, r.until, r.rv, p.uid, p.ended, p.id, p.cluster, p.namespace, p.name
+				FROM past p JOIN revision r ON r.id = p.ended
+				WHERE p.ended > 0 AND p.ended < ? AND p.type = ? ORDER BY p.ended DESC LIMIT ?`), func(rows *sql.Rows) error {
+				one := Revision{Row: Row{Group: q.Group, Resource: q.Resource}, Deleted: true}
+				var since, until, ended, object int64
+				if err := rows.Scan(&one.EndSeq, &one.Seq, &since, &until, &one.Row.ResourceVersion, &one.Row.UID, &ended, &object,
+					&one.Row.Cluster, &one.Row.Namespace, &one.Row.Name); err != nil {
+					return err
+				}
+				n, before = n+1, one.EndSeq
+				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.from && q.reaches(&one.Row) {
+					some, objects = append(some, one), append(objects, object)
+				}
+				return nil
+			}, before, r.kind, chunk); err != nil {
+				return err
+			}
+			for i := range some {
+				one := &some[i]
+				record, err := r.restore(objects[i], one.EndSeq)
+				if err == nil {
+					err = unrecord(record, &one.Row)
+				}
+				if err != nil {
+					return fmt.Errorf("%s/%s of cluster %s: %w", one.Row.Namespace, one.Row.Name, one.Row.Cluster, err)
+				}
+				if one.Row.Note = ""; !q.selects(&one.Row) {
+					continue
+				}
+				if len(out.Items) == limit {
+					out.Next = out.Items[limit-1].EndSeq
+					return nil
+				}
+				out.Items = append(out.Items, *one)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Revisions{}, fmt.Errorf("list deleted %s: %w", q.Resource, err)
+	}
+	return out, nil
+}
+
+// changed returns the changes between two moments. Each began a state or deleted an object: those that ended a state are of the revisions; those that
+// made an object are where its first state is.
+func (d *database) changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
+	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 {
+		return out, fmt.Errorf("%w: changes are selected by cluster, namespace and name only", ErrSelector)
+	}
+	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
+		first, err := r.since(from)
+		if err != nil {
+			return err
+		}
+		if out.Epoch, err = r.epochOf(); err != nil {
+			return err
+		}
+		for {
+			some, more, err := r.changes(q, first, to.UnixMilli(), after)
+			if err != nil {
+				return err
+			}
+			for _, c := range some {
+				if !q.reaches(&c.Row) || r.visible(c.Row.Cluster) == "" {
+					continue
+				}
+				if n := len(out.Items); n >= limit && out.Items[n-1].Seq != c.Seq { // one may delete an object and create another of its name
+					out.Next = out.Items[n-1].Seq
+					return nil
+				}
+				out.Items = append(out.Items, c)
+			}
+			if !more {
+				return nil
+			}
+			after = some[len(some)-1].Seq
+		}
+	})
+	if err != nil {
+		return Changes{}, fmt.Errorf("list changes of %s: %w", q.Resource, err)
+	}
+	return out, nil
+}
+
+// changes returns the next changes after a sequence, in its order, and whether there are more.
+func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, more bool, err error) {
+	until := int64(1 << 62) // up to where each source was read
+	for _, source := range []struct {
+		verb ChangeVerb
+		text string
+	}{
+		{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r JOIN past p ON p.id = r.object
+			WHERE p.type = ? AND r.until > ? AND r.until <= ? AND r.id > ? ORDER BY r.id LIMIT ?`},
+		{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r JOIN past p ON p.id = r.object
+			WHERE p.type = ? AND r.since > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
+		{Created, `SELECT o.began, o.since, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
+			WHERE o.type = ? AND o.since > ? AND o.since <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
+	} {
+		n, last := 0, int64(0)
+		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {
+			c := ObjectChange{Verb: source.verb, Row: Row{Group: q.Group, Resource: q.Resource}}
+			var at, ended int64
+			if err := rows.Scan(&c.Seq, &at, &c.Row.Cluster, &c.Row.Namespace, &c.Row.Name, &c.Row.UID, &ended); err != nil {
+				return err
+			}
+			switch {
+			case c.Verb != "":
+			case ended == c.Seq:
+				c.Verb = Removed
+			default:
+				c.Verb = Updated
+			}
+			c.Time = moment(at)
+			n, last = n+1, c.Seq
+			out = append(out, c)
+			return nil
+		}, r.kind, from, to, after, chunk); err != nil {
+			return nil, false, err
+		}
+		if n == chunk {
+			until, more = min(until, last), true
+		}
+	}
+	out = slices.DeleteFunc(out, func(c ObjectChange) bool { return c.Seq > until })
+	slices.SortFunc(out, func(a, b ObjectChange) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), -cmp.Compare(a.Verb, b.Verb)) })
+	return out, more, nil
+}

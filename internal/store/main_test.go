@@ -1,0 +1,39 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := testenv.StopDatabases(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop databases:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// onEach runs a test in an empty database of each kind. openStore opens what it is given.
+func onEach(t *testing.T, test func(t *testing.T, at string)) {
+	t.Run("SQLite", func(t *testing.T) { test(t, t.TempDir()) })
+	onServers(t, func(t *testing.T, _ *testenv.Database, at string) { test(t, at) })
+}
+
+// onServers runs a test in an empty database of each server.
+func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at string)) {
+	for _, d := range []*testenv.Database{testenv.PostgreSQL, testenv.MariaDB} {
+		t.Run(d.Name, func(t *testing.T) { test(t, d, d.Create(t)) })
+	}
+}
+
+func open(t testing.TB, at string) (*Store, error) {
+	if strings.Contains(at, "://") {
+		return OpenDSN(t.Context(), at)
+	}
+	return Open(t.Context(), at)
+}

@@ -1,0 +1,300 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// mysqlDialect is that of MySQL from version 8.0 and MariaDB from version 10.6 on.
+type mysqlDialect struct{}
+
+// errNoJSON refuses a row, as the databases with a type for JSON do. MariaDB would refuse valid JSON that is deep, too.
+var errNoJSON = errors.New("body is not JSON")
+
+func (mysqlDialect) parameter(int) string { return "?" }
+
+func (mysqlDialect) in(s *statement, expression string, values []string) {
+	if len(values) == 1 {
+		s.sql(expression).sql(" = ").arg(values[0])
+		return
+	}
+	s.sql(expression).sql(" IN (")
+	for i, v := range values {
+		if i > 0 {
+			s.sql(", ")
+		}
+		s.arg(v)
+	}
+	s.sql(")")
+}
+
+// labelValue compares bytes, as columns of identifiers do: text would be equal to itself with blanks at its end.
+func (mysqlDialect) labelValue(s *statement, key string) {
+	s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(pathOf([]string{key})).sql(")) AS BINARY)")
+}
+
+func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
+	path := pathOf([]string{c.key})
+	s.sql("(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) REGEXP '^[0-9]{1,18}$' AND CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").
+		arg(path).sql(")) AS SIGNED)" + operator(c)).arg(c.bound).sql(")")
+}
+
+func (mysqlDialect) field(s *statement, keys []string) {
+	path := pathOf(keys)
+	s.sql("CASE JSON_TYPE(JSON_EXTRACT(b.json, ").arg(path).sql(")) WHEN 'NULL' THEN NULL ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(b.json, ").
+		arg(path).sql(")) AS BINARY) END")
+}
+
+// list takes the slim rows of the page first, and then their bodies.
+func (d mysqlDialect) list(s *statement, p *plan) {
+	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json) FROM (SELECT o.id, " + columns)
+	d.from(s, p, p.fields)
+	s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	if p.limit > 0 {
+		s.sql(" LIMIT ").arg(p.limit)
+	}
+	s.sql(") o JOIN body b ON b.object = o.id ORDER BY o.cluster, o.namespace, o.name")
+}
+
+func (d mysqlDialect) count(s *statement, p *plan) {
+	s.sql("SELECT count(*)")
+	d.from(s, p, p.fields)
+}
+
+// from writes the FROM and WHERE clause. Comparisons of rows are written out: of these alone it makes ranges of an index,
+// which it walks in order.
+func (mysqlDialect) from(s *statement, p *plan, bodies bool) {
+	switch {
+	case p.label != nil:
+		s.sql(" FROM label l FORCE INDEX (PRIMARY) STRAIGHT_JOIN object o ON o.id = l.object")
+	case p.owner != "":
+		s.sql(" FROM object o FORCE INDEX (object_owner)")
+	default:
+		s.sql(" FROM object o FORCE INDEX (object_key)")
+	}
+	if bodies {
+		s.sql(" STRAIGHT_JOIN body b ON b.object = o.id")
+	}
+	s.sql(" WHERE ")
+	s.lead(p)
+	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
+	if a := p.after; p.spans == nil && a.Name != "" {
+		s.sql(" AND (" + cluster + " > ").arg(a.Cluster).
+			sql(" OR (" + cluster + " = ").arg(a.Cluster).sql(" AND " + namespace + " > ").arg(a.Namespace).
+			sql(") OR (" + cluster + " = ").arg(a.Cluster).sql(" AND " + namespace + " = ").arg(a.Namespace).sql(" AND " + name + " > ").arg(a.Name).sql("))")
+	}
+	for i, one := range p.spans {
+		if i == 0 {
+			s.sql(" AND (")
+		} else {
+			s.sql(" OR ")
+		}
+		s.sql("(" + cluster + " = ").arg(one.cluster)
+		switch {
+		case p.narrow:
+			s.sql(" AND " + namespace + " = ").arg(one.namespace)
+			if one.afterOf != "" {
+				s.sql(" AND " + name + " > ").arg(one.afterOf)
+			}
+		case one.afterOf != "":
+			s.sql(" AND (" + namespace + " > ").arg(one.afterSpace).
+				sql(" OR (" + namespace + " = ").arg(one.afterSpace).sql(" AND " + name + " > ").arg(one.afterOf).sql("))")
+		}
+		s.sql(")")
+	}
+	if len(p.spans) > 0 {
+		s.sql(")")
+	}
+	s.and(p)
+}
+
+func (mysqlDialect) replace(_ string, columns []string) string {
+	set := make([]string, len(columns))
+	for i, c := range columns {
+		set[i] = c + " = VALUES(" + c + ")"
+	}
+	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
+}
+
+func (mysqlDialect) lengths() []int                      { return []int{128, 16, 1} }
+func (mysqlDialect) into() string                        { return "INSERT INTO " }
+func (mysqlDialect) rows(n int, columns []string) string { return values(n, columns) }
+func (mysqlDialect) arguments(rows [][]any) []any        { return flat(rows) }
+
+func (mysqlDialect) find(n int, key []string, columns ...string) string {
+	return "SELECT " + strings.Join(slices.Concat(key, columns), ", ") + " FROM object FORCE INDEX (object_key) WHERE (" +
+		strings.Join(key, ", ") + ") IN (" + strings.TrimPrefix(values(n, key), "VALUES ") + ")"
+}
+
+func (mysqlDialect) among(n int, column string) string { return keyed(n, []string{column}) }
+
+func (mysqlDialect) snapshot() *sql.TxOptions {
+	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
+}
+
+func (d mysqlDialect) update(n int, table string, same, columns []string, changed int) string {
+	all := slices.Concat(same, columns)
+	return "INSERT INTO " + table + " (" + strings.Join(all, ", ") + ") " + values(n, all) + d.replace(same[0], columns[:changed])
+}
+
+func (mysqlDialect) remove(n int, table string, key []string) string {
+	return "DELETE FROM " + table + " WHERE " + keyed(n, key)
+}
+
+func (mysqlDialect) bodyColumns() []string { return []string{"json", "exact"} }
+func (mysqlDialect) exactBody() string     { return "coalesce(b.exact, b.json)" }
+func (mysqlDialect) ended(err error) bool {
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
+}
+
+func (mysqlDialect) body(b []byte) ([]any, error) {
+	if !json.Valid(b) {
+		return nil, errNoJSON
+	}
+	return searchable(b), nil
+}
+
+func (mysqlDialect) fault(err error) fault {
+	e, ok := errors.AsType[*mysql.MySQLError](err)
+	if !ok {
+		switch {
+		case errors.Is(err, errNoJSON), errors.Is(err, mysql.ErrPktTooLarge):
+			return faultRow
+		case connectionLost(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, io.EOF):
+			return faultUnavailable
+		}
+		return faultOther
+	}
+	switch e.Number {
+	case 1146, 1054: // a table or column that was there is not any more
+		return faultDamaged
+	case 1021, 1114:
+		return faultFull
+	case 1048, 1062, 1118, 1153, 1264, 1292, 1366, 1406, 3140, 3819, 4025:
+		return faultRow
+	// Connections, rights, locks, a server that stops or may only be read.
+	case 1040, 1044, 1045, 1049, 1053, 1129, 1130, 1142, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 3024, 3159, 4031:
+		return faultUnavailable
+	default:
+		return faultOther
+	}
+}
+
+func (mysqlDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+	var version string
+	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
+		return 0, err
+	}
+	if strings.HasPrefix(version, "5.") {
+		return 0, unfit("its server is of version " + version + "; use MySQL from 8.0, or MariaDB from 10.6 on")
+	}
+	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)"); err != nil {
+		return 0, err
+	}
+	return greatestVersion(ctx, db)
+}
+
+func (mysqlDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO schema_version VALUES (?)", n)
+	return err
+}
+
+// A released migration is never edited, only followed by another. Here every statement of one is committed by itself,
+// and must do nothing when it is run again.
+func (mysqlDialect) migrations() [][]string {
+	return [][]string{{
+		`CREATE TABLE IF NOT EXISTS cluster (
+			name    varbinary(255) PRIMARY KEY CHECK (name <> ''),
+			dropped integer NOT NULL) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS type (
+			id       bigint PRIMARY KEY,
+			grp      varbinary(255) NOT NULL,
+			resource varbinary(255) NOT NULL CHECK (resource <> ''),
+			UNIQUE (grp, resource)) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS served (
+			cluster    varbinary(255) NOT NULL,
+			type       bigint NOT NULL,
+			api        longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+			checkpoint longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+			PRIMARY KEY (cluster, type)) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS object (
+			id        bigint PRIMARY KEY,
+			seq       bigint NOT NULL,
+			type      bigint NOT NULL,
+			cluster   varbinary(255) NOT NULL CHECK (cluster <> ''),
+			namespace varbinary(255) NOT NULL,
+			name      varbinary(512) NOT NULL CHECK (name <> ''),
+			version   varbinary(255) NOT NULL,
+			kind      varbinary(255) NOT NULL,
+			uid       varbinary(255) NOT NULL,
+			owner     varbinary(255) NOT NULL,
+			created   bigint NOT NULL,
+			rv        varbinary(255) NOT NULL,
+			labels    longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+			note      longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+			UNIQUE KEY object_key (type, cluster, namespace, name),
+			KEY object_owner (owner)) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS body (
+			object bigint PRIMARY KEY,
+			json   longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+			exact  longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS label (
+			type        bigint NOT NULL,
+			label_key   varbinary(317) NOT NULL,
+			label_value varbinary(255) NOT NULL,
+			cluster     varbinary(255) NOT NULL,
+			namespace   varbinary(255) NOT NULL,
+			name        varbinary(512) NOT NULL,
+			object      bigint NOT NULL,
+			PRIMARY KEY (type, label_key, label_value, cluster, namespace, name)) ENGINE = InnoDB`,
+		`CREATE TABLE IF NOT EXISTS epoch (id varchar(64) NOT NULL, seq bigint NOT NULL) ENGINE = InnoDB`,
+		`INSERT INTO epoch SELECT uuid(), 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM epoch)`,
+	}, slices.Concat(
+		addColumns("object", "began bigint NOT NULL DEFAULT 0", "since bigint NOT NULL DEFAULT 0", "revisions bigint NOT NULL DEFAULT 0"),
+		[]string{
+			`CREATE TABLE IF NOT EXISTS revision (
+			id     bigint PRIMARY KEY,
+			object bigint NOT NULL,
+			began  bigint NOT NULL,
+			since  bigint NOT NULL,
+			until  bigint NOT NULL,
+			rv     varbinary(255) NOT NULL,
+			whole  tinyint NOT NULL,
+			body   longblob NOT NULL,
+			KEY revision_object (object, id),
+			KEY revision_until (until)) ENGINE = InnoDB`,
+			`CREATE TABLE IF NOT EXISTS past (
+			id        bigint PRIMARY KEY,
+			type      bigint NOT NULL,
+			cluster   varbinary(255) NOT NULL,
+			namespace varbinary(255) NOT NULL,
+			name      varbinary(512) NOT NULL,
+			uid       varbinary(255) NOT NULL,
+			ended     bigint NOT NULL,
+			KEY past_key (type, cluster, namespace, name, id),
+			KEY past_ended (ended)) ENGINE = InnoDB`,
+		},
+		addColumns("epoch", "history_bytes bigint NOT NULL DEFAULT 0", "kept_from bigint NOT NULL DEFAULT 0"),
+		[]string{"UPDATE epoch SET kept_from = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) WHERE kept_from = 0"},
+	)}
+}
+
+// addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.
+func addColumns(table string, columns ...string) []string {
+	name, _, _ := strings.Cut(columns[0], " ")
+	return []string{
+		"SET @orrery = IF(EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = database() AND table_name = '" + table +
+			"' AND column_name = '" + name + "'), 'DO 0', 'ALTER TABLE " + table + " ADD COLUMN " + strings.Join(columns, ", ADD COLUMN ") + "')",
+		"PREPARE orrery FROM @orrery",
+		"EXECUTE orrery",
+		"DEALLOCATE PREPARE orrery",
+	}
+}

@@ -1,0 +1,381 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// postgresDialect is that of PostgreSQL from version 13 on.
+type postgresDialect struct{}
+
+func (postgresDialect) parameter(n int) string { return "$" + strconv.Itoa(n) }
+
+func (postgresDialect) in(s *statement, expression string, values []string) {
+	if len(values) == 1 {
+		s.sql(expression).sql(" = ").arg(values[0])
+		return
+	}
+	s.sql(expression).sql(" = ANY (").arg(values).sql("::text[])")
+}
+
+func (postgresDialect) labelValue(s *statement, key string) {
+	s.sql("(o.labels ->> ").arg(key).sql("::text)")
+}
+
+// labelCompare: only CASE keeps the order of the two, and a value that is no number from being read as one.
+func (d postgresDialect) labelCompare(s *statement, c labelCompare) {
+	s.sql("CASE WHEN ")
+	d.labelValue(s, c.key)
+	s.sql(" ~ '^[0-9]{1,18}$' THEN ")
+	d.labelValue(s, c.key)
+	s.sql("::bigint").sql(operator(c)).arg(c.bound).sql("::bigint ELSE FALSE END")
+}
+
+func (postgresDialect) field(s *statement, keys []string) {
+	s.sql("(b.json #>> ").arg(keys).sql("::text[])")
+}
+
+// list takes the slim rows of the page first, and then their bodies.
+func (d postgresDialect) list(s *statement, p *plan) {
+	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json::text) FROM (SELECT o.id, " + columns)
+	d.from(s, p, p.fields, p.limit)
+	if p.spans == nil || p.owner != "" {
+		s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	}
+	if p.limit > 0 {
+		s.sql(" LIMIT ").arg(p.limit)
+	}
+	s.sql(") o JOIN body b ON b.object = o.id ORDER BY o.cluster, o.namespace, o.name")
+}
+
+func (d postgresDialect) count(s *statement, p *plan) {
+	s.sql("SELECT count(*)")
+	d.from(s, p, p.fields, 0)
+}
+
+// from writes the FROM and WHERE clause. Where spans lead, each is read by itself, no further than the limit, in their
+// order: a nested loop over a function's rows and a subquery that depends on them keeps it.
+func (postgresDialect) from(s *statement, p *plan, bodies bool, limit int) {
+	s.sql(" FROM ")
+	leads := p.spans != nil && p.owner == ""
+	if leads {
+		clusters, spaces, names := make([]string, len(p.spans)), make([]string, len(p.spans)), make([]string, len(p.spans))
+		for i, one := range p.spans {
+			clusters[i], spaces[i], names[i] = one.cluster, one.afterSpace, one.afterOf
+			if p.narrow {
+				spaces[i] = one.namespace
+			}
+		}
+		s.sql("unnest(").arg(clusters).sql("::text[], ").arg(spaces).sql("::text[], ").arg(names).
+			sql("::text[]) g (cluster, space, name) CROSS JOIN LATERAL (SELECT o.id, " + columns + " FROM ")
+	}
+	switch {
+	case p.label != nil:
+		s.sql("label l JOIN object o ON o.id = l.object")
+	default:
+		s.sql("object o")
+	}
+	if bodies {
+		s.sql(" JOIN body b ON b.object = o.id")
+	}
+	s.sql(" WHERE ")
+	s.lead(p)
+	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
+	switch {
+	case leads && p.narrow:
+		s.sql(" AND " + cluster + " = g.cluster AND " + namespace + " = g.space AND " + name + " > g.name")
+	case leads:
+		s.sql(" AND " + cluster + " = g.cluster AND (" + namespace + ", " + name + ") > (g.space, g.name)")
+	case p.after.Name != "":
+		s.sql(" AND (" + strings.Join(p.ordering, ", ") + ") > (").arg(p.after.Cluster).sql(", ").arg(p.after.Namespace).sql(", ").arg(p.after.Name).sql(")")
+	}
+	if p.spans != nil && !leads {
+		clusters, spaces := make([]string, len(p.spans)), make([]string, len(p.spans))
+		for i, one := range p.spans {
+			clusters[i], spaces[i] = one.cluster, one.namespace
+		}
+		if p.narrow {
+			s.sql(" AND (o.cluster, o.namespace) IN (SELECT cluster, space FROM unnest(").arg(clusters).sql("::text[], ").arg(spaces).sql("::text[]) AS spans (cluster, space))")
+		} else {
+			s.sql(" AND o.cluster = ANY (").arg(clusters).sql("::text[])")
+		}
+	}
+	s.and(p)
+	if !leads {
+		return
+	}
+	s.sql(" ORDER BY " + strings.Join(p.ordering[1:], ", "))
+	if limit > 0 {
+		s.sql(" LIMIT ").arg(limit)
+	}
+	s.sql(") o")
+}
+
+func (postgresDialect) replace(key string, columns []string) string {
+	return replaceExcluded(key, columns)
+}
+
+// lengths: a statement has one parameter for each column, so that it is planned once for any number of rows.
+func (postgresDialect) lengths() []int { return []int{anyLength} }
+
+// columnTypes are those of columns that are not text.
+var columnTypes = map[string]string{
+	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
+	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea",
+}
+
+// unnested is the rows of the parameters from the first on.
+func unnested(columns []string) string {
+	parameters := make([]string, len(columns))
+	for i, c := range columns {
+		parameters[i] = fmt.Sprintf("$%d::%s[]", i+1, cmp.Or(columnTypes[c], "text"))
+	}
+	return "unnest(" + strings.Join(parameters, ", ") + ") g (" + strings.Join(columns, ", ") + ")"
+}
+
+// same is the condition that a row has the key of g.
+func same(table string, key []string) string {
+	out := make([]string, len(key))
+	for i, c := range key {
+		out[i] = table + "." + c + " = g." + c
+	}
+	return strings.Join(out, " AND ")
+}
+
+func (postgresDialect) into() string { return "INSERT INTO " }
+func (postgresDialect) rows(_ int, columns []string) string {
+	selected := make([]string, len(columns))
+	for i, c := range columns {
+		switch selected[i] = "g." + c; c {
+		case "labels":
+			selected[i] += "::jsonb"
+		case "json":
+			selected[i] += "::json"
+		}
+	}
+	return "SELECT " + strings.Join(selected, ", ") + " FROM " + unnested(columns)
+}
+
+// arguments are the columns of rows.
+func (postgresDialect) arguments(rows [][]any) []any {
+	args := make([]any, len(rows[0]))
+	for i := range args {
+		switch rows[0][i].(type) {
+		case int64:
+			args[i] = column[int64](rows, i)
+		case []byte:
+			args[i] = column[[]byte](rows, i)
+		default:
+			args[i] = column[string](rows, i)
+		}
+	}
+	return args
+}
+
+// column is a column of rows; where it is NULL, nil.
+func column[T any](rows [][]any, i int) []*T {
+	out := make([]*T, len(rows))
+	for n, row := range rows {
+		if v, ok := row[i].(T); ok {
+			out[n] = &v
+		}
+	}
+	return out
+}
+
+// find has each key be looked up by itself, whatever the planner believes of the sizes of tables.
+func (postgresDialect) find(_ int, key []string, columns ...string) string {
+	all := strings.Join(slices.Concat(key, columns), ", ")
+	found := "found." + strings.Join(slices.Concat(key, columns), ", found.")
+	return "SELECT " + found + " FROM " + unnested(key) + " CROSS JOIN LATERAL (SELECT " + all + " FROM object o WHERE " + same("o", key) + " LIMIT 1) found"
+}
+
+func (postgresDialect) among(_ int, column string) string { return column + " = ANY ($1::bigint[])" }
+
+func (postgresDialect) snapshot() *sql.TxOptions {
+	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
+}
+
+func (d postgresDialect) update(n int, table string, same, columns []string, changed int) string {
+	all := slices.Concat(same, columns)
+	return "INSERT INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(n, all) + d.replace(same[0], columns[:changed])
+}
+
+func (postgresDialect) remove(_ int, table string, key []string) string {
+	return "DELETE FROM " + table + " o USING " + unnested(key) + " WHERE " + same("o", key)
+}
+
+func (postgresDialect) bodyColumns() []string { return []string{"json", "exact"} }
+func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text)" }
+func (postgresDialect) ended(err error) bool  { return errors.Is(err, driver.ErrBadConn) }
+
+func (postgresDialect) body(b []byte) ([]any, error) { return searchable(b), nil }
+
+// searchable is a body as it can be searched, and, where that is another, the exact one. PostgreSQL takes every JSON, but
+// fails on characters that it has no text for as soon as it looks for a field; MariaDB finds none.
+func searchable(b []byte) []any {
+	if readable := readable(string(b)); readable != string(b) {
+		return []any{readable, string(b)}
+	}
+	return []any{string(b), nil}
+}
+
+// readable is JSON with U+FFFD for escaped NULs and surrogates.
+func readable(json string) string {
+	if !strings.Contains(json, `\u`) {
+		return json
+	}
+	var out strings.Builder
+	for i := 0; i < len(json); i++ {
+		if json[i] != '\\' || i+1 == len(json) {
+			out.WriteByte(json[i])
+			continue
+		}
+		if n := i + 6; json[i+1] == 'u' && n <= len(json) {
+			if code, err := strconv.ParseUint(json[i+2:n], 16, 16); err == nil && (code == 0 || code >= 0xd800 && code < 0xe000) {
+				out.WriteString(`\ufffd`)
+				i = n - 1
+				continue
+			}
+		}
+		out.WriteString(json[i : i+2])
+		i++
+	}
+	return out.String()
+}
+
+func (postgresDialect) fault(err error) fault {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		var refused *pgconn.ConnectError
+		if errors.As(err, &refused) || connectionLost(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return faultUnavailable
+		}
+		return faultOther
+	}
+	switch {
+	case e.Code == "42P01", e.Code == "42703": // a table or column that was there is not any more
+		return faultDamaged
+	case e.Code == "53100":
+		return faultFull
+	case strings.HasPrefix(e.Code, "22"), strings.HasPrefix(e.Code, "23"), strings.HasPrefix(e.Code, "54"):
+		return faultRow
+	case strings.HasPrefix(e.Code, "08"), strings.HasPrefix(e.Code, "28"), strings.HasPrefix(e.Code, "3D"), strings.HasPrefix(e.Code, "25"),
+		strings.HasPrefix(e.Code, "40"), strings.HasPrefix(e.Code, "42501"), strings.HasPrefix(e.Code, "5"):
+		return faultUnavailable
+	default:
+		return faultOther
+	}
+}
+
+func (postgresDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+	var encoding string
+	if err := db.QueryRowContext(ctx, "SHOW server_encoding").Scan(&encoding); err != nil {
+		return 0, err
+	}
+	if encoding != "UTF8" {
+		return 0, unfit("its encoding is " + encoding + "; create one with ENCODING 'UTF8' TEMPLATE template0")
+	}
+	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)"); err != nil {
+		return 0, err
+	}
+	return greatestVersion(ctx, db)
+}
+
+func greatestVersion(ctx context.Context, db *sql.DB) (n int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&n)
+	return n, err
+}
+
+func (postgresDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO schema_version VALUES ($1)", n)
+	return err
+}
+
+// A released migration is never edited, only followed by another.
+func (postgresDialect) migrations() [][]string {
+	return [][]string{{
+		`CREATE TABLE cluster (
+			name    text COLLATE "C" PRIMARY KEY CHECK (name <> ''),
+			dropped integer NOT NULL)`,
+		`CREATE TABLE type (
+			id       bigint PRIMARY KEY,
+			grp      text COLLATE "C" NOT NULL,
+			resource text COLLATE "C" NOT NULL CHECK (resource <> ''),
+			UNIQUE (grp, resource))`,
+		`CREATE TABLE served (
+			cluster    text COLLATE "C" NOT NULL,
+			type       bigint NOT NULL,
+			api        text NOT NULL,
+			checkpoint text,
+			PRIMARY KEY (cluster, type))`,
+		`CREATE TABLE object (
+			id        bigint PRIMARY KEY,
+			seq       bigint NOT NULL,
+			type      bigint NOT NULL,
+			cluster   text COLLATE "C" NOT NULL CHECK (cluster <> ''),
+			namespace text COLLATE "C" NOT NULL,
+			name      text COLLATE "C" NOT NULL CHECK (name <> ''),
+			version   text COLLATE "C" NOT NULL,
+			kind      text COLLATE "C" NOT NULL,
+			uid       text COLLATE "C" NOT NULL,
+			owner     text COLLATE "C" NOT NULL,
+			created   bigint NOT NULL,
+			rv        text COLLATE "C" NOT NULL,
+			labels    jsonb NOT NULL,
+			note      text)`,
+		`CREATE UNIQUE INDEX object_key ON object (type, cluster, namespace, name)`,
+		`CREATE INDEX object_owner ON object (owner) WHERE owner <> ''`,
+		`CREATE TABLE body (
+			object bigint PRIMARY KEY,
+			"json" json NOT NULL,
+			exact  text)`,
+		`CREATE TABLE label (
+			type        bigint NOT NULL,
+			label_key   text COLLATE "C" NOT NULL,
+			label_value text COLLATE "C" NOT NULL,
+			cluster     text COLLATE "C" NOT NULL,
+			namespace   text COLLATE "C" NOT NULL,
+			name        text COLLATE "C" NOT NULL,
+			object      bigint NOT NULL,
+			PRIMARY KEY (type, label_key, label_value, cluster, namespace, name))`,
+		`CREATE TABLE epoch (id text NOT NULL, seq bigint NOT NULL)`,
+		`INSERT INTO epoch VALUES (gen_random_uuid()::text, 0)`,
+	}, {
+		"ALTER TABLE object ADD COLUMN began bigint NOT NULL DEFAULT 0, ADD COLUMN since bigint NOT NULL DEFAULT 0, ADD COLUMN revisions bigint NOT NULL DEFAULT 0",
+		`CREATE TABLE revision (
+			id     bigint PRIMARY KEY,
+			object bigint NOT NULL,
+			began  bigint NOT NULL,
+			since  bigint NOT NULL,
+			until  bigint NOT NULL,
+			rv     text COLLATE "C" NOT NULL,
+			whole  smallint NOT NULL,
+			body   bytea NOT NULL)`,
+		"ALTER TABLE revision ALTER COLUMN body SET STORAGE EXTERNAL",
+		"CREATE INDEX revision_object ON revision (object, id)",
+		"CREATE INDEX revision_until ON revision (until)",
+		`CREATE TABLE past (
+			id        bigint PRIMARY KEY,
+			type      bigint NOT NULL,
+			cluster   text COLLATE "C" NOT NULL,
+			namespace text COLLATE "C" NOT NULL,
+			name      text COLLATE "C" NOT NULL,
+			uid       text COLLATE "C" NOT NULL,
+			ended     bigint NOT NULL)`,
+		"CREATE INDEX past_key ON past (type, cluster, namespace, name, id)",
+		"CREATE INDEX past_ended ON past (ended) WHERE ended > 0",
+		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
+		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+	}}
+}

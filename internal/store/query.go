@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// FieldRequirement compares one field of an object with a value, as text. A field that an
+// object does not have equals the empty string, as in Kubernetes.
+type FieldRequirement struct {
+	Path     string             // spec.nodeName, metadata.annotations['example.com/team']
+	Operator selection.Operator // =, == or !=
+	Value    string
+}
+
+// Query selects objects of one type. An empty list of names selects every one.
+type Query struct {
+	Group, Resource             string
+	Version                     string // of the stored objects; "": any
+	Clusters, Namespaces, Names []string
+	// Scopes are the namespaces of each cluster outside of which nothing is selected; of a
+	// cluster that is not among them, nothing is. nil: everything.
+	Scopes   map[string][]string
+	OwnerUID types.UID
+	Labels   labels.Selector // nil: everything
+	Fields   []FieldRequirement
+	At       time.Time // the moment whose state is selected, as far back as there is a history; zero: now
+	Limit    int       // the most rows of a page; 0: all
+	Continue string    // Page.Continue of the page before
+}
+
+// Page is a part of a query's answer.
+type Page struct {
+	Rows     []Row
+	Continue string // "" on the last page
+}
+
+func (d *database) list(ctx context.Context, q Query) (Page, error) {
+	var page Page
+	after, err := parseContinue(q)
+	if err != nil {
+		return page, err
+	}
+	if !q.At.IsZero() {
+		return d.listAt(ctx, q, after)
+	}
+	p, err := d.plan(q, after)
+	if err != nil || p == nil {
+		return page, err
+	}
+	if q.Limit > 0 {
+		p.limit = q.Limit + 1 // one more says whether there is a next page
+	}
+	if page.Rows, err = d.page(ctx, d.read, q, p); err != nil {
+		return Page{}, err
+	}
+	page.cut(q)
+	return page, nil
+}
+
+// cut makes the rows those of one page.
+func (page *Page) cut(q Query) {
+	if q.Limit > 0 && len(page.Rows) > q.Limit {
+		page.Rows = page.Rows[:q.Limit]
+		last := page.Rows[q.Limit-1]
+		page.Continue = position{Cluster: last.Cluster, Namespace: last.Namespace, Name: last.Name}.token(q)
+	}
+}
+
+// page reads the rows of a plan.
+func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out []Row, err error) {
+	s := &statement{dialect: d.dialect}
+	d.dialect.list(s, p)
+	if err := s.fits(); err != nil {
+		return nil, err
+	}
+	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
+		r, err := scanRow(rows, q)
+		if n := len(out); err == nil && n > 0 && !before(out[n-1], r) {
+			err = fmt.Errorf("%s/%s of cluster %s came after %s/%s of cluster %s", r.Namespace, r.Name, r.Cluster,
+				out[n-1].Namespace, out[n-1].Name, out[n-1].Cluster)
+		}
+		out = append(out, r)
+		return err
+	}, s.args...); err != nil {
+		return nil, fmt.Errorf("list %s: %w", q.Resource, err)
+	}
+	return out, nil
+}
+
+func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
+	if !q.At.IsZero() {
+		q.Limit = 0
+		page, err := d.listAt(ctx, q, position{})
+		return int64(len(page.Rows)), err
+	}
+	p, err := d.plan(q, position{})
+	if err != nil || p == nil {
+		return 0, err
+	}
+	s := &statement{dialect: d.dialect}
+	d.dialect.count(s, p)
+	if err := s.fits(); err != nil {
+		return 0, err
+	}
+	if err := d.read.QueryRowContext(ctx, s.text.String(), s.args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count %s: %w", q.Resource, err)
+	}
+	return n, nil
+}
+
+// plan translates a query for what comes after a position; nil: that is nothing.
+func (d *database) plan(q Query, after position) (*plan, error) {
+	p, err := compile(q)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	known, dropped := d.names()
+	if p.kind = d.kind(groupResource{q.Group, q.Resource}); p.kind == 0 || !p.within(q, known, dropped, after) {
+		return nil, nil
+	}
+	return p, nil
+}
+
+// mostParameters is how many parameters every database takes.
+const mostParameters = 60_000
+
+func (s *statement) fits() error {
+	if len(s.args) > mostParameters {
+		return fmt.Errorf("%w: it has %d values, and at most %d can be answered", ErrSelector, len(s.args), mostParameters)
+	}
+	return nil
+}
+
+func scanRow(rows *sql.Rows, q Query) (Row, error) {
+	r := Row{Group: q.Group, Resource: q.Resource}
+	var created int64
+	var labels string
+	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Body); err != nil {
+		return r, err
+	}
+	if created != 0 {
+		r.Created = time.Unix(created, 0).UTC()
+	}
+	if labels != "{}" {
+		if err := json.Unmarshal([]byte(labels), &r.Labels); err != nil {
+			return r, fmt.Errorf("%w: read labels of %s/%s in cluster %s: %w", errDamaged, r.Namespace, r.Name, r.Cluster, err)
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,408 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// History is how much is kept of what objects were.
+type History struct {
+	Time   time.Duration          // how long a state is kept after its end; 0: no history
+	Bytes  int64                  // how large all of it may be; 0: no history
+	Except []schema.GroupResource // of which there is none, besides Leases and Events
+}
+
+// DefaultHistory is kept unless KeepHistory says otherwise.
+var DefaultHistory = History{Time: 7 * 24 * time.Hour, Bytes: 2 << 30}
+
+// fleeting are types that change all the time, and whose past nobody asks for.
+var fleeting = []schema.GroupResource{
+	{Group: "coordination.k8s.io", Resource: "leases"}, {Resource: "events"}, {Group: "events.k8s.io", Resource: "events"},
+}
+
+var nodes = schema.GroupResource{Resource: "nodes"}
+
+var (
+	historyBytes = promauto.NewGauge(prometheus.GaugeOpts{
+		Name: "orrery_mirror_history_bytes",
+		Help: "About how large the history of the mirrored objects is.",
+	})
+	historyDropped = promauto.NewCounter(prometheus.CounterOpts{
+		Name: "orrery_mirror_history_dropped_revisions_total",
+		Help: "Former states of mirrored objects that were deleted because they were too old, or the history too large.",
+	})
+)
+
+// keeping is the History that a store keeps, and by which clock.
+type keeping struct {
+	mu  sync.RWMutex
+	is  History
+	now func() time.Time
+}
+
+func (k *keeping) get() History {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.is
+}
+
+func (h History) of(gr schema.GroupResource) bool {
+	return h.Time > 0 && h.Bytes > 0 && !slices.Contains(fleeting, gr) && !slices.Contains(h.Except, gr)
+}
+
+// revisionOverhead is about what a revision takes in a database beside its content: the row, and its place in three indexes.
+const revisionOverhead = 100
+
+// wholeEvery is how many revisions there are of an object between two that can be read without those that follow.
+const wholeEvery = 32
+
+// header is what is stored of an object beside its body.
+type header struct {
+	Version string            `json:"version"`
+	Kind    string            `json:"kind"`
+	UID     types.UID         `json:"uid"`
+	Owner   types.UID         `json:"owner,omitempty"`
+	Created int64             `json:"created,omitempty"`
+	RV      string            `json:"rv"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Note    string            `json:"note,omitempty"`
+}
+
+// record is a state of an object as it is compressed: the header, a line feed, the body.
+func record(h header, body []byte) []byte {
+	out, _ := json.Marshal(h) //nolint:errchkjson // strings and a number
+	return append(append(out, '\n'), body...)
+}
+
+func headerOf(r *Row) header {
+	h := header{Version: r.Version, Kind: r.Kind, UID: r.UID, Owner: r.OwnerUID, RV: r.ResourceVersion, Labels: r.Labels, Note: r.Note}
+	if !r.Created.IsZero() {
+		h.Created = r.Created.Unix()
+	}
+	return h
+}
+
+// unrecord fills a row, whose key is known, from a record.
+func unrecord(b []byte, r *Row) error {
+	head, body, ok := bytes.Cut(b, []byte("\n"))
+	var h header
+	if !ok {
+		return fmt.Errorf("%w: a revision has no header", errDamaged)
+	}
+	if err := json.Unmarshal(head, &h); err != nil {
+		return fmt.Errorf("%w: header of a revision: %w", errDamaged, err)
+	}
+	r.Version, r.Kind, r.UID, r.OwnerUID, r.ResourceVersion, r.Labels, r.Note, r.Body = h.Version, h.Kind, h.UID, h.Owner, h.RV, h.Labels, h.Note, body
+	if h.Created != 0 {
+		r.Created = time.Unix(h.Created, 0).UTC()
+	}
+	return nil
+}
+
+// compressor compresses records, one after another. What is small has an encoder of its own, which looks back less far and is ready sooner.
+type compressor struct{ whole, against, large *zstd.Encoder }
+
+const (
+	smallWindow = 1 << 16
+	largeWindow = 1 << 23
+)
+
+// mostRecord bounds what a damaged revision can make of the memory.
+const mostRecord = 256 << 20
+
+// compress compresses a record; next is the state that followed, from which little differs; nil: it is to be read by itself.
+// History is compressed against what follows and not what precedes: so the oldest can be deleted, which nothing needs, and the present state is whole.
+func (c *compressor) compress(b, next []byte) ([]byte, error) {
+	encoder, window, level := &c.whole, largeWindow, zstd.SpeedFastest
+	switch {
+	case next == nil:
+	case len(b)+len(next) < smallWindow:
+		encoder, window = &c.against, smallWindow
+	default:
+		encoder, level = &c.large, zstd.SpeedBetterCompression // the others forget most of what is large
+	}
+	if *encoder == nil {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(level), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window))
+		if err != nil {
+			return nil, err
+		}
+		*encoder = e
+	}
+	if next != nil {
+		if err := (*encoder).ResetWithOptions(nil, zstd.WithEncoderDictRaw(1, next)); err != nil {
+			return nil, err
+		}
+	}
+	return (*encoder).EncodeAll(b, nil), nil
+}
+
+// decompress is the reverse of compress.
+func decompress(b, next []byte) ([]byte, error) {
+	options := []zstd.DOption{zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostRecord)}
+	if next != nil {
+		options = append(options, zstd.WithDecoderDictRaw(1, next))
+	}
+	d, err := zstd.NewReader(nil, options...)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	out, err := d.DecodeAll(b, nil)
+	if err != nil {
+		return nil, fmt.Errorf("a revision cannot be read: %w", err)
+	}
+	return out, nil
+}
+
+// state is the state of an object that a change ends.
+type state struct {
+	header    header
+	record    []byte
+	began     int64 // sequence of the change that made it
+	since     int64 // when that was, in milliseconds
+	revisions int64 // as in object
+}
+
+// stateColumns are what scanState reads of o and its body b.
+func stateColumns(d dialect) string {
+	return "o.id, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, coalesce(o.note, ''), o.began, o.since, o.revisions, " + d.exactBody()
+}
+
+func scanState(rows *sql.Rows) (id int64, s *state, err error) {
+	s = &state{}
+	var labels string
+	var body []byte
+	h := &s.header
+	if err := rows.Scan(&id, &h.Version, &h.Kind, &h.UID, &h.Owner, &h.Created, &h.RV, &labels, &h.Note, &s.began, &s.since, &s.revisions, &body); err != nil {
+		return 0, nil, err
+	}
+	if labels != "{}" {
+		if err := json.Unmarshal([]byte(labels), &h.Labels); err != nil {
+			return 0, nil, fmt.Errorf("%w: read labels: %w", errDamaged, err)
+		}
+	}
+	if s.began == 0 { // it was written before there was a history
+		s.began = id
+	}
+	s.record = record(*h, body)
+	return id, s, nil
+}
+
+// recall reads the states that the changes end and of which something is to be kept.
+func (w *writer) recall(objects map[place]*object) error {
+	ids, byID := [][]any{}, map[int64]*object{}
+	for _, o := range objects {
+		if o.id != 0 && (o.recorded || o.revisions > 0) {
+			ids, byID[o.id] = append(ids, []any{o.id}), o
+		}
+	}
+	return w.batches.recall.run(w.ctx, w.tx, ids, func(rows *sql.Rows) error {
+		id, s, err := scanState(rows)
+		if err != nil {
+			return err
+		}
+		if byID[id] == nil {
+			return fmt.Errorf("%w: asked for other objects, it answered with %d", errDamaged, id)
+		}
+		byID[id].state = s
+		return nil
+	})
+}
+
+// revise adds what is to be kept of the state that a change ends; next is the state that follows, nil: the object is gone. It says
+// whether a new state begins.
+func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []byte) (begins bool, err error) {
+	s := o.state
+	if s == nil {
+		if next == nil && o.revisions != 0 { // nothing more is kept of it, but something is
+			out.past = append(out.past, []any{o.id, p.kind, p.cluster, p.namespace, p.name, string(o.stored), o.seq})
+		}
+		return true, nil
+	}
+	var following []byte
+	if next != nil {
+		if following = record(*next, body); bytes.Equal(following, s.record) {
+			return false, nil
+		}
+		if w.gr(p.kind) == nodes {
+			if beat(s.record, following) {
+				return false, nil
+			}
+		}
+	}
+	against := following
+	// Heartbeats change a Node without a revision: no other can be compressed against it. The last one of a type whose history ended stands alone, too.
+	if !o.recorded || w.gr(p.kind) == nodes || (s.revisions+1)%wholeEvery == 0 {
+		against = nil
+	}
+	content, err := w.compressor.compress(s.record, against)
+	if err != nil {
+		return false, fmt.Errorf("compress a revision: %w", err)
+	}
+	whole, ended := int64(0), int64(0)
+	if against == nil {
+		whole = 1
+	}
+	if next == nil {
+		ended = o.seq
+	}
+	out.revision = append(out.revision, []any{o.seq, o.id, s.began, s.since, w.now, s.header.RV, whole, content})
+	if s.revisions == 0 || next == nil {
+		out.past = append(out.past, []any{o.id, p.kind, p.cluster, p.namespace, p.name, string(s.header.UID), ended})
+	}
+	w.grown += int64(len(content)) + revisionOverhead
+	return true, nil
+}
+
+// beat says whether two records of a Node differ in times of heartbeats only.
+func beat(a, b []byte) bool {
+	still := func(record []byte) any {
+		var r Row
+		if unrecord(record, &r) != nil {
+			return nil
+		}
+		var node struct {
+			Metadata map[string]any `json:"metadata"`
+			Spec     any            `json:"spec"`
+			Status   map[string]any `json:"status"`
+		}
+		if json.Unmarshal(r.Body, &node) != nil {
+			return nil
+		}
+		delete(node.Metadata, "resourceVersion")
+		conditions, _ := node.Status["conditions"].([]any)
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok {
+				delete(c, "lastHeartbeatTime")
+			}
+		}
+		return node
+	}
+	one, other := still(a), still(b)
+	return one != nil && reflect.DeepEqual(one, other)
+}
+
+// grow takes note of how large the history is.
+func (w *writer) grow() error {
+	if w.grown == 0 {
+		return nil
+	}
+	_, err := w.tx.ExecContext(w.ctx, say(w.dialect, "UPDATE epoch SET history_bytes = history_bytes + ?"), w.grown)
+	return err
+}
+
+// trimEvery is how often it is looked for revisions that are too old.
+const trimEvery = time.Minute
+
+// trim deletes the oldest revisions, as far as they are too old or the history is too large: a chunk of them at a time, so that no write waits long for it.
+func (d *database) trim(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	keep, now := d.keeping.get(), d.keeping.now()
+	if d.history.Load() <= keep.Bytes && now.Before(d.trimmed.Add(trimEvery)) {
+		return nil
+	}
+	oldest := now.Add(-keep.Time).UnixMilli()
+	var last, until, freed int64
+	n, done := 0, false
+	if err := each(ctx, d.read, say(d.dialect, "SELECT id, until, length(body) FROM revision ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
+		var id, end, size int64
+		if err := rows.Scan(&id, &end, &size); err != nil {
+			return err
+		}
+		if done = done || end >= oldest && d.history.Load()-freed <= keep.Bytes; !done {
+			last, until, freed = id, max(until, end), freed+size+revisionOverhead
+			n++
+		}
+		return nil
+	}, chunk); err != nil {
+		return fmt.Errorf("look for old revisions: %w", err)
+	}
+	if n < chunk {
+		d.trimmed = now // nothing is left to do before a while
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		for _, one := range []struct {
+			text string
+			args []any
+		}{
+			{"DELETE FROM revision WHERE id <= ?", []any{last}},
+			{"DELETE FROM past WHERE ended > 0 AND ended <= ?", []any{last}},
+			{"UPDATE epoch SET history_bytes = history_bytes - ?, kept_from = CASE WHEN kept_from < ? THEN ? ELSE kept_from END", []any{freed, until, until}},
+		} {
+			if _, err := tx.ExecContext(ctx, say(d.dialect, one.text), one.args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return fmt.Errorf("delete old revisions: %w", err)
+	}
+	d.grew(-freed)
+	historyDropped.Add(float64(n))
+	return nil
+}
+
+// grew notes by how much the history has become larger, after the transaction.
+func (d *database) grew(by int64) {
+	historyBytes.Set(float64(d.history.Add(by)))
+}
+
+// dropHistory deletes, in chunks, the history of a type in a cluster.
+func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, transact transaction) error {
+	const some = 100 // objects, of each of which there are many revisions
+	for n := some; n == some; {
+		var freed int64
+		n = 0
+		if err := transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+			var ids []any
+			if err := each(ctx, tx, say(d.dialect, "SELECT id FROM past WHERE type = ? AND cluster = ? ORDER BY namespace, name, id LIMIT ?"), func(rows *sql.Rows) error {
+				var id int64
+				err := rows.Scan(&id)
+				ids = append(ids, id)
+				return err
+			}, kind, cluster, some); err != nil {
+				return err
+			}
+			for _, id := range ids {
+				var size int64
+				if err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT coalesce(sum(length(body) + "+strconv.Itoa(revisionOverhead)+"), 0) FROM revision WHERE object = ?"), id).Scan(&size); err != nil {
+					return err
+				}
+				freed += size
+				for _, text := range []string{"DELETE FROM revision WHERE object = ?", "DELETE FROM past WHERE id = ?"} {
+					if _, err := tx.ExecContext(ctx, say(d.dialect, text), id); err != nil {
+						return err
+					}
+				}
+			}
+			n = len(ids)
+			if freed == 0 {
+				return nil
+			}
+			_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET history_bytes = history_bytes - ?"), freed)
+			return err
+		}); err != nil {
+			return err
+		}
+		d.grew(-freed)
+	}
+	return nil
+}

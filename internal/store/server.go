@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// server is a database of a database server.
+type server struct {
+	address string // without credentials
+	dialect dialect
+	connect func() (*sql.DB, error)
+}
+
+// errUnfit: the database is not one that the mirror could be kept in.
+var errUnfit = errors.New("database is not fit for the mirror")
+
+func unfit(why string) error { return fmt.Errorf("%w: %s", errUnfit, why) }
+
+// patience is how long one write may take, and how long a connection is waited for: what does not answer then is
+// tried again.
+const (
+	writePatience   = time.Minute
+	connectPatience = 10 * time.Second
+)
+
+var errDSN = errors.New("the mirror's DSN must be postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS " +
+	"or mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS; in the first, write other characters than letters and digits of the password as %XX")
+
+// CheckDSN says what is wrong with a DSN, without asking its server.
+func CheckDSN(dsn string) error {
+	_, err := parseDSN(dsn)
+	return err
+}
+
+// parseDSN understands a DSN. What the drivers say of one that they refuse may have its password, and is not passed on.
+func parseDSN(dsn string) (*server, error) {
+	dsn = strings.TrimSpace(dsn)
+	switch scheme, rest, _ := strings.Cut(dsn, "://"); scheme {
+	case "postgres", "postgresql":
+		return parsePostgres(dsn)
+	case "mysql", "mariadb":
+		return parseMySQL(rest)
+	default:
+		return nil, errDSN
+	}
+}
+
+func parsePostgres(dsn string) (*server, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("%w; parameters such as sslmode and sslrootcert must be those of PostgreSQL, and their files readable", errDSN)
+	}
+	if cfg.Database == "" {
+		return nil, fmt.Errorf("%w: it names no database", errDSN)
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectPatience
+	}
+	cfg.RuntimeParams["application_name"] = "orrery"
+	return &server{
+		address: "postgres://" + net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))) + "/" + cfg.Database,
+		dialect: postgresDialect{},
+		connect: func() (*sql.DB, error) { return stdlib.OpenDB(*cfg), nil },
+	}, nil
+}
+
+func parseMySQL(dsn string) (*server, error) {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("%w; parameters such as tls and timeout must be those of github.com/go-sql-driver/mysql", errDSN)
+	}
+	if cfg.DBName == "" {
+		return nil, fmt.Errorf("%w: it names no database", errDSN)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = connectPatience
+	}
+	if cfg.TLS != nil {
+		cfg.TLS.MinVersion = max(cfg.TLS.MinVersion, tls.VersionTLS12)
+	}
+	cfg.MultiStatements, cfg.InterpolateParams, cfg.ParseTime, cfg.MaxAllowedPacket = false, false, false, 0
+	cfg.Collation = "utf8mb4_bin"
+	cfg.Logger = &mysql.NopLogger{} // what it would say is in the errors
+	if cfg.Params == nil {
+		cfg.Params = map[string]string{}
+	}
+	cfg.Params["sql_mode"] = "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES'"
+	return &server{
+		address: "mysql://" + cfg.Addr + "/" + cfg.DBName,
+		dialect: mysqlDialect{},
+		connect: func() (*sql.DB, error) {
+			c, err := mysql.NewConnector(cfg)
+			if err != nil {
+				return nil, errDSN
+			}
+			return sql.OpenDB(c), nil
+		},
+	}, nil
+}
+
+// open connects to the server, and brings the schema of the database up to date.
+func (s *server) open(ctx context.Context) (*database, error) {
+	write, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	read, err := s.connect()
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	write.SetMaxOpenConns(1)
+	db, err := openDatabase(ctx, s.dialect, write, read)
+	if err != nil {
+		return nil, classify(s.dialect, err)
+	}
+	db.patience = writePatience
+	return db, nil
+}
+
+// connectionLost says whether an error is about the way to the server.
+func connectionLost(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
+}

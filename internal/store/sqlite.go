@@ -1,0 +1,293 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// sqliteDialect is that of the database file that a server keeps when it was given no other. One connection writes;
+// several read, and see each write whole or not at all.
+type sqliteDialect struct{}
+
+// openFile opens the database in a file, and brings its schema up to date.
+func openFile(ctx context.Context, path string) (*database, error) {
+	// SQLite gives its journal files the mode of the database, so the database must have
+	// the right one from the start.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
+		return nil, err
+	}
+	write, err := sql.Open("sqlite", fileDSN(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(67108864)",
+		"cache_size(-16384)", "wal_autocheckpoint(4000)")+"&_txlock=immediate")
+	if err != nil {
+		return nil, err
+	}
+	// The journal mode is in the file. A reader must not set it: in a file that somebody
+	// truncated it would wait for the writer, and not say that the tables are gone.
+	read, err := sql.Open("sqlite", fileDSN(path, "query_only(1)"))
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	write.SetMaxOpenConns(1)
+	return openDatabase(ctx, sqliteDialect{}, write, read)
+}
+
+// fileDSN names the database with the pragmas of each of its connections. The VFS unix-excl
+// locks the file for this process and keeps the index of the write-ahead log in its own
+// memory: a file that is mapped kills the process when somebody truncates it.
+func fileDSN(path string, pragmas ...string) string {
+	q := url.Values{
+		"vfs":     {"unix-excl"},
+		"_pragma": append([]string{"busy_timeout(2000)", "mmap_size(0)", "temp_store(MEMORY)"}, pragmas...),
+	}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+func (sqliteDialect) parameter(int) string { return "?" }
+
+// in takes one parameter however long the list is.
+func (sqliteDialect) in(s *statement, expression string, values []string) {
+	if len(values) == 1 {
+		s.sql(expression).sql(" = ").arg(values[0])
+		return
+	}
+	s.sql(expression).sql(" IN (SELECT value FROM json_each(").arg(list(values)).sql("))")
+}
+
+func (sqliteDialect) labelValue(s *statement, key string) {
+	s.sql("json_extract(o.labels, ").arg(pathOf([]string{key})).sql(")")
+}
+
+// labelCompare: values that are not numbers, or not of 64 bits, are neither greater nor less.
+func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
+	d.labelValue(s, c.key)
+	s.sql(" <> '' AND ")
+	d.labelValue(s, c.key)
+	s.sql(" NOT GLOB '*[^0-9]*' AND length(")
+	d.labelValue(s, c.key)
+	s.sql(") < 19 AND CAST(")
+	d.labelValue(s, c.key)
+	s.sql(" AS INTEGER)").sql(operator(c)).arg(c.bound)
+}
+
+// operator is that of a comparison.
+func operator(c labelCompare) string {
+	if c.greater {
+		return " > "
+	}
+	return " < "
+}
+
+func (sqliteDialect) field(s *statement, keys []string) {
+	path := pathOf(keys)
+	s.sql("CASE json_type(b.json, ").arg(path).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(json_extract(b.json, ").
+		arg(path).sql(") AS TEXT) END")
+}
+
+func (d sqliteDialect) list(s *statement, p *plan) {
+	s.sql("SELECT " + columns + ", b.json")
+	d.from(s, p, true)
+	// Spans are in order, and so are the rows of each: the joins are walked as they are written. SQLite
+	// does not know, and would sort; scan would notice.
+	if p.spans == nil || p.owner != "" {
+		s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	}
+	if p.limit > 0 {
+		s.sql(" LIMIT ").arg(p.limit)
+	}
+}
+
+func (d sqliteDialect) count(s *statement, p *plan) {
+	s.sql("SELECT count(*)")
+	d.from(s, p, p.fields)
+}
+
+// from writes the FROM and WHERE clause. The order of the joins and the index are said, not guessed by the
+// database: there are no statistics that it could guess from.
+func (sqliteDialect) from(s *statement, p *plan, bodies bool) {
+	s.sql(" FROM ")
+	leads := p.spans != nil && p.owner == ""
+	if leads {
+		s.sql("json_each(").arg(spansOf(p)).sql(") g CROSS JOIN ")
+	}
+	switch {
+	case p.label != nil:
+		s.sql("label l CROSS JOIN object o ON o.id = l.object")
+	case p.owner != "":
+		s.sql("object o INDEXED BY object_owner")
+	default:
+		s.sql("object o INDEXED BY object_key")
+	}
+	if bodies {
+		s.sql(" CROSS JOIN body b ON b.object = o.id")
+	}
+	s.sql(" WHERE ")
+	s.lead(p)
+	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
+	switch {
+	case leads && p.narrow:
+		s.sql(" AND " + cluster + " = json_extract(g.value, '$[0]') AND " + namespace + " = json_extract(g.value, '$[1]') AND " +
+			name + " > json_extract(g.value, '$[2]')")
+	case leads:
+		s.sql(" AND " + cluster + " = json_extract(g.value, '$[0]') AND (" + namespace + ", " + name +
+			") > (json_extract(g.value, '$[1]'), json_extract(g.value, '$[2]'))")
+	case p.after.Name != "":
+		s.sql(" AND (" + strings.Join(p.ordering, ", ") + ") > (").arg(p.after.Cluster).sql(", ").arg(p.after.Namespace).sql(", ").arg(p.after.Name).sql(")")
+	}
+	switch {
+	case leads || p.spans == nil:
+	case p.narrow:
+		s.sql(" AND (o.cluster, o.namespace) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(").arg(spansOf(p)).sql("))")
+	default:
+		s.sql(" AND o.cluster IN (SELECT json_extract(value, '$[0]') FROM json_each(").arg(spansOf(p)).sql("))")
+	}
+	s.and(p)
+}
+
+// spansOf is the spans as one parameter: of each the cluster, then the namespace or the one after which it begins,
+// then the name after which it begins.
+func spansOf(p *plan) string {
+	out := make([][3]string, len(p.spans))
+	for i, s := range p.spans {
+		out[i] = [3]string{s.cluster, s.afterSpace, s.afterOf}
+		if p.narrow {
+			out[i][1] = s.namespace
+		}
+	}
+	return list(out)
+}
+
+func (sqliteDialect) replace(key string, columns []string) string {
+	return replaceExcluded(key, columns)
+}
+
+// replaceExcluded is what SQLite and PostgreSQL have in common.
+func replaceExcluded(key string, columns []string) string {
+	set := make([]string, len(columns))
+	for i, c := range columns {
+		set[i] = c + " = excluded." + c
+	}
+	return " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
+}
+
+func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }
+
+// into: where a statement fails the transaction does, too. To undo the statement alone SQLite would copy each page that it changes.
+func (sqliteDialect) into() string { return "INSERT OR FAIL INTO " }
+
+func (sqliteDialect) rows(n int, columns []string) string { return values(n, columns) }
+func (sqliteDialect) arguments(rows [][]any) []any        { return flat(rows) }
+
+func (sqliteDialect) find(n int, key []string, columns ...string) string {
+	return "SELECT " + strings.Join(slices.Concat(key, columns), ", ") + " FROM object INDEXED BY object_key WHERE " + keyed(n, key)
+}
+
+func (sqliteDialect) among(n int, column string) string { return keyed(n, []string{column}) }
+func (sqliteDialect) snapshot() *sql.TxOptions          { return nil }
+
+// update is one UPDATE for each row: an upsert would look for the row in every index, and write those too whose columns are the same.
+func (sqliteDialect) update(_ int, table string, same, columns []string, changed int) string {
+	set := make([]string, changed)
+	for i := range set {
+		set[i] = fmt.Sprintf("%s = ?%d", columns[i], len(same)+i+1)
+	}
+	return "UPDATE " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
+}
+
+func (sqliteDialect) remove(n int, table string, key []string) string {
+	return "DELETE FROM " + table + " WHERE " + keyed(n, key)
+}
+
+func (sqliteDialect) bodyColumns() []string        { return []string{"json"} }
+func (sqliteDialect) body(b []byte) ([]any, error) { return []any{string(b)}, nil }
+func (sqliteDialect) exactBody() string            { return "b.json" }
+
+// ended: SQLite has often ended a transaction that failed.
+func (sqliteDialect) ended(err error) bool { return code(err) == sqlite3.SQLITE_ERROR }
+
+func (sqliteDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&n)
+	return n, err
+}
+
+func (sqliteDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", n)) // a pragma takes no parameters
+	return err
+}
+
+// code is the primary result code of an error of SQLite; 0 for other errors.
+func code(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// damaged says whether an error means that the file is not what was written to it. Its
+// contents cannot be trusted, nor mended by trying again.
+func damaged(err error) bool {
+	if errors.Is(err, errDamaged) {
+		return true
+	}
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
+		return false
+	}
+	switch e.Code() {
+	case sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_READONLY_DBMOVED:
+		return true
+	}
+	switch code(err) {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return true
+	case sqlite3.SQLITE_ERROR: // tables and columns that were there, and JSON that was valid, are not any more
+		return slices.ContainsFunc([]string{"no such table", "no such column", "has no column named", "malformed JSON"},
+			func(s string) bool { return strings.Contains(e.Error(), s) })
+	default:
+		return false
+	}
+}
+
+// unusable says whether a database that could not be opened never can be: because of what
+// is in the file, not of a lock or a full disk.
+func unusable(err error) bool {
+	if damaged(err) || errors.Is(err, errNewer) {
+		return true
+	}
+	switch code(err) {
+	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH:
+		return true
+	default:
+		return false
+	}
+}
+
+func (sqliteDialect) fault(err error) fault {
+	if damaged(err) {
+		return faultDamaged
+	}
+	switch code(err) {
+	case sqlite3.SQLITE_FULL:
+		return faultFull
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return faultLocked
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM:
+		return faultUnavailable
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
+		return faultRow
+	default:
+		return faultOther
+	}
+}

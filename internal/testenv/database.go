@@ -1,0 +1,318 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // driver of MariaDB
+	_ "github.com/jackc/pgx/v5/stdlib" // driver of PostgreSQL
+)
+
+// Database is a kind of database server that tests use. The first test of a package that asks for one starts it on a Unix
+// socket, with data of its own, from the Debian packages that hack/database-packages.sh installs; StopDatabases ends it. Where
+// an environment variable has an administrator's DSN, that server is used instead.
+type Database struct {
+	Name     string // of the product
+	Variable string // with a DSN
+
+	driver  string
+	program string // that serves
+	setup   func(d *Database) ([]string, error)
+	serve   func(d *Database) []string
+	dsn     func(d *Database, database string) string // as the driver takes it
+	scheme  string                                    // before the driver's DSN; "": it is there already
+
+	once   sync.Once
+	failed error
+	given  string
+	dir    string
+	cmd    *exec.Cmd
+}
+
+// PostgreSQL and MariaDB are the servers that the mirror can be kept in.
+var (
+	PostgreSQL = &Database{
+		Name: "PostgreSQL", Variable: "ORRERY_TEST_POSTGRES_DSN", driver: "pgx", program: "postgres",
+		setup: func(d *Database) ([]string, error) {
+			return []string{"initdb", "-D", d.data(), "-U", "orrery", "-A", "trust", "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"}, nil
+		},
+		serve: func(d *Database) []string {
+			return []string{"postgres", "-D", d.data(), "-k", d.dir, "-c", "listen_addresses=", "-c", "fsync=off"}
+		},
+		dsn: func(d *Database, database string) string {
+			if d.given != "" {
+				u, err := url.Parse(d.given)
+				if err != nil {
+					return ""
+				}
+				u.Path = "/" + database
+				return u.String()
+			}
+			return "postgres://orrery@/" + database + "?host=" + url.QueryEscape(d.dir)
+		},
+	}
+	MariaDB = &Database{
+		Name: "MariaDB", Variable: "ORRERY_TEST_MYSQL_DSN", driver: "mysql", program: "mariadbd", scheme: "mysql://",
+		setup: func(d *Database) ([]string, error) {
+			return []string{
+				"mariadb-install-db", "--no-defaults", "--datadir=" + d.data(), "--auth-root-authentication-method=normal", "--skip-test-db",
+			}, nil
+		},
+		serve: func(d *Database) []string {
+			return []string{
+				"mariadbd", "--no-defaults", "--datadir=" + d.data(), "--socket=" + filepath.Join(d.dir, "s"), "--pid-file=" + filepath.Join(d.dir, "pid"),
+				"--skip-networking", "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=256M",
+			}
+		},
+		dsn: func(d *Database, database string) string {
+			if d.given != "" {
+				head, tail, _ := strings.Cut(strings.TrimPrefix(d.given, "mysql://"), ")/")
+				_, parameters, found := strings.Cut(tail, "?")
+				if found {
+					parameters = "?" + parameters
+				}
+				return head + ")/" + database + parameters
+			}
+			return "root@unix(" + filepath.Join(d.dir, "s") + ")/" + database
+		},
+	}
+)
+
+// StopDatabases ends the servers that tests have started.
+func StopDatabases() error {
+	var errs []error
+	for _, d := range []*Database{PostgreSQL, MariaDB} {
+		if d.cmd != nil {
+			errs = append(errs, d.kill())
+		}
+		if d.dir != "" {
+			errs = append(errs, os.RemoveAll(d.dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Database) data() string { return filepath.Join(d.dir, "data") }
+
+// Create creates an empty database for one test and returns its DSN. It skips the test where there is no server.
+func (d *Database) Create(t testing.TB) string {
+	t.Helper()
+	d.once.Do(func() { d.failed = d.start() })
+	if errors.Is(d.failed, exec.ErrNotFound) {
+		t.Skipf("%s is not installed: run hack/database-packages.sh as root, or set %s", d.Name, d.Variable)
+	}
+	if d.failed != nil {
+		t.Fatalf("start %s: %v", d.Name, d.failed)
+	}
+	name := "orrery_" + strings.ToLower(rand.Text()[:10])
+	d.exec(t, "CREATE DATABASE "+name)
+	t.Cleanup(func() {
+		statement := "DROP DATABASE " + name
+		if d == PostgreSQL {
+			statement += " WITH (FORCE)"
+		}
+		d.exec(t, statement)
+	})
+	return d.scheme + d.dsn(d, name)
+}
+
+// Open connects to a database that Create has made.
+func (d *Database) Open(t testing.TB, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(d.driver, strings.TrimPrefix(dsn, d.scheme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (d *Database) administer() (*sql.DB, error) {
+	return sql.Open(d.driver, d.dsn(d, map[string]string{"pgx": "postgres", "mysql": "mysql"}[d.driver]))
+}
+
+func (d *Database) exec(t testing.TB, statement string) {
+	t.Helper()
+	db, err := d.administer()
+	if err == nil {
+		_, err = db.ExecContext(context.Background(), statement)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// start makes the data and starts the server, unless one was given.
+func (d *Database) start() (err error) {
+	if d.given = os.Getenv(d.Variable); d.given != "" {
+		return nil
+	}
+	if _, err := d.find(d.program); err != nil {
+		return err
+	}
+	if d.dir, err = os.MkdirTemp("", "orrery-db-"); err != nil {
+		return err
+	}
+	if err := os.Mkdir(d.data(), 0o700); err != nil {
+		return err
+	}
+	if id, err := unprivileged(); err != nil {
+		return err
+	} else if id != nil {
+		for _, path := range []string{d.dir, d.data()} {
+			if err := os.Chown(path, int(id.Uid), int(id.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	args, err := d.setup(d)
+	if err != nil {
+		return err
+	}
+	cmd, err := d.command(args)
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, out)
+	}
+	return d.run()
+}
+
+// run starts the server on its data and returns when it answers.
+func (d *Database) run() error {
+	var said bytes.Buffer
+	for deadline := time.Now().Add(time.Minute); ; {
+		cmd, err := d.command(d.serve(d))
+		if err != nil {
+			return err
+		}
+		said.Reset()
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := startFromLastingThread(cmd); err != nil {
+			return err
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		for {
+			if d.answers() {
+				d.cmd = cmd
+				return nil
+			}
+			select {
+			case err = <-ended: // what is left of the one before may still have the data
+			case <-time.After(20 * time.Millisecond):
+				continue
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s ended: %w: %s", d.program, err, said.String())
+		}
+	}
+}
+
+func (d *Database) answers() bool {
+	db, err := d.administer()
+	if err != nil {
+		return false
+	}
+	defer db.Close()
+	return db.PingContext(context.Background()) == nil
+}
+
+// command runs a program of the server, as a user that it accepts.
+func (d *Database) command(args []string) (*exec.Cmd, error) {
+	path, err := d.find(args[0])
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, args[1:]...)
+	cmd.Dir = d.dir
+	id, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: id, Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
+}
+
+// find looks for a program where Debian's packages put it.
+func (d *Database) find(program string) (string, error) {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(found)
+	if len(found) > 0 {
+		return found[len(found)-1], nil
+	}
+	for _, path := range []string{"/usr/sbin/" + program, program} {
+		if found, err := exec.LookPath(path); err == nil {
+			return found, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", program, exec.ErrNotFound)
+}
+
+// unprivileged is whom servers run as when the tests run as root, which they refuse.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		return nil, err
+	}
+	uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+	gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(uidErr, gidErr)
+}
+
+// Kill ends the server with SIGKILL, as a host that loses its power. It skips the test when the server was given.
+func (d *Database) Kill(t testing.TB) {
+	t.Helper()
+	if d.given != "" {
+		t.Skipf("the server of %s was not started by the tests, and is not killed", d.Variable)
+	}
+	if err := d.kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *Database) kill() error {
+	cmd := d.cmd
+	d.cmd = nil
+	if err := cmd.Process.Kill(); err != nil {
+		return err
+	}
+	for syscall.Kill(cmd.Process.Pid, 0) == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
+
+// Restart starts the server again after it was killed.
+func (d *Database) Restart(t testing.TB) {
+	t.Helper()
+	if err := d.run(); err != nil {
+		t.Fatal(err)
+	}
+}
