@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -87,7 +86,7 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 			r.ctx, r.queue = ctrl.LoggerInto(ctx, mgr.GetLogger().WithName("member")), queue
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(reconciler.Options[reconcile.Request](workers)).
 		Complete(c)
 	if err != nil {
 		return nil, fmt.Errorf("add cluster controller: %w", err)

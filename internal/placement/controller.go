@@ -32,6 +32,7 @@ import (
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/reconciler"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 )
@@ -144,13 +145,11 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	copies.Subscribe(c.reservations.observed)
 	copies.Subscribe(c.copyChanged)
 
-	placer, err := controller.NewTyped("placement", mgr, controller.TypedOptions[binding.Template]{
-		Reconciler:              c,
-		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[binding.Template](firstRetry, lastRetry),
-		// Several managers may live in one process: the tests'.
-		SkipNameValidation: new(true),
-	})
+	options := reconciler.Options[binding.Template](workers)
+	options.Reconciler = c
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[binding.Template](firstRetry, lastRetry)
+	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	placer, err := controller.NewTyped("placement", mgr, options)
 	if err != nil {
 		return nil, fmt.Errorf("create placement controller: %w", err)
 	}

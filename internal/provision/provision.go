@@ -36,6 +36,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/reconciler"
 )
 
 // Settings are what the operator of a hub says about building clusters.
@@ -145,6 +146,7 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 			p.runs.begin(ctrl.LoggerInto(ctx, mgr.GetLogger().WithName("provision")))
 			return nil
 		})).
+		WithOptions(reconciler.Options[reconcile.Request](1)).
 		Complete(p)
 	if err != nil {
 		return nil, fmt.Errorf("add operation controller: %w", err)

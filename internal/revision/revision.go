@@ -40,6 +40,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/reconciler"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
 )
@@ -109,13 +110,11 @@ func Add(mgr ctrl.Manager, o Options) error {
 	k.synced = append(k.synced, o.Bindings.Synced)
 	o.Bindings.Subscribe(k.bindingChanged)
 	o.Templates.Subscribe(k.templateChanged)
-	c, err := controller.NewTyped("revision", mgr, controller.TypedOptions[request]{
-		Reconciler:              k,
-		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[request](firstRetry, lastRetry),
-		// Several managers may live in one process: the tests'.
-		SkipNameValidation: new(true),
-	})
+	options := reconciler.Options[request](workers)
+	options.Reconciler = k
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[request](firstRetry, lastRetry)
+	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	c, err := controller.NewTyped("revision", mgr, options)
 	if err != nil {
 		return fmt.Errorf("create revision controller: %w", err)
 	}

@@ -51,6 +51,7 @@ func Add(mgr ctrl.Manager) error {
 		For(&appsv1alpha1.Website{}).
 		WatchesMetadata(&appsv1.Deployment{}, named, builder.OnlyMetadata).
 		WatchesMetadata(&corev1.Service{}, named, builder.OnlyMetadata).
+		WithOptions(reconciler.Options[reconcile.Request](1)).
 		Complete(newLoop(mgr.GetClient(), mgr.GetAPIReader()))
 	if err != nil {
 		return fmt.Errorf("add website controller: %w", err)
