@@ -186,8 +186,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	}
 	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
 	w.grant(t, "search", "", rbacv1.PolicyRule{
-		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
-		ResourceNames: []string{"api", "apis", "clusters", "version"},
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"resources/proxy"}, Verbs: []string{"get", "create"},
 	}, "alice")
 	w.grant(t, "see-configmaps", shop, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list"}}, "alice")
 	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
@@ -197,8 +196,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		APIGroups: []string{"cluster.orrery.dev"}, Resources: []string{"clusters"}, Verbs: []string{"get"}, ResourceNames: []string{"oak"},
 	}, "carol")
 	w.grant(t, "search-too", "", rbacv1.PolicyRule{
-		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
-		ResourceNames: []string{"api", "apis", "clusters", "version"},
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"resources/proxy"}, Verbs: []string{"get", "create"},
 	}, "carol")
 	w.create(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
@@ -226,15 +224,15 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
 		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},
 		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
-		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
-		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
-		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
-		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", true, "configmaps"},
+		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
+		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
+		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
+		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", true, "configmaps"},
 		"AliceWhereSheMay":       {"--as alice --context fleet get configmaps -A", true, "settings"},
 		"AliceIsTold":            {"--as alice --context fleet get configmaps -A", true, "only configmaps in the namespaces in which you may list them on the hub are shown: " + shop},
 		"AliceNotSecretsOfAll":   {"--as alice --context fleet get secrets -A", false, `User "alice" cannot list`},
 		"AliceNotSecrets":        {"--as alice --context fleet get secrets -n " + shop, false, "Forbidden"},
-		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
+		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
 		"AliceNotThroughProxy":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/version", false, "Forbidden"},
 		"CarolWhatIsMirrored":    {"--as carol --context hub get --raw " + mirrorOfOak, true, `"resource":"configmaps"`},
 		"AdminWhatIsMirrored":    {"--context hub get --raw " + mirrorOfOak, true, `"state":"Current"`},

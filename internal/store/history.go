@@ -202,7 +202,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 			WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?
 			ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
 			c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
-			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Seq); err != nil {
+			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
 				return err
 			}
 			n++

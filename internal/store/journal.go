@@ -54,7 +54,7 @@ func (v Version) seq() int64 { return int64(v % sequences) }
 
 // Event is what one change did to one object. Of a state whose Body is nil only the key, the UID and the labels are known.
 type Event struct {
-	Seq           int64
+	Version       Version
 	Before, After *Row // nil: there was none, or is none any more
 
 	size int64
@@ -140,8 +140,9 @@ func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 		j.forget()
 		return
 	}
-	slices.SortStableFunc(events, func(a, b *Event) int { return int(a.Seq - b.Seq) })
+	slices.SortStableFunc(events, func(a, b *Event) int { return int(a.Version - b.Version) })
 	for _, e := range events {
+		e.of(j.epoch)
 		t := j.typeOf(e.gr())
 		t.events, t.news = append(t.events, e), true
 		e.size = e.bytes()
@@ -154,7 +155,7 @@ func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 		j.events, j.size = j.events[1:], j.size-e.size
 		t := j.types[e.gr()]
 		t.events[0] = nil
-		t.events, t.lost = t.events[1:], e.Seq
+		t.events, t.lost = t.events[1:], e.Version.seq()
 	}
 	if len(events) > 0 && !j.due {
 		j.due = true
@@ -207,7 +208,7 @@ func (j *journal) since(gr schema.GroupResource, after Version) ([]*Event, Versi
 	if after.seq() < t.lost {
 		return nil, now, nil, ErrExpired
 	}
-	i, _ := slices.BinarySearchFunc(t.events, after.seq()+1, func(e *Event, seq int64) int { return int(e.Seq - seq) })
+	i, _ := slices.BinarySearchFunc(t.events, after+1, func(e *Event, v Version) int { return int(e.Version - v) })
 	return slices.Clone(t.events[i:]), now, t.changed, nil
 }
 
@@ -216,6 +217,16 @@ func (e *Event) row() *Row {
 		return e.After
 	}
 	return e.Before
+}
+
+// of completes the versions, which are sequences until the transaction is committed.
+func (e *Event) of(epoch string) {
+	e.Version = versionOf(epoch, int64(e.Version))
+	for _, r := range []*Row{e.Before, e.After} {
+		if r != nil {
+			r.Changed = versionOf(epoch, int64(r.Changed))
+		}
+	}
 }
 
 func (e *Event) gr() schema.GroupResource {
@@ -252,16 +263,16 @@ func (w *writer) tell(p place, o *object) {
 	if !w.recording {
 		return
 	}
-	e := &Event{Seq: o.seq}
+	e := &Event{Version: Version(o.seq)} // the journal adds the epoch
 	if o.id != 0 {
 		e.Before = w.before(p, o)
-		if e.Before.Seq = o.seq; o.replaced {
-			e.Before.Seq-- // who has seen the deletion alone is told of both when they ask again
+		if e.Before.Changed = e.Version; o.replaced {
+			e.Before.Changed-- // who has seen the deletion alone is told of both when they ask again
 		}
 	}
 	if o.row != nil {
 		after := *o.row
-		after.Seq, after.Note = o.seq, ""
+		after.Changed, after.Note = e.Version, ""
 		e.After = &after
 	}
 	w.told = append(w.told, e)

@@ -40,8 +40,8 @@ func (f *follower) follow(t *testing.T, s *Store) {
 	events, now, _, err := s.Since(pods, f.version)
 	check(t, err)
 	for _, e := range events {
-		if Version(e.Seq) <= f.version%sequences {
-			t.Fatalf("an event of %d after %s", e.Seq, f.version)
+		if e.Version <= f.version {
+			t.Fatalf("an event of %s after %s", e.Version, f.version)
 		}
 		before, after := e.Before != nil && f.query.Selects(e.Before), e.After != nil && f.query.Selects(e.After)
 		key := keys([]Row{*e.row()})[0]

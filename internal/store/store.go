@@ -61,8 +61,8 @@ type Row struct {
 	// Note is what the writer wants to find again with the row, such as what it made of the
 	// managedFields. Rows returns it; no query sees it.
 	Note string
-	// Seq is the sequence of the change that made the row what it is. Write ignores it.
-	Seq int64
+	// Changed is the version of the change that made the row what it is. Write ignores it; of rows of the past that are not listed it is 0.
+	Changed Version
 }
 
 // Change is a row to be written or, when Delete is set, to be deleted: then only Cluster,
@@ -372,6 +372,9 @@ func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 		now := s.journal.version()
 		page, err = d.list(ctx, q)
 		page.Version = now
+		for i := range page.Rows {
+			page.Rows[i].Changed = now.At(int64(page.Rows[i].Changed))
+		}
 		return err
 	})
 	return page, err
