@@ -21,6 +21,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
@@ -222,7 +225,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"MetricsForNobodyElse":   {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/metrics --as alice", false, "Forbidden"},
 		"UnknownCluster":         {"--context oak get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/proxy/version", false, "NotFound"},
 		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
-		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},
+		"Discovery":              {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1", true, "resources/proxy"},
 		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
 		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
 		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
@@ -249,6 +252,19 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"BobDoesNotSearch":       {"--as bob --context fleet get pods -A", false, "Forbidden"},
 		"WritesAreRefused":       {"--context fleet delete pod web --wait=false -n " + shop, false, "read-only"},
 		"TheHubIsStillTheHub":    {"--context hub get namespace orrery-system -o name", true, "namespace/orrery-system"},
+		"AdminWaits":             {"--context fleet wait --for=jsonpath={.metadata.name}=web pod/web --timeout=20s -n " + shop, true, "condition met"},
+		"QualifiedNames":         {"--context fleet-qualified get pods -o name -n " + shop + "@oak", true, "pod/web"},
+		"QualifiedNamespaces":    {"--context fleet-qualified get pods -A", true, shop + "@oak"},
+		"AliceWhoAmI":            {"--as alice --as-group devs --context fleet auth whoami -o json", true, `"username": "alice"`},
+		"AliceCanList":           {"--as alice --context fleet auth can-i list configmaps -n " + shop, true, "yes"},
+		"AliceCanNotList":        {"--as alice --context fleet auth can-i list secrets -n " + shop, false, "no"},
+		"AliceCanListQualified":  {"--as alice --context fleet-qualified auth can-i list configmaps -n " + shop + "@oak", true, "yes"},
+		"NobodyCanWrite":         {"--context fleet auth can-i delete pods -n " + shop, false, "the fleet is read-only"},
+		"AliceCanDoWhat":         {"--as alice --context fleet auth can-i --list -n " + shop, true, "configmaps"},
+		"AdminWritesNothing":     {"--context fleet auth can-i --list", true, "[get list watch]"},
+		"Explain":                {"--context fleet explain deployments.spec.replicas", true, "Number of desired pods"},
+		"ExplainOlder":           {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/openapi/v2", true, "io.k8s.api.core.v1.Pod"},
+		"DescribeOfOne":          {"--context fleet describe pod web -n " + shop, true, "fleet.orrery.dev/cluster: oak"},
 		"TheFleetSaysItsVersion": {"--context fleet version", true, "Server Version: v1."},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,6 +278,22 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		})
 	}
 	t.Run("Direct", w.direct)
+}
+
+// TestWatchesAreNotCutOff: the hub's API server cannot see that a request of the fleet is a watch. It lets requests for the subresource
+// proxy last, as those for attach, exec, log and portforward; others end after a minute.
+func TestWatchesAreNotCutOff(t *testing.T) {
+	infos := &request.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api")}
+	for _, root := range []string{fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath} {
+		r := httptest.NewRequest(http.MethodGet, root+"/api/v1/pods?watch=true", nil)
+		info, err := infos.NewRequestInfo(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !info.IsResourceRequest || info.Subresource != "proxy" {
+			t.Errorf("%s is cut off after a minute: %+v", r.URL, info)
+		}
+	}
 }
 
 // Who does not come through the kube-apiserver has to prove who they are.

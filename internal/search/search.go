@@ -12,6 +12,8 @@
 // not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
+// All of it can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
+//
 // The answer comes from the mirror. Where that may differ from the truth, a Warning
 // header says so: a cluster that is unreachable, a type that is still being read, a type
 // that some cluster has in another version or scope.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +114,7 @@ type fleet struct {
 	fenced func(namespace, cluster string) bool // instead of closed
 	url    string
 	server *httptest.Server
+	mu     sync.Mutex   // of some, where it changes
 	grants atomic.Value // a chan struct{}
 }
 
@@ -150,9 +152,13 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			}
 			return nil
 		},
-		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) { return f.some, nil },
-		Fence:      func() (Fence, error) { return f, nil },
-		Grants:     func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
+		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.some, nil
+		},
+		Fence:  func() (Fence, error) { return f, nil },
+		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},

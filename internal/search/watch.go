@@ -64,6 +64,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		return apierrors.NewBadRequest("parameters limit and continue are for lists: a watch has none")
 	}
 	ctx := r.Context()
+	grants := s.Grants() // before they are asked for: what changes meanwhile is told
 	v, err := s.look(ctx, at, p, "watch")
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		err = f.begin(ctx)
 	}
 	if err == nil {
-		err = f.follow(ctx, ends.C)
+		err = f.follow(ctx, ends.C, grants)
 	}
 	f.fail(ctx, err)
 	return nil
@@ -168,11 +169,10 @@ func (f *watch) each(ctx context.Context, q store.Query, do func(row *store.Row)
 }
 
 // follow tells of what changes.
-func (f *watch) follow(ctx context.Context, ends <-chan time.Time) error {
+func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan struct{}) error {
 	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(reviewEvery)
 	defer bookmarks.Stop()
 	defer reviews.Stop()
-	grants := f.search.Grants()
 	for {
 		events, now, more, err := f.search.Store.Since(f.at.GroupResource(), f.version)
 		if err != nil {

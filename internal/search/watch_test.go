@@ -227,23 +227,22 @@ func TestWatchForms(t *testing.T) {
 // told so.
 func TestWatchRights(t *testing.T) {
 	f := threeClusters(t)
-	var mu sync.Mutex
 	denied, closed := func(authorizationv1.ResourceAttributes) bool { return false }, map[string][]string{}
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
-		mu.Lock()
-		defer mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		return denied(what)
 	}
 	f.fenced = func(namespace, cluster string) bool {
-		mu.Lock()
-		defer mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		return slices.Contains(closed[namespace], cluster)
 	}
 	f.some = []string{"shop"}
 	change := func(do func()) {
-		mu.Lock()
+		f.mu.Lock()
 		do()
-		mu.Unlock()
+		f.mu.Unlock()
 		close(f.grants.Swap(make(chan struct{})).(chan struct{}))
 	}
 	w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
@@ -261,11 +260,11 @@ func TestWatchRights(t *testing.T) {
 	w.expect("ADDED oak/shop/seen")
 	change(func() { closed["shop"] = nil })
 	w.expect("ADDED elm/shop/seen", "ADDED elm/shop/unseen", "ADDED elm/shop/web")
-	change(func() { denied = func(authorizationv1.ResourceAttributes) bool { return true } })
+	change(func() { denied, f.some = func(authorizationv1.ResourceAttributes) bool { return true }, nil })
 	w.expect("DELETED elm/shop/seen", "DELETED elm/shop/unseen", "DELETED elm/shop/web", "DELETED oak/shop/db", "DELETED oak/shop/seen",
 		"DELETED oak/shop/web", "ERROR 403 Forbidden", "")
-	mu.Lock()
-	defer mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if last := f.asked[len(f.asked)-1]; last.Verb != "watch" {
 		t.Errorf("asked for %+v, and watching is a right of its own", last)
 	}
@@ -307,7 +306,7 @@ func TestVersionsOfRequests(t *testing.T) {
 		"?watch=true&sendInitialEvents=true":                                     {400, "BadRequest"},
 		"?watch=true&resourceVersionMatch=Exact&resourceVersion=" + now.String(): {400, "BadRequest"},
 		"?watch=true&limit=5":                                                    {400, "BadRequest"},
-		"/web?watch=true":                                                        {404, "NotFound"},
+		"/db?watch=true":                                                         {400, "BadRequest"},
 	} {
 		resp, body := f.ask(t, http.MethodGet, "/api/v1/pods"+path, "")
 		if reason, _ := body["reason"].(string); resp.StatusCode != want.code || reason != want.reason {
