@@ -1,9 +1,11 @@
 package fleetapi
 
 import (
+	"compress/gzip"
 	"net/http"
 	"strings"
 
+	"github.com/klauspost/compress/gzhttp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,6 +95,15 @@ const (
 	metricsThroughHub = "/apis/fleet.orrery.dev/v1alpha1/metrics"
 )
 
+// compressed compresses answers, from the size on from which API servers do, for clients that take that.
+var compressed = func() func(http.Handler) http.HandlerFunc {
+	wrap, err := gzhttp.NewWrapper(gzhttp.MinSize(128<<10), gzhttp.CompressionLevel(gzip.BestSpeed))
+	if err != nil {
+		panic(err)
+	}
+	return wrap
+}()
+
 // serveFleet answers below the root of the fleet, path is relative to it and escaped.
 func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, names search.Names) error {
 	if path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/") {
@@ -105,7 +116,13 @@ func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, na
 	if answered, err := a.reviews.answer(w, r, path); answered {
 		return err
 	}
-	return a.search.Serve(w, r, path, names)
+	serve := answer.Func(func(w http.ResponseWriter, r *http.Request) error { return a.search.Serve(w, r, path, names) })
+	if search.IsWatch(r, path) {
+		serve(w, r)
+	} else {
+		compressed(serve).ServeHTTP(w, r)
+	}
+	return nil
 }
 
 // serveMirror says what is mirrored of a cluster. Who may not get the Cluster is told nothing of it, not even whether it is there.

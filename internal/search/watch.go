@@ -9,9 +9,12 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -28,6 +31,11 @@ const (
 	slowestWrite    = time.Minute      // a client that takes no byte for so long has gone
 	versionPatience = 3 * time.Second  // how long a version that is not there yet is waited for
 )
+
+var watches = promauto.NewGauge(prometheus.GaugeOpts{
+	Name: "orrery_fleet_watches",
+	Help: "Watches of the fleet that are open.",
+})
 
 // watch is a request that follows what a query selects.
 //
@@ -54,6 +62,13 @@ type watch struct {
 type key struct{ cluster, namespace, name string }
 
 func keyOf(r *store.Row) key { return key{r.Cluster, r.Namespace, r.Name} }
+
+// IsWatch says whether a request for a path below the root of the fleet is answered with a stream of events.
+func IsWatch(r *http.Request, path string) bool {
+	at, _ := locate(path)
+	watching, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
+	return at.watch || watching
+}
 
 // serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
 func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, as string) error {
@@ -100,6 +115,8 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	f.write = func(kind apiwatch.EventType, object any) error {
 		return encode.Encode(map[string]any{"type": kind, "object": object})
 	}
+	watches.Inc()
+	defer watches.Dec()
 	err = f.flush()
 	if err == nil && initial {
 		err = f.begin(ctx)

@@ -319,6 +319,36 @@ func TestVersionsOfRequests(t *testing.T) {
 	}
 }
 
+// TestDiscoveryIsNews: who has the document that says what is served is told so.
+func TestDiscoveryIsNews(t *testing.T) {
+	f := threeClusters(t)
+	ask := func(tag string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+"/apis", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", aggregated)
+		req.Header.Set("If-None-Match", tag)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp
+	}
+	first := ask("none")
+	if first.StatusCode != http.StatusOK || first.Header.Get("ETag") == "" {
+		t.Fatalf("%d %v", first.StatusCode, first.Header)
+	}
+	if again := ask(first.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
+		t.Errorf("the same again: %d", again.StatusCode)
+	}
+	f.serve(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployments", true, "oak")
+	if news := ask(first.Header.Get("ETag")); news.StatusCode != http.StatusOK {
+		t.Errorf("with another type: %d", news.StatusCode)
+	}
+}
+
 // TestQualified: for programs, objects of one name in two clusters are two.
 func TestQualified(t *testing.T) {
 	f := threeClusters(t)
