@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -151,10 +152,11 @@ func (r *reader) restore(object, id int64) (out []byte, err error) {
 
 // listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
-	p, err := d.plan(q, after)
+	p, err := d.plan(q, after, false)
 	if err != nil {
 		return page, err
 	}
+	var rows []found
 	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
 		moment, err := r.since(q.At)
 		if err != nil {
@@ -165,7 +167,7 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 				p.limit = q.Limit + 1
 			}
 			p.where = append(p.where, sinceAtMost{moment})
-			if page.Rows, err = d.page(ctx, r.tx, q, p); err != nil {
+			if rows, err = d.page(ctx, r.tx, q, p); err != nil {
 				return err
 			}
 		}
@@ -173,26 +175,29 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 		if err != nil {
 			return err
 		}
-		page.Rows = append(page.Rows, past...)
-		slices.SortFunc(page.Rows, compareRows)
+		rows = append(rows, past...)
+		slices.SortFunc(rows, q.Order.rows)
 		return nil
 	})
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s at %s: %w", q.Resource, q.At.UTC().Format(time.RFC3339), err)
 	}
-	page.cut(q)
-	return page, nil
+	return pageOf(rows, q), nil
 }
 
-func compareRows(a, b Row) int {
-	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
+// rows compares rows in an order.
+func (o Order) rows(a, b found) int { return o.compare(a.at(), b.at()) }
 
-// past returns the rows of a query that were something else at a moment than they are, in order, and one more than its limit.
-func (r *reader) past(q Query, after position, moment int64) (out []Row, err error) {
+// past returns the rows of a query that were something else at a moment than they are: those that come first after a position, one more than its limit, and
+// perhaps others. They are looked for in the order of the key.
+func (r *reader) past(q Query, after position, moment int64) (out []found, err error) {
 	type candidate struct {
 		object, id int64
 		row        Row
+	}
+	begin := after
+	if q.Order != ByKey {
+		after = position{}
 	}
 	var last int64
 	for {
@@ -222,11 +227,19 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 			if err != nil {
 				return nil, fmt.Errorf("%s/%s of cluster %s: %w", c.row.Namespace, c.row.Name, c.row.Cluster, err)
 			}
-			if c.row.Note = ""; q.selects(&c.row) {
-				out = append(out, c.row)
+			c.row.Note = ""
+			one := found{Row: c.row, id: c.object}
+			if !q.selects(&c.row) || q.Order != ByKey && begin.Cluster != "" && q.Order.compare(begin, one.at()) >= 0 {
+				continue
 			}
-			if q.Limit > 0 && len(out) > q.Limit {
+			out = append(out, one)
+			switch {
+			case q.Limit <= 0:
+			case q.Order == ByKey && len(out) > q.Limit:
 				return out, nil
+			case len(out) > 2*q.Limit+chunk: // they may all be before what is still to come
+				slices.SortFunc(out, q.Order.rows)
+				out = out[:q.Limit+1]
 			}
 		}
 		if n < chunk {
@@ -238,7 +251,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 // reaches says whether a query can select a row with a key.
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) &&
+	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
@@ -250,6 +263,12 @@ func (q Query) selects(r *Row) bool {
 	}
 	var body map[string]any
 	for _, f := range q.Fields {
+		if term, ok := termOf(q.resource(), f.Path, f.Value); ok {
+			if slices.Contains(termsOf(q.resource(), r.Body), term) == (f.Operator == selection.NotEquals) {
+				return false
+			}
+			continue
+		}
 		var value string
 		switch f.Path {
 		case "metadata.name":

@@ -30,7 +30,7 @@ func TestPlans(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.q.Resource, tc.q.Limit = "pods", 10
-			p, err := s.db.plan(tc.q, after)
+			p, err := s.db.plan(tc.q, after, false)
 			if err != nil || p == nil {
 				t.Fatal(p, err)
 			}

@@ -750,6 +750,6 @@ const withNames = `
 		(10, 20, 1, 'a', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', ''),
 		(11, 11, 1, 'b', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', ''),
 		(12, 12, 1, 'c', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', '');
-	INSERT INTO label SELECT type, 'app', 'web', cluster, namespace, name, id FROM object;
+	INSERT INTO label (type, label_key, label_value, cluster, namespace, name, object) SELECT type, 'app', 'web', cluster, namespace, name, id FROM object;
 	INSERT INTO body (object, json) SELECT id, CASE cluster WHEN 'a' THEN '{"spec":{"a":2}}' ELSE '{"spec":{"a":1}}' END FROM object;
 	UPDATE epoch SET seq = 30`
