@@ -29,8 +29,9 @@ type batches struct {
 
 var (
 	objectKey = []string{"type", "cluster", "namespace", "name"}
-	// objectColumns are those that change. The owner does not as a rule: where it is set, the index of owners is written.
-	objectColumns   = []string{"seq", "version", "kind", "uid", "created", "rv", "labels", "note", "began", "since", "revisions", "terms", "owner"}
+	// objectColumns are those besides the key. The last ones do not change as a rule, and made never does: where one is set, its index is written, and in
+	// PostgreSQL every index.
+	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "created", "owner", "made"}
 	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
 	tallyKey        = []string{"type", "cluster", "namespace"}
 	labelKey        = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
@@ -48,9 +49,9 @@ func (d *database) prepareBatches(ctx context.Context) error {
 		},
 		&b.insertObject: d.inserted("object", slices.Concat(whole, objectColumns)),
 		&b.updateObject: func(n int) string {
-			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1)
+			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-3)
 		},
-		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)) },
+		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1) },
 		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns())),
 		&b.putBody:    d.replaced("body", "object", object, d.dialect.bodyColumns()),
 		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),

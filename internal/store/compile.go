@@ -44,7 +44,7 @@ type index int
 const (
 	byKey      index = iota // cluster, namespace, name
 	byPair                  // of a label or declared field, in the order of the key
-	byPairTime              // of a declared field, in the order of creation
+	byPairTime              // of a declared field of few values, in the order of creation
 	byOwner
 	byName
 	byTime
@@ -182,7 +182,10 @@ func compile(q Query) (*plan, error) {
 		terms += len(requirements)
 		nothing = !selectable
 		for _, r := range requirements {
-			if p.pair == nil && q.OwnerUID == "" && equality(r) && !strings.HasPrefix(r.Key(), ".") {
+			if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") { // as declared fields in the index
+				return nil, fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
+			}
+			if p.pair == nil && q.OwnerUID == "" && equality(r) {
 				p.pair = &pair{r.Key(), r.ValuesUnsorted()[0]}
 				continue
 			}
@@ -238,7 +241,7 @@ func (p *plan) choose() {
 		p.index = byTally
 	case p.owner != "":
 		p.index, p.leads, p.sorted = byOwner, false, true // an owner has few
-	case p.pair != nil && timed && p.pair.declared() && !few:
+	case p.pair != nil && timed && p.pair.timed() && !few:
 		p.index, p.leads = byPairTime, false
 	case p.pair != nil:
 		p.index, p.sorted = byPair, p.order != ByKey

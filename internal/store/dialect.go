@@ -195,7 +195,7 @@ func (s *statement) lead(p *plan) {
 	case p.pair != nil:
 		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key).sql(" AND l.label_value = ").arg(p.pair.value)
 		if p.index == byPairTime {
-			s.sql(" AND l.label_key < '/'") // as the condition of the index says
+			s.sql(" AND l.label_key < '.'") // as the condition of the index says
 		}
 	case p.name != "":
 		s.sql("o.type = ").arg(p.kind).sql(" AND o.name = ").arg(p.name)

@@ -532,8 +532,8 @@ func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, mo
 			WHERE p.type = ? AND r.until > ? AND r.until <= ? AND r.id > ? ORDER BY r.id LIMIT ?`},
 		{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r JOIN past p ON p.id = r.object
 			WHERE p.type = ? AND r.since > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
-		{Created, `SELECT o.began, o.since, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
-			WHERE o.type = ? AND o.since > ? AND o.since <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
+		{Created, `SELECT o.began, o.made, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
+			WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
 	} {
 		n, last := 0, int64(0)
 		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {

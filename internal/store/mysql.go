@@ -320,10 +320,11 @@ func (mysqlDialect) migrations() [][]string {
 		addColumns("epoch", "history_bytes bigint NOT NULL DEFAULT 0", "kept_from bigint NOT NULL DEFAULT 0"),
 		[]string{"UPDATE epoch SET kept_from = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) WHERE kept_from = 0"},
 	), slices.Concat(
-		addColumns("object", "terms longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"),
+		addColumns("object", "terms longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL", "made bigint NOT NULL DEFAULT 0"),
 		addColumns("label", "created bigint NOT NULL DEFAULT 0"),
 		[]string{
 			"UPDATE object SET terms = '[]' WHERE terms = ''",
+			"UPDATE object SET made = since WHERE began = id",
 			"UPDATE label l JOIN object o ON o.id = l.object SET l.created = o.created",
 			"ALTER TABLE label MODIFY label_value varbinary(512) NOT NULL",
 			`CREATE TABLE IF NOT EXISTS tally (
@@ -337,7 +338,7 @@ func (mysqlDialect) migrations() [][]string {
 		addIndex("label", "label_created", "type, label_key, label_value, created, object"),
 		addIndex("object", "object_name", "type, name, cluster, namespace"),
 		addIndex("object", "object_created", "type, created, id"),
-		addIndex("object", "object_made", "type, since"),
+		addIndex("object", "object_made", "type, made"),
 		addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
 	)}
 }

@@ -168,7 +168,7 @@ func (postgresDialect) lengths() []int { return []int{anyLength} }
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
 	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea",
-	"objects": "bigint",
+	"objects": "bigint", "made": "bigint",
 }
 
 // unnested is the rows of the parameters from the first on.
@@ -415,13 +415,15 @@ func (postgresDialect) migrations() [][]string {
 		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
 	}, {
-		"ALTER TABLE object ADD COLUMN terms text NOT NULL DEFAULT '[]'",
+		// Room for the next state of a row beside it: then its indexes need not be written.
+		"ALTER TABLE object ADD COLUMN terms text NOT NULL DEFAULT '[]', ADD COLUMN made bigint NOT NULL DEFAULT 0, SET (fillfactor = 80)",
+		"UPDATE object SET made = since WHERE began = id",
 		"ALTER TABLE label ADD COLUMN created bigint NOT NULL DEFAULT 0",
 		"UPDATE label SET created = o.created FROM object o WHERE o.id = label.object",
-		"CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '/'",
+		"CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '.'",
 		"CREATE INDEX object_name ON object (type, name, cluster, namespace)",
 		"CREATE INDEX object_created ON object (type, created, id)",
-		"CREATE INDEX object_made ON object (type, since) WHERE began = id",
+		"CREATE INDEX object_made ON object (type, made)",
 		`CREATE TABLE tally (
 			type      bigint NOT NULL,
 			cluster   text COLLATE "C" NOT NULL,

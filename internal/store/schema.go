@@ -181,10 +181,12 @@ var sqliteMigrations = [][]string{
 	ALTER TABLE object ADD COLUMN terms TEXT NOT NULL DEFAULT '[]'; -- declared fields: keys and values in turn
 	ALTER TABLE label ADD COLUMN created INTEGER NOT NULL DEFAULT 0; -- the object's
 	UPDATE label SET created = (SELECT o.created FROM object o WHERE o.id = label.object);
-	CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '/';
+	CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '.';
 	CREATE INDEX object_name ON object (type, name, cluster, namespace);
 	CREATE INDEX object_created ON object (type, created, id);
-	CREATE INDEX object_made ON object (type, since) WHERE began = id; -- it never changed
+	ALTER TABLE object ADD COLUMN made INTEGER NOT NULL DEFAULT 0; -- when its first state began, in milliseconds; never changed, unlike since
+	UPDATE object SET made = since WHERE began = id;
+	CREATE INDEX object_made ON object (type, made);
 
 	CREATE TABLE tally (
 		type      INTEGER NOT NULL,

@@ -143,7 +143,8 @@ func (sqliteDialect) leading(p *plan) string {
 func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
 	if p.leads {
-		s.sql("json_each(").arg(spansOf(p)).sql(") g CROSS JOIN ")
+		d.spans(s, p)
+		s.sql(" CROSS JOIN ")
 	}
 	s.sql(d.leading(p))
 	if p.alias() == "l" && (bodies || p.whole()) {
@@ -157,38 +158,49 @@ func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	a := p.alias()
 	switch {
 	case p.spans == nil:
-	case p.leads:
-		s.sql(" AND " + a + ".cluster = json_extract(g.value, '$[0]')")
-		if p.narrow {
-			s.sql(" AND " + a + ".namespace = json_extract(g.value, '$[1]')")
+	case p.leads && p.narrow:
+		s.sql(" AND " + a + ".cluster = g.key AND " + a + ".namespace = n.value")
+		if p.index != byTally {
+			first := p.spans[0] // no other begins in its midst
+			s.sql(" AND " + a + ".name > CASE WHEN g.key = ").arg(first.cluster).sql(" AND n.value = ").arg(first.namespace).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END")
 		}
-		switch {
-		case p.index == byTally:
-		case p.narrow:
-			s.sql(" AND " + a + ".name > json_extract(g.value, '$[2]')")
-		default:
-			s.sql(" AND (" + a + ".namespace, " + a + ".name) > (json_extract(g.value, '$[1]'), json_extract(g.value, '$[2]'))")
+	case p.leads:
+		s.sql(" AND " + a + ".cluster = g.key")
+		if p.index != byTally {
+			first := p.spans[0]
+			s.sql(" AND (" + a + ".namespace, " + a + ".name) > (CASE g.key WHEN ").arg(first.cluster).sql(" THEN ").arg(first.afterSpace).
+				sql(" ELSE '' END, CASE g.key WHEN ").arg(first.cluster).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END)")
 		}
 	case p.narrow:
-		s.sql(" AND (" + a + ".cluster, " + a + ".namespace) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(").arg(spansOf(p)).sql("))")
+		s.sql(" AND (" + a + ".cluster, " + a + ".namespace) IN (SELECT g.key, n.value FROM ")
+		d.spans(s, p)
+		s.sql(")")
 	default:
-		s.sql(" AND " + a + ".cluster IN (SELECT json_extract(value, '$[0]') FROM json_each(").arg(spansOf(p)).sql("))")
+		s.sql(" AND " + a + ".cluster IN (SELECT g.key FROM ")
+		d.spans(s, p)
+		s.sql(")")
 	}
 	s.rowAfter(p)
 	s.and(p)
 }
 
-// spansOf is the spans as one parameter: of each the cluster, then the namespace or the one after which it begins,
-// then the name after which it begins.
-func spansOf(p *plan) string {
-	out := make([][3]string, len(p.spans))
-	for i, s := range p.spans {
-		out[i] = [3]string{s.cluster, s.afterSpace, s.afterOf}
-		if p.narrow {
-			out[i][1] = s.namespace
+// spans writes the spans as a table, in their order: the cluster is g.key, and n.value a namespace of it.
+func (sqliteDialect) spans(s *statement, p *plan) {
+	var out strings.Builder
+	for i, one := range p.spans {
+		switch {
+		case i > 0 && p.spans[i-1].cluster == one.cluster:
+			out.WriteString("," + list(one.namespace))
+			continue
+		case i > 0:
+			out.WriteString("],")
 		}
+		out.WriteString(list(one.cluster) + ":[" + list(one.namespace))
 	}
-	return list(out)
+	s.sql("json_each(").arg("{" + out.String() + "]}").sql(") g")
+	if p.narrow {
+		s.sql(" CROSS JOIN json_each(g.value) n")
+	}
 }
 
 func (sqliteDialect) replace(key string, columns []string) string {

@@ -18,14 +18,25 @@ const (
 	// FieldImages are the images of a pod, or of the pods that a workload makes.
 	FieldImages = "[images]"
 	// FieldReferences are the objects of its namespace that a pod, or the pods that a workload makes, cannot do without: configmaps/NAME,
-	// persistentvolumeclaims/NAME, secrets/NAME, serviceaccounts/NAME.
+	// persistentvolumeclaims/NAME, secrets/NAME, serviceaccounts/NAME. Not what every pod has unasked: the service account "default", and the
+	// ConfigMap kube-root-ca.crt.
 	FieldReferences = "[references]"
 )
 
-// pair is a key and a value that an index leads from: a label, or a declared field, whose key begins with a dot, which no label's does.
+// pair is a key and a value that an index leads from: a label, or a declared field, whose key begins as no label's does: with ! if it has
+// few values, each of which may be that of most objects, else with a dot.
 type pair struct{ key, value string }
 
-func (p pair) declared() bool { return strings.HasPrefix(p.key, ".") }
+// timed says whether there is an index of the pair in the order of creation, too.
+func (p pair) timed() bool { return strings.HasPrefix(p.key, "!") }
+
+// declaredPair is that of a field.
+func declaredPair(path, value string) pair {
+	if path == "status.phase" || path == "type" {
+		return pair{"!" + path, value}
+	}
+	return pair{"." + path, value}
+}
 
 // termsVersion counts what is declared: databases that were written with another list are indexed anew when they are opened.
 const termsVersion = 1
@@ -73,7 +84,7 @@ func termOf(gr groupResource, path, value string) (pair, bool) {
 	if !slices.Contains(declaredOf(gr), path) || !indexable(value) {
 		return pair{}, false
 	}
-	return pair{"." + path, value}, true
+	return declaredPair(path, value), true
 }
 
 // scalar is the text of a string, number or boolean, as fields are compared; of everything else it is "".
@@ -190,7 +201,7 @@ func termsOf(gr groupResource, body []byte) []pair {
 	}
 	var out []pair
 	add := func(path string, value scalar) {
-		if one := (pair{"." + path, string(value)}); indexable(one.value) && !slices.Contains(out, one) {
+		if one := declaredPair(path, string(value)); indexable(one.value) && !slices.Contains(out, one) {
 			out = append(out, one)
 		}
 	}
@@ -208,7 +219,7 @@ func termsOf(gr groupResource, body []byte) []pair {
 			o.pods(func(c container) { add(path, c.Image) }, nil)
 		case FieldReferences:
 			refer := func(resource string, name scalar) {
-				if name != "" {
+				if name != "" && (resource != "serviceaccounts" || name != "default") && (resource != "configmaps" || name != "kube-root-ca.crt") {
 					add(path, scalar(resource+"/"+string(name)))
 				}
 			}

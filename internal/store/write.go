@@ -378,13 +378,13 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 		default:
 			revisions = -1
 		}
-		if r.OwnerUID != o.owner {
+		if r.OwnerUID != o.owner || h.Created != o.created {
 			object = &out.moveObject
 		}
 	}
 	*object = append(*object, []any{
 		o.id, p.kind, p.cluster, p.namespace, p.name,
-		o.seq, r.Version, r.Kind, string(r.UID), h.Created, r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), string(r.OwnerUID),
+		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), h.Created, string(r.OwnerUID), w.now,
 	})
 	*stored = append(*stored, append([]any{o.id}, body...))
 	return terms, h.Created, nil
