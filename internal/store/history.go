@@ -495,7 +495,7 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 			return err
 		}
 		for {
-			some, more, err := r.changes(q, first, to.UnixMilli(), after)
+			some, next, err := r.changes(q, first, to.UnixMilli(), after)
 			if err != nil {
 				return err
 			}
@@ -509,10 +509,10 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 				}
 				out.Items = append(out.Items, c)
 			}
-			if !more {
+			if next == 0 {
 				return nil
 			}
-			after = some[len(some)-1].Seq
+			after = next
 		}
 	})
 	if err != nil {
@@ -521,20 +521,26 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 	return out, nil
 }
 
-// changes returns the next changes after a sequence, in its order, and whether there are more.
-func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, more bool, err error) {
-	until := int64(1 << 62) // up to where each source was read
-	for _, source := range []struct {
-		verb ChangeVerb
-		text string
-	}{
-		{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r JOIN past p ON p.id = r.object
-			WHERE p.type = ? AND r.until > ? AND r.until <= ? AND r.id > ? ORDER BY r.id LIMIT ?`},
-		{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r JOIN past p ON p.id = r.object
-			WHERE p.type = ? AND r.since > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
-		{Created, `SELECT o.began, o.made, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
-			WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
-	} {
+// changeSources are where changes of a type are found, in an interval of time and after a sequence: what ended a state, and what made an object, of which
+// the first state is past or present.
+var changeSources = []struct {
+	verb ChangeVerb
+	text string
+}{
+	// The sequence is no way to begin: of most types it were that of everything. Nor are the objects that have a past.
+	{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r CROSS JOIN past p
+		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.until <= ? AND +r.id > ? ORDER BY r.id LIMIT ?`},
+	{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r CROSS JOIN past p
+		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
+	{Created, `SELECT o.began, o.made, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
+		WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
+}
+
+// changes returns the next changes after a sequence, in its order, and after which there are more; 0: there are none.
+func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, next int64, err error) {
+	const all = 1 << 62
+	until := int64(all) // up to where each source was read
+	for _, source := range changeSources {
 		n, last := 0, int64(0)
 		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {
 			c := ObjectChange{Verb: source.verb, Row: Row{Group: q.Group, Resource: q.Resource}}
@@ -551,16 +557,21 @@ func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, mo
 			}
 			c.Time = moment(at)
 			n, last = n+1, c.Seq
-			out = append(out, c)
+			if at > from { // the first state may be older than its end
+				out = append(out, c)
+			}
 			return nil
 		}, r.kind, from, to, after, chunk); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		if n == chunk {
-			until, more = min(until, last), true
+			until = min(until, last)
 		}
 	}
 	out = slices.DeleteFunc(out, func(c ObjectChange) bool { return c.Seq > until })
 	slices.SortFunc(out, func(a, b ObjectChange) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), -cmp.Compare(a.Verb, b.Verb)) })
-	return out, more, nil
+	if until == all {
+		until = 0
+	}
+	return out, until, nil
 }
