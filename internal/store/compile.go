@@ -265,11 +265,11 @@ const fewSpans = 1000
 // prefixed is the range of names that begin with a prefix.
 func prefixed(prefix string) nameFrom {
 	runes := []rune(prefix)
-	for i := len(runes) - 1; i >= 0; i-- {
-		if runes[i] == utf8.MaxRune {
+	for i, last := range slices.Backward(runes) {
+		if last == utf8.MaxRune {
 			continue
 		}
-		next := runes[i] + 1
+		next := last + 1
 		if !utf8.ValidRune(next) { // surrogates
 			next = 0xe000
 		}

@@ -138,15 +138,13 @@ func TestOrders(t *testing.T) {
 					change(15)
 				}
 			}
-			rows, err := s.db.read.QueryContext(t.Context(), "SELECT id, cluster, namespace, name FROM object")
-			check(t, err)
-			for rows.Next() {
+			check(t, each(t.Context(), s.db.read, "SELECT id, cluster, namespace, name FROM object", func(rows *sql.Rows) error {
 				var r Row
 				var id int64
-				check(t, rows.Scan(&id, &r.Cluster, &r.Namespace, &r.Name))
+				err := rows.Scan(&id, &r.Cluster, &r.Namespace, &r.Name)
 				ids[keys([]Row{r})[0]] = id
-			}
-			check(t, rows.Close())
+				return err
+			}))
 			for name, q := range led(t) {
 				for order := ByKey; order <= ByName; order++ {
 					q.Resource, q.Order = "pods", order
@@ -271,15 +269,24 @@ func TestTermsOf(t *testing.T) {
 		body string
 		want []pair
 	}{
-		"Pod": {pods, `{"status":{"phase":"Running"},"spec":{"nodeName":"n","serviceAccountName":"default","imagePullSecrets":[{"name":"pull"}],
+		"Pod": {
+			pods, `{"status":{"phase":"Running"},"spec":{"nodeName":"n","serviceAccountName":"default","imagePullSecrets":[{"name":"pull"}],
 			"initContainers":[{"image":"i"}],"containers":[{"image":"a","env":[{"valueFrom":{"secretKeyRef":{"name":"s"}}}],"envFrom":[{"configMapRef":{"name":"c"}}]},{"image":"a"}],
 			"volumes":[{"configMap":{"name":"kube-root-ca.crt"}},{"secret":{"secretName":"v"}},{"persistentVolumeClaim":{"claimName":"p"}},
 				{"projected":{"sources":[{"configMap":{"name":"kube-root-ca.crt"}},{"secret":{"name":"q"}}]}}]}}`,
 			[]pair{
-				{"!status.phase", "Running"}, {".spec.nodeName", "n"}, {".[images]", "i"}, {".[images]", "a"}, {".[references]", "secrets/s"},
-				{".[references]", "configmaps/c"}, {".[references]", "secrets/pull"}, {".[references]", "secrets/v"},
-				{".[references]", "persistentvolumeclaims/p"}, {".[references]", "secrets/q"},
-			}},
+				{"!status.phase", "Running"},
+				{".spec.nodeName", "n"},
+				{".[images]", "i"},
+				{".[images]", "a"},
+				{".[references]", "secrets/s"},
+				{".[references]", "configmaps/c"},
+				{".[references]", "secrets/pull"},
+				{".[references]", "secrets/v"},
+				{".[references]", "persistentvolumeclaims/p"},
+				{".[references]", "secrets/q"},
+			},
+		},
 		"Deployment":    {groupResource{"apps", "deployments"}, `{"spec":{"template":{"spec":{"serviceAccountName":"x","containers":[{"image":"a"}]}}}}`, []pair{{".[images]", "a"}, {".[references]", "serviceaccounts/x"}}},
 		"CronJob":       {groupResource{"batch", "cronjobs"}, `{"spec":{"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"image":"a"}]}}}}}}`, []pair{{".[images]", "a"}}},
 		"PodTemplate":   {groupResource{"", "podtemplates"}, `{"template":{"spec":{"containers":[{"image":"a"}]}}}`, []pair{{".[images]", "a"}}},
