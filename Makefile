@@ -78,6 +78,7 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 120m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store
+	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

@@ -24,14 +24,16 @@ const mostBytes = 1 << 20
 
 // batches are the statements of which every write is made.
 type batches struct {
-	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past batch
+	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally batch
 }
 
 var (
 	objectKey = []string{"type", "cluster", "namespace", "name"}
-	// objectColumns are those that change. The owner does not as a rule: where it is set, the index of owners is written.
-	objectColumns   = []string{"seq", "version", "kind", "uid", "created", "rv", "labels", "note", "began", "since", "revisions", "owner"}
+	// objectColumns are those besides the key. The last ones do not change as a rule, and made never does: where one is set, its index is written, and in
+	// PostgreSQL every index.
+	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "created", "owner", "made"}
 	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
+	tallyKey        = []string{"type", "cluster", "namespace"}
 	labelKey        = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
 )
 
@@ -39,20 +41,26 @@ func (d *database) prepareBatches(ctx context.Context) error {
 	b, id, object := &d.batches, []string{"id"}, []string{"object"}
 	whole := append([]string{"id"}, objectKey...)
 	for b, text := range map[*batch]func(n int) string{
-		&b.find: func(n int) string { return d.dialect.find(n, objectKey, "id", "uid", "owner", "labels", "revisions") },
+		&b.find: func(n int) string {
+			return d.dialect.find(n, objectKey, "id", "uid", "owner", "labels", "revisions", "terms", "created")
+		},
 		&b.recall: func(n int) string {
 			return "SELECT " + stateColumns(d.dialect) + " FROM object o JOIN body b ON b.object = o.id WHERE " + d.dialect.among(n, "o.id")
 		},
 		&b.insertObject: d.inserted("object", slices.Concat(whole, objectColumns)),
 		&b.updateObject: func(n int) string {
-			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1)
+			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-3)
 		},
-		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)) },
+		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1) },
 		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns())),
 		&b.putBody:    d.replaced("body", "object", object, d.dialect.bodyColumns()),
-		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, object),
+		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),
 		&b.revision:   d.inserted("revision", revisionColumns),
 		&b.past:       d.replaced("past", "id", append(slices.Clone(whole), "uid"), []string{"ended"}),
+		&b.tally: func(n int) string {
+			return d.inserted("tally", append(slices.Clone(tallyKey), "objects"))(n) + d.dialect.accumulate("tally", strings.Join(tallyKey, ", "), "objects")
+		},
+		&b.dropTally:  func(n int) string { return d.dialect.remove(n, "tally", append(slices.Clone(tallyKey), "objects")) },
 		&b.dropObject: func(n int) string { return d.dialect.remove(n, "object", id) },
 		&b.dropBody:   func(n int) string { return d.dialect.remove(n, "body", object) },
 		&b.dropLabel:  func(n int) string { return d.dialect.remove(n, "label", labelKey) },
@@ -183,7 +191,7 @@ func (b *batch) fitting(rows [][]any) (i, n int) {
 func (b *batches) close() (errs []error) {
 	for _, one := range []*batch{
 		&b.find, &b.recall, &b.insertObject, &b.updateObject, &b.moveObject, &b.insertBody, &b.putBody, &b.putLabel, &b.dropObject, &b.dropBody, &b.dropLabel,
-		&b.revision, &b.past,
+		&b.revision, &b.past, &b.tally, &b.dropTally,
 	} {
 		for _, stmt := range one.stmts {
 			errs = append(errs, stmt.Close())

@@ -98,7 +98,7 @@ func newBare(b *testing.B, db *database) *bare {
 	}{
 		{&out.object, "object", whole},
 		{&out.body, "body", []string{"object", "json"}},
-		{&out.label, "label", append(slices.Clone(labelKey), "object")},
+		{&out.label, "label", append(slices.Clone(labelKey), "created", "object")},
 	} {
 		text := func(n int) string {
 			return say(db.dialect, "INSERT INTO "+table.name+" ("+strings.Join(table.columns, ", ")+") "+values(n, table.columns))
@@ -134,13 +134,14 @@ func (p *bare) insert(ctx context.Context, changes []Change) error {
 	kind := p.db.kind(groupResource{"", "pods"})
 	for _, c := range changes {
 		p.id++
+		terms := termsOf(groupResource{c.Group, c.Resource}, c.Body)
 		objects = append(objects, []any{
 			p.id, kind, c.Cluster, c.Namespace, c.Name, p.id, c.Version, c.Kind, string(c.UID),
-			c.Created.Unix(), c.ResourceVersion, encode(c.Labels), "", p.id, int64(0), int64(0), string(c.OwnerUID),
+			c.ResourceVersion, encode(c.Labels), "", p.id, int64(0), int64(0), encodeTerms(terms), c.Created.Unix(), string(c.OwnerUID), int64(0),
 		})
 		bodies = append(bodies, []any{p.id, string(c.Body)})
-		for key, value := range c.Labels {
-			labels = append(labels, []any{kind, key, value, c.Cluster, c.Namespace, c.Name, p.id})
+		for one := range pairsOf(c.Labels, terms) {
+			labels = append(labels, []any{kind, one.key, one.value, c.Cluster, c.Namespace, c.Name, c.Created.Unix(), p.id})
 		}
 	}
 	for _, one := range []struct {

@@ -13,6 +13,8 @@ type position struct {
 	Cluster   string `json:"c"`
 	Namespace string `json:"n"`
 	Name      string `json:"o"`
+	Created   int64  `json:"t,omitempty"`
+	ID        int64  `json:"i"`
 }
 
 // token encodes the position for a client, which must not read it.
@@ -35,7 +37,7 @@ func parseContinue(q Query) (position, error) {
 	if err != nil {
 		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
 	}
-	if p.Query != q.fingerprint() || p.Cluster == "" || p.Name == "" {
+	if p.Query != q.fingerprint() || p.Cluster == "" || p.Name == "" || p.ID <= 0 {
 		return position{}, fmt.Errorf("%w: it was returned for other parameters; list again without it", ErrContinue)
 	}
 	return p, nil
@@ -48,7 +50,7 @@ func (q Query) fingerprint() uint64 {
 		selector = q.Labels.String()
 	}
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix) // a hash takes everything
 	if !q.At.IsZero() {
 		_, _ = fmt.Fprintf(h, " at %d", q.At.UnixMilli())
 	}

@@ -82,6 +82,9 @@ func (d *database) prepare(ctx context.Context) error {
 	if err := d.learn(ctx); err != nil {
 		return err
 	}
+	if err := d.reindex(ctx); err != nil {
+		return err
+	}
 	return d.sweep(ctx)
 }
 

@@ -26,6 +26,8 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	count(s *statement, p *plan)
 	// replace is what follows the rows of an INSERT to have them take the place of those with the same key.
 	replace(key string, columns []string) string
+	// accumulate is what follows them to have their numbers added to those of rows with the same key.
+	accumulate(table, key, column string) string
 	// lengths are of how many rows a statement may be, from the longest to 1; or anyLength alone.
 	lengths() []int
 	// into is how an INSERT begins, rows are its n rows, and arguments their parameters.
@@ -108,10 +110,9 @@ func say(d dialect, text string) string {
 
 // and writes the conditions of a plan, each after an AND.
 func (s *statement) and(p *plan) {
-	leading := strings.TrimSuffix(p.ordering[0], ".cluster")
 	if len(p.shunned) > 0 {
 		s.sql(" AND NOT (")
-		s.dialect.in(s, leading+".cluster", p.shunned)
+		s.dialect.in(s, p.alias()+".cluster", p.shunned)
 		s.sql(")")
 	}
 	for _, c := range p.where {
@@ -127,6 +128,22 @@ func (c columnIn) write(s *statement) {
 	s.sql("(")
 	s.dialect.in(s, c.column, c.values)
 	s.sql(")")
+}
+
+func (c nameFrom) write(s *statement) {
+	s.sql("o.name >= ").arg(c.from)
+	if c.until != "" {
+		s.sql(" AND o.name < ").arg(c.until)
+	}
+}
+
+// write looks for the key of the index: no body is read.
+func (c termIs) write(s *statement) {
+	if c.not {
+		s.sql("NOT ")
+	}
+	s.sql("EXISTS (SELECT 1 FROM label x WHERE x.type = o.type AND x.label_key = ").arg(c.key).sql(" AND x.label_value = ").arg(c.value).
+		sql(" AND x.cluster = o.cluster AND x.namespace = o.namespace AND x.name = o.name)")
 }
 
 func (c labelIn) write(s *statement) {
@@ -170,18 +187,39 @@ func (c fieldIs) write(s *statement) {
 }
 
 // columns are what scanRow reads of an object, but for its body.
-const columns = "o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.seq"
+const columns = "o.id, o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.seq"
 
 // lead writes which rows of the leading table are of the plan's type: all that come after WHERE, but for spans.
 func (s *statement) lead(p *plan) {
 	switch {
-	case p.label != nil:
-		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.label.key).sql(" AND l.label_value = ").arg(p.label.value)
+	case p.pair != nil:
+		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key).sql(" AND l.label_value = ").arg(p.pair.value)
+		if p.index == byPairTime {
+			s.sql(" AND l.label_key < '.'") // as the condition of the index says
+		}
+	case p.name != "":
+		s.sql("o.type = ").arg(p.kind).sql(" AND o.name = ").arg(p.name)
 	case p.owner != "":
 		s.sql("o.owner <> '' AND o.owner = ").arg(p.owner).sql(" AND o.type = ").arg(p.kind)
 	default:
 		s.sql("o.type = ").arg(p.kind)
 	}
+}
+
+// rowAfter writes that the columns of the order are beyond the plan's position, as a comparison of rows.
+func (s *statement) rowAfter(p *plan) {
+	values := p.position()
+	if values == nil {
+		return
+	}
+	s.sql(" AND (" + strings.Join(p.ordering(), ", ") + ")" + p.beyond() + "(")
+	for i, v := range values {
+		if i > 0 {
+			s.sql(", ")
+		}
+		s.arg(v)
+	}
+	s.sql(")")
 }
 
 // pathOf is the path of a field as SQLite and MySQL write it. Keys have no quotes.

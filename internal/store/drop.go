@@ -104,7 +104,7 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
 		return err
 	}
-	query := say(d.dialect, "SELECT namespace, name, id, uid, labels FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
+	query := say(d.dialect, "SELECT namespace, name, id, uid, labels, terms FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
 	for n := chunk; n == chunk; {
 		n = 0
 		if err := transact(ctx, chunk, func(ctx context.Context, tx *sql.Tx, seq int64) error {
@@ -113,12 +113,16 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 			if err := each(ctx, tx, query, func(rows *sql.Rows) error {
 				p, o := place{kind: kind, cluster: cluster}, object{seq: seq + int64(n)}
 				n++
-				var labels string
-				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels); err != nil {
+				var labels, terms string
+				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels, &terms); err != nil {
 					return err
 				}
 				if err := json.Unmarshal([]byte(labels), &o.labels); err != nil {
 					return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, p.namespace, p.name, err)
+				}
+				var err error
+				if o.terms, err = decodeTerms(terms); err != nil {
+					return err
 				}
 				return w.add(&out, p, &o)
 			}, kind, cluster, chunk); err != nil {

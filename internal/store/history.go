@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -151,10 +152,11 @@ func (r *reader) restore(object, id int64) (out []byte, err error) {
 
 // listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
-	p, err := d.plan(q, after)
+	p, err := d.plan(q, after, false)
 	if err != nil {
 		return page, err
 	}
+	var rows []found
 	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
 		moment, err := r.since(q.At)
 		if err != nil {
@@ -165,7 +167,7 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 				p.limit = q.Limit + 1
 			}
 			p.where = append(p.where, sinceAtMost{moment})
-			if page.Rows, err = d.page(ctx, r.tx, q, p); err != nil {
+			if rows, err = d.page(ctx, r.tx, q, p); err != nil {
 				return err
 			}
 		}
@@ -173,26 +175,29 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 		if err != nil {
 			return err
 		}
-		page.Rows = append(page.Rows, past...)
-		slices.SortFunc(page.Rows, compareRows)
+		rows = append(rows, past...)
+		slices.SortFunc(rows, q.Order.rows)
 		return nil
 	})
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s at %s: %w", q.Resource, q.At.UTC().Format(time.RFC3339), err)
 	}
-	page.cut(q)
-	return page, nil
+	return pageOf(rows, q), nil
 }
 
-func compareRows(a, b Row) int {
-	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
+// rows compares rows in an order.
+func (o Order) rows(a, b found) int { return o.compare(a.at(), b.at()) }
 
-// past returns the rows of a query that were something else at a moment than they are, in order, and one more than its limit.
-func (r *reader) past(q Query, after position, moment int64) (out []Row, err error) {
+// past returns the rows of a query that were something else at a moment than they are: those that come first after a position, one more than its limit, and
+// perhaps others. They are looked for in the order of the key.
+func (r *reader) past(q Query, after position, moment int64) (out []found, err error) {
 	type candidate struct {
 		object, id int64
 		row        Row
+	}
+	begin := after
+	if q.Order != ByKey {
+		after = position{}
 	}
 	var last int64
 	for {
@@ -222,11 +227,19 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 			if err != nil {
 				return nil, fmt.Errorf("%s/%s of cluster %s: %w", c.row.Namespace, c.row.Name, c.row.Cluster, err)
 			}
-			if c.row.Note = ""; q.selects(&c.row) {
-				out = append(out, c.row)
+			c.row.Note = ""
+			one := found{Row: c.row, id: c.object}
+			if !q.selects(&c.row) || q.Order != ByKey && begin.Cluster != "" && q.Order.compare(begin, one.at()) >= 0 {
+				continue
 			}
-			if q.Limit > 0 && len(out) > q.Limit {
+			out = append(out, one)
+			switch {
+			case q.Limit <= 0:
+			case q.Order == ByKey && len(out) > q.Limit:
 				return out, nil
+			case len(out) > 2*q.Limit+chunk: // they may all be before what is still to come
+				slices.SortFunc(out, q.Order.rows)
+				out = out[:q.Limit+1]
 			}
 		}
 		if n < chunk {
@@ -238,7 +251,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 // reaches says whether a query can select a row with a key.
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) &&
+	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
@@ -261,6 +274,12 @@ func (q Query) selects(r *Row) bool {
 	}
 	var body map[string]any
 	for _, f := range q.Fields {
+		if term, ok := termOf(q.resource(), f.Path, f.Value); ok {
+			if slices.Contains(termsOf(q.resource(), r.Body), term) == (f.Operator == selection.NotEquals) {
+				return false
+			}
+			continue
+		}
 		var value string
 		switch f.Path {
 		case "metadata.name":
@@ -487,7 +506,7 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 			return err
 		}
 		for {
-			some, more, err := r.changes(q, first, to.UnixMilli(), after)
+			some, next, err := r.changes(q, first, to.UnixMilli(), after)
 			if err != nil {
 				return err
 			}
@@ -501,10 +520,10 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 				}
 				out.Items = append(out.Items, c)
 			}
-			if !more {
+			if next == 0 {
 				return nil
 			}
-			after = some[len(some)-1].Seq
+			after = next
 		}
 	})
 	if err != nil {
@@ -513,20 +532,26 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 	return out, nil
 }
 
-// changes returns the next changes after a sequence, in its order, and whether there are more.
-func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, more bool, err error) {
-	until := int64(1 << 62) // up to where each source was read
-	for _, source := range []struct {
-		verb ChangeVerb
-		text string
-	}{
-		{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r JOIN past p ON p.id = r.object
-			WHERE p.type = ? AND r.until > ? AND r.until <= ? AND r.id > ? ORDER BY r.id LIMIT ?`},
-		{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r JOIN past p ON p.id = r.object
-			WHERE p.type = ? AND r.since > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
-		{Created, `SELECT o.began, o.since, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
-			WHERE o.type = ? AND o.since > ? AND o.since <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
-	} {
+// changeSources are where changes of a type are found, in an interval of time and after a sequence: what ended a state, and what made an object, of which
+// the first state is past or present.
+var changeSources = []struct {
+	verb ChangeVerb
+	text string
+}{
+	// The sequence is no way to begin: of most types it were that of everything. Nor are the objects that have a past.
+	{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r CROSS JOIN past p
+		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.until <= ? AND +r.id > ? ORDER BY r.id LIMIT ?`},
+	{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r CROSS JOIN past p
+		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.since <= ? AND r.began = r.object AND r.began > ? ORDER BY r.began LIMIT ?`},
+	{Created, `SELECT o.began, o.made, o.cluster, o.namespace, o.name, o.uid, 0 FROM object o
+		WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
+}
+
+// changes returns the next changes after a sequence, in its order, and after which there are more; 0: there are none.
+func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, next int64, err error) {
+	const all = 1 << 62
+	until := int64(all) // up to where each source was read
+	for _, source := range changeSources {
 		n, last := 0, int64(0)
 		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {
 			c := ObjectChange{Verb: source.verb, Row: Row{Group: q.Group, Resource: q.Resource}}
@@ -543,16 +568,21 @@ func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, mo
 			}
 			c.Time = moment(at)
 			n, last = n+1, c.Seq
-			out = append(out, c)
+			if at > from { // the first state may be older than its end
+				out = append(out, c)
+			}
 			return nil
 		}, r.kind, from, to, after, chunk); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		if n == chunk {
-			until, more = min(until, last), true
+			until = min(until, last)
 		}
 	}
 	out = slices.DeleteFunc(out, func(c ObjectChange) bool { return c.Seq > until })
 	slices.SortFunc(out, func(a, b ObjectChange) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), -cmp.Compare(a.Verb, b.Verb)) })
-	return out, more, nil
+	if until == all {
+		until = 0
+	}
+	return out, until, nil
 }

@@ -55,42 +55,58 @@ func (mysqlDialect) field(s *statement, keys []string) {
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d mysqlDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json) FROM (SELECT o.id, " + columns)
+	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json) FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
-	s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	s.sql(p.orderBy(p.ordering()))
 	if p.limit > 0 {
 		s.sql(" LIMIT ").arg(p.limit)
 	}
-	s.sql(") o JOIN body b ON b.object = o.id ORDER BY o.cluster, o.namespace, o.name")
+	s.sql(") o JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 }
 
 func (d mysqlDialect) count(s *statement, p *plan) {
-	s.sql("SELECT count(*)")
+	if p.index == byTally {
+		s.sql("SELECT coalesce(sum(o.objects), 0)")
+	} else {
+		s.sql("SELECT count(*)")
+	}
 	d.from(s, p, p.fields)
+}
+
+// leading is the table that leads, and by which of its indexes.
+func (mysqlDialect) leading(p *plan) string {
+	switch p.index {
+	case byPair:
+		return "label l FORCE INDEX (PRIMARY)"
+	case byPairTime:
+		return "label l FORCE INDEX (label_created)"
+	case byOwner:
+		return "object o FORCE INDEX (object_owner)"
+	case byName:
+		return "object o FORCE INDEX (object_name)"
+	case byTime:
+		return "object o FORCE INDEX (object_created)"
+	case byTally:
+		return "tally o"
+	default:
+		return "object o FORCE INDEX (object_key)"
+	}
 }
 
 // from writes the FROM and WHERE clause. Comparisons of rows are written out: of these alone it makes ranges of an index,
 // which it walks in order.
-func (mysqlDialect) from(s *statement, p *plan, bodies bool) {
-	switch {
-	case p.label != nil:
-		s.sql(" FROM label l FORCE INDEX (PRIMARY) STRAIGHT_JOIN object o ON o.id = l.object")
-	case p.owner != "":
-		s.sql(" FROM object o FORCE INDEX (object_owner)")
-	default:
-		s.sql(" FROM object o FORCE INDEX (object_key)")
+func (d mysqlDialect) from(s *statement, p *plan, bodies bool) {
+	s.sql(" FROM " + d.leading(p))
+	if p.alias() == "l" && (bodies || p.whole()) {
+		s.sql(" STRAIGHT_JOIN object o ON o.id = l.object")
 	}
 	if bodies {
 		s.sql(" STRAIGHT_JOIN body b ON b.object = o.id")
 	}
 	s.sql(" WHERE ")
 	s.lead(p)
-	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
-	if a := p.after; p.spans == nil && a.Name != "" {
-		s.sql(" AND (" + cluster + " > ").arg(a.Cluster).
-			sql(" OR (" + cluster + " = ").arg(a.Cluster).sql(" AND " + namespace + " > ").arg(a.Namespace).
-			sql(") OR (" + cluster + " = ").arg(a.Cluster).sql(" AND " + namespace + " = ").arg(a.Namespace).sql(" AND " + name + " > ").arg(a.Name).sql("))")
-	}
+	d.after(s, p)
+	cluster, namespace, name := p.alias()+".cluster", p.alias()+".namespace", p.alias()+".name"
 	for i, one := range p.spans {
 		if i == 0 {
 			s.sql(" AND (")
@@ -116,12 +132,31 @@ func (mysqlDialect) from(s *statement, p *plan, bodies bool) {
 	s.and(p)
 }
 
+// after writes that the columns of the order are beyond the plan's position: for each of them, those before it are equal.
+func (mysqlDialect) after(s *statement, p *plan) {
+	values, columns := p.position(), p.ordering()
+	for i := range values {
+		s.sql(map[bool]string{true: " AND (", false: " OR "}[i == 0] + "(")
+		for j := range i {
+			s.sql(columns[j] + " = ").arg(values[j]).sql(" AND ")
+		}
+		s.sql(columns[i] + p.beyond()).arg(values[i]).sql(")")
+	}
+	if values != nil {
+		s.sql(")")
+	}
+}
+
 func (mysqlDialect) replace(_ string, columns []string) string {
 	set := make([]string, len(columns))
 	for i, c := range columns {
 		set[i] = c + " = VALUES(" + c + ")"
 	}
 	return " ON DUPLICATE KEY UPDATE " + strings.Join(set, ", ")
+}
+
+func (mysqlDialect) accumulate(_, _, column string) string {
+	return " ON DUPLICATE KEY UPDATE " + column + " = " + column + " + VALUES(" + column + ")"
 }
 
 func (mysqlDialect) lengths() []int                      { return []int{128, 16, 1} }
@@ -284,15 +319,47 @@ func (mysqlDialect) migrations() [][]string {
 		},
 		addColumns("epoch", "history_bytes bigint NOT NULL DEFAULT 0", "kept_from bigint NOT NULL DEFAULT 0"),
 		[]string{"UPDATE epoch SET kept_from = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) WHERE kept_from = 0"},
+	), slices.Concat(
+		addColumns("object", "terms longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL", "made bigint NOT NULL DEFAULT 0"),
+		addColumns("label", "created bigint NOT NULL DEFAULT 0"),
+		[]string{
+			"UPDATE object SET terms = '[]' WHERE terms = ''",
+			"UPDATE object SET made = since WHERE began = id",
+			"UPDATE label l JOIN object o ON o.id = l.object SET l.created = o.created",
+			"ALTER TABLE label MODIFY label_value varbinary(512) NOT NULL",
+			`CREATE TABLE IF NOT EXISTS tally (
+			type      bigint NOT NULL,
+			cluster   varbinary(255) NOT NULL,
+			namespace varbinary(255) NOT NULL,
+			objects   bigint NOT NULL,
+			PRIMARY KEY (type, cluster, namespace)) ENGINE = InnoDB`,
+			"REPLACE INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace",
+		},
+		addIndex("label", "label_created", "type, label_key, label_value, created, object"),
+		addIndex("object", "object_name", "type, name, cluster, namespace"),
+		addIndex("object", "object_created", "type, created, id"),
+		addIndex("object", "object_made", "type, made"),
+		addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
 	)}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.
 func addColumns(table string, columns ...string) []string {
 	name, _, _ := strings.Cut(columns[0], " ")
+	return unless("SELECT 1 FROM information_schema.columns WHERE table_schema = database() AND table_name = '"+table+"' AND column_name = '"+name+"'",
+		"ALTER TABLE "+table+" ADD COLUMN "+strings.Join(columns, ", ADD COLUMN "))
+}
+
+// addIndex adds an index that may be there.
+func addIndex(table, name, columns string) []string {
+	return unless("SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '"+table+"' AND index_name = '"+name+"'",
+		"ALTER TABLE "+table+" ADD INDEX "+name+" ("+columns+")")
+}
+
+// unless runs a statement unless a query finds something.
+func unless(query, statement string) []string {
 	return []string{
-		"SET @orrery = IF(EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = database() AND table_name = '" + table +
-			"' AND column_name = '" + name + "'), 'DO 0', 'ALTER TABLE " + table + " ADD COLUMN " + strings.Join(columns, ", ADD COLUMN ") + "')",
+		"SET @orrery = IF(EXISTS (" + query + "), 'DO 0', '" + strings.ReplaceAll(statement, "'", "''") + "')",
 		"PREPARE orrery FROM @orrery",
 		"EXECUTE orrery",
 		"DEALLOCATE PREPARE orrery",

@@ -1,62 +1,90 @@
 package store
 
 import (
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/selection"
+
+	"orrery.dev/orrery/internal/testenv"
 )
+
+// planned are the classes of queries, and what leads to the rows of each.
+func planned(t *testing.T) map[string]planCase {
+	t.Helper()
+	field := func(path, value string) []FieldRequirement {
+		return []FieldRequirement{{Path: path, Operator: selection.Equals, Value: value}}
+	}
+	few, many := map[string][]string{"a": {"b", "c"}, "b": {"b"}}, map[string][]string{"a": withMany("b")[:fewSpans], "b": {"b"}}
+	return map[string]planCase{
+		"Everything":        {q: Query{}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key"},
+		"Label":             {q: Query{Labels: selector(t, "app=web")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
+		"LabelAndMore":      {q: Query{Labels: selector(t, "app=web,x!=y,z"), Fields: field("a.b", "")}, leads: "l USING PRIMARY KEY", index: "PRIMARY"},
+		"FieldOfTheBody":    {q: Query{Fields: field("spec.other", "n")}, leads: "o USING INDEX object_key", index: "object_key", estimated: true},
+		"Clusters":          {q: Query{Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND (namespace,name)>(?,?))", index: "object_key"},
+		"Namespace":         {q: Query{Namespaces: []string{"b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
+		"Scopes":            {q: Query{Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
+		"ScopesByLabel":     {q: Query{Labels: selector(t, "app=web"), Scopes: few}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)", index: "PRIMARY"},
+		"Owner":             {q: Query{OwnerUID: "u"}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"}, // an owner has few
+		"Field":             {q: Query{Fields: field("spec.nodeName", "n")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
+		"Image":             {q: Query{Fields: field(FieldImages, "n"), Scopes: few}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)", index: "PRIMARY"},
+		"TwoFields":         {q: Query{Fields: append(field("spec.nodeName", "n"), field("status.phase", "p")...)}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?", index: "PRIMARY"},
+		"PhaseNewest":       {q: Query{Fields: field("status.phase", "Pending"), Order: Newest}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)<(?,?))", index: "label_created"},
+		"PhaseOldestOfMany": {q: Query{Fields: field("status.phase", "Pending"), Order: Oldest, Scopes: many}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)>(?,?))", index: "label_created", estimated: true},
+		"NodeNewest":        {q: Query{Fields: field("spec.nodeName", "n"), Order: Newest}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?)", sorted: true, index: "PRIMARY"}, // a node has few
+		"Newest":            {q: Query{Order: Newest}, leads: "o USING INDEX object_created (type=? AND created<?)", index: "object_created"},
+		"Oldest":            {q: Query{Order: Oldest, Scopes: many}, leads: "o USING INDEX object_created (type=? AND created>?)", index: "object_created", estimated: true},
+		"NewestOfFew":       {q: Query{Order: Newest, Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", sorted: true, index: "object_key"},
+		"Name":              {q: Query{Names: []string{"c"}}, leads: "o USING INDEX object_name (type=? AND name=?", index: "object_name"},
+		"NameAndClusters":   {q: Query{Names: []string{"c"}, Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_name (type=? AND name=? AND cluster=?", index: "object_name"},
+		"Prefix":            {q: Query{NamePrefix: "c", Order: ByName}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)>(?,?,?)", index: "object_name"},
+		"PrefixByKey":       {q: Query{NamePrefix: "c"}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key", estimated: true},
+	}
+}
+
+type planCase struct {
+	q      Query
+	leads  string // the first step in SQLite; "": what is listed leads
+	index  string // in MariaDB
+	sorted bool
+	// PostgreSQL takes this or another index, by what it estimates.
+	estimated bool
+}
+
+// explained is what SQLite says it does, without the lists that are the query's own.
+func explained(t *testing.T, s *Store, st *statement) string {
+	t.Helper()
+	var steps []string
+	check(t, each(t.Context(), s.db.read, "EXPLAIN QUERY PLAN "+st.text.String(), func(rows *sql.Rows) error {
+		var a, b, c int
+		var step string
+		err := rows.Scan(&a, &b, &c, &step)
+		if !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "SUBQUERY") && !strings.HasPrefix(step, "REUSE LIST") {
+			steps = append(steps, step)
+		}
+		return err
+	}, st.args...))
+	return strings.Join(steps, "\n")
+}
 
 // TestPlans: whatever it selects, a page is a walk along an index, in its order: nothing is sorted, no table is scanned, and a body
 // is looked up for a row that was found.
 func TestPlans(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	write(t, s, pod("a", "b", "c", nil, nil), pod("b", "b", "c", nil, nil))
-	after := position{Cluster: "a", Namespace: "b", Name: "c"}
-	for name, tc := range map[string]struct {
-		q      Query
-		leads  string // the first step; "": what is listed leads
-		sorted bool
-	}{
-		"Everything":    {q: Query{}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))"},
-		"Label":         {q: Query{Labels: selector(t, "app=web")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))"},
-		"LabelAndMore":  {q: Query{Labels: selector(t, "app=web,x!=y,z"), Fields: []FieldRequirement{{Path: "a.b", Operator: selection.Equals}}}, leads: "l USING PRIMARY KEY"},
-		"Field":         {q: Query{Fields: []FieldRequirement{{Path: "spec.nodeName", Operator: selection.Equals, Value: "n"}}}, leads: "o USING INDEX object_key"},
-		"Clusters":      {q: Query{Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND (namespace,name)>(?,?))"},
-		"Namespace":     {q: Query{Namespaces: []string{"b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)"},
-		"Scopes":        {q: Query{Scopes: map[string][]string{"a": {"b", "c"}, "b": {"b"}}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)"},
-		"ScopesByLabel": {q: Query{Labels: selector(t, "app=web"), Scopes: map[string][]string{"a": {"b"}}}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)"},
-		"Owner":         {q: Query{OwnerUID: "u"}, leads: "o USING INDEX object_owner (owner=?)", sorted: true}, // an owner has few
-	} {
+	for name, tc := range planned(t) {
 		t.Run(name, func(t *testing.T) {
 			tc.q.Resource, tc.q.Limit = "pods", 10
-			p, err := s.db.plan(tc.q, after)
+			p, err := s.db.plan(tc.q, position{Cluster: "a", Namespace: "b", Name: "c", Created: 5, ID: 5}, false)
 			if err != nil || p == nil {
 				t.Fatal(p, err)
 			}
 			st := &statement{dialect: s.db.dialect}
 			s.db.dialect.list(st, p)
-			var steps []string
-			rows, err := s.db.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+st.text.String(), st.args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer rows.Close()
-			for rows.Next() {
-				var a, b, c int
-				var step string
-				if err := rows.Scan(&a, &b, &c, &step); err != nil {
-					t.Fatal(err)
-				}
-				if strings.Contains(step, "VIRTUAL TABLE") || strings.Contains(step, "SUBQUERY") { // lists of the query's own
-					continue
-				}
-				steps = append(steps, step)
-			}
-			if err := rows.Err(); err != nil {
-				t.Fatal(err)
-			}
-			all := strings.Join(steps, "\n")
+			all := explained(t, s, st)
 			if !strings.HasPrefix(all, "SEARCH "+tc.leads) {
 				t.Errorf("it does not begin with a search of %s:\n%s", tc.leads, all)
 			}
@@ -68,4 +96,107 @@ func TestPlans(t *testing.T) {
 			}
 		})
 	}
+	for name, tc := range map[string]struct {
+		q    Query
+		want string // all of it
+	}{
+		"Everything": {Query{}, "SEARCH o USING PRIMARY KEY (type=?)"},
+		"Scopes":     {Query{Scopes: map[string][]string{"a": {"b", "c"}}}, "SEARCH o USING PRIMARY KEY (type=? AND cluster=? AND namespace=?)"},
+		"Label":      {Query{Labels: selector(t, "app=web")}, "SEARCH l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?)"},
+		"Field":      {Query{Fields: []FieldRequirement{{Path: "status.phase", Operator: selection.Equals, Value: "p"}}, Clusters: []string{"a"}}, "SEARCH l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=?"},
+		"Prefix":     {Query{NamePrefix: "c"}, "SEARCH o USING COVERING INDEX object_name (type=? AND name>? AND name<?)"},
+	} {
+		t.Run("Count"+name, func(t *testing.T) {
+			tc.q.Resource = "pods"
+			if tc.q.NamePrefix != "" {
+				tc.q.Order = ByName
+			}
+			p, err := s.db.plan(tc.q, position{}, true)
+			check(t, err)
+			st := &statement{dialect: s.db.dialect}
+			s.db.dialect.count(st, p)
+			if all := explained(t, s, st); !strings.HasPrefix(all, tc.want) || strings.Contains(all, "\n") {
+				t.Errorf("%s, want %s", all, tc.want)
+			}
+		})
+	}
+}
+
+// TestPlansOfChanges: what changed in an interval is found by when it was, and not among all objects.
+func TestPlansOfChanges(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	for i, index := range []string{"r USING INDEX revision_until (until>? AND until<?)", "r USING INDEX revision_until (until>?)", "o USING INDEX object_made (type=? AND made>? AND made<?)"} {
+		st := &statement{dialect: s.db.dialect, args: []any{1, 2, 3, 4, 5}}
+		st.sql(changeSources[i].text)
+		if all := explained(t, s, st); !strings.HasPrefix(all, "SEARCH "+index) || strings.Contains(all, "SCAN") {
+			t.Errorf("%s does not lead:\n%s", index, all)
+		}
+	}
+}
+
+// TestServerPlans: the servers lead with the same indexes, and scan no table.
+func TestServerPlans(t *testing.T) {
+	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
+		s := openStore(t, at)
+		random := rand.New(rand.NewPCG(7, 8))
+		for n := 0; n < 6000; n += 500 {
+			rows := make([]Row, 500)
+			for i := range rows {
+				rows[i] = resident(random, fmt.Sprint("cluster-", n%10), fmt.Sprint("namespace-", i%20), fmt.Sprint("pod-", n+i))
+			}
+			write(t, s, rows...)
+		}
+		write(t, s, resident(random, "a", "b", "c"), resident(random, "b", "b", "c"))
+		if d == testenv.PostgreSQL {
+			_, err := s.db.write.ExecContext(t.Context(), "VACUUM ANALYZE")
+			check(t, err)
+		}
+		for name, tc := range planned(t) {
+			if tc.estimated && d == testenv.PostgreSQL {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				tc.q.Resource, tc.q.Limit = "pods", 10
+				p, err := s.db.plan(tc.q, position{}, false)
+				check(t, err)
+				st := &statement{dialect: s.db.dialect}
+				s.db.dialect.list(st, p)
+				leads, all := s.steps(t, st)
+				index := tc.index
+				if d == testenv.PostgreSQL && index == "PRIMARY" {
+					index = "label_pkey"
+				}
+				if !strings.Contains(leads, index) || strings.Contains(all, "Seq Scan") {
+					t.Errorf("%s does not lead, or a table is scanned:\n%s", index, all)
+				}
+			})
+		}
+	})
+}
+
+// steps is what a server says it does: with the objects and labels, and in all.
+func (s *Store) steps(t *testing.T, st *statement) (leads, all string) {
+	t.Helper()
+	check(t, each(t.Context(), s.db.read, "EXPLAIN "+st.text.String(), func(rows *sql.Rows) error {
+		columns, err := rows.Columns()
+		if err != nil {
+			return err
+		}
+		values, texts := make([]any, len(columns)), make([]sql.NullString, len(columns))
+		for i := range values {
+			values[i] = &texts[i]
+		}
+		err = rows.Scan(values...)
+		row := map[string]string{}
+		for i, text := range texts {
+			row[columns[i]] = text.String
+			all += text.String + " | "
+		}
+		all += "\n"
+		if len(columns) == 1 || row["table"] == "o" || row["table"] == "l" {
+			leads += row["QUERY PLAN"] + row["key"] + "\n"
+		}
+		return err
+	}, st.args...))
+	return leads, all
 }

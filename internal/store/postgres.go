@@ -47,41 +47,59 @@ func (postgresDialect) field(s *statement, keys []string) {
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d postgresDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json::text) FROM (SELECT o.id, " + columns)
-	d.from(s, p, p.fields, p.limit)
-	if p.spans == nil || p.owner != "" {
-		s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json::text) FROM (SELECT " + columns)
+	d.from(s, p, p.fields)
+	if p.ordered() {
+		ordering := p.ordering()
+		if p.leads {
+			ordering = p.shown()
+		}
+		s.sql(p.orderBy(ordering))
 	}
 	if p.limit > 0 {
 		s.sql(" LIMIT ").arg(p.limit)
 	}
-	s.sql(") o JOIN body b ON b.object = o.id ORDER BY o.cluster, o.namespace, o.name")
+	s.sql(") o JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 }
 
 func (d postgresDialect) count(s *statement, p *plan) {
-	s.sql("SELECT count(*)")
-	d.from(s, p, p.fields, 0)
+	if p.index == byTally {
+		s.sql("SELECT coalesce(sum(o.objects), 0)")
+	} else {
+		s.sql("SELECT count(*)")
+	}
+	d.from(s, p, p.fields)
 }
 
 // from writes the FROM and WHERE clause. Where spans lead, each is read by itself, no further than the limit, in their
 // order: a nested loop over a function's rows and a subquery that depends on them keeps it.
-func (postgresDialect) from(s *statement, p *plan, bodies bool, limit int) {
+func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
-	leads := p.spans != nil && p.owner == ""
-	if leads {
-		clusters, spaces, names := make([]string, len(p.spans)), make([]string, len(p.spans)), make([]string, len(p.spans))
-		for i, one := range p.spans {
-			clusters[i], spaces[i], names[i] = one.cluster, one.afterSpace, one.afterOf
-			if p.narrow {
-				spaces[i] = one.namespace
-			}
+	clusters, spaces, names := make([]string, len(p.spans)), make([]string, len(p.spans)), make([]string, len(p.spans))
+	for i, one := range p.spans {
+		clusters[i], spaces[i], names[i] = one.cluster, one.afterSpace, one.afterOf
+		if p.narrow {
+			spaces[i] = one.namespace
+		}
+	}
+	if p.leads {
+		of := columns
+		switch {
+		case p.index == byTally:
+			of = "o.objects"
+		case p.counting:
+			of = "1"
 		}
 		s.sql("unnest(").arg(clusters).sql("::text[], ").arg(spaces).sql("::text[], ").arg(names).
-			sql("::text[]) g (cluster, space, name) CROSS JOIN LATERAL (SELECT o.id, " + columns + " FROM ")
+			sql("::text[]) g (cluster, space, name) CROSS JOIN LATERAL (SELECT " + of + " FROM ")
 	}
 	switch {
-	case p.label != nil:
+	case p.index == byTally:
+		s.sql("tally o")
+	case p.alias() == "l" && (bodies || p.whole()):
 		s.sql("label l JOIN object o ON o.id = l.object")
+	case p.alias() == "l":
+		s.sql("label l")
 	default:
 		s.sql("object o")
 	}
@@ -90,39 +108,57 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool, limit int) {
 	}
 	s.sql(" WHERE ")
 	s.lead(p)
-	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
+	a := p.alias()
 	switch {
-	case leads && p.narrow:
-		s.sql(" AND " + cluster + " = g.cluster AND " + namespace + " = g.space AND " + name + " > g.name")
-	case leads:
-		s.sql(" AND " + cluster + " = g.cluster AND (" + namespace + ", " + name + ") > (g.space, g.name)")
-	case p.after.Name != "":
-		s.sql(" AND (" + strings.Join(p.ordering, ", ") + ") > (").arg(p.after.Cluster).sql(", ").arg(p.after.Namespace).sql(", ").arg(p.after.Name).sql(")")
-	}
-	if p.spans != nil && !leads {
-		clusters, spaces := make([]string, len(p.spans)), make([]string, len(p.spans))
-		for i, one := range p.spans {
-			clusters[i], spaces[i] = one.cluster, one.namespace
-		}
+	case p.spans == nil:
+	case p.leads:
+		s.sql(" AND " + a + ".cluster = g.cluster")
 		if p.narrow {
-			s.sql(" AND (o.cluster, o.namespace) IN (SELECT cluster, space FROM unnest(").arg(clusters).sql("::text[], ").arg(spaces).sql("::text[]) AS spans (cluster, space))")
-		} else {
-			s.sql(" AND o.cluster = ANY (").arg(clusters).sql("::text[])")
+			s.sql(" AND " + a + ".namespace = g.space")
 		}
+		switch {
+		case p.index == byTally:
+		case p.narrow:
+			s.sql(" AND " + a + ".name > g.name")
+		default:
+			s.sql(" AND (" + a + ".namespace, " + a + ".name) > (g.space, g.name)")
+		}
+	case p.narrow:
+		s.sql(" AND (" + a + ".cluster, " + a + ".namespace) IN (SELECT cluster, space FROM unnest(").arg(clusters).sql("::text[], ").arg(spaces).sql("::text[]) AS spans (cluster, space))")
+	default:
+		s.sql(" AND " + a + ".cluster = ANY (").arg(clusters).sql("::text[])")
 	}
+	s.rowAfter(p)
 	s.and(p)
-	if !leads {
+	if !p.leads {
 		return
 	}
-	s.sql(" ORDER BY " + strings.Join(p.ordering[1:], ", "))
-	if limit > 0 {
-		s.sql(" LIMIT ").arg(limit)
+	if !p.counting {
+		ordering := p.ordering()
+		if p.order == ByKey {
+			ordering = ordering[1:] // a span is of one cluster
+		}
+		s.sql(p.orderBy(ordering))
+		if p.limit > 0 {
+			s.sql(" LIMIT ").arg(p.limit)
+		}
 	}
 	s.sql(") o")
 }
 
+// shown are the columns of the order, of the rows that are shown.
+func (p *plan) shown() []string {
+	shown := *p
+	shown.index = byKey
+	return shown.ordering()
+}
+
 func (postgresDialect) replace(key string, columns []string) string {
 	return replaceExcluded(key, columns)
+}
+
+func (postgresDialect) accumulate(table, key, column string) string {
+	return accumulateExcluded(table, key, column)
 }
 
 // lengths: a statement has one parameter for each column, so that it is planned once for any number of rows.
@@ -132,6 +168,7 @@ func (postgresDialect) lengths() []int { return []int{anyLength} }
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
 	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea",
+	"objects": "bigint", "made": "bigint",
 }
 
 // unnested is the rows of the parameters from the first on.
@@ -377,5 +414,23 @@ func (postgresDialect) migrations() [][]string {
 		"CREATE INDEX past_ended ON past (ended) WHERE ended > 0",
 		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+	}, {
+		// Room for the next state of a row beside it: then its indexes need not be written.
+		"ALTER TABLE object ADD COLUMN terms text NOT NULL DEFAULT '[]', ADD COLUMN made bigint NOT NULL DEFAULT 0, SET (fillfactor = 80)",
+		"UPDATE object SET made = since WHERE began = id",
+		"ALTER TABLE label ADD COLUMN created bigint NOT NULL DEFAULT 0",
+		"UPDATE label SET created = o.created FROM object o WHERE o.id = label.object",
+		"CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '.'",
+		"CREATE INDEX object_name ON object (type, name, cluster, namespace)",
+		"CREATE INDEX object_created ON object (type, created, id)",
+		"CREATE INDEX object_made ON object (type, made)",
+		`CREATE TABLE tally (
+			type      bigint NOT NULL,
+			cluster   text COLLATE "C" NOT NULL,
+			namespace text COLLATE "C" NOT NULL,
+			objects   bigint NOT NULL,
+			PRIMARY KEY (type, cluster, namespace))`,
+		"INSERT INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace",
+		"ALTER TABLE epoch ADD COLUMN terms integer NOT NULL DEFAULT 0",
 	}}
 }

@@ -15,22 +15,35 @@ import (
 // FieldRequirement compares one field of an object with a value, as text. A field that an
 // object does not have equals the empty string, as in Kubernetes.
 type FieldRequirement struct {
-	Path     string             // spec.nodeName, metadata.annotations['example.com/team']
+	Path     string             // spec.nodeName, metadata.annotations['example.com/team'], FieldImages
 	Operator selection.Operator // =, == or !=
 	Value    string
 }
+
+// Order is that of the rows of an answer.
+type Order int
+
+// Orders of rows. Those of time are by when objects were created, to the second, and then by when the store heard of them.
+const (
+	ByKey  Order = iota // by cluster, namespace and name
+	Newest              // created last
+	Oldest              // created first
+	ByName              // by name, cluster and namespace
+)
 
 // Query selects objects of one type. An empty list of names selects every one.
 type Query struct {
 	Group, Resource             string
 	Version                     string // of the stored objects; "": any
 	Clusters, Namespaces, Names []string
+	NamePrefix                  string // what names begin with
 	// Scopes are the namespaces of each cluster outside of which nothing is selected; of a
 	// cluster that is not among them, nothing is. nil: everything.
 	Scopes   map[string][]string
 	OwnerUID types.UID
 	Labels   labels.Selector // nil: everything
 	Fields   []FieldRequirement
+	Order    Order
 	At       time.Time // the moment whose state is selected, as far back as there is a history; zero: now
 	Limit    int       // the most rows of a page; 0: all
 	Continue string    // Page.Continue of the page before
@@ -53,43 +66,47 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	if !q.At.IsZero() {
 		return d.listAt(ctx, q, after)
 	}
-	p, err := d.plan(q, after)
+	p, err := d.plan(q, after, false)
 	if err != nil || p == nil {
 		return page, err
 	}
 	if q.Limit > 0 {
 		p.limit = q.Limit + 1 // one more says whether there is a next page
 	}
-	if page.Rows, err = d.page(ctx, d.read, q, p); err != nil {
+	rows, err := d.page(ctx, d.read, q, p)
+	if err != nil {
 		return Page{}, err
 	}
-	page.cut(q)
-	return page, nil
+	return pageOf(rows, q), nil
 }
 
-// cut makes the rows those of one page.
-func (page *Page) cut(q Query) {
-	if q.Limit > 0 && len(page.Rows) > q.Limit {
-		page.Rows = page.Rows[:q.Limit]
-		last := page.Rows[q.Limit-1]
-		page.Continue = position{Cluster: last.Cluster, Namespace: last.Namespace, Name: last.Name}.token(q)
+// pageOf makes the rows those of one page.
+func pageOf(rows []found, q Query) (page Page) {
+	if q.Limit > 0 && len(rows) > q.Limit {
+		rows = rows[:q.Limit]
+		page.Continue = rows[q.Limit-1].at().token(q)
 	}
+	for i := range rows {
+		page.Rows = append(page.Rows, rows[i].Row)
+	}
+	return page
 }
 
 // page reads the rows of a plan.
-func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out []Row, err error) {
+func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out []found, err error) {
 	s := &statement{dialect: d.dialect}
 	d.dialect.list(s, p)
 	if err := s.fits(); err != nil {
 		return nil, err
 	}
+	var last position
 	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
 		r, err := scanRow(rows, q)
-		if n := len(out); err == nil && n > 0 && !before(out[n-1], r) {
-			err = fmt.Errorf("%s/%s of cluster %s came after %s/%s of cluster %s", r.Namespace, r.Name, r.Cluster,
-				out[n-1].Namespace, out[n-1].Name, out[n-1].Cluster)
+		now := r.at()
+		if err == nil && len(out) > 0 && q.Order.compare(last, now) >= 0 {
+			err = fmt.Errorf("%s/%s of cluster %s came after %s/%s of cluster %s", r.Namespace, r.Name, r.Cluster, last.Namespace, last.Name, last.Cluster)
 		}
-		out = append(out, r)
+		out, last = append(out, r), now
 		return err
 	}, s.args...); err != nil {
 		return nil, fmt.Errorf("list %s: %w", q.Resource, err)
@@ -103,7 +120,11 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 		page, err := d.listAt(ctx, q, position{})
 		return int64(len(page.Rows)), err
 	}
-	p, err := d.plan(q, position{})
+	q.Order = ByKey
+	if q.NamePrefix != "" {
+		q.Order = ByName // the index of names leads
+	}
+	p, err := d.plan(q, position{}, true)
 	if err != nil || p == nil {
 		return 0, err
 	}
@@ -118,16 +139,18 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	return n, nil
 }
 
-// plan translates a query for what comes after a position; nil: that is nothing.
-func (d *database) plan(q Query, after position) (*plan, error) {
+// plan translates a query for what comes after a position, or to be counted; nil: that is nothing.
+func (d *database) plan(q Query, after position, counting bool) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
 		return nil, err
 	}
 	known, dropped := d.names()
-	if p.kind = d.kind(groupResource{q.Group, q.Resource}); p.kind == 0 || !p.within(q, known, dropped, after) {
+	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {
 		return nil, nil
 	}
+	p.counting = counting
+	p.choose()
 	return p, nil
 }
 
@@ -141,11 +164,11 @@ func (s *statement) fits() error {
 	return nil
 }
 
-func scanRow(rows *sql.Rows, q Query) (Row, error) {
-	r := Row{Group: q.Group, Resource: q.Resource}
+func scanRow(rows *sql.Rows, q Query) (found, error) {
+	r := found{Row: Row{Group: q.Group, Resource: q.Resource}}
 	var created int64
 	var labels string
-	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body); err != nil {
+	if err := rows.Scan(&r.id, &r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body); err != nil {
 		return r, err
 	}
 	if created != 0 {

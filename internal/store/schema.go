@@ -176,6 +176,29 @@ var sqliteMigrations = [][]string{
 	ALTER TABLE epoch ADD COLUMN kept_from INTEGER NOT NULL DEFAULT 0; -- milliseconds: of no moment before it is everything known
 	UPDATE epoch SET kept_from = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 	`},
+	// Declared fields beside the labels, whose keys begin with a dot, and the orders of time and name; tally counts the objects of namespaces.
+	{`
+	ALTER TABLE object ADD COLUMN terms TEXT NOT NULL DEFAULT '[]'; -- declared fields: keys and values in turn
+	ALTER TABLE label ADD COLUMN created INTEGER NOT NULL DEFAULT 0; -- the object's
+	UPDATE label SET created = (SELECT o.created FROM object o WHERE o.id = label.object);
+	CREATE INDEX label_created ON label (type, label_key, label_value, created, object) WHERE label_key < '.';
+	CREATE INDEX object_name ON object (type, name, cluster, namespace);
+	CREATE INDEX object_created ON object (type, created, id);
+	ALTER TABLE object ADD COLUMN made INTEGER NOT NULL DEFAULT 0; -- when its first state began, in milliseconds; never changed, unlike since
+	UPDATE object SET made = since WHERE began = id;
+	CREATE INDEX object_made ON object (type, made);
+
+	CREATE TABLE tally (
+		type      INTEGER NOT NULL,
+		cluster   TEXT NOT NULL,
+		namespace TEXT NOT NULL,
+		objects   INTEGER NOT NULL,
+		PRIMARY KEY (type, cluster, namespace)
+	) STRICT, WITHOUT ROWID;
+	INSERT INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace;
+
+	ALTER TABLE epoch ADD COLUMN terms INTEGER NOT NULL DEFAULT 0; -- which declared fields are indexed
+	`},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

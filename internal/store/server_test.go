@@ -41,11 +41,13 @@ func consistent(t *testing.T, db *sql.DB, objects int) {
 	for query, want := range map[string]int{
 		"SELECT count(*) FROM object": objects,
 		"SELECT count(*) FROM body":   objects,
-		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM body)":       0,
-		"SELECT count(*) FROM label WHERE object NOT IN (SELECT id FROM object)":      0,
-		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM label)":      0,
-		"SELECT count(*) FROM object WHERE seq > (SELECT seq FROM epoch) OR seq < id": 0,
-		"SELECT count(*) - count(DISTINCT seq) FROM object":                           0,
+		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM body)":                                                                                       0,
+		"SELECT count(*) FROM label WHERE object NOT IN (SELECT id FROM object)":                                                                                      0,
+		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM label)":                                                                                      0,
+		"SELECT count(*) FROM object WHERE seq > (SELECT seq FROM epoch) OR seq < id":                                                                                 0,
+		"SELECT count(*) - count(DISTINCT seq) FROM object":                                                                                                           0,
+		"SELECT coalesce(sum(objects), 0) FROM tally":                                                                                                                 objects,
+		"SELECT count(*) FROM tally t WHERE objects <> (SELECT count(*) FROM object o WHERE o.type = t.type AND o.cluster = t.cluster AND o.namespace = t.namespace)": 0,
 	} {
 		var n int
 		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil || n != want {
@@ -191,7 +193,7 @@ func TestEmptiedDatabase(t *testing.T) {
 		s := openStore(t, at)
 		write(t, s, numbered(0, 10)...)
 		db := d.Open(t, at)
-		for _, table := range []string{"cluster", "type", "served", "object", "body", "label", "epoch", "revision", "past", "schema_version"} {
+		for _, table := range []string{"cluster", "type", "served", "object", "body", "label", "epoch", "revision", "past", "tally", "schema_version"} {
 			_, err := db.ExecContext(t.Context(), "DROP TABLE "+table)
 			check(t, err)
 		}

@@ -101,8 +101,8 @@ func (d sqliteDialect) list(s *statement, p *plan) {
 	d.from(s, p, true)
 	// Spans are in order, and so are the rows of each: the joins are walked as they are written. SQLite
 	// does not know, and would sort; scan would notice.
-	if p.spans == nil || p.owner != "" {
-		s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
+	if p.ordered() {
+		s.sql(p.orderBy(p.ordering()))
 	}
 	if p.limit > 0 {
 		s.sql(" LIMIT ").arg(p.limit)
@@ -110,63 +110,97 @@ func (d sqliteDialect) list(s *statement, p *plan) {
 }
 
 func (d sqliteDialect) count(s *statement, p *plan) {
-	s.sql("SELECT count(*)")
+	if p.index == byTally {
+		s.sql("SELECT coalesce(sum(o.objects), 0)")
+	} else {
+		s.sql("SELECT count(*)")
+	}
 	d.from(s, p, p.fields)
+}
+
+// leading is the table that leads, and by which of its indexes.
+func (sqliteDialect) leading(p *plan) string {
+	switch p.index {
+	case byPair:
+		return "label l"
+	case byPairTime:
+		return "label l INDEXED BY label_created"
+	case byOwner:
+		return "object o INDEXED BY object_owner"
+	case byName:
+		return "object o INDEXED BY object_name"
+	case byTime:
+		return "object o INDEXED BY object_created"
+	case byTally:
+		return "tally o"
+	default:
+		return "object o INDEXED BY object_key"
+	}
 }
 
 // from writes the FROM and WHERE clause. The order of the joins and the index are said, not guessed by the
 // database: there are no statistics that it could guess from.
-func (sqliteDialect) from(s *statement, p *plan, bodies bool) {
+func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
-	leads := p.spans != nil && p.owner == ""
-	if leads {
-		s.sql("json_each(").arg(spansOf(p)).sql(") g CROSS JOIN ")
+	if p.leads {
+		d.spans(s, p)
+		s.sql(" CROSS JOIN ")
 	}
-	switch {
-	case p.label != nil:
-		s.sql("label l CROSS JOIN object o ON o.id = l.object")
-	case p.owner != "":
-		s.sql("object o INDEXED BY object_owner")
-	default:
-		s.sql("object o INDEXED BY object_key")
+	s.sql(d.leading(p))
+	if p.alias() == "l" && (bodies || p.whole()) {
+		s.sql(" CROSS JOIN object o ON o.id = l.object")
 	}
 	if bodies {
 		s.sql(" CROSS JOIN body b ON b.object = o.id")
 	}
 	s.sql(" WHERE ")
 	s.lead(p)
-	cluster, namespace, name := p.ordering[0], p.ordering[1], p.ordering[2]
+	a := p.alias()
 	switch {
-	case leads && p.narrow:
-		s.sql(" AND " + cluster + " = json_extract(g.value, '$[0]') AND " + namespace + " = json_extract(g.value, '$[1]') AND " +
-			name + " > json_extract(g.value, '$[2]')")
-	case leads:
-		s.sql(" AND " + cluster + " = json_extract(g.value, '$[0]') AND (" + namespace + ", " + name +
-			") > (json_extract(g.value, '$[1]'), json_extract(g.value, '$[2]'))")
-	case p.after.Name != "":
-		s.sql(" AND (" + strings.Join(p.ordering, ", ") + ") > (").arg(p.after.Cluster).sql(", ").arg(p.after.Namespace).sql(", ").arg(p.after.Name).sql(")")
-	}
-	switch {
-	case leads || p.spans == nil:
+	case p.spans == nil:
+	case p.leads && p.narrow:
+		s.sql(" AND " + a + ".cluster = g.key AND " + a + ".namespace = n.value")
+		if p.index != byTally {
+			first := p.spans[0] // no other begins in its midst
+			s.sql(" AND " + a + ".name > CASE WHEN g.key = ").arg(first.cluster).sql(" AND n.value = ").arg(first.namespace).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END")
+		}
+	case p.leads:
+		s.sql(" AND " + a + ".cluster = g.key")
+		if p.index != byTally {
+			first := p.spans[0]
+			s.sql(" AND (" + a + ".namespace, " + a + ".name) > (CASE g.key WHEN ").arg(first.cluster).sql(" THEN ").arg(first.afterSpace).
+				sql(" ELSE '' END, CASE g.key WHEN ").arg(first.cluster).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END)")
+		}
 	case p.narrow:
-		s.sql(" AND (o.cluster, o.namespace) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(").arg(spansOf(p)).sql("))")
+		s.sql(" AND (" + a + ".cluster, " + a + ".namespace) IN (SELECT g.key, n.value FROM ")
+		d.spans(s, p)
+		s.sql(")")
 	default:
-		s.sql(" AND o.cluster IN (SELECT json_extract(value, '$[0]') FROM json_each(").arg(spansOf(p)).sql("))")
+		s.sql(" AND " + a + ".cluster IN (SELECT g.key FROM ")
+		d.spans(s, p)
+		s.sql(")")
 	}
+	s.rowAfter(p)
 	s.and(p)
 }
 
-// spansOf is the spans as one parameter: of each the cluster, then the namespace or the one after which it begins,
-// then the name after which it begins.
-func spansOf(p *plan) string {
-	out := make([][3]string, len(p.spans))
-	for i, s := range p.spans {
-		out[i] = [3]string{s.cluster, s.afterSpace, s.afterOf}
-		if p.narrow {
-			out[i][1] = s.namespace
+// spans writes the spans as a table, in their order: the cluster is g.key, and n.value a namespace of it.
+func (sqliteDialect) spans(s *statement, p *plan) {
+	var out strings.Builder
+	for i, one := range p.spans {
+		switch {
+		case i > 0 && p.spans[i-1].cluster == one.cluster:
+			out.WriteString("," + list(one.namespace))
+			continue
+		case i > 0:
+			out.WriteString("],")
 		}
+		out.WriteString(list(one.cluster) + ":[" + list(one.namespace))
 	}
-	return list(out)
+	s.sql("json_each(").arg("{" + out.String() + "]}").sql(") g")
+	if p.narrow {
+		s.sql(" CROSS JOIN json_each(g.value) n")
+	}
 }
 
 func (sqliteDialect) replace(key string, columns []string) string {
@@ -180,6 +214,15 @@ func replaceExcluded(key string, columns []string) string {
 		set[i] = c + " = excluded." + c
 	}
 	return " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
+}
+
+func (sqliteDialect) accumulate(table, key, column string) string {
+	return accumulateExcluded(table, key, column)
+}
+
+// accumulateExcluded is what SQLite and PostgreSQL have in common.
+func accumulateExcluded(table, key, column string) string {
+	return " ON CONFLICT (" + key + ") DO UPDATE SET " + column + " = " + table + "." + column + " + excluded." + column
 }
 
 func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -183,14 +182,16 @@ type place struct {
 
 // object is what becomes of the object at a place.
 type object struct {
-	id     int64 // 0: none is stored
-	labels map[string]string
-	uid    types.UID
-	stored types.UID // what is stored: its UID
-	owner  types.UID // and its owner's
-	alive  bool
-	row    *Row // to be stored
-	seq    int64
+	id      int64 // 0: none is stored
+	labels  map[string]string
+	terms   []pair
+	created int64
+	uid     types.UID
+	stored  types.UID // what is stored: its UID
+	owner   types.UID // and its owner's
+	alive   bool
+	row     *Row // to be stored
+	seq     int64
 	// replaced by another object, which is stored by the same change
 	replaced bool
 
@@ -264,12 +265,16 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 	return w.batches.find.run(w.ctx, w.tx, keys, func(rows *sql.Rows) error {
 		var p place
 		var stored object
-		var labels string
-		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions); err != nil {
+		var labels, terms string
+		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions, &terms, &stored.created); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(labels), &stored.labels); err != nil {
 			return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, p.namespace, p.name, err)
+		}
+		var err error
+		if stored.terms, err = decodeTerms(terms); err != nil {
+			return err
 		}
 		o := objects[p]
 		if o == nil {
@@ -284,44 +289,84 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 // outgoing are the rows of each table that are to be written.
 type outgoing struct {
 	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
+
+	tally map[place]int64 // by how many more objects a namespace has of a type; no name
 }
 
 // add adds what is to be written of an object.
 func (w *writer) add(out *outgoing, p place, o *object) error {
-	var after map[string]string
-	switch {
-	case o.row != nil:
+	before := pairsOf(o.labels, o.terms)
+	if o.row != nil {
 		w.tell(p, o)
-		after = o.row.Labels
-		if err := w.addRow(out, p, o); err != nil {
+		known := o.id != 0
+		terms, created, err := w.addRow(out, p, o)
+		if err != nil {
 			return err
 		}
-	case o.alive || o.id == 0:
+		if !known {
+			out.count(p, 1)
+		}
+		out.pairs(p, o.id, created, before, pairsOf(o.row.Labels, terms), known && created != o.created)
 		return nil
-	default:
-		w.tell(p, o)
-		if _, err := w.revise(out, p, o, nil, nil); err != nil {
-			return err
-		}
-		out.dropObject = append(out.dropObject, []any{o.id})
-		out.dropBody = append(out.dropBody, []any{o.id})
 	}
-	for key, value := range without(o.labels, after) {
-		out.dropLabel = append(out.dropLabel, []any{p.kind, key, value, p.cluster, p.namespace, p.name})
+	if o.alive || o.id == 0 {
+		return nil
 	}
-	for key, value := range without(after, o.labels) {
-		out.putLabel = append(out.putLabel, []any{p.kind, key, value, p.cluster, p.namespace, p.name, o.id})
+	w.tell(p, o)
+	if _, err := w.revise(out, p, o, nil, nil); err != nil {
+		return err
 	}
+	out.dropObject = append(out.dropObject, []any{o.id})
+	out.dropBody = append(out.dropBody, []any{o.id})
+	out.count(p, -1)
+	out.pairs(p, o.id, 0, before, nil, false)
 	return nil
 }
 
+// pairs adds what leads to an object now, and takes away what does not any more; with all, also what is the same.
+func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]struct{}, all bool) {
+	for one := range before {
+		if _, ok := after[one]; !ok {
+			out.dropLabel = append(out.dropLabel, []any{p.kind, one.key, one.value, p.cluster, p.namespace, p.name})
+		}
+	}
+	for one := range after {
+		if _, ok := before[one]; !ok || all {
+			out.putLabel = append(out.putLabel, []any{p.kind, one.key, one.value, p.cluster, p.namespace, p.name, created, id})
+		}
+	}
+}
+
+// count notes that a namespace has more objects of a type, or fewer.
+func (out *outgoing) count(p place, by int64) {
+	if out.tally == nil {
+		out.tally = map[place]int64{}
+	}
+	p.name = ""
+	out.tally[p] += by
+}
+
+// tallied is the rows of the tally: those that change, and those that may be of no object any more.
+func (out *outgoing) tallied() (change, drop [][]any) {
+	for p, by := range out.tally {
+		if by != 0 {
+			change = append(change, []any{p.kind, p.cluster, p.namespace, by})
+		}
+		if by < 0 {
+			drop = append(drop, []any{p.kind, p.cluster, p.namespace, int64(0)})
+		}
+	}
+	return change, drop
+}
+
 // addRow adds the row and the body of an object, which gets an id if it is new.
-func (w *writer) addRow(out *outgoing, p place, o *object) error {
+func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, created int64, err error) {
 	r, h := o.row, headerOf(o.row)
 	body, err := w.dialect.body(r.Body)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
+	terms = termsOf(w.kindOf(p.kind), r.Body)
 	began, since, revisions := o.seq, w.now, int64(0)
 	object, stored := &out.updateObject, &out.putBody
 	if o.id == 0 {
@@ -329,7 +374,7 @@ func (w *writer) addRow(out *outgoing, p place, o *object) error {
 	} else {
 		begins, err := w.revise(out, p, o, &h, r.Body)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
 		switch {
 		case o.state == nil:
@@ -341,19 +386,20 @@ func (w *writer) addRow(out *outgoing, p place, o *object) error {
 		default:
 			revisions = -1
 		}
-		if r.OwnerUID != o.owner {
+		if r.OwnerUID != o.owner || h.Created != o.created {
 			object = &out.moveObject
 		}
 	}
 	*object = append(*object, []any{
 		o.id, p.kind, p.cluster, p.namespace, p.name,
-		o.seq, r.Version, r.Kind, string(r.UID), h.Created, r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, string(r.OwnerUID),
+		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), h.Created, string(r.OwnerUID), w.now,
 	})
 	*stored = append(*stored, append([]any{o.id}, body...))
-	return nil
+	return terms, h.Created, nil
 }
 
 func (w *writer) put(out *outgoing) error {
+	tally, empty := out.tallied()
 	for _, step := range []struct {
 		batch *batch
 		rows  [][]any
@@ -369,19 +415,14 @@ func (w *writer) put(out *outgoing) error {
 		{&w.batches.putLabel, out.putLabel},
 		{&w.batches.revision, out.revision},
 		{&w.batches.past, out.past},
+		{&w.batches.tally, tally},
+		{&w.batches.dropTally, empty},
 	} {
 		if err := step.batch.run(w.ctx, w.tx, step.rows, nil); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// without returns the labels of a that b does not have.
-func without(a, b map[string]string) map[string]string {
-	out := maps.Clone(a)
-	maps.DeleteFunc(out, func(k, v string) bool { other, ok := b[k]; return ok && other == v })
-	return out
 }
 
 func encode(labels map[string]string) string {

@@ -1,0 +1,344 @@
+package store
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// resident is a pod with everything that an index leads from.
+func resident(random *rand.Rand, cluster, namespace, name string) Row {
+	phase := []string{"Running", "Running", "Running", "Pending", ""}[random.IntN(5)]
+	app := fmt.Sprint("app-", random.IntN(3))
+	r := pod(cluster, namespace, name, map[string]string{"app": app}, nil)
+	r.UID = types.UID(fmt.Sprintf("%s-%s-%s-%d", cluster, namespace, name, random.IntN(1000)))
+	r.OwnerUID = types.UID(fmt.Sprint("owner-", random.IntN(4)))
+	r.Created = time.Unix(1_700_000_000+int64(random.IntN(8)), 0).UTC()
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"spec": map[string]any{
+			"nodeName":   fmt.Sprint("node-", random.IntN(3)),
+			"containers": []any{map[string]any{"image": fmt.Sprint("image-", random.IntN(3))}, map[string]any{"image": "sidecar"}},
+			"volumes":    []any{map[string]any{"configMap": map[string]any{"name": app}}},
+		},
+		"status": map[string]any{"phase": phase, "other": fmt.Sprint(random.IntN(3))},
+	})
+	if err != nil {
+		panic(err)
+	}
+	r.Body = body
+	return r
+}
+
+// led are queries of each way to lead to rows.
+func led(t *testing.T) map[string]Query {
+	t.Helper()
+	field := func(path, value string) []FieldRequirement {
+		return []FieldRequirement{{Path: path, Operator: selection.Equals, Value: value}}
+	}
+	many := map[string][]string{"a": withMany("x")[:fewSpans], "c": {"x", "y"}}
+	return map[string]Query{
+		"Everything":        {},
+		"Cluster":           {Clusters: []string{"b"}},
+		"Namespace":         {Namespaces: []string{"x"}},
+		"Scopes":            {Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"ManyScopes":        {Scopes: many},
+		"Prefix":            {NamePrefix: "pod-1"},
+		"PrefixOfNothing":   {NamePrefix: "pod-1x"},
+		"PrefixWildcards":   {NamePrefix: "pod_1%"},
+		"PrefixUnicode":     {NamePrefix: "pod-\ud7ff"},
+		"PrefixAndScopes":   {NamePrefix: "pod-1", Scopes: map[string][]string{"a": {"x", "y"}}},
+		"PrefixAndMany":     {NamePrefix: "pod-1", Scopes: many},
+		"PrefixAndLabel":    {NamePrefix: "pod-1", Labels: selector(t, "app=app-1")},
+		"Name":              {Names: []string{"pod-03"}},
+		"NameAndScopes":     {Names: []string{"pod-03"}, Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"NameAndPrefix":     {Names: []string{"pod-03"}, NamePrefix: "pod-0"},
+		"Label":             {Labels: selector(t, "app=app-1")},
+		"LabelAndScopes":    {Labels: selector(t, "app=app-1"), Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"LabelAndMany":      {Labels: selector(t, "app=app-1"), Scopes: many},
+		"Phase":             {Fields: field("status.phase", "Running")},
+		"PhaseNot":          {Fields: []FieldRequirement{{Path: "status.phase", Operator: selection.NotEquals, Value: "Running"}}},
+		"NoPhase":           {Fields: field("status.phase", "")},
+		"PhaseAndLabel":     {Fields: field("status.phase", "Running"), Labels: selector(t, "app=app-1")},
+		"PhaseAndScopes":    {Fields: field("status.phase", "Running"), Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"PhaseAndMany":      {Fields: field("status.phase", "Running"), Scopes: many},
+		"PhaseAndNode":      {Fields: append(field("status.phase", "Running"), field("spec.nodeName", "node-1")...)},
+		"Node":              {Fields: field("spec.nodeName", "node-2")},
+		"Image":             {Fields: field(FieldImages, "image-1")},
+		"ImageOfAll":        {Fields: field(FieldImages, "sidecar")},
+		"ImageNot":          {Fields: []FieldRequirement{{Path: FieldImages, Operator: selection.NotEquals, Value: "image-1"}}},
+		"Reference":         {Fields: field(FieldReferences, "configmaps/app-2")},
+		"FieldOfTheBody":    {Fields: field("status.other", "1")},
+		"Owner":             {OwnerUID: "owner-2"},
+		"OwnerAndPhase":     {OwnerUID: "owner-2", Fields: field("status.phase", "Running")},
+		"OwnerAndMany":      {OwnerUID: "owner-2", Scopes: many},
+		"OwnerAndNamespace": {OwnerUID: "owner-2", Namespaces: []string{"x"}},
+	}
+}
+
+// TestOrders: in each order, page by page, now and at a moment, a query answers with what it selects of all rows, sorted; and counts it.
+func TestOrders(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		c := clocked(t, s)
+		random := rand.New(rand.NewPCG(3, 4))
+		stored, ids := map[string]Row{}, map[string]int64{}
+		change := func(n int) {
+			var changes []Change
+			for range n {
+				r := resident(random, string(rune('a'+random.IntN(3))), string(rune('x'+random.IntN(3))), fmt.Sprintf("pod-%02d", random.IntN(20)))
+				key := keys([]Row{r})[0]
+				if was, ok := stored[key]; ok && random.IntN(2) == 0 { // the same object
+					r.UID = was.UID
+				}
+				if random.IntN(5) == 0 {
+					r.UID = ""
+					delete(stored, key)
+					changes = append(changes, Change{Row: r, Delete: true})
+					continue
+				}
+				stored[key] = r
+				changes = append(changes, Change{Row: r})
+			}
+			check(t, s.Write(t.Context(), changes))
+		}
+		expected := func(q Query) (out []string) {
+			var rows []found
+			for key, r := range stored {
+				if q.selects(&r) {
+					rows = append(rows, found{Row: r, id: ids[key]})
+				}
+			}
+			slices.SortFunc(rows, q.Order.rows)
+			for _, r := range rows {
+				out = append(out, keys([]Row{r.Row})...)
+			}
+			return out
+		}
+		for range 12 {
+			change(25)
+		}
+		c.tick()
+		past := map[string][]string{}
+		moment := c.now
+		for _, when := range []string{"Then", "Now"} {
+			if when == "Now" {
+				c.tick()
+				for range 6 {
+					change(15)
+				}
+			}
+			check(t, each(t.Context(), s.db.read, "SELECT id, cluster, namespace, name FROM object", func(rows *sql.Rows) error {
+				var r Row
+				var id int64
+				err := rows.Scan(&id, &r.Cluster, &r.Namespace, &r.Name)
+				ids[keys([]Row{r})[0]] = id
+				return err
+			}))
+			for name, q := range led(t) {
+				for order := ByKey; order <= ByName; order++ {
+					q.Resource, q.Order = "pods", order
+					want := expected(q)
+					if when == "Then" {
+						past[fmt.Sprint(name, order)] = want
+					} else {
+						then := q
+						then.At = moment
+						paged(t, s, fmt.Sprint(name, order, "Then"), then, past[fmt.Sprint(name, order)])
+					}
+					paged(t, s, fmt.Sprint(name, order, when), q, want)
+					if n, err := s.Count(t.Context(), q); err != nil || n != int64(len(want)) {
+						t.Errorf("%s: %d, %v, want %d", name, n, err, len(want))
+					}
+				}
+			}
+			indexedExactly(t, s)
+		}
+	})
+}
+
+// paged compares what a query answers in pages, small and large, with what is wanted.
+func paged(t *testing.T, s *Store, name string, q Query, want []string) {
+	t.Helper()
+	for _, limit := range []int{0, 9} {
+		q.Limit, q.Continue = limit, ""
+		var got []string
+		for {
+			page, err := s.List(t.Context(), q)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			if got = append(got, keys(page.Rows)...); page.Continue == "" || len(got) > 2*len(want)+limit {
+				break
+			}
+			q.Continue = page.Continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s, limit %d: %s", name, limit, diff)
+			return
+		}
+	}
+}
+
+// indexedExactly says that the labels, fields and counts beside the rows are those of the rows, and nothing else.
+func indexedExactly(t *testing.T, s *Store) {
+	t.Helper()
+	type entry struct {
+		pair
+
+		created, object int64
+	}
+	want, got := map[entry]bool{}, map[entry]bool{}
+	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.created, o.labels, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
+		var id, kind, created int64
+		var text string
+		var body []byte
+		if err := rows.Scan(&id, &kind, &created, &text, &body); err != nil {
+			return err
+		}
+		var labels map[string]string
+		if err := json.Unmarshal([]byte(text), &labels); err != nil {
+			return err
+		}
+		for one := range pairsOf(labels, termsOf(s.db.kindOf(kind), body)) {
+			want[entry{one, created, id}] = true
+		}
+		return nil
+	})
+	check(t, err)
+	check(t, each(t.Context(), s.db.read, "SELECT label_key, label_value, created, object FROM label", func(rows *sql.Rows) error {
+		var one entry
+		err := rows.Scan(&one.key, &one.value, &one.created, &one.object)
+		got[one] = true
+		return err
+	}))
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(entry{}, pair{})); diff != "" {
+		t.Error(diff)
+	}
+	var wrong int
+	check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM tally t WHERE objects <>
+			(SELECT count(*) FROM object o WHERE o.type = t.type AND o.cluster = t.cluster AND o.namespace = t.namespace)) +
+		(SELECT count(*) FROM object) - (SELECT coalesce(sum(objects), 0) FROM tally)`).Scan(&wrong))
+	if wrong != 0 {
+		t.Error("the counts of namespaces are not those of the objects")
+	}
+}
+
+// TestOrderIsOfTheContinueToken: a token of one order, or prefix, is not one of another.
+func TestOrderIsOfTheContinueToken(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	write(t, s, pod("a", "x", "1", nil, nil), pod("a", "x", "2", nil, nil))
+	page, err := s.List(t.Context(), Query{Resource: "pods", Order: Newest, Limit: 1})
+	check(t, err)
+	for name, q := range map[string]Query{
+		"Order": {Order: Oldest}, "Key": {}, "Prefix": {Order: Newest, NamePrefix: "1"},
+	} {
+		q.Resource, q.Continue = "pods", page.Continue
+		if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) {
+			t.Errorf("%s: %v, want ErrContinue", name, err)
+		}
+	}
+	for name, q := range map[string]Query{
+		"NoOrder": {Order: 7}, "Below": {Order: -1}, "PrefixOfNoText": {NamePrefix: "\xff"}, "PrefixWithNUL": {NamePrefix: "a\x00"},
+		"NoImage":     {Fields: []FieldRequirement{{Path: FieldImages, Operator: selection.Equals}}},
+		"LongImage":   {Fields: []FieldRequirement{{Path: FieldImages, Operator: selection.Equals, Value: strings.Repeat("x", mostTerm+1)}}},
+		"ImageOfNone": {Group: "other", Fields: []FieldRequirement{{Path: FieldImages, Operator: selection.Equals, Value: "x"}}},
+	} {
+		q.Resource = "pods"
+		if _, err := s.List(t.Context(), q); !errors.Is(err, ErrSelector) {
+			t.Errorf("%s: %v, want ErrSelector", name, err)
+		}
+	}
+}
+
+func TestTermsOf(t *testing.T) {
+	pods := groupResource{"", "pods"}
+	for name, tc := range map[string]struct {
+		gr   groupResource
+		body string
+		want []pair
+	}{
+		"Pod": {
+			pods, `{"status":{"phase":"Running"},"spec":{"nodeName":"n","serviceAccountName":"default","imagePullSecrets":[{"name":"pull"}],
+			"initContainers":[{"image":"i"}],"containers":[{"image":"a","env":[{"valueFrom":{"secretKeyRef":{"name":"s"}}}],"envFrom":[{"configMapRef":{"name":"c"}}]},{"image":"a"}],
+			"volumes":[{"configMap":{"name":"kube-root-ca.crt"}},{"secret":{"secretName":"v"}},{"persistentVolumeClaim":{"claimName":"p"}},
+				{"projected":{"sources":[{"configMap":{"name":"kube-root-ca.crt"}},{"secret":{"name":"q"}}]}}]}}`,
+			[]pair{
+				{"!status.phase", "Running"},
+				{".spec.nodeName", "n"},
+				{".[images]", "i"},
+				{".[images]", "a"},
+				{".[references]", "secrets/s"},
+				{".[references]", "configmaps/c"},
+				{".[references]", "secrets/pull"},
+				{".[references]", "secrets/v"},
+				{".[references]", "persistentvolumeclaims/p"},
+				{".[references]", "secrets/q"},
+			},
+		},
+		"Deployment":    {groupResource{"apps", "deployments"}, `{"spec":{"template":{"spec":{"serviceAccountName":"x","containers":[{"image":"a"}]}}}}`, []pair{{".[images]", "a"}, {".[references]", "serviceaccounts/x"}}},
+		"CronJob":       {groupResource{"batch", "cronjobs"}, `{"spec":{"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"image":"a"}]}}}}}}`, []pair{{".[images]", "a"}}},
+		"PodTemplate":   {groupResource{"", "podtemplates"}, `{"template":{"spec":{"containers":[{"image":"a"}]}}}`, []pair{{".[images]", "a"}}},
+		"Event":         {groupResource{"", "events"}, `{"type":"Warning","involvedObject":{"uid":"u"}}`, []pair{{"!type", "Warning"}, {".involvedObject.uid", "u"}}},
+		"AnyType":       {groupResource{"example.com", "things"}, `{"status":{"phase":"Ready"},"spec":{"nodeName":"n"}}`, []pair{{"!status.phase", "Ready"}}},
+		"Secret":        {groupResource{"", "secrets"}, `{"status":{"phase":"x"},"data":{"a":"b"}}`, nil},
+		"OtherTypes":    {pods, `{"status":{"phase":7},"spec":{"nodeName":true,"containers":{"image":"a"},"volumes":[1,{"configMap":"c"},{"configMap":{"name":"d"}}]}}`, []pair{{"!status.phase", "7"}, {".spec.nodeName", "true"}, {".[references]", "configmaps/d"}}},
+		"OtherShapes":   {pods, `{"status":[],"spec":"x"}`, nil},
+		"OtherCase":     {pods, `{"Status":{"phase":"Running"},"status":{"Phase":"Running"}}`, nil},
+		"NoText":        {pods, `{"status":{"phase":"a\u0000b"},"spec":{"nodeName":"` + strings.Repeat("x", mostTerm+1) + `"}}`, nil},
+		"Null":          {pods, `{"status":{"phase":null},"spec":{"containers":null}}`, nil},
+		"NotAnObject":   {pods, `[]`, nil},
+		"NoJSON":        {pods, `{`, nil},
+		"DeepContainer": {pods, `{"spec":{"containers":[{"image":{"a":"b"}},{"image":"z"}]}}`, []pair{{".[images]", "z"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, termsOf(tc.gr, []byte(tc.body)), cmp.AllowUnexported(pair{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestReindex: a database whose declared fields are those of another version gets those of this one when it is opened, also one that was interrupted.
+func TestReindex(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		random := rand.New(rand.NewPCG(5, 6))
+		for n := 0; n < 2*chunk+10; n += 500 {
+			rows := make([]Row, 500)
+			for i := range rows {
+				rows[i] = resident(random, "a", "x", fmt.Sprint("pod-", n+i))
+			}
+			write(t, s, rows...)
+		}
+		q := Query{Resource: "pods", Fields: []FieldRequirement{{Path: "status.phase", Operator: selection.Equals, Value: "Pending"}}, Order: Newest}
+		want := listed(t, s, q)
+		for _, text := range []string{
+			"DELETE FROM label WHERE label_key < '/' AND object > 700", "UPDATE object SET terms = '[]' WHERE id > 700",
+			"UPDATE epoch SET terms = 0",
+		} {
+			_, err := s.db.write.ExecContext(t.Context(), text)
+			check(t, err)
+		}
+		if len(want) < 100 || len(listed(t, s, q)) >= len(want) {
+			t.Fatal("nothing is missing")
+		}
+		check(t, s.Close())
+		again := openStore(t, at)
+		if diff := cmp.Diff(want, listed(t, again, q)); diff != "" {
+			t.Error(diff)
+		}
+		indexedExactly(t, again)
+	})
+}

@@ -1,0 +1,400 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	casejson "sigs.k8s.io/json"
+)
+
+// Paths of FieldRequirements that are lists: the object has the value somewhere in it.
+const (
+	// FieldImages are the images of a pod, or of the pods that a workload makes.
+	FieldImages = "[images]"
+	// FieldReferences are the objects of its namespace that a pod, or the pods that a workload makes, cannot do without: configmaps/NAME,
+	// persistentvolumeclaims/NAME, secrets/NAME, serviceaccounts/NAME. Not what every pod has unasked: the service account "default", and the
+	// ConfigMap kube-root-ca.crt.
+	FieldReferences = "[references]"
+)
+
+// pair is a key and a value that an index leads from: a label, or a declared field, whose key begins as no label's does: with ! if it has
+// few values, each of which may be that of most objects, else with a dot.
+type pair struct{ key, value string }
+
+// timed says whether there is an index of the pair in the order of creation, too.
+func (p pair) timed() bool { return strings.HasPrefix(p.key, "!") }
+
+// declaredPair is that of a field.
+func declaredPair(path, value string) pair {
+	if path == "status.phase" || path == "type" {
+		return pair{"!" + path, value}
+	}
+	return pair{"." + path, value}
+}
+
+// termsVersion counts what is declared: databases that were written with another list are indexed anew when they are opened.
+const termsVersion = 1
+
+// mostTerm is how long the value of a declared field may be to be in the index, in bytes.
+const mostTerm = 512
+
+var (
+	podFields      = []string{"status.phase", "spec.nodeName", FieldImages, FieldReferences}
+	workloadFields = []string{"status.phase", FieldImages, FieldReferences}
+	// declared are the fields that are indexed, by type; of all others fields are looked for in bodies, but for the phase.
+	declared = map[groupResource][]string{
+		{"", "pods"}:                           podFields,
+		{"", "podtemplates"}:                   workloadFields,
+		{"", "replicationcontrollers"}:         workloadFields,
+		{"apps", "deployments"}:                workloadFields,
+		{"apps", "statefulsets"}:               workloadFields,
+		{"apps", "daemonsets"}:                 workloadFields,
+		{"apps", "replicasets"}:                workloadFields,
+		{"batch", "jobs"}:                      workloadFields,
+		{"batch", "cronjobs"}:                  workloadFields,
+		{"", "events"}:                         {"type", "involvedObject.uid"},
+		{"coordination.k8s.io", "leases"}:      {},
+		{"", "secrets"}:                        {},
+		{"", "configmaps"}:                     {},
+		{"discovery.k8s.io", "endpointslices"}: {},
+	}
+	anyFields = []string{"status.phase"}
+)
+
+func declaredOf(gr groupResource) []string {
+	if fields, ok := declared[gr]; ok {
+		return fields
+	}
+	return anyFields
+}
+
+// indexable says whether a value can be in the index: it has text, which every database can store.
+func indexable(value string) bool {
+	return value != "" && len(value) <= mostTerm && utf8.ValidString(value) && !strings.Contains(value, "\x00")
+}
+
+// termOf is where a field's value is in the index, if it is there.
+func termOf(gr groupResource, path, value string) (pair, bool) {
+	if !slices.Contains(declaredOf(gr), path) || !indexable(value) {
+		return pair{}, false
+	}
+	return declaredPair(path, value), true
+}
+
+// scalar is the text of a string, number or boolean, as fields are compared; of everything else it is "".
+type scalar string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *scalar) UnmarshalJSON(b []byte) error {
+	switch {
+	case len(b) == 0 || b[0] == '{' || b[0] == '[' || string(b) == "null":
+	case b[0] == '"':
+		var text string
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+		*s = scalar(text)
+	default:
+		*s = scalar(b)
+	}
+	return nil
+}
+
+// lenient is a list, or of what is none, the empty one.
+type lenient[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *lenient[T]) UnmarshalJSON(b []byte) error {
+	if len(b) == 0 || b[0] != '[' {
+		return nil
+	}
+	err := casejson.UnmarshalCaseSensitivePreserveInts(b, (*[]T)(l))
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return err
+	}
+	return nil // elements of another type are empty
+}
+
+type (
+	named struct {
+		Name scalar `json:"name"`
+	}
+	container struct {
+		Image scalar `json:"image"`
+		Env   lenient[struct {
+			ValueFrom struct {
+				ConfigMapKeyRef named `json:"configMapKeyRef"`
+				SecretKeyRef    named `json:"secretKeyRef"`
+			} `json:"valueFrom"`
+		}] `json:"env"`
+		EnvFrom lenient[struct {
+			ConfigMapRef named `json:"configMapRef"`
+			SecretRef    named `json:"secretRef"`
+		}] `json:"envFrom"`
+	}
+	volume struct {
+		ConfigMap named `json:"configMap"`
+		Secret    struct {
+			SecretName scalar `json:"secretName"`
+		} `json:"secret"`
+		PersistentVolumeClaim struct {
+			ClaimName scalar `json:"claimName"`
+		} `json:"persistentVolumeClaim"`
+		Projected struct {
+			Sources lenient[struct {
+				ConfigMap named `json:"configMap"`
+				Secret    named `json:"secret"`
+			}] `json:"sources"`
+		} `json:"projected"`
+	}
+	podSpec struct {
+		Containers          lenient[container] `json:"containers"`
+		InitContainers      lenient[container] `json:"initContainers"`
+		EphemeralContainers lenient[container] `json:"ephemeralContainers"`
+		ImagePullSecrets    lenient[named]     `json:"imagePullSecrets"`
+		ServiceAccountName  scalar             `json:"serviceAccountName"`
+		Volumes             lenient[volume]    `json:"volumes"`
+	}
+	podTemplate struct {
+		Spec podSpec `json:"spec"`
+	}
+	// indexed is what of a body is in declared fields.
+	indexed struct {
+		Type           scalar `json:"type"`
+		InvolvedObject struct {
+			UID scalar `json:"uid"`
+		} `json:"involvedObject"`
+		Template podTemplate `json:"template"` // of a PodTemplate
+		Spec     struct {
+			podSpec     `json:",inline"`
+			NodeName    scalar      `json:"nodeName"`
+			Template    podTemplate `json:"template"`
+			JobTemplate struct {
+				Spec struct {
+					Template podTemplate `json:"template"`
+				} `json:"spec"`
+			} `json:"jobTemplate"`
+		} `json:"spec"`
+		Status struct {
+			Phase scalar `json:"phase"`
+		} `json:"status"`
+	}
+)
+
+// termsOf are the declared fields of a body, without repetitions.
+func termsOf(gr groupResource, body []byte) []pair {
+	fields := declaredOf(gr)
+	if len(fields) == 0 {
+		return nil
+	}
+	var o indexed
+	if err := casejson.UnmarshalCaseSensitivePreserveInts(body, &o); err != nil {
+		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok {
+			return nil // the database says what is wrong with it
+		}
+	}
+	var out []pair
+	add := func(path string, value scalar) {
+		if one := declaredPair(path, string(value)); indexable(one.value) && !slices.Contains(out, one) {
+			out = append(out, one)
+		}
+	}
+	for _, path := range fields {
+		switch path {
+		case "type":
+			add(path, o.Type)
+		case "involvedObject.uid":
+			add(path, o.InvolvedObject.UID)
+		case "status.phase":
+			add(path, o.Status.Phase)
+		case "spec.nodeName":
+			add(path, o.Spec.NodeName)
+		case FieldImages:
+			o.pods(func(c container) { add(path, c.Image) }, nil)
+		case FieldReferences:
+			refer := func(resource string, name scalar) {
+				if name != "" && (resource != "serviceaccounts" || name != "default") && (resource != "configmaps" || name != "kube-root-ca.crt") {
+					add(path, scalar(resource+"/"+string(name)))
+				}
+			}
+			o.pods(func(c container) { c.references(refer) }, func(p *podSpec) { p.references(refer) })
+		}
+	}
+	return out
+}
+
+// pods calls the functions with each pod of an object, and with its containers; the second may be nil.
+func (o *indexed) pods(each func(container), pod func(*podSpec)) {
+	for _, p := range []*podSpec{&o.Spec.podSpec, &o.Spec.Template.Spec, &o.Spec.JobTemplate.Spec.Template.Spec, &o.Template.Spec} {
+		for _, containers := range [][]container{p.InitContainers, p.Containers, p.EphemeralContainers} {
+			for _, c := range containers {
+				each(c)
+			}
+		}
+		if pod != nil {
+			pod(p)
+		}
+	}
+}
+
+func (c *container) references(refer func(resource string, name scalar)) {
+	for _, e := range c.Env {
+		refer("configmaps", e.ValueFrom.ConfigMapKeyRef.Name)
+		refer("secrets", e.ValueFrom.SecretKeyRef.Name)
+	}
+	for _, e := range c.EnvFrom {
+		refer("configmaps", e.ConfigMapRef.Name)
+		refer("secrets", e.SecretRef.Name)
+	}
+}
+
+func (p *podSpec) references(refer func(resource string, name scalar)) {
+	refer("serviceaccounts", p.ServiceAccountName)
+	for _, s := range p.ImagePullSecrets {
+		refer("secrets", s.Name)
+	}
+	for _, v := range p.Volumes {
+		refer("configmaps", v.ConfigMap.Name)
+		refer("secrets", v.Secret.SecretName)
+		refer("persistentvolumeclaims", v.PersistentVolumeClaim.ClaimName)
+		for _, s := range v.Projected.Sources {
+			refer("configmaps", s.ConfigMap.Name)
+			refer("secrets", s.Secret.Name)
+		}
+	}
+}
+
+// encodeTerms is how the terms of an object are kept on its row: keys and values in turn.
+func encodeTerms(terms []pair) string {
+	if len(terms) == 0 {
+		return "[]"
+	}
+	flat := make([]string, 0, 2*len(terms))
+	for _, t := range terms {
+		flat = append(flat, t.key, t.value)
+	}
+	return list(flat)
+}
+
+func decodeTerms(text string) (out []pair, err error) {
+	if text == "[]" {
+		return nil, nil
+	}
+	var flat []string
+	if err := json.Unmarshal([]byte(text), &flat); err != nil || len(flat)%2 != 0 {
+		return nil, fmt.Errorf("%w: read declared fields: %w", errDamaged, err)
+	}
+	for i := 0; i < len(flat); i += 2 {
+		out = append(out, pair{flat[i], flat[i+1]})
+	}
+	return out, nil
+}
+
+// pairsOf is all that leads to an object.
+func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
+	out := make(map[pair]struct{}, len(labels)+len(terms))
+	for key, value := range labels {
+		out[pair{key, value}] = struct{}{}
+	}
+	for _, t := range terms {
+		out[t] = struct{}{}
+	}
+	return out
+}
+
+// reindex makes the index of declared fields what this version declares. Done again, after it was interrupted, it writes only what is left.
+func (d *database) reindex(ctx context.Context) error {
+	var version int
+	if err := d.write.QueryRowContext(ctx, "SELECT terms FROM epoch").Scan(&version); err != nil {
+		return fmt.Errorf("read the version of the declared fields: %w", err)
+	}
+	if version == termsVersion {
+		return nil
+	}
+	var after int64
+	for n := chunk; n == chunk; {
+		if err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) (err error) {
+			w := writer{ctx: ctx, tx: tx, database: d}
+			n, after, err = w.reindex(after)
+			return err
+		}); err != nil {
+			return fmt.Errorf("index declared fields: %w", err)
+		}
+	}
+	return d.exec(ctx, "UPDATE epoch SET terms = ?", termsVersion)
+}
+
+// reindex does the next objects after one, and says how many there were and which was the last.
+func (w *writer) reindex(after int64) (n int, last int64, err error) {
+	type row struct {
+		place
+		created int64
+		terms   []pair
+	}
+	rows, ids, last := map[int64]*row{}, [][]any{}, after
+	if err := each(w.ctx, w.tx, say(w.dialect, "SELECT id, type, cluster, namespace, name, created, terms FROM object WHERE id > ? ORDER BY id LIMIT ?"), func(found *sql.Rows) error {
+		var r row
+		var terms string
+		if err := found.Scan(&last, &r.kind, &r.cluster, &r.namespace, &r.name, &r.created, &terms); err != nil {
+			return err
+		}
+		n++
+		if r.terms, err = decodeTerms(terms); err != nil {
+			return err
+		}
+		if len(r.terms) > 0 || len(declaredOf(w.kindOf(r.kind))) > 0 {
+			rows[last], ids = &r, append(ids, []any{last})
+		}
+		return nil
+	}, after, chunk); err != nil {
+		return 0, 0, err
+	}
+	var out outgoing
+	var set [][2]any
+	if err := w.batches.recall.run(w.ctx, w.tx, ids, func(found *sql.Rows) error {
+		id, s, err := scanState(found)
+		if err != nil {
+			return err
+		}
+		r := rows[id]
+		if r == nil {
+			return fmt.Errorf("%w: asked for other objects, it answered with %d", errDamaged, id)
+		}
+		var whole Row
+		if err := unrecord(s.record, &whole); err != nil {
+			return err
+		}
+		terms := termsOf(w.kindOf(r.kind), whole.Body)
+		if slices.Equal(terms, r.terms) {
+			return nil
+		}
+		set = append(set, [2]any{encodeTerms(terms), id})
+		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
+		return nil
+	}); err != nil {
+		return 0, 0, err
+	}
+	stmt, err := w.tx.PrepareContext(w.ctx, say(w.dialect, "UPDATE object SET terms = ? WHERE id = ?"))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stmt.Close() //nolint:errcheck // the transaction ends it
+	for _, one := range set {
+		if _, err := stmt.ExecContext(w.ctx, one[0], one[1]); err != nil {
+			return 0, 0, err
+		}
+	}
+	return n, last, w.put(&out)
+}
+
+// kindOf is the key of a type.
+func (d *database) kindOf(kind int64) groupResource {
+	gr := d.gr(kind)
+	return groupResource{gr.Group, gr.Resource}
+}
