@@ -29,8 +29,9 @@ type database struct {
 	trimmed    time.Time
 	compressor compressor
 
-	keeping *keeping
-	history atomic.Int64 // about how many bytes
+	keeping   *keeping
+	history   atomic.Int64 // about how many bytes
+	salvaging atomic.Bool  // what a damaged file had of the past is being read into this one
 
 	known    sync.RWMutex    // of what follows
 	clusters map[string]bool // whether they are being dropped
