@@ -302,6 +302,8 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 		for _, r := range batch {
 			r.written = false
 		}
+		// What changed while it was being written waits anew: else each attempt would leave some behind.
+		w.queue = slices.DeleteFunc(w.queue, func(r *pendingRow) bool { return w.pending[r.key] != r })
 		signal(w.wake)
 		w.mu.Unlock()
 		w.fail(err)

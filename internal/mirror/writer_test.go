@@ -163,6 +163,46 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
+// TestWriterIsBoundedWhileTheStoreIsGone: what changes while it is tried to write it is kept once, however often that fails.
+func TestWriterIsBoundedWhileTheStoreIsGone(t *testing.T) {
+	var w *writer
+	attempts, fails := 0, true
+	stored := map[string]string{}
+	w = newWriter(func(ctx context.Context, changes []store.Change) error {
+		if attempts++; !fails {
+			for _, c := range changes {
+				stored[c.Name] = c.ResourceVersion
+			}
+			return nil
+		}
+		again := make([]store.Change, 0, len(changes))
+		for _, c := range changes { // each changes while it is being written
+			again = append(again, change(c.Name, fmt.Sprint(attempts)))
+		}
+		w.add(ctx, nil, again)
+		return store.ErrUnavailable
+	}, noCheckpoints, logr.Discard(), func([]*table) {})
+	for i := range batchSize {
+		w.add(t.Context(), nil, []store.Change{change(fmt.Sprint(i), "0")})
+	}
+	for range 100 {
+		w.flush(t.Context())
+	}
+	if len(w.pending) != batchSize || len(w.queue) != batchSize {
+		t.Errorf("after %d attempts %d rows are pending, and %d are queued; %d changed", attempts, len(w.pending), len(w.queue), batchSize)
+	}
+	fails = false
+	w.flush(t.Context())
+	for name, version := range stored {
+		if version != "100" {
+			t.Errorf("%s is stored at version %s", name, version)
+		}
+	}
+	if len(stored) != batchSize || len(w.pending) != 0 {
+		t.Errorf("%d rows are stored, %d are pending", len(stored), len(w.pending))
+	}
+}
+
 func TestRejectedRowIsLeftOut(t *testing.T) {
 	w, s := runWriter(t, func([]*table) {})
 	s.fail(errors.Join(&store.RejectedError{Name: "bad", Err: errors.New("no JSON")}))

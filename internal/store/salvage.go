@@ -312,7 +312,7 @@ func (j *salvage) skip(ctx context.Context) bool {
 		err := j.old.read.QueryRowContext(ctx, "SELECT id FROM past WHERE id > ? ORDER BY id LIMIT 1", after).Scan(&id)
 		return err == nil && id > after && id <= j.base
 	}
-	from, to := j.after, j.after
+	from, to := j.after, int64(0)
 	for step := int64(1); ; step *= 2 {
 		if to = from + step; to >= j.base {
 			return false
@@ -450,7 +450,10 @@ func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResou
 		return nil, err
 	}
 	var body struct {
-		Metadata struct{ Namespace, Name string }
+		Metadata struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(row.Body, &body); err != nil {
 		return nil, fmt.Errorf("%w: body of a revision: %w", errDamaged, err)

@@ -154,7 +154,7 @@ func (s *Store) open(ctx context.Context) {
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
 	s.mu.Unlock()
 	if db != nil && left != nil {
-		s.beginSalvage(db, left)
+		s.beginSalvage(db, left) //nolint:contextcheck // it ends when the database is closed
 	}
 }
 
