@@ -94,11 +94,11 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 			w.mu.Lock()
 		}
 		r := w.pending[k]
+		if r != nil && c.Delete { // whatever is stored is older than what was pending, be it that this is never written
+			c.UID = ""
+		}
 		switch {
 		case r != nil && !r.written:
-			if c.Delete { // whatever is stored is older than what was pending
-				c.UID = ""
-			}
 			r.change = c
 		case r == nil && len(w.pending) >= pendingBound:
 			w.forsaken[t] = true

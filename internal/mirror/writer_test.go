@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"orrery.dev/orrery/internal/store"
@@ -226,5 +227,32 @@ func TestDeletionAfterAnother(t *testing.T) {
 	batch, _ := w.take()
 	if len(batch) != 1 || !batch[0].change.Delete || batch[0].change.UID != "" {
 		t.Errorf("to be written: %+v", batch)
+	}
+}
+
+// TestDeletionWhileAnotherIsWritten: as above, when the replacement is being written as it is deleted, and that fails: it is not tried again.
+func TestDeletionWhileAnotherIsWritten(t *testing.T) {
+	s := openStore(t)
+	fails := false
+	var w *writer
+	gone := change("a", "3")
+	gone.UID, gone.Delete = "second", true
+	w = newWriter(func(ctx context.Context, changes []store.Change) error {
+		if fails {
+			fails = false
+			w.add(ctx, nil, []store.Change{gone})
+			return store.ErrFull
+		}
+		return s.Write(ctx, changes)
+	}, noCheckpoints, logr.Discard(), func([]*table) {})
+	for _, c := range []struct{ uid, version string }{{"first", "1"}, {"second", "2"}} {
+		r := change("a", c.version)
+		r.UID, r.Version, r.Kind, r.Body, fails = types.UID(c.uid), "v1", "ConfigMap", []byte("{}"), c.uid == "second"
+		w.add(t.Context(), nil, []store.Change{r})
+		w.flush(t.Context())
+	}
+	w.flush(t.Context())
+	if left := rows(t, s, store.Query{Resource: "configmaps"}); len(left) != 0 {
+		t.Errorf("%v is left of what was deleted", left)
 	}
 }
