@@ -94,8 +94,12 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 			w.mu.Lock()
 		}
 		r := w.pending[k]
-		if r != nil && c.Delete { // whatever is stored is older than what was pending, be it that this is never written
-			c.UID = ""
+		if r != nil && c.Delete {
+			if c.UID != "" && c.UID != r.change.UID && !r.change.Delete { // heard late: another object has the name by now
+				w.mu.Unlock()
+				continue
+			}
+			c.UID = "" // whatever is stored is older than what was pending, be it that this is never written
 		}
 		switch {
 		case r != nil && !r.written:
