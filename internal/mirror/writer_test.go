@@ -2,8 +2,10 @@ package mirror
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -254,5 +256,31 @@ func TestDeletionWhileAnotherIsWritten(t *testing.T) {
 	w.flush(t.Context())
 	if left := rows(t, s, store.Query{Resource: "configmaps"}); len(left) != 0 {
 		t.Errorf("%v is left of what was deleted", left)
+	}
+}
+
+// TestNoErrorDropsAChange: whatever the store says, short of refusing a row by its name, what could not be written is written later.
+func TestNoErrorDropsAChange(t *testing.T) {
+	for _, failure := range []error{
+		store.ErrFull, store.ErrUnavailable, store.ErrContinue, context.DeadlineExceeded, context.Canceled, sql.ErrConnDone, io.ErrUnexpectedEOF,
+		errors.New("UNIQUE constraint failed"), errors.New("Error 1040: Too many connections"), errors.New("invalid byte sequence (SQLSTATE 22021)"),
+	} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			s := &faultyStore{rows: map[string]store.Change{}}
+			w := newWriter(s.Write, noCheckpoints, logr.Discard(), func([]*table) {})
+			s.fail(failure)
+			w.add(t.Context(), nil, []store.Change{change("a", "1")})
+			for range 3 {
+				w.flush(t.Context())
+			}
+			if w.problem() == nil || s.len() != 0 {
+				t.Errorf("it is not said: %v", w.problem())
+			}
+			s.fail(nil)
+			w.flush(t.Context())
+			if w.problem() != nil || s.len() != 1 {
+				t.Errorf("%d rows are stored, problem %v", s.len(), w.problem())
+			}
+		})
 	}
 }
