@@ -124,8 +124,10 @@ func TestDatabaseFaults(t *testing.T) {
 			db := testenv.PostgreSQL.Open(t, strings.Replace(at, name, "postgres", 1))
 			closed := func(database string, f func()) {
 				t.Helper()
-				for _, statement := range []string{"ALTER DATABASE " + database + " ALLOW_CONNECTIONS false",
-					"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '" + database + "'"} {
+				for _, statement := range []string{
+					"ALTER DATABASE " + database + " ALLOW_CONNECTIONS false",
+					"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '" + database + "'",
+				} {
 					if _, err := db.ExecContext(t.Context(), statement); err != nil {
 						t.Fatal(err)
 					}

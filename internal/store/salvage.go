@@ -312,7 +312,8 @@ func (j *salvage) skip(ctx context.Context) bool {
 		err := j.old.read.QueryRowContext(ctx, "SELECT id FROM past WHERE id > ? ORDER BY id LIMIT 1", after).Scan(&id)
 		return err == nil && id > after && id <= j.base
 	}
-	from, to := j.after, int64(0)
+	from := j.after
+	var to int64
 	for step := int64(1); ; step *= 2 {
 		if to = from + step; to >= j.base {
 			return false
