@@ -27,9 +27,12 @@ type database struct {
 	epoch      string
 	seq        int64 // the last that was committed
 	trimmed    time.Time
+	recording  bool     // the transaction tells what it does
+	told       []*Event // what it has told
 	compressor compressor
 
 	keeping   *keeping
+	journal   *journal     // nil while the database is being opened
 	history   atomic.Int64 // about how many bytes
 	salvaging atomic.Bool  // what a damaged file had of the past is being read into this one
 

@@ -200,11 +200,11 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 	for {
 		var some []candidate
 		n := 0
-		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id FROM past p JOIN revision r ON r.object = p.id
+		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
 			WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?
 			ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
 			c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
-			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id); err != nil {
+			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
 				return err
 			}
 			n++
@@ -242,6 +242,17 @@ func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) &&
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
+}
+
+// Selects says whether a query selects a row. Of one without a body what is not known is taken for what the query wants.
+func (q Query) Selects(r *Row) bool {
+	if r.Body == nil {
+		q.Version, q.OwnerUID = "", ""
+		q.Fields = slices.DeleteFunc(slices.Clone(q.Fields), func(f FieldRequirement) bool {
+			return f.Path != "metadata.name" && f.Path != "metadata.namespace"
+		})
+	}
+	return q.selects(r)
 }
 
 // selects says whether a query selects a whole row.

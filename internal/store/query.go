@@ -38,7 +38,9 @@ type Query struct {
 
 // Page is a part of a query's answer.
 type Page struct {
-	Rows     []Row
+	Rows []Row
+	// Version is one that the rows are at least of: what changed since may be in them or not.
+	Version  Version
 	Continue string // "" on the last page
 }
 
@@ -143,7 +145,7 @@ func scanRow(rows *sql.Rows, q Query) (Row, error) {
 	r := Row{Group: q.Group, Resource: q.Resource}
 	var created int64
 	var labels string
-	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Body); err != nil {
+	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body); err != nil {
 		return r, err
 	}
 	if created != 0 {

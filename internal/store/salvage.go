@@ -41,8 +41,8 @@ const (
 	salvageDelay = 10 * time.Second
 	// mostBroken is how many stretches that cannot be read are passed over, until the rest counts as one.
 	mostBroken = 10_000
-	// mostSequence bounds what a damaged file can make of the sequence.
-	mostSequence = 1 << 53
+	// mostSequence bounds what a damaged file can make of the sequence: there must be room above it.
+	mostSequence = sequences / 10
 )
 
 // errReplaced: the file into which it was salvaged is not open any more.
