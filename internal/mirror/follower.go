@@ -431,12 +431,15 @@ func (f *follower) take(e watch.Event) error {
 			f.from = "" // it must not be missed
 			return err
 		}
+		var events []Event
+		var changes []store.Change
 		t.cluster.mu.Lock()
-		observe := t.observe
-		if e.Type == watch.Deleted || !t.takes(taken) {
-			observe = t.observeDeleted
+		switch {
+		case e.Type == watch.Deleted || !t.takes(taken):
+			events, changes = t.observeDeleted(taken)
+		case !t.outdated(taken):
+			events, changes = t.observe(taken)
 		}
-		events, changes := observe(taken)
 		t.cluster.mu.Unlock()
 		t.publish(f.ctx, events, changes)
 	}

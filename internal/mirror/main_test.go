@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,12 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m, 1) }
+func TestMain(m *testing.M) {
+	if os.Getenv(killedEnv) != "" {
+		mirrorUntilKilled()
+	}
+	testenv.Main(m, 1)
+}
 
 // testFleet is a fleet whose clusters the test controls; their API lists are real.
 type testFleet struct {
@@ -113,6 +119,15 @@ type testSource struct {
 
 func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string) *testSource {
 	t.Helper()
+	s := sourceOf(name, cfg, resources...)
+	if cfg != nil && !s.discover() {
+		t.Fatalf("cluster %s has no API", name)
+	}
+	return s
+}
+
+// sourceOf is newSource before the API list was asked for.
+func sourceOf(name string, cfg *rest.Config, resources ...string) *testSource {
 	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, id: "id-of-" + name, reachable: true}
 	s.cluster.Name, s.cluster.UID = name, types.UID("uid-of-"+name)
 	if len(resources) > 0 {
@@ -122,9 +137,6 @@ func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string)
 			s.cluster.Spec.Mirror.Resources = append(s.cluster.Spec.Mirror.Resources,
 				clusterv1alpha1.MirrorResources{Group: gr.Group, Resources: []string{gr.Resource}})
 		}
-	}
-	if cfg != nil && !s.discover() {
-		t.Fatalf("cluster %s has no API", name)
 	}
 	return s
 }

@@ -523,3 +523,42 @@ func TestOutage(t *testing.T) {
 		})
 	})
 }
+
+// TestStartsAndStops: a cluster that comes and goes, is told to be reachable and not, and leaves and joins, all at once and while it changes, is mirrored
+// in the end as it is.
+func TestStartsAndStops(t *testing.T) {
+	cfg := testenv.Config(0)
+	s := openStore(t)
+	sources := twinSources(cfg)
+	fleet := newFleet(sources...)
+	m, stop := start(t, s, fleet)
+	defer stop()
+	l := newLoad(t, cfg, 2)
+	var running sync.WaitGroup
+	for _, source := range sources {
+		for _, what := range []func(){
+			func() { fleet.setReachable(source, false); fleet.setReachable(source, true) },
+			func() {
+				fleet.notify(member.Event{Type: member.Left, Name: source.cluster.Name})
+				fleet.notify(member.Event{Type: member.Joined, Name: source.cluster.Name})
+			},
+			func() { m.Require(configmaps.GroupVersion().WithKind("ConfigMap")); m.setPolicy("none", nil) },
+			m.storeLost,
+		} {
+			running.Go(func() {
+				for range 20 {
+					for range 5 {
+						<-l.changed
+					}
+					what()
+				}
+			})
+		}
+	}
+	running.Wait()
+	l.stop()
+	for _, name := range twins {
+		synced(t, m, name)
+	}
+	asClusters(t, s, m, cfg, twins...)
+}

@@ -235,6 +235,14 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 	return events, []store.Change{{Row: e.row}}
 }
 
+// outdated says whether the store was handed a newer state of the object than one that a watch brings: API servers tell the states of an
+// object in their order, and one that does not must not have the store go back. The cluster must be locked.
+func (t *table) outdated(e *entry) bool {
+	r, ok := t.records[e.key()]
+	version := number(e.row.ResourceVersion)
+	return ok && r.uid == e.row.UID && version != 0 && version < r.stored
+}
+
 // observeDeleted takes the end of an object out of the watch into the index, and returns what is
 // to be written. The cluster must be locked.
 func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change) {

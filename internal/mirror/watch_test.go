@@ -616,6 +616,29 @@ func TestPages(t *testing.T) {
 	if diff := cmp.Diff([]string{"list 500", "more 500", "list 500", "more 500", "watch"}, got); diff != "" {
 		t.Error(diff)
 	}
+
+	// Nor does that delete anything when it is listed again.
+	var expired, tooOld sync.Once
+	w.forget()
+	w.set(func(r request, q *http.Request) (answer *http.Response) {
+		if r.Resource == "configmaps" && r.Watch {
+			expired.Do(func() { answer = refuse(q, http.StatusGone, metav1.StatusReasonExpired) })
+		}
+		if r.Resource == "configmaps" && r.Continue != "" {
+			tooOld.Do(func() { answer = refuse(q, http.StatusGone, metav1.StatusReasonExpired) })
+		}
+		return answer
+	})
+	w.cut()
+	eventually(t, "it is listed again, twice, and watched", func() bool {
+		of := w.of("configmaps")
+		return w.lists()["configmaps"] == 2 && len(of) > 0 && of[len(of)-1].Watch
+	})
+	applyMap(t, cfg, placedMap(namespace, "after", namespace, "d1", nil))
+	eventually(t, "what comes after is stored", func() bool { return len(rows(t, s, q)) == pageSize+51 })
+	if deleted := must[store.Revisions](t)(s.Deleted(t.Context(), q, 0, 10)); len(deleted.Items) != 0 {
+		t.Errorf("%v were taken for deleted", deleted.Items)
+	}
 }
 
 // TestRelistsTakeTurns: when the watches of many clusters expire at once, no more types are

@@ -94,11 +94,15 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 			w.mu.Lock()
 		}
 		r := w.pending[k]
+		if r != nil && c.Delete {
+			if c.UID != "" && c.UID != r.change.UID && !r.change.Delete { // heard late: another object has the name by now
+				w.mu.Unlock()
+				continue
+			}
+			c.UID = "" // whatever is stored is older than what was pending, be it that this is never written
+		}
 		switch {
 		case r != nil && !r.written:
-			if c.Delete { // whatever is stored is older than what was pending
-				c.UID = ""
-			}
 			r.change = c
 		case r == nil && len(w.pending) >= pendingBound:
 			w.forsaken[t] = true
@@ -302,6 +306,8 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 		for _, r := range batch {
 			r.written = false
 		}
+		// What changed while it was being written waits anew: else each attempt would leave some behind.
+		w.queue = slices.DeleteFunc(w.queue, func(r *pendingRow) bool { return w.pending[r.key] != r })
 		signal(w.wake)
 		w.mu.Unlock()
 		w.fail(err)

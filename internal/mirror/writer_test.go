@@ -2,14 +2,17 @@ package mirror
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"orrery.dev/orrery/internal/store"
@@ -163,6 +166,46 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
+// TestWriterIsBoundedWhileTheStoreIsGone: what changes while it is tried to write it is kept once, however often that fails.
+func TestWriterIsBoundedWhileTheStoreIsGone(t *testing.T) {
+	var w *writer
+	attempts, fails := 0, true
+	stored := map[string]string{}
+	w = newWriter(func(ctx context.Context, changes []store.Change) error {
+		if attempts++; !fails {
+			for _, c := range changes {
+				stored[c.Name] = c.ResourceVersion
+			}
+			return nil
+		}
+		again := make([]store.Change, 0, len(changes))
+		for _, c := range changes { // each changes while it is being written
+			again = append(again, change(c.Name, fmt.Sprint(attempts)))
+		}
+		w.add(ctx, nil, again)
+		return store.ErrUnavailable
+	}, noCheckpoints, logr.Discard(), func([]*table) {})
+	for i := range batchSize {
+		w.add(t.Context(), nil, []store.Change{change(fmt.Sprint(i), "0")})
+	}
+	for range 100 {
+		w.flush(t.Context())
+	}
+	if len(w.pending) != batchSize || len(w.queue) != batchSize {
+		t.Errorf("after %d attempts %d rows are pending, and %d are queued; %d changed", attempts, len(w.pending), len(w.queue), batchSize)
+	}
+	fails = false
+	w.flush(t.Context())
+	for name, version := range stored {
+		if version != "100" {
+			t.Errorf("%s is stored at version %s", name, version)
+		}
+	}
+	if len(stored) != batchSize || len(w.pending) != 0 {
+		t.Errorf("%d rows are stored, %d are pending", len(stored), len(w.pending))
+	}
+}
+
 func TestRejectedRowIsLeftOut(t *testing.T) {
 	w, s := runWriter(t, func([]*table) {})
 	s.fail(errors.Join(&store.RejectedError{Name: "bad", Err: errors.New("no JSON")}))
@@ -186,5 +229,58 @@ func TestDeletionAfterAnother(t *testing.T) {
 	batch, _ := w.take()
 	if len(batch) != 1 || !batch[0].change.Delete || batch[0].change.UID != "" {
 		t.Errorf("to be written: %+v", batch)
+	}
+}
+
+// TestDeletionWhileAnotherIsWritten: as above, when the replacement is being written as it is deleted, and that fails: it is not tried again.
+func TestDeletionWhileAnotherIsWritten(t *testing.T) {
+	s := openStore(t)
+	fails := false
+	var w *writer
+	gone := change("a", "3")
+	gone.UID, gone.Delete = "second", true
+	w = newWriter(func(ctx context.Context, changes []store.Change) error {
+		if fails {
+			fails = false
+			w.add(ctx, nil, []store.Change{gone})
+			return store.ErrFull
+		}
+		return s.Write(ctx, changes)
+	}, noCheckpoints, logr.Discard(), func([]*table) {})
+	for _, c := range []struct{ uid, version string }{{"first", "1"}, {"second", "2"}} {
+		r := change("a", c.version)
+		r.UID, r.Version, r.Kind, r.Body, fails = types.UID(c.uid), "v1", "ConfigMap", []byte("{}"), c.uid == "second"
+		w.add(t.Context(), nil, []store.Change{r})
+		w.flush(t.Context())
+	}
+	w.flush(t.Context())
+	if left := rows(t, s, store.Query{Resource: "configmaps"}); len(left) != 0 {
+		t.Errorf("%v is left of what was deleted", left)
+	}
+}
+
+// TestNoErrorDropsAChange: whatever the store says, short of refusing a row by its name, what could not be written is written later.
+func TestNoErrorDropsAChange(t *testing.T) {
+	for _, failure := range []error{
+		store.ErrFull, store.ErrUnavailable, store.ErrContinue, context.DeadlineExceeded, context.Canceled, sql.ErrConnDone, io.ErrUnexpectedEOF,
+		errors.New("UNIQUE constraint failed"), errors.New("Error 1040: Too many connections"), errors.New("invalid byte sequence (SQLSTATE 22021)"),
+	} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			s := &faultyStore{rows: map[string]store.Change{}}
+			w := newWriter(s.Write, noCheckpoints, logr.Discard(), func([]*table) {})
+			s.fail(failure)
+			w.add(t.Context(), nil, []store.Change{change("a", "1")})
+			for range 3 {
+				w.flush(t.Context())
+			}
+			if w.problem() == nil || s.len() != 0 {
+				t.Errorf("it is not said: %v", w.problem())
+			}
+			s.fail(nil)
+			w.flush(t.Context())
+			if w.problem() != nil || s.len() != 1 {
+				t.Errorf("%d rows are stored, problem %v", s.len(), w.problem())
+			}
+		})
 	}
 }

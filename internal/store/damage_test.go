@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -290,5 +291,32 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), dir); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "writable by this user") {
 		t.Errorf("%v does not say the way out", err)
+	}
+}
+
+// TestWhatIsMissingIsWrittenAgain: a row that somebody deleted, or a part of it, is there again after the next write of its object.
+func TestWhatIsMissingIsWrittenAgain(t *testing.T) {
+	for name, statements := range map[string][]string{
+		"Everything": {"DELETE FROM label", "DELETE FROM body", "DELETE FROM object"}, "Row": {"DELETE FROM object"}, "Body": {"DELETE FROM body"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, at string) {
+				s := openStore(t, at)
+				s.KeepHistory(History{})
+				r := pod("a", "x", "1", map[string]string{"app": "web"}, nil)
+				write(t, s, r)
+				for _, statement := range statements {
+					_, err := s.db.write.ExecContext(t.Context(), statement)
+					check(t, err)
+				}
+				r.ResourceVersion = "8"
+				write(t, s, r)
+				page, err := s.List(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=web")})
+				check(t, err)
+				if diff := cmp.Diff([]Row{r}, page.Rows, cmpopts.IgnoreFields(Row{}, "Changed")); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
 	}
 }

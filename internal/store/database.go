@@ -31,9 +31,10 @@ type database struct {
 	told       []*Event // what it has told
 	compressor compressor
 
-	keeping *keeping
-	journal *journal     // nil while the database is being opened
-	history atomic.Int64 // about how many bytes
+	keeping   *keeping
+	journal   *journal     // nil while the database is being opened
+	history   atomic.Int64 // about how many bytes
+	salvaging atomic.Bool  // what a damaged file had of the past is being read into this one
 
 	known    sync.RWMutex    // of what follows
 	clusters map[string]bool // whether they are being dropped

@@ -74,6 +74,7 @@ type reader struct {
 	tx   *sql.Tx
 	kind int64
 	from int64 // of no moment before is everything known
+	life int64 // what ended before is not kept
 }
 
 // reading calls f with a snapshot in which the history of a type can be read; not at all where nothing was ever stored of the type.
@@ -94,7 +95,8 @@ func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(
 	if err := tx.QueryRowContext(ctx, "SELECT kept_from FROM epoch").Scan(&r.from); err != nil {
 		return err
 	}
-	r.from = max(r.from, d.keeping.now().Add(-d.keeping.get().Time).UnixMilli())
+	r.life = d.keeping.now().Add(-d.keeping.get().Time).UnixMilli()
+	r.from = max(r.from, r.life)
 	return f(r)
 }
 
@@ -457,7 +459,7 @@ func (d *database) deleted(ctx context.Context, q Query, before int64, limit int
 					return err
 				}
 				n, before = n+1, one.EndSeq
-				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.from && q.reaches(&one.Row) {
+				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.life && q.reaches(&one.Row) {
 					some, objects = append(some, one), append(objects, object)
 				}
 				return nil

@@ -351,7 +351,11 @@ func (d *database) trim(ctx context.Context) error {
 				return err
 			}
 		}
-		return nil
+		if _, file := d.dialect.(sqliteDialect); !file {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, "DELETE FROM past WHERE ended < 0 AND ended >= ?", -last) // of what was salvaged
+		return err
 	}); err != nil {
 		return fmt.Errorf("delete old revisions: %w", err)
 	}

@@ -199,6 +199,25 @@ var sqliteMigrations = [][]string{
 
 	ALTER TABLE epoch ADD COLUMN terms INTEGER NOT NULL DEFAULT 0; -- which declared fields are indexed
 	`},
+	// What is left to be read of a damaged file that this one took the place of. What is salvaged of an object that was alive has a past that
+	// ended with the last of its revisions, and a negative one: it is no deletion.
+	{`
+	CREATE TABLE salvage (
+		file       TEXT NOT NULL,
+		base       INTEGER NOT NULL, -- the sequence with which this file began: nothing in that one has another above
+		after      INTEGER NOT NULL DEFAULT 0, -- the last object that was read
+		revisions  INTEGER NOT NULL DEFAULT 0, -- that were read
+		unreadable INTEGER NOT NULL DEFAULT 0
+	) STRICT;
+
+	CREATE TABLE forgone ( -- what was dropped meanwhile
+		cluster  TEXT NOT NULL,
+		grp      TEXT NOT NULL,
+		resource TEXT NOT NULL -- '': every type
+	) STRICT;
+
+	CREATE INDEX past_salvaged ON past (ended) WHERE ended < 0;
+	`},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

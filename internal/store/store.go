@@ -96,6 +96,9 @@ type Store struct {
 
 	keeping *keeping
 	journal *journal
+
+	salvaging  sync.WaitGroup
+	endSalvage context.CancelFunc // of the database that is open
 }
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
@@ -145,28 +148,37 @@ func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
 
 // open opens the database; s.opening must be held.
 func (s *Store) open(ctx context.Context) {
-	db, err := s.openOnce(ctx)
+	db, left, err := s.openOnce(ctx)
 	if db != nil {
 		db.keeping, db.journal = s.keeping, s.journal
 		s.journal.reset(db.epoch, db.seq)
 		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
+	s.mu.Unlock()
+	if db != nil && left != nil {
+		s.beginSalvage(db, left) //nolint:contextcheck // it ends when the database is closed
+	}
 }
 
-func (s *Store) openOnce(ctx context.Context) (*database, error) {
+// openOnce opens the database; left is what is to be salvaged into it of another, nil: nothing.
+func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err error) {
 	if s.server != nil {
-		return s.openServer(ctx)
+		db, err = s.openServer(ctx)
+		return db, nil, err
 	}
-	db, err := openFile(ctx, s.path)
-	if unusable(err) {
-		if err = s.setAside(err); err == nil {
+	if db, err = openFile(ctx, s.path); unusable(err) {
+		if err = s.setAside(err, 0); err == nil {
 			db, err = openFile(ctx, s.path)
 		}
 	}
-	return db, classify(sqliteDialect{}, err)
+	if err == nil {
+		if left, err = s.claim(ctx, db); err != nil {
+			db, err = nil, errors.Join(err, db.close())
+		}
+	}
+	return db, left, classify(sqliteDialect{}, err)
 }
 
 // openServer opens the server's database. One that is not as it was left has lost what was written to it: it gets a new epoch.
@@ -190,9 +202,9 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	return db, nil
 }
 
-// setAside renames the files of a database that cannot be used; s.opening must be held. Only
-// the last one is kept: the next would fill the disk.
-func (s *Store) setAside(why error) error {
+// setAside renames the files of a database that cannot be used, whose sequence was seq, or 0: it is not known. s.opening must
+// be held. Only the last one is kept: the next would fill the disk.
+func (s *Store) setAside(why error, seq int64) error {
 	old, err := filepath.Glob(globEscape(s.path) + ".damaged-*")
 	if err != nil {
 		return fmt.Errorf("find older damaged databases: %w", err)
@@ -203,6 +215,9 @@ func (s *Store) setAside(why error) error {
 		}
 	}
 	aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000Z")
+	if err := s.noteAside(predecessor{File: filepath.Base(aside), Seq: seq}); err != nil {
+		return err
+	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		if err := os.Rename(s.path+suffix, aside+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("set damaged database aside: %w", err)
@@ -299,14 +314,18 @@ func (s *Store) replace(ctx context.Context, db *database, why error) {
 	losses := s.losses
 	s.db, s.cause = nil, why
 	s.mu.Unlock()
+	if s.endSalvage != nil {
+		s.endSalvage()
+	}
+	db.mu.Lock()
+	seq := db.seq
+	db.mu.Unlock()
 	if err := db.close(); err != nil {
 		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
 	}
 	if s.server != nil {
-		db.mu.Lock()
-		s.epoch, s.seq = db.epoch, db.seq
-		db.mu.Unlock()
-	} else if err := s.setAside(why); err != nil {
+		s.epoch, s.seq = db.epoch, seq
+	} else if err := s.setAside(why, seq); err != nil {
 		s.mu.Lock()
 		s.cause, s.next = err, time.Now().Add(reopenDelay)
 		s.mu.Unlock()
@@ -335,9 +354,13 @@ func (s *Store) Close() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	db := s.db
 	s.db, s.cause, s.closed = nil, errors.New("it is closed"), true
+	s.mu.Unlock()
+	if s.endSalvage != nil {
+		s.endSalvage()
+	}
+	s.salvaging.Wait()
 	if db == nil {
 		return nil
 	}
@@ -496,10 +519,20 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 // DropCluster deletes everything of a cluster. Its rows are invisible at once, even when
 // the deletion is interrupted; the next Open finishes it.
 func (s *Store) DropCluster(ctx context.Context, cluster string) error {
-	return s.do(ctx, func(d *database) error { return d.dropCluster(ctx, cluster) })
+	return s.do(ctx, func(d *database) error {
+		if err := d.forgo(ctx, cluster, schema.GroupResource{}); err != nil {
+			return err
+		}
+		return d.dropCluster(ctx, cluster)
+	})
 }
 
 // DropType deletes every object of a type in a cluster.
 func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
-	return s.do(ctx, func(d *database) error { return d.dropType(ctx, cluster, gr) })
+	return s.do(ctx, func(d *database) error {
+		if err := d.forgo(ctx, cluster, gr); err != nil {
+			return err
+		}
+		return d.dropType(ctx, cluster, gr)
+	})
 }

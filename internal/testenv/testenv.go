@@ -26,7 +26,7 @@ import (
 
 var servers []*Server
 
-// Main starts n API servers, runs the package's tests, stops the servers and exits.
+// Main starts n API servers, runs the package's tests, stops the servers and the databases that tests have asked for, and exits.
 func Main(m *testing.M, n int) {
 	code, err := run(m, n)
 	if err != nil {
@@ -41,6 +41,7 @@ func run(m *testing.M, n int) (code int, err error) {
 		for _, s := range servers {
 			err = errors.Join(err, s.stop())
 		}
+		err = errors.Join(err, StopDatabases())
 	}()
 	for range n {
 		s, err := start()

@@ -1,0 +1,349 @@
+package mirror
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// How many times TestKilled kills a mirror, unless KILLS says so, and between how many changes of the cluster. The last
+// are enough for a start to have read everything and to follow.
+const (
+	killsOfSQLite, killsOfServers = 10, 3
+	killWithin                    = 2000
+	changesPerSecond              = 1000
+)
+
+// twins are two clusters, which are the same API server: equal names in both.
+var twins = []string{"east", "west"}
+
+// killedEnv has the database and the kubeconfig of the process that TestKilled kills.
+const killedEnv = "MIRROR_TEST_KILLED"
+
+// mirrorUntilKilled is that process: it mirrors the twins, says when it has everything, and ends with whoever started it.
+func mirrorUntilKilled() {
+	at, kubeconfig, _ := strings.Cut(os.Getenv(killedEnv), "\n")
+	fail := func(err error) {
+		fmt.Println("failed:", err)
+		os.Exit(1)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is closed
+		os.Exit(0)
+	}()
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		fail(err)
+	}
+	cfg.QPS = -1
+	s, err := storeAt(at)
+	if err != nil {
+		fail(err)
+	}
+	m := newMirror(s, newFleet(twinSources(cfg)...), logr.Discard())
+	m.follow(s)
+	go func() {
+		for ; ; time.Sleep(5 * time.Millisecond) {
+			if m.Observation(twins[0]).Synced && m.Observation(twins[1]).Synced {
+				fmt.Println("synced")
+				return
+			}
+		}
+	}()
+	fail(m.Start(context.Background()))
+}
+
+func storeAt(at string) (*store.Store, error) {
+	if strings.Contains(at, "://") {
+		return store.OpenDSN(context.Background(), at)
+	}
+	return store.Open(context.Background(), at)
+}
+
+func twinSources(cfg *rest.Config) []*testSource {
+	out := make([]*testSource, 0, len(twins))
+	for _, name := range twins {
+		s := sourceOf(name, cfg, "configmaps")
+		for !s.discover() {
+			time.Sleep(10 * time.Millisecond) // the server is asked until it answers
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// environmentNumber reads a number from the environment.
+func environmentNumber(t *testing.T, variable string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s=%s: want a number", variable, text)
+	}
+	return n
+}
+
+// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its clusters change. After each
+// the database is whole; after the last the store is as the clusters are, object by object.
+func TestKilled(t *testing.T) {
+	seed := environmentNumber(t, "SEED", int(time.Now().UnixNano()%1_000_000))
+	for _, tc := range []struct {
+		name  string
+		kills int
+		at    func(t *testing.T) string
+	}{
+		{"SQLite", killsOfSQLite, func(t *testing.T) string { return t.TempDir() }},
+		{"PostgreSQL", killsOfServers, func(t *testing.T) string { return testenv.PostgreSQL.Create(t) }},
+		{"MariaDB", killsOfServers, func(t *testing.T) string { return testenv.MariaDB.Create(t) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			kills := environmentNumber(t, "KILLS", tc.kills)
+			t.Logf("again with: SEED=%d KILLS=%d go test -count 1 -run TestKilled/%s ./internal/mirror", seed, kills, tc.name)
+			killed(t, tc.at(t), kills, uint64(seed))
+		})
+	}
+}
+
+func killed(t *testing.T, at string, kills int, seed uint64) {
+	cfg := testenv.Config(0)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	l := newLoad(t, cfg, seed)
+	began := time.Now()
+	early := 0
+	for range kills {
+		point := random.IntN(killWithin)
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), killedEnv+"="+at+"\n"+kubeconfig)
+		in := must[io.WriteCloser](t)(cmd.StdinPipe())
+		out := must[io.ReadCloser](t)(cmd.StdoutPipe())
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for len(l.changed) > 0 { // while no mirror ran
+			<-l.changed
+		}
+		said := make(chan string, 2)
+		go func() {
+			defer close(said)
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				said <- lines.Text()
+			}
+		}()
+		had := false
+		for n := 0; n < point; {
+			select {
+			case <-l.changed:
+				n++
+			case line := <-said:
+				if line != "synced" {
+					t.Fatalf("the mirror has ended: %q", line)
+				}
+				had, said = true, nil
+			}
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // killed
+		_ = in.Close()
+		if !had {
+			early++
+		}
+		s := must[*store.Store](t)(storeAt(at))
+		if _, err := s.Count(t.Context(), store.Query{Resource: "configmaps"}); err != nil || s.Losses() != 0 {
+			t.Errorf("after a kill there are %d losses, %v", s.Losses(), err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		whole(t, at)
+	}
+	took := time.Since(began)
+	changes := l.stop()
+	t.Logf("%d kills, %d of them before the mirror had everything, in %s; %d changes, %.0f/s", kills, early, took.Round(time.Second),
+		changes, float64(changes)/took.Seconds())
+
+	s := must[*store.Store](t)(storeAt(at))
+	defer s.Close()
+	m, stop := start(t, s, newFleet(twinSources(cfg)...))
+	defer stop()
+	for _, name := range twins {
+		synced(t, m, name)
+	}
+	asClusters(t, s, m, cfg, twins...)
+}
+
+// whole says whether SQLite finds its file whole.
+func whole(t *testing.T, at string) {
+	t.Helper()
+	if strings.Contains(at, "://") {
+		return
+	}
+	db := must[*sql.DB](t)(sql.Open("sqlite", filepath.Join(at, "mirror.db")))
+	defer db.Close()
+	var verdict string
+	if err := db.QueryRowContext(t.Context(), "PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
+		t.Errorf("integrity check: %s, %v", verdict, err)
+	}
+}
+
+// asClusters waits until the store has of each cluster what its API server, which is one, has of every type that is mirrored:
+// object by object, with UID, resource version, labels and content.
+func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clusters ...string) {
+	t.Helper()
+	type object struct {
+		UID, Version string
+		Labels       map[string]string
+		Content      any
+	}
+	c := must[*dynamic.DynamicClient](t)(dynamic.NewForConfig(cfg))
+	diff := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(diff[:min(len(diff), 4000)])
+		}
+	}()
+	eventually(t, "the store is as the clusters are", func() bool {
+		want, got := map[string]object{}, map[string]object{}
+		total := 0
+		for _, typ := range m.Types() {
+			gvr := typ.GroupVersionResource()
+			if gvr.GroupResource() == secrets { // only their metadata is stored
+				continue
+			}
+			list := must[*unstructured.UnstructuredList](t)(c.Resource(gvr).List(t.Context(), metav1.ListOptions{}))
+			for i := range list.Items {
+				o := &list.Items[i]
+				o.SetManagedFields(nil)
+				for _, cluster := range clusters {
+					want[fmt.Sprint(gvr, cluster, o.GetNamespace(), o.GetName())] = object{string(o.GetUID()), o.GetResourceVersion(), o.GetLabels(), o.Object}
+				}
+				total++
+			}
+			page, err := s.List(t.Context(), store.Query{Group: gvr.Group, Resource: gvr.Resource, Clusters: clusters})
+			if err != nil {
+				diff = err.Error()
+				return false
+			}
+			for _, r := range page.Rows {
+				var content map[string]any
+				if err := json.Unmarshal(r.Body, &content); err != nil {
+					t.Fatal(err)
+				}
+				got[fmt.Sprint(gvr, r.Cluster, r.Namespace, r.Name)] = object{string(r.UID), r.ResourceVersion, r.Labels, normal(t, content)}
+			}
+		}
+		for k, o := range want {
+			o.Content = normal(t, o.Content)
+			want[k] = o
+		}
+		diff = cmp.Diff(want, got)
+		return diff == "" && total > 0
+	})
+}
+
+// normal is a value as it is read from JSON.
+func normal(t *testing.T, v any) (out any) {
+	t.Helper()
+	if err := json.Unmarshal(must[[]byte](t)(json.Marshal(v)), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// load changes ConfigMaps of a namespace, as fast as it may, until it is stopped. Each change that the API server has
+// acknowledged is sent to changed.
+type load struct {
+	changed chan struct{}
+	stop    func() (changes int)
+}
+
+func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
+	t.Helper()
+	const workers, names = 16, 20 // names of each
+	namespace := testenv.Namespace(t, cfg)
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1
+	k := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(cfg)).CoreV1().ConfigMaps(namespace)
+	ctx, cancel := context.WithCancel(context.Background())
+	pace := flowcontrol.NewTokenBucketRateLimiter(changesPerSecond, workers)
+	l := &load{changed: make(chan struct{}, 1<<16)}
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	total := 0
+	for worker := range workers {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(worker+1)))
+			there := map[string]bool{}
+			for n := 0; pace.Wait(ctx) == nil; n++ {
+				name := fmt.Sprintf("m-%d-%d", worker, random.IntN(names))
+				o := &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"n": strconv.Itoa(n % 7)}},
+					Data:       map[string]string{"n": strconv.Itoa(n), "fill": strings.Repeat("x", random.IntN(2000))},
+				}
+				var err error
+				switch { // context.Background: a change that is begun is done, or it would not be known whether it was
+				case !there[name]:
+					_, err = k.Create(context.Background(), o, metav1.CreateOptions{})
+					there[name] = true
+				case random.IntN(5) == 0:
+					err = k.Delete(context.Background(), name, metav1.DeleteOptions{})
+					there[name] = false
+				default:
+					_, err = k.Update(context.Background(), o, metav1.UpdateOptions{})
+				}
+				if err != nil {
+					t.Errorf("change %s: %v", name, err)
+					return
+				}
+				mu.Lock()
+				total++
+				mu.Unlock()
+				select {
+				case l.changed <- struct{}{}:
+				default: // nobody has counted for long
+				}
+			}
+		})
+	}
+	l.stop = sync.OnceValue(func() int {
+		cancel()
+		running.Wait()
+		return total
+	})
+	t.Cleanup(func() { l.stop() })
+	return l
+}

@@ -1,0 +1,530 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// What a file that was set aside has of the past is read into the one that took its place, beside everything else: object by object, in
+// the order of their ids, which they keep. The new file's sequence begins above the old one's, so that no number is of both. How far it
+// is, is in the new file, in the same transaction as what was read: a start goes on from there.
+
+var (
+	historySalvaged = promauto.NewCounter(prometheus.CounterOpts{
+		Name: "orrery_mirror_history_salvaged_revisions_total",
+		Help: "Former states of mirrored objects that were read from a damaged database into the one that took its place.",
+	})
+	historyUnreadable = promauto.NewCounter(prometheus.CounterOpts{
+		Name: "orrery_mirror_history_unreadable_total",
+		Help: "Parts of the history in a damaged database that could not be read: former states, objects, or stretches of the file with any number of them.",
+	})
+)
+
+const (
+	// salvageRevisions is how many revisions are read, and written, at once.
+	salvageRevisions = wholeEvery
+	// salvageObjects is how many objects are looked for at once.
+	salvageObjects = 100
+	// salvageDelay is how long it waits when the new file cannot be written.
+	salvageDelay = 10 * time.Second
+	// mostBroken is how many stretches that cannot be read are passed over, until the rest counts as one.
+	mostBroken = 10_000
+	// mostSequence bounds what a damaged file can make of the sequence: there must be room above it.
+	mostSequence = sequences / 10
+)
+
+// errReplaced: the file into which it was salvaged is not open any more.
+var errReplaced = errors.New("the mirror's database was replaced")
+
+// predecessor names a file that was set aside, or is about to be, until the file that takes its place knows of it.
+type predecessor struct {
+	File string `json:"file"` // its name, without the directory
+	Seq  int64  `json:"seq"`  // its sequence; 0: it is not known
+}
+
+func (s *Store) asideNote() string { return s.path + ".aside" }
+
+// noteAside has the next new file salvage what another has, which is set aside after that.
+func (s *Store) noteAside(a predecessor) error {
+	b, err := json.Marshal(a)
+	if err == nil {
+		err = os.WriteFile(s.asideNote(), b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note that the database is set aside: %w", err)
+	}
+	return nil
+}
+
+// claim returns what is left to be salvaged into a database that was opened; nil: nothing. A new one takes over from a file that was set
+// aside before.
+func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err error) {
+	b, err := os.ReadFile(s.asideNote())
+	switch {
+	case err == nil:
+		var a predecessor
+		// Else it was not set aside in the end, or this one took over already.
+		if json.Unmarshal(b, &a) == nil && d.seq == 0 {
+			err = s.takeOver(ctx, d, a)
+		}
+		if err = cmp.Or(err, os.Remove(s.asideNote())); err != nil {
+			return nil, fmt.Errorf("take over from the database that was set aside: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("look for a database that was set aside: %w", err)
+	}
+	if left, err = d.left(ctx); err != nil {
+		return nil, err
+	}
+	d.salvaging.Store(left != nil)
+	return left, nil
+}
+
+// takeOver has a new file begin with a sequence above that of the one that was set aside, and note that there is something to be salvaged.
+func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error {
+	base := a.Seq
+	old, err := openDamaged(filepath.Join(filepath.Dir(s.path), a.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it never was set aside
+	}
+	if err != nil {
+		return err
+	}
+	defer old.close() //nolint:errcheck // it was only read
+	for _, query := range []string{"SELECT seq FROM epoch", "SELECT max(id) FROM revision", "SELECT max(id) FROM past", "SELECT max(id) FROM object"} {
+		var n sql.Null[int64]
+		if err := old.read.QueryRowContext(ctx, query).Scan(&n); err == nil && n.V < mostSequence { // what cannot be read says nothing
+			base = max(base, n.V)
+		}
+	}
+	if base == 0 {
+		historyUnreadable.Inc()
+		s.log.Info("Nothing of the history in the damaged database can be read", "setAside", a.File)
+		return nil
+	}
+	return d.locked(ctx, base, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO salvage (file, base) VALUES (?, ?)", a.File, base)
+		return err
+	})
+}
+
+// openDamaged opens a file that was set aside, to be read. Any of it may be unreadable, or garbage. It is not opened read-only: then
+// SQLite would map its index into memory, see fileDSN.
+func openDamaged(path string) (*database, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	read, err := sql.Open("sqlite", fileDSN(path, "query_only(1)", "cell_size_check(1)"))
+	if err != nil {
+		return nil, err
+	}
+	read.SetMaxOpenConns(1)
+	return &database{
+		dialect: sqliteDialect{}, read: read, write: read,
+		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{},
+	}, nil
+}
+
+// salvage is what is left to be read of a damaged file.
+type salvage struct {
+	file       string
+	base       int64 // the new file's sequence when it took over: what was there before has none above
+	after      int64 // the id of the last object that was read
+	revisions  int64 // that were read
+	unreadable int64 // revisions, objects and stretches that could not be
+
+	old        *database
+	compressor compressor
+	broken     int // stretches that were passed over
+}
+
+// left reads what is left to be salvaged; nil: nothing.
+func (d *database) left(ctx context.Context) (*salvage, error) {
+	j := &salvage{}
+	err := d.read.QueryRowContext(ctx, "SELECT file, base, after, revisions, unreadable FROM salvage").Scan(&j.file, &j.base, &j.after, &j.revisions, &j.unreadable)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil //nolint:nilnil // documented
+	case err != nil:
+		return nil, fmt.Errorf("look what is to be salvaged: %w", err)
+	}
+	return j, nil
+}
+
+// beginSalvage reads what is left of a damaged file into the database that took its place, beside everything else.
+func (s *Store) beginSalvage(d *database, j *salvage) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.endSalvage = cancel
+	s.salvaging.Go(func() {
+		defer cancel()
+		if err := s.salvage(ctx, d, j); err != nil && ctx.Err() == nil && !errors.Is(err, errReplaced) {
+			s.log.Error(err, "History of the damaged database is not salvaged any further before the next start", "setAside", j.file)
+		}
+	})
+}
+
+func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
+	log := s.log.WithValues("setAside", j.file)
+	err := j.open(ctx, filepath.Dir(s.path))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		log.Error(err, "History of the damaged database cannot be read")
+		j.lose()
+	} else {
+		defer j.old.close() //nolint:errcheck // it was only read
+		log.Info("History of the damaged database is being salvaged")
+	}
+	for err == nil {
+		objects, err := j.next(ctx)
+		if err != nil {
+			return err
+		}
+		if len(objects) == 0 {
+			break
+		}
+		for _, o := range objects {
+			if err := s.salvageObject(ctx, d, j, o); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.salvageWrite(ctx, d, func(ctx context.Context, tx *sql.Tx) error {
+		for _, text := range []string{"DELETE FROM salvage", "DELETE FROM forgone"} {
+			if _, err := tx.ExecContext(ctx, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	d.salvaging.Store(false)
+	log.Info("History of the damaged database was salvaged, as far as it can be read", "revisions", j.revisions, "unreadable", j.unreadable)
+	return nil
+}
+
+// open opens the damaged file, and reads which types and clusters it knows: what is of others cannot be told.
+func (j *salvage) open(ctx context.Context, dir string) (err error) {
+	if j.old, err = openDamaged(filepath.Join(dir, j.file)); err != nil {
+		return err
+	}
+	version, err := j.old.dialect.version(ctx, j.old.read)
+	if err == nil && version != len(sqliteMigrations) {
+		err = fmt.Errorf("its schema is %d, and this version reads %d", version, len(sqliteMigrations))
+	}
+	if err == nil {
+		if err = j.old.learn(ctx); damaged(err) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return errors.Join(err, j.old.close())
+	}
+	return nil
+}
+
+// lose takes note that something cannot be read.
+func (j *salvage) lose() {
+	j.unreadable++
+	historyUnreadable.Inc()
+}
+
+// salvageWrite writes to the database that took over, as soon as that is possible.
+func (s *Store) salvageWrite(ctx context.Context, into *database, f func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.salvageDo(ctx, into, func(d *database) error {
+		return d.locked(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error { return f(ctx, tx) })
+	})
+}
+
+func (s *Store) salvageDo(ctx context.Context, into *database, f func(d *database) error) error {
+	for {
+		err := s.do(ctx, func(d *database) error {
+			if d != into {
+				return errReplaced
+			}
+			return f(d)
+		})
+		if err == nil || errors.Is(err, errReplaced) || ctx.Err() != nil || into.dialect.fault(err) == faultRow {
+			return err
+		}
+		s.log.V(1).Info("what was salvaged cannot be stored, and is tried again", "error", err.Error())
+		select {
+		case <-time.After(salvageDelay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// pastObject is an object of which there are revisions.
+type pastObject struct {
+	id, kind, ended               int64
+	cluster, namespace, name, uid string
+}
+
+// next returns the next objects of the damaged file; none: there are no more. It passes over what cannot be read.
+func (j *salvage) next(ctx context.Context) (out []pastObject, err error) {
+	for {
+		last := j.after
+		err := each(ctx, j.old.read, "SELECT id, type, cluster, namespace, name, uid, ended FROM past WHERE id > ? ORDER BY id LIMIT ?", func(rows *sql.Rows) error {
+			var o pastObject
+			if err := rows.Scan(&o.id, &o.kind, &o.cluster, &o.namespace, &o.name, &o.uid, &o.ended); err != nil {
+				return fmt.Errorf("%w: %w", errDamaged, err)
+			}
+			if o.id <= last || o.id > j.base {
+				return fmt.Errorf("%w: %d follows %d of at most %d", errDamaged, o.id, last, j.base)
+			}
+			last = o.id
+			out = append(out, o)
+			return nil
+		}, j.after, salvageObjects)
+		if err == nil || len(out) > 0 && damaged(err) {
+			return out, nil
+		}
+		if !damaged(err) {
+			return nil, fmt.Errorf("read the damaged database: %w", err)
+		}
+		j.lose()
+		if j.broken++; j.broken > mostBroken || !j.skip(ctx) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// skip passes over a stretch that cannot be read, up to where reading can begin again; false: nowhere.
+func (j *salvage) skip(ctx context.Context) bool {
+	readable := func(after int64) bool {
+		var id int64
+		err := j.old.read.QueryRowContext(ctx, "SELECT id FROM past WHERE id > ? ORDER BY id LIMIT 1", after).Scan(&id)
+		return err == nil && id > after && id <= j.base
+	}
+	from := j.after
+	var to int64
+	for step := int64(1); ; step *= 2 {
+		if to = from + step; to >= j.base {
+			return false
+		}
+		if readable(to) {
+			break
+		}
+		from = to
+	}
+	for to-from > 1 {
+		if middle := from + (to-from)/2; readable(middle) {
+			to = middle
+		} else {
+			from = middle
+		}
+	}
+	j.after = to
+	return true
+}
+
+// pastRevision is a row of revision.
+type pastRevision struct {
+	id, began, since, until, whole int64
+	rv                             string
+	body                           []byte
+}
+
+// salvageObject reads what an object was, some revisions at a time, and stores it. An object of which that was done in part is done again:
+// what is there stays.
+func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pastObject) error {
+	gr, typed := j.old.kinds[o.kind]
+	dropped, known := j.old.clusters[o.cluster]
+	wanted := typed && known && !dropped && d.keeping.get().of(gr)
+	if !typed || !known {
+		j.lose()
+	}
+	for more, after := wanted, int64(0); more; {
+		var some []pastRevision
+		var err error
+		if some, more, err = j.read(ctx, o, after); err != nil {
+			return err
+		}
+		if len(some) == 0 {
+			break
+		}
+		after = some[len(some)-1].id
+		if some, err = j.sound(ctx, d, o, gr, some, !more); err != nil {
+			return err
+		}
+		switch err := s.storeSalvaged(ctx, d, j, o, gr, some); {
+		case err == nil:
+		case d.dialect.fault(err) == faultRow: // it is garbage after all
+			j.lose()
+		default:
+			return err
+		}
+	}
+	j.after = o.id
+	return s.salvageWrite(ctx, d, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE salvage SET after = ?, revisions = ?, unreadable = ?", j.after, j.revisions, j.unreadable)
+		return err
+	})
+}
+
+// read reads the next revisions of an object, and says whether there may be more.
+func (j *salvage) read(ctx context.Context, o pastObject, after int64) (out []pastRevision, more bool, err error) {
+	last := after
+	err = each(ctx, j.old.read, "SELECT id, began, since, until, whole, rv, body FROM revision WHERE object = ? AND id > ? ORDER BY id LIMIT ?", func(rows *sql.Rows) error {
+		var r pastRevision
+		if err := rows.Scan(&r.id, &r.began, &r.since, &r.until, &r.whole, &r.rv, &r.body); err != nil {
+			return fmt.Errorf("%w: %w", errDamaged, err)
+		}
+		if r.id <= last || r.id > j.base || r.began > r.id || r.since > r.until {
+			return fmt.Errorf("%w: what should be a revision is none", errDamaged)
+		}
+		last = r.id
+		out = append(out, r)
+		return nil
+	}, o.id, after, salvageRevisions)
+	switch {
+	case err == nil:
+		return out, len(out) == salvageRevisions, nil
+	case damaged(err):
+		j.lose()
+		return out, false, nil
+	default:
+		return nil, false, fmt.Errorf("read the damaged database: %w", err)
+	}
+}
+
+// sound returns those revisions that can be read back. One that is compressed against the next can if that can, up to one that is whole; so
+// it is enough to read the first of them. The last one of an object that was alive is compressed against the state that was present, which
+// is not salvaged, and is made whole.
+func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schema.GroupResource, some []pastRevision, last bool) (out []pastRevision, err error) {
+	oldest := d.keeping.now().Add(-d.keeping.get().Time).UnixMilli()
+	checked := false // the one before was read, and by that this one
+	for i, r := range some {
+		alone := last && i == len(some)-1 && r.whole == 0
+		if !checked || alone {
+			record, err := j.record(ctx, o, gr, r.id)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if checked = err == nil; err != nil {
+				j.lose()
+				continue
+			}
+			if alone {
+				if r.body, err = j.compressor.compress(record, nil); err != nil {
+					return nil, fmt.Errorf("compress a revision: %w", err)
+				}
+				r.whole = 1
+			}
+		}
+		if checked = r.whole == 0; r.until >= oldest {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// record reads a revision of the damaged file. It is of the object that it is said to be of, or it is an error.
+func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResource, id int64) (record []byte, err error) {
+	tx, err := j.old.read.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rollback(j.old.dialect, tx)) }()
+	r := &reader{database: j.old, ctx: ctx, tx: tx, kind: o.kind}
+	row := Row{Cluster: o.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: o.namespace, Name: o.name}
+	if record, err = r.restore(o.id, id); err != nil {
+		return nil, err
+	}
+	if err := unrecord(record, &row); err != nil {
+		return nil, err
+	}
+	var body struct {
+		Metadata struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(row.Body, &body); err != nil {
+		return nil, fmt.Errorf("%w: body of a revision: %w", errDamaged, err)
+	}
+	if string(row.UID) != o.uid || body.Metadata.Name != o.name || body.Metadata.Namespace != o.namespace {
+		return nil, fmt.Errorf("%w: a revision is of another object", errDamaged)
+	}
+	return record, nil
+}
+
+// storeSalvaged stores revisions of an object, unless its cluster or its type was dropped since.
+func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pastObject, gr schema.GroupResource, some []pastRevision) error {
+	if len(some) == 0 {
+		return nil
+	}
+	var stored, grown int64
+	err := s.salvageDo(ctx, d, func(d *database) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		stored, grown = 0, 0
+		var forgone int
+		if err := d.read.QueryRowContext(ctx, "SELECT count(*) FROM forgone WHERE cluster = ? AND (resource = '' OR grp = ? AND resource = ?)",
+			o.cluster, gr.Group, gr.Resource).Scan(&forgone); err != nil || forgone > 0 {
+			return err
+		}
+		if err := d.identifyOne(ctx, o.cluster, groupResource{gr.Group, gr.Resource}); err != nil {
+			return err
+		}
+		return d.transact(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+			// How it ended is known when that revision is. One that was alive ended, for this history, with the last of it.
+			last := some[len(some)-1].id
+			ended := -last
+			if last == o.ended {
+				ended = last
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO past (id, type, cluster, namespace, name, uid, ended) VALUES (?, ?, ?, ?, ?, ?, ?)
+				ON CONFLICT (id) DO UPDATE SET ended = excluded.ended`,
+				o.id, d.kind(groupResource{gr.Group, gr.Resource}), o.cluster, o.namespace, o.name, o.uid, ended); err != nil {
+				return err
+			}
+			for _, r := range some {
+				is, err := tx.ExecContext(ctx, `INSERT INTO revision (id, object, began, since, until, rv, whole, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+					ON CONFLICT DO NOTHING`, r.id, o.id, r.began, r.since, r.until, r.rv, r.whole, r.body)
+				if err != nil {
+					return err
+				}
+				n, err := is.RowsAffected()
+				if err != nil {
+					return err
+				}
+				stored++
+				grown += n * int64(len(r.body)+revisionOverhead)
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE epoch SET history_bytes = history_bytes + ?", grown)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	d.grew(grown)
+	j.revisions += stored
+	historySalvaged.Add(float64(stored))
+	return s.salvageDo(ctx, d, func(d *database) error { return d.trim(ctx) })
+}
+
+// forgo has nothing more salvaged of a cluster, or of a type in it, that is being dropped.
+func (d *database) forgo(ctx context.Context, cluster string, gr schema.GroupResource) error {
+	if !d.salvaging.Load() {
+		return nil
+	}
+	return d.exec(ctx, "INSERT INTO forgone (cluster, grp, resource) VALUES (?, ?, ?)", cluster, gr.Group, gr.Resource)
+}
