@@ -47,7 +47,7 @@ func (postgresDialect) field(s *statement, keys []string) {
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d postgresDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json::text) FROM (SELECT o.id, " + columns)
+	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT o.id, " + columns)
 	d.from(s, p, p.fields, p.limit)
 	if p.spans == nil || p.owner != "" {
 		s.sql(" ORDER BY " + strings.Join(p.ordering, ", "))
@@ -131,7 +131,7 @@ func (postgresDialect) lengths() []int { return []int{anyLength} }
 // columnTypes are those of columns that are not text.
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
-	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea",
+	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea", "packed": "bytea",
 }
 
 // unnested is the rows of the parameters from the first on.
@@ -170,7 +170,11 @@ func (postgresDialect) rows(_ int, columns []string) string {
 func (postgresDialect) arguments(rows [][]any) []any {
 	args := make([]any, len(rows[0]))
 	for i := range args {
-		switch rows[0][i].(type) {
+		var some any // that is not NULL
+		for n := 0; n < len(rows) && some == nil; n++ {
+			some = rows[n][i]
+		}
+		switch some.(type) {
 		case int64:
 			args[i] = column[int64](rows, i)
 		case []byte:
@@ -216,7 +220,8 @@ func (postgresDialect) remove(_ int, table string, key []string) string {
 }
 
 func (postgresDialect) bodyColumns() []string { return []string{"json", "exact"} }
-func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text)" }
+func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text), b.packed" }
+func (postgresDialect) packs() byte           { return 0 } // TOAST does
 func (postgresDialect) ended(err error) bool  { return errors.Is(err, driver.ErrBadConn) }
 
 func (postgresDialect) body(b []byte) ([]any, error) { return searchable(b), nil }
@@ -377,5 +382,8 @@ func (postgresDialect) migrations() [][]string {
 		"CREATE INDEX past_ended ON past (ended) WHERE ended > 0",
 		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+	}, {
+		"ALTER TABLE body ADD COLUMN packed bytea",
+		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL", // what is encrypted cannot be compressed
 	}}
 }

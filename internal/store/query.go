@@ -82,7 +82,7 @@ func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out 
 		return nil, err
 	}
 	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
-		r, err := scanRow(rows, q)
+		r, err := d.scanRow(rows, q)
 		if n := len(out); err == nil && n > 0 && !before(out[n-1], r) {
 			err = fmt.Errorf("%s/%s of cluster %s came after %s/%s of cluster %s", r.Namespace, r.Name, r.Cluster,
 				out[n-1].Namespace, out[n-1].Name, out[n-1].Cluster)
@@ -139,11 +139,12 @@ func (s *statement) fits() error {
 	return nil
 }
 
-func scanRow(rows *sql.Rows, q Query) (Row, error) {
+func (d *database) scanRow(rows *sql.Rows, q Query) (Row, error) {
 	r := Row{Group: q.Group, Resource: q.Resource}
 	var created int64
 	var labels string
-	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Body); err != nil {
+	var packed []byte
+	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Body, &packed); err != nil {
 		return r, err
 	}
 	if created != 0 {
@@ -154,5 +155,5 @@ func scanRow(rows *sql.Rows, q Query) (Row, error) {
 			return r, fmt.Errorf("%w: read labels of %s/%s in cluster %s: %w", errDamaged, r.Namespace, r.Name, r.Cluster, err)
 		}
 	}
-	return r, nil
+	return r, d.unpack(&r, packed)
 }

@@ -176,6 +176,10 @@ var sqliteMigrations = [][]string{
 	ALTER TABLE epoch ADD COLUMN kept_from INTEGER NOT NULL DEFAULT 0; -- milliseconds: of no moment before it is everything known
 	UPDATE epoch SET kept_from = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 	`},
+	// What is compressed or encrypted of bodies.
+	{`
+	ALTER TABLE body ADD COLUMN packed BLOB;
+	`},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

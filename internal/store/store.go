@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/seal"
 )
 
 // Errors that callers tell apart.
@@ -93,6 +96,7 @@ type Store struct {
 	seq     int64
 
 	keeping *keeping
+	sealing atomic.Pointer[seal.Keys]
 }
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
@@ -144,7 +148,7 @@ func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
 func (s *Store) open(ctx context.Context) {
 	db, err := s.openOnce(ctx)
 	if db != nil {
-		db.keeping = s.keeping
+		db.keeping, db.sealing = s.keeping, &s.sealing
 		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()

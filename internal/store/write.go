@@ -38,7 +38,7 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 		d.grew(grown)
 	}
 	switch {
-	case err == nil || d.dialect.fault(err) != faultRow:
+	case err == nil || !errors.Is(err, errNoJSON) && !errors.Is(err, errNoKey) && d.dialect.fault(err) != faultRow:
 		return nil, err
 	case len(changes) == 1:
 		c := &changes[0]
@@ -292,7 +292,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	case o.alive || o.id == 0:
 		return nil
 	default:
-		if _, err := w.revise(out, p, o, nil, nil); err != nil {
+		if _, err := w.revise(out, p, o, nil, nil, false); err != nil {
 			return err
 		}
 		out.dropObject = append(out.dropObject, []any{o.id})
@@ -310,16 +310,17 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 // addRow adds the row and the body of an object, which gets an id if it is new.
 func (w *writer) addRow(out *outgoing, p place, o *object) error {
 	r, h := o.row, headerOf(o.row)
-	body, err := w.dialect.body(r.Body)
+	body, err := w.body(r)
 	if err != nil {
 		return err
 	}
+	packed, _ := body[len(body)-1].([]byte)
 	began, since, revisions := o.seq, w.now, int64(0)
 	object, stored := &out.updateObject, &out.putBody
 	if o.id == 0 {
 		o.id, object, stored = o.seq, &out.insertObject, &out.insertBody
 	} else {
-		begins, err := w.revise(out, p, o, &h, r.Body)
+		begins, err := w.revise(out, p, o, &h, r.Body, sealed(packed))
 		if err != nil {
 			return err
 		}
