@@ -472,12 +472,12 @@ func (f *follower) catchUp() {
 	m.fleet.Refresh(t.cluster.name)
 }
 
-// list reads a page. Of Secrets it reads the metadata: their data must not leave the cluster.
+// list reads a page. Of Secrets it reads the metadata, unless their data is asked for: it must not leave the cluster.
 func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	gvr := t.api.GroupVersionResource()
 	var namespace string
 	namespace, o.LabelSelector = t.filter.request()
-	if gvr.GroupResource() == secrets {
+	if t.onlyMetadata() {
 		return t.cluster.metadata.Resource(gvr).Namespace(namespace).List(ctx, o)
 	}
 	return t.cluster.objects.Resource(gvr).Namespace(namespace).List(ctx, o)

@@ -70,13 +70,22 @@ func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	}
 	s := &clusterv1alpha1.Mirror{}
 	for _, name := range types {
-		gr := schema.ParseGroupResource(name)
-		if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
-			return nil, fmt.Errorf("%q is no type: name the plural and the group, such as deployments.apps or pods", name)
+		gr, err := ParseType(name)
+		if err != nil {
+			return nil, err
 		}
 		s.Resources = append(s.Resources, clusterv1alpha1.MirrorResources{Group: gr.Group, Resources: []string{gr.Resource}})
 	}
 	return s, nil
+}
+
+// ParseType reads the name of a type, as RESOURCE.GROUP or RESOURCE of the core group.
+func ParseType(name string) (schema.GroupResource, error) {
+	gr := schema.ParseGroupResource(name)
+	if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
+		return gr, fmt.Errorf("%q is no type: name the plural and the group, such as deployments.apps or pods", name)
+	}
+	return gr, nil
 }
 
 // statement is what somebody says is to be mirrored of a cluster: its Cluster, a MirrorPolicy, or the server's flag.
@@ -159,6 +168,7 @@ type decision struct {
 	mirrored bool
 	needed   bool // by placement, or by the mirror itself
 	filter   filter
+	data     *filter       // of which Secrets the data is mirrored, too; nil: of none
 	life     time.Duration // how long its objects stay in the mirror; 0: as long as in the cluster
 	reason   string
 }
@@ -273,6 +283,9 @@ func judge(api member.API, said []statement, byDefault bool, f facts) candidate 
 			selected, scopes, c.rank = append(selected, s.by), append(scopes, found...), min(c.rank, at)
 		}
 	}
+	if gr == secrets {
+		c.data = secretData(said)
+	}
 	c.filter = union(scopes)
 	required := f.required[api.GroupVersionKind]
 	if required {
@@ -303,6 +316,25 @@ func (s statement) excludes(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(s.exclude, func(e clusterv1alpha1.MirrorExclusion) bool {
 		return (e.Group == "*" || e.Group == gr.Group) && (slices.Contains(e.Resources, "*") || slices.Contains(e.Resources, gr.Resource))
 	})
+}
+
+// secretData says of which Secrets the data is mirrored; nil: of none. It does not depend on what the cluster serves.
+func secretData(said []statement) *filter {
+	var in []scope
+	for _, s := range said {
+		if s.excludes(secrets) {
+			return nil
+		}
+		for _, r := range s.rules {
+			if r.SecretData == clusterv1alpha1.MirrorSecretDataEncrypted && r.Group == secrets.Group && slices.Contains(r.Resources, secrets.Resource) {
+				in = append(in, r.scope)
+			}
+		}
+	}
+	if in == nil {
+		return nil
+	}
+	return new(union(in))
 }
 
 // find says in which scopes a version of a type is selected, and at which place it is named; none: it is not.
@@ -449,6 +481,19 @@ func (f filter) String() string {
 // has says whether an object is mirrored.
 func (f filter) has(namespace string, l map[string]string) bool {
 	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) })
+}
+
+// hasAny is has for an object whose labels are not known: it is true only if they do not matter.
+func (f filter) hasAny(namespace string) bool {
+	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) })
+}
+
+// dataOf says in one way only of which Secrets the data is mirrored; "" is of none.
+func dataOf(f *filter) string {
+	if f == nil {
+		return ""
+	}
+	return cmp.Or(f.String(), "all")
 }
 
 // request is what an API server can be asked for so that it sends everything that the filter has, and as little else as it

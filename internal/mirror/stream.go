@@ -28,6 +28,7 @@ type events interface {
 // buffers more for each watch; a hub has more than ten thousand watches.
 type stream struct {
 	api     member.API
+	partial bool // only metadata is taken in
 	body    io.ReadCloser
 	decoder *json.Decoder
 }
@@ -47,14 +48,14 @@ func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error)
 		path = slices.Insert(path, len(path)-1, "namespaces", namespace)
 	}
 	request := t.cluster.rest.Get().AbsPath(path...).VersionedParams(&o, metav1.ParameterCodec)
-	if gvr.GroupResource() == secrets {
+	if t.onlyMetadata() {
 		request.SetHeader("Accept", onlyMetadata)
 	}
 	body, err := request.Stream(ctx)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the API server's answer is judged by its kind
 	}
-	return &stream{api: t.api, body: body, decoder: json.NewDecoder(body)}, nil
+	return &stream{api: t.api, partial: t.onlyMetadata(), body: body, decoder: json.NewDecoder(body)}, nil
 }
 
 func (s *stream) close() { _ = s.body.Close() } // nothing was written
@@ -75,7 +76,7 @@ func (s *stream) next() (watch.Event, error) {
 	var err error
 	switch frame.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		if resourceOf(s.api) == secrets { // whatever else the cluster sends of them is dropped
+		if s.partial { // whatever else the cluster sends of them is dropped
 			o := &metav1.PartialObjectMetadata{}
 			err, e.Object = json.Unmarshal(frame.Object, o), o
 			break

@@ -14,8 +14,8 @@ import (
 
 // KeepData sees to it that of a cluster's Secrets the data is kept that is to be, and no other: that of those for which keep is true, whose
 // labels are nil if they are gone. It is encrypted with the newest key. Other data is deleted, and what these Secrets were; the
-// metadata stays. What cannot be opened, for its key is not there, is deleted, too: lost is of how many Secrets, and no checkpoint
-// vouches for the type then. It is idempotent.
+// metadata stays. What cannot be opened, for its key is not there, is deleted, too: lost is of how many Secrets. Where data is deleted, no
+// checkpoint vouches for the type any more. It is idempotent.
 func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error) {
 	var resealed int
 	err = s.do(ctx, func(d *database) error {
@@ -141,7 +141,7 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 		return 0, 0, nil
 	}
 	w := secretsToDo(live, all, past, d.sealing.Load(), keep)
-	if w.lost > 0 { // whoever is interrupted from here on reads all of it again
+	if len(w.strip) > 0 { // nothing vouches for rows without their data, also if this is cut off
 		if err := d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", cluster, kind); err != nil {
 			return 0, 0, err
 		}
