@@ -496,26 +496,39 @@ func dataOf(f *filter) string {
 	return cmp.Or(f.String(), "all")
 }
 
-// request is what an API server can be asked for so that it sends everything that the filter has, and as little else as it
-// can tell: one namespace, "" for all, and one label selector. What it sends beyond that, the filter drops.
-func (f filter) request() (namespace, selector string) {
-	if !f.narrow() {
-		return "", ""
-	}
-	first := f.scopes[0]
-	if len(first.namespaces) == 1 {
-		namespace = first.namespaces[0]
-	}
-	selector = first.selector()
-	for _, s := range f.scopes[1:] {
-		if !slices.Equal(s.namespaces, []string{namespace}) {
-			namespace = ""
+// mostNamespaces is how many namespaces of a type are asked for one by one, each with a list and a watch.
+const mostNamespaces = 16
+
+// ask is what an API server can be asked for in one request: one namespace, "" for all, and one label selector.
+type ask struct{ namespace, selector string }
+
+// asks are the requests that bring everything that the filter has, and as little else as they can tell: of each of a few namespaces, or of all.
+// What they bring beyond that, the filter drops.
+func (f filter) asks() []ask {
+	var all []string
+	for _, s := range f.scopes {
+		if len(s.namespaces) == 0 {
+			return []ask{{selector: selectorOf(f.scopes)}}
 		}
-		if s.selector() != selector {
-			selector = ""
-		}
+		all = append(all, s.namespaces...)
 	}
-	return namespace, selector
+	all = slices.Compact(slices.Sorted(slices.Values(all)))
+	if len(all) == 0 || len(all) > mostNamespaces {
+		return []ask{{selector: selectorOf(f.scopes)}}
+	}
+	asks := make([]ask, 0, len(all))
+	for _, namespace := range all {
+		asks = append(asks, ask{namespace, selectorOf(slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return !slices.Contains(s.namespaces, namespace) }))})
+	}
+	return asks
+}
+
+// selectorOf is the selector that scopes have in common; "": they have none.
+func selectorOf(scopes []scope) string {
+	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s scope) bool { return s.selector() != scopes[0].selector() }) {
+		return ""
+	}
+	return scopes[0].selector()
 }
 
 func resourceOf(api member.API) schema.GroupResource {

@@ -243,8 +243,8 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 		events = t.put(k, e.row.UID, version, e.object, e.row.Labels)
 	}
 	r := t.records[k]
-	if version != 0 && r.stored == version && r.uid == e.row.UID {
-		return events, nil
+	if version != 0 && (version <= r.stored && r.uid == e.row.UID || version < r.version && r.uid != e.row.UID) {
+		return events, nil // it was, or is said once more by a watch that began before
 	}
 	r.stored = version
 	t.records[k] = r
