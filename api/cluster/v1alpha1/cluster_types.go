@@ -264,7 +264,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!('*' in self.resources) || size(self.resources) == 1",message="resources: * is every one: leave the others out"
 // +kubebuilder:validation:XValidation:rule="!has(self.group) || self.group != '*' || !has(self.versions)",message="versions: name the group that has them, or leave them out"
-// +kubebuilder:validation:XValidation:rule="!has(self.secretData) || self.secretData == 'Metadata' || (!has(self.group) || self.group == ”) && size(self.resources) == 1 && 'secrets' in self.resources",message="secretData: name secrets of the core group, and nothing else beside them"
+// +kubebuilder:validation:XValidation:rule="!has(self.secretData) || self.secretData == 'Metadata' || (!has(self.group) || size(self.group) == 0) && size(self.resources) == 1 && 'secrets' in self.resources",message="secretData: name secrets of the core group, and nothing else beside them"
 type MirrorResources struct {
 	// group is the API group; the empty string is the core group, "*" is every group.
 	// +kubebuilder:validation:MaxLength=253
