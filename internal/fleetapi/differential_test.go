@@ -170,7 +170,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 	// Who may what.
 	people := []person{
 		{"alice", []string{"devs", "system:authenticated"}}, {"bob", []string{"ops", "devs"}}, {"carol", []string{"ops"}}, {"dave", nil},
-		{"system:serviceaccount:" + namespaces[0] + ":robot", []string{"system:serviceaccounts"}},
+		{"system:serviceaccount:" + namespaces[0] + ":robot", []string{"system:serviceaccounts"}}, {"erin", nil},
 	}
 	subjects := func() (out []rbacv1.Subject) {
 		for _, name := range some(2, "alice", "bob", "carol", "devs", "ops", "robot") {
@@ -185,7 +185,14 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 		}
 		return out
 	}
-	var made []client.Object
+	everyone := metav1.ObjectMeta{Name: "differs-pods"} // somebody sees something, whatever is drawn
+	made := []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: everyone, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"pods"}}}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: everyone, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everyone.Name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "erin"}},
+		},
+	}
 	const roles = 8
 	for i := range roles {
 		rule := rbacv1.PolicyRule{
@@ -356,8 +363,8 @@ func (d *differential) compare(who person, api member.API) error {
 			if err != nil {
 				return err
 			}
-			visible := code == http.StatusOK
-			if diff := cmp.Diff(here, listedNames(body), cmpopts.EquateEmpty()); diff != "" || !visible && len(here) > 0 || refused && code != http.StatusForbidden {
+			visible := code == http.StatusOK // else refused, or as if there were no such cluster
+			if diff := cmp.Diff(here, listedNames(body), cmpopts.EquateEmpty()); diff != "" || !visible && len(here) > 0 || refused && code != http.StatusForbidden && code != http.StatusNotFound {
 				return fmt.Errorf("%v lists %s of %s: %d %v:\n%s", who, path, cluster, code, body["message"], diff)
 			}
 		}
