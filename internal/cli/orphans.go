@@ -117,7 +117,7 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 // was found of the others.
 func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) ([]orphan, error) {
 	fleet := rest.CopyConfig(cfg)
-	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.ResourcesPath
+	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath
 	fleet.WarningHandler = rest.NoWarnings{} // that of Secrets only the metadata is there is all that is asked for
 	served, err := discovery.NewDiscoveryClientForConfig(fleet)
 	if err != nil {

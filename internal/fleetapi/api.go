@@ -1,10 +1,8 @@
 package fleetapi
 
 import (
-	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,15 +16,13 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// searchTimeout is how long a search may take; it is the kube-apiserver's own limit for
-// whatever is not a stream.
-const searchTimeout = time.Minute
-
 // api is what the server serves.
 type api struct {
 	authorizer *authorizer
 	proxy      *proxy.Proxy
 	search     *search.Search
+	reviews    *reviews
+	openAPI    http.Handler
 	mirror     func(cluster string) (fleetv1alpha1.ClusterMirror, bool)
 	metrics    http.Handler
 	ready      func() error
@@ -49,10 +45,11 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 		}
 		return a.serveProxy(w, r, rest)
 	}
-	if rest, ok := below(path, fleetv1alpha1.ResourcesPath); ok {
-		ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
-		defer cancel()
-		return a.search.Serve(w, r.WithContext(ctx), rest)
+	if rest, ok := below(path, fleetv1alpha1.FleetPath); ok {
+		return a.serveFleet(w, r, rest, search.Merged)
+	}
+	if rest, ok := below(path, fleetv1alpha1.QualifiedPath); ok {
+		return a.serveFleet(w, r, rest, search.Qualified)
 	}
 	switch path {
 	case "/livez":
@@ -95,6 +92,21 @@ const (
 	metricsPath       = "/metrics"
 	metricsThroughHub = "/apis/fleet.orrery.dev/v1alpha1/metrics"
 )
+
+// serveFleet answers below the root of the fleet, path is relative to it and escaped.
+func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, names search.Names) error {
+	if path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/") {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
+		}
+		http.StripPrefix(strings.TrimSuffix(r.URL.EscapedPath(), path), a.openAPI).ServeHTTP(w, r)
+		return nil
+	}
+	if answered, err := a.reviews.answer(w, r, path); answered {
+		return err
+	}
+	return a.search.Serve(w, r, path, names)
+}
 
 // serveMirror says what is mirrored of a cluster. Who may not get the Cluster is told nothing of it, not even whether it is there.
 func (a *api) serveMirror(w http.ResponseWriter, r *http.Request, cluster string) error {
@@ -173,7 +185,7 @@ func apiResources() metav1.APIResourceList {
 		APIResources: []metav1.APIResource{
 			{Name: "clusters/mirror", Kind: "ClusterMirror", Verbs: []string{"get"}},
 			{Name: "clusters/proxy", Kind: "ClusterProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
-			{Name: "resources", SingularName: "resource", Kind: "Resource", Verbs: []string{"get"}},
+			{Name: "resources/proxy", Kind: "FleetProxyOptions", Verbs: []string{"create", "get"}},
 		},
 	}
 }

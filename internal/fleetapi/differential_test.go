@@ -100,7 +100,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := newRoles(t.Context(), followed)
+	known, err := newRoles(t.Context(), followed, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func (d *differential) may(who person, api member.API, verb, namespace, name str
 func (d *differential) ask(who person, path string) (int, map[string]any, error) {
 	w := httptest.NewRecorder()
 	ctx := request.WithUser(d.t.Context(), &user.DefaultInfo{Name: who.name, Groups: who.groups})
-	(&api{authorizer: d.authorizer, search: d.search}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, fleetv1alpha1.ResourcesPath+path, nil))
+	(&api{authorizer: d.authorizer, search: d.search}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, fleetv1alpha1.FleetPath+path, nil))
 	var body map[string]any
 	err := json.Unmarshal(w.Body.Bytes(), &body)
 	return w.Code, body, err

@@ -89,7 +89,7 @@ func part(path string) string {
 	switch {
 	case strings.HasPrefix(path, fleetv1alpha1.ClustersPath):
 		return "proxy"
-	case strings.HasPrefix(path, fleetv1alpha1.ResourcesPath):
+	case strings.HasPrefix(path, fleetv1alpha1.FleetPath), strings.HasPrefix(path, fleetv1alpha1.QualifiedPath):
 		return "search"
 	default:
 		return "other"

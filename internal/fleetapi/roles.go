@@ -22,8 +22,8 @@ type roles struct {
 	synced []toolscache.InformerSynced
 }
 
-// newRoles returns roles that follow the informers once they run.
-func newRoles(ctx context.Context, informers cache.Informers) (*roles, error) {
+// newRoles returns roles that follow the informers once they run, and calls changed after each change.
+func newRoles(ctx context.Context, informers cache.Informers, changed func()) (*roles, error) {
 	r := &roles{Roles: access.NewRoles()}
 	return r, errors.Join(
 		follow(ctx, r, informers, &rbacv1.Role{}, func(name types.NamespacedName, o *rbacv1.Role) {
@@ -31,14 +31,21 @@ func newRoles(ctx context.Context, informers cache.Informers) (*roles, error) {
 				o = &rbacv1.Role{}
 			}
 			r.SetRules(name, o.Rules)
+			changed()
 		}),
 		follow(ctx, r, informers, &rbacv1.ClusterRole{}, func(name types.NamespacedName, o *rbacv1.ClusterRole) {
 			if o == nil {
 				o = &rbacv1.ClusterRole{}
 			}
 			r.SetRules(name, o.Rules)
+			changed()
 		}),
-		follow(ctx, r, informers, &rbacv1.RoleBinding{}, r.SetBinding),
+		follow(ctx, r, informers, &rbacv1.RoleBinding{}, func(name types.NamespacedName, o *rbacv1.RoleBinding) {
+			r.SetBinding(name, o)
+			changed()
+		}),
+		// Nothing but watches, which ask the hub again, needs these.
+		follow(ctx, r, informers, &rbacv1.ClusterRoleBinding{}, func(types.NamespacedName, *rbacv1.ClusterRoleBinding) { changed() }),
 	)
 }
 

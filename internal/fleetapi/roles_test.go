@@ -32,7 +32,8 @@ func TestRolesAreReadAsTheHubReadsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := newRoles(t.Context(), followed)
+	changes := newGrants()
+	known, err := newRoles(t.Context(), followed, changes.change)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,8 @@
 //
 //	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
 //	clusters/NAME/mirror     what is mirrored of one cluster, and how old it is (package mirror), for who may get its Cluster
-//	resources/...            the mirrored objects of all of them (package search)
+//	resources/fleet/proxy/...      the mirrored objects of all of them (package search)
+//	resources/qualified/proxy/...  the same for programs: every namespace names its cluster
 //
 // # Who may come in
 //
@@ -14,14 +15,13 @@
 // # Who may do what
 //
 // The hub's RBAC says, twice. The kube-apiserver authorizes the outer URL, in which it
-// sees a resource, a name and a subresource and no more: resources/api/v1/pods is the
-// subresource v1 of the resources named api. So a role that lets somebody search has the
+// sees a resource, a name and a subresource and no more: resources/fleet/proxy/api/v1/pods is the
+// subresource proxy of the resources named fleet. So a role that lets somebody search has the
 // rule
 //
-//	apiGroups: [fleet.orrery.dev], resources: ["*"], verbs: [get],
-//	resourceNames: [api, apis, clusters, version]
+//	apiGroups: [fleet.orrery.dev], resources: [resources/proxy], verbs: [get, create]
 //
-// (RBAC has no resources/*, and the names keep clusters/proxy out of the "*"). It must be
+// (create is for questions about oneself, which are posted.) It must be
 // bound cluster-wide even for those who may see one namespace only, for the outer URL has
 // none; since it opens nothing by itself, it may be given to system:authenticated. A role for
 // working in clusters through their proxy has
@@ -47,6 +47,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -104,11 +105,17 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	roles, err := newRoles(context.Background(), o.Informers)
+	changes := newGrants()
+	o.Fleet.SubscribeFences(func(sets.Set[string]) { changes.change() })
+	roles, err := newRoles(context.Background(), o.Informers, changes.change)
 	if err != nil {
 		return nil, err
 	}
 	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), roles, o.RBACOnly)
+	documents, err := newOpenAPI(o.Hub)
+	if err != nil {
+		return nil, err
+	}
 	proxies := proxy.New(func(name string) (proxy.Member, bool) { return o.Registry.Member(name) })
 	return &Server{
 		address: o.Address, certificate: certificate, authenticator: authenticator,
@@ -120,8 +127,11 @@ func New(o Options) (*Server, error) {
 				Clusters:  func() []string { return names(o.Registry.Members()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
 				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
+				Grants:  changes.wait,
 				Version: hub.Discovery().ServerVersion,
 			}),
+			reviews: &reviews{o.Hub, authorizer},
+			openAPI: documents,
 			mirror:  o.Mirror.Describe,
 			metrics: metrics(),
 			ready:   authenticator.ready,

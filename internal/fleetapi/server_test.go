@@ -21,6 +21,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
@@ -186,8 +189,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	}
 	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
 	w.grant(t, "search", "", rbacv1.PolicyRule{
-		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
-		ResourceNames: []string{"api", "apis", "clusters", "version"},
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"resources/proxy"}, Verbs: []string{"get", "create"},
 	}, "alice")
 	w.grant(t, "see-configmaps", shop, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list"}}, "alice")
 	w.grant(t, "use-oak", "", rbacv1.PolicyRule{
@@ -197,8 +199,7 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		APIGroups: []string{"cluster.orrery.dev"}, Resources: []string{"clusters"}, Verbs: []string{"get"}, ResourceNames: []string{"oak"},
 	}, "carol")
 	w.grant(t, "search-too", "", rbacv1.PolicyRule{
-		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
-		ResourceNames: []string{"api", "apis", "clusters", "version"},
+		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"resources/proxy"}, Verbs: []string{"get", "create"},
 	}, "carol")
 	w.create(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "orrery:metrics"},
@@ -224,17 +225,17 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"MetricsForNobodyElse":   {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/metrics --as alice", false, "Forbidden"},
 		"UnknownCluster":         {"--context oak get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/proxy/version", false, "NotFound"},
 		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
-		"Discovery":              {"--context hub api-resources --api-group=fleet.orrery.dev --no-headers", true, "resources"},
+		"Discovery":              {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1", true, "resources/proxy"},
 		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
-		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
-		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
-		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
-		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/clusters/oak/api/v1", true, "configmaps"},
+		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
+		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
+		"AliceNotWhetherOkaIs":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oka/api/v1", false, `cannot get resource "clusters"`},
+		"CarolWhatOakServes":     {"--as carol --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", true, "configmaps"},
 		"AliceWhereSheMay":       {"--as alice --context fleet get configmaps -A", true, "settings"},
 		"AliceIsTold":            {"--as alice --context fleet get configmaps -A", true, "only configmaps in the namespaces in which you may list them on the hub are shown: " + shop},
 		"AliceNotSecretsOfAll":   {"--as alice --context fleet get secrets -A", false, `User "alice" cannot list`},
 		"AliceNotSecrets":        {"--as alice --context fleet get secrets -n " + shop, false, "Forbidden"},
-		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
+		"AliceNotByParameter":    {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/api/v1/configmaps?namespaces=" + shop + ",default", false, "Forbidden"},
 		"AliceNotThroughProxy":   {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/version", false, "Forbidden"},
 		"CarolWhatIsMirrored":    {"--as carol --context hub get --raw " + mirrorOfOak, true, `"resource":"configmaps"`},
 		"AdminWhatIsMirrored":    {"--context hub get --raw " + mirrorOfOak, true, `"state":"Current"`},
@@ -251,6 +252,19 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"BobDoesNotSearch":       {"--as bob --context fleet get pods -A", false, "Forbidden"},
 		"WritesAreRefused":       {"--context fleet delete pod web --wait=false -n " + shop, false, "read-only"},
 		"TheHubIsStillTheHub":    {"--context hub get namespace orrery-system -o name", true, "namespace/orrery-system"},
+		"AdminWaits":             {"--context fleet wait --for=jsonpath={.metadata.name}=web pod/web --timeout=20s -n " + shop, true, "condition met"},
+		"QualifiedNames":         {"--context fleet-qualified get pods -o name -n " + shop + "@oak", true, "pod/web"},
+		"QualifiedNamespaces":    {"--context fleet-qualified get pods -A", true, shop + "@oak"},
+		"AliceWhoAmI":            {"--as alice --as-group devs --context fleet auth whoami -o json", true, `"username": "alice"`},
+		"AliceCanList":           {"--as alice --context fleet auth can-i list configmaps -n " + shop, true, "yes"},
+		"AliceCanNotList":        {"--as alice --context fleet auth can-i list secrets -n " + shop, false, "no"},
+		"AliceCanListQualified":  {"--as alice --context fleet-qualified auth can-i list configmaps -n " + shop + "@oak", true, "yes"},
+		"NobodyCanWrite":         {"--context fleet auth can-i delete pods -n " + shop, false, "the fleet is read-only"},
+		"AliceCanDoWhat":         {"--as alice --context fleet auth can-i --list -n " + shop, true, "configmaps"},
+		"AdminWritesNothing":     {"--context fleet auth can-i --list", true, "[get list watch]"},
+		"Explain":                {"--context fleet explain deployments.spec.replicas", true, "Number of desired pods"},
+		"ExplainOlder":           {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/openapi/v2", true, "io.k8s.api.core.v1.Pod"},
+		"DescribeOfOne":          {"--context fleet describe pod web -n " + shop, true, "fleet.orrery.dev/cluster: oak"},
 		"TheFleetSaysItsVersion": {"--context fleet version", true, "Server Version: v1."},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,6 +278,22 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		})
 	}
 	t.Run("Direct", w.direct)
+}
+
+// TestWatchesAreNotCutOff: the hub's API server cannot see that a request of the fleet is a watch. It lets requests for the subresource
+// proxy last, as those for attach, exec, log and portforward; others end after a minute.
+func TestWatchesAreNotCutOff(t *testing.T) {
+	infos := &request.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api")}
+	for _, root := range []string{fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath} {
+		r := httptest.NewRequest(http.MethodGet, root+"/api/v1/pods?watch=true", nil)
+		info, err := infos.NewRequestInfo(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !info.IsResourceRequest || info.Subresource != "proxy" {
+			t.Errorf("%s is cut off after a minute: %+v", r.URL, info)
+		}
+	}
 }
 
 // Who does not come through the kube-apiserver has to prove who they are.

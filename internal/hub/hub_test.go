@@ -359,7 +359,7 @@ func checkFleet(t *testing.T, h *Hub) {
 		}
 	}()
 	eventually(t, "the fleet API answers through the hub", func() error {
-		user, err := hub.Discovery().RESTClient().Get().AbsPath(fleetv1alpha1.ResourcesPath, "api").DoRaw(t.Context())
+		user, err := hub.Discovery().RESTClient().Get().AbsPath(fleetv1alpha1.FleetPath, "api").DoRaw(t.Context())
 		if err == nil && string(user) != "orrery" {
 			err = errors.New("user is " + string(user))
 		}

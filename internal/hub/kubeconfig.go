@@ -21,6 +21,8 @@ import (
 const (
 	hubContext   = "hub"
 	fleetContext = "fleet"
+	// qualifiedContext is the fleet for programs.
+	qualifiedContext = "fleet-qualified"
 )
 
 func (d dataDir) controllerManagerKubeconfig() string {
@@ -132,7 +134,8 @@ func userKubeconfig(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, 
 		}
 	}
 	add(hubContext, "")
-	add(fleetContext, fleetv1alpha1.ResourcesPath)
+	add(fleetContext, fleetv1alpha1.FleetPath)
+	add(qualifiedContext, fleetv1alpha1.QualifiedPath)
 	for _, name := range members {
 		add(memberContext(name), fleetv1alpha1.ClustersPath+"/"+name+"/proxy")
 	}
@@ -144,7 +147,7 @@ func userKubeconfig(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, 
 }
 
 func memberContext(member string) string {
-	if member == hubContext || member == fleetContext {
+	if member == hubContext || member == fleetContext || member == qualifiedContext {
 		return "member/" + member
 	}
 	return member

@@ -20,13 +20,13 @@ func TestUserKubeconfig(t *testing.T) {
 		spaces  map[string]string
 	}{
 		"New": {
-			servers: map[string]string{"hub": base, "fleet": group + "/resources"},
+			servers: map[string]string{"hub": base, "fleet": group + "/resources/fleet/proxy", "fleet-qualified": group + "/resources/qualified/proxy"},
 			current: "hub",
 		},
 		"Members": {
 			members: []string{"oak", "fleet"},
 			servers: map[string]string{
-				"hub": base, "fleet": group + "/resources",
+				"hub": base, "fleet": group + "/resources/fleet/proxy", "fleet-qualified": group + "/resources/qualified/proxy",
 				"oak": group + "/clusters/oak/proxy", "member/fleet": group + "/clusters/fleet/proxy",
 			},
 			current: "hub",
@@ -38,7 +38,7 @@ func TestUserKubeconfig(t *testing.T) {
 				old.Contexts["fleet"] = &clientcmdapi.Context{Namespace: "shop"}
 				old.Contexts["oak"] = &clientcmdapi.Context{}
 			},
-			servers: map[string]string{"hub": base, "fleet": group + "/resources", "oak": group + "/clusters/oak/proxy"},
+			servers: map[string]string{"hub": base, "fleet": group + "/resources/fleet/proxy", "fleet-qualified": group + "/resources/qualified/proxy", "oak": group + "/clusters/oak/proxy"},
 			current: "oak",
 			spaces:  map[string]string{"fleet": "shop"},
 		},
@@ -47,7 +47,7 @@ func TestUserKubeconfig(t *testing.T) {
 				old.CurrentContext = "oak"
 				old.Contexts["oak"] = &clientcmdapi.Context{}
 			},
-			servers: map[string]string{"hub": base, "fleet": group + "/resources"},
+			servers: map[string]string{"hub": base, "fleet": group + "/resources/fleet/proxy", "fleet-qualified": group + "/resources/qualified/proxy"},
 			current: "hub",
 		},
 	} {

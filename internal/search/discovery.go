@@ -20,7 +20,7 @@ import (
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // verbs are what the fleet can do with any type.
-func verbs() []string { return []string{"get", "list"} }
+func verbs() []string { return []string{"get", "list", "watch"} }
 
 // catalogue is what is mirrored: for each group its versions, the preferred one first,
 // and the types of each.

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
-	"time"
+	"strings"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"orrery.dev/orrery/internal/answer"
@@ -23,11 +25,13 @@ type encoder struct {
 	items string
 	// item is one row's.
 	item func(store.Row) (any, error)
+	// kind is that of a single object, which has nothing else.
+	kind map[string]any
 }
 
-// encoder returns the encoder of a form. stale are the clusters whose rows are, and when they were last seen.
+// encoder returns the encoder of a form.
 func (s *Search) encoder(
-	ctx context.Context, as string, at location, k kind, include metav1.IncludeObjectPolicy, stale map[string]time.Time,
+	ctx context.Context, as string, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
 	switch as {
 	case asTable:
@@ -35,57 +39,67 @@ func (s *Search) encoder(
 		if err != nil {
 			return encoder{}, err
 		}
-		columns = columns.lastSeen(stale)
+		columns = columns.lastSeen(show.stale)
 		return encoder{
 			list: map[string]any{
 				"kind": "Table", "apiVersion": metav1.SchemeGroupVersion.String(), "columnDefinitions": columns.definitions(),
 			},
 			items: "rows",
-			item:  func(row store.Row) (any, error) { return tableRow(columns, row, include, stale) },
+			item:  func(row store.Row) (any, error) { return tableRow(columns, row, include, show) },
+			kind:  map[string]any{"kind": "Table", "apiVersion": metav1.SchemeGroupVersion.String(), "columnDefinitions": []any{}, "rows": []any{}},
 		}, nil
 	case asPartial:
 		return encoder{
 			list:  map[string]any{"kind": asPartial + "List", "apiVersion": metav1.SchemeGroupVersion.String()},
 			items: "items",
-			item:  func(row store.Row) (any, error) { return partial(row, stale) },
+			item:  func(row store.Row) (any, error) { return partial(row, show) },
+			kind:  map[string]any{"kind": asPartial, "apiVersion": metav1.SchemeGroupVersion.String()},
 		}, nil
 	default:
 		return encoder{
 			list:  map[string]any{"kind": k.GroupVersionKind.Kind + "List", "apiVersion": at.GroupVersion().String()},
 			items: "items",
-			item:  func(row store.Row) (any, error) { return object(row, stale) },
+			item:  func(row store.Row) (any, error) { return object(row, show) },
+			kind:  map[string]any{"kind": k.GroupVersionKind.Kind, "apiVersion": at.GroupVersion().String()},
 		}, nil
 	}
 }
 
 // one answers with a single object: a table has one row, other forms are the object.
 func (e encoder) one(w http.ResponseWriter, row store.Row) error {
-	item, err := e.item(row)
+	item, err := e.single(row)
 	if err != nil {
 		return err
 	}
-	if e.items == "rows" {
-		e.list["metadata"] = metav1.ListMeta{ResourceVersion: row.ResourceVersion}
-		e.list[e.items] = []any{item}
-		item = e.list
-	}
 	return answer.JSON(w, http.StatusOK, item)
+}
+
+// single is one object by itself.
+func (e encoder) single(row store.Row) (any, error) {
+	item, err := e.item(row)
+	if err != nil || e.items != "rows" {
+		return item, err
+	}
+	table := maps.Clone(e.list)
+	table["metadata"] = metav1.ListMeta{ResourceVersion: row.Changed.String()}
+	table[e.items] = []any{item}
+	return table, nil
 }
 
 // list answers with the rows of a query page by page, so that no answer has to fit into
 // memory. An error after the first page breaks the connection: the client must not take
 // what it has for the whole.
-func (s *Search) list(ctx context.Context, w http.ResponseWriter, q store.Query, limit int, e encoder) error {
-	pages := pager{search: s, query: q, limit: limit}
-	rows, err := pages.next(ctx)
+func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages *pager, e encoder) error {
+	page, err := pages.next(ctx)
 	if err != nil {
 		return err
 	}
+	rows := page.Rows
 	w.Header().Set("Content-Type", "application/json")
 	out := bufio.NewWriterSize(w, 64<<10)
-	if err := e.write(ctx, out, rows, &pages); err != nil {
+	if err := e.write(ctx, out, rows, pages); err != nil {
 		if ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "list broke off", "resource", q.Resource)
+			logr.FromContextOrDiscard(ctx).Error(err, "list broke off", "resource", pages.query.Resource)
 		}
 		panic(http.ErrAbortHandler)
 	}
@@ -112,12 +126,13 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row,
 				return err
 			}
 		}
-		if rows, err = pages.next(ctx); err != nil {
+		page, err := pages.next(ctx)
+		if err != nil {
 			return err
 		}
+		rows = page.Rows
 	}
-	// Resource versions of different clusters have nothing in common: 0 is any.
-	meta, err := json.Marshal(metav1.ListMeta{ResourceVersion: "0", Continue: pages.query.Continue})
+	meta, err := json.Marshal(metav1.ListMeta{ResourceVersion: pages.version.String(), Continue: pages.token()})
 	if err != nil {
 		return err
 	}
@@ -142,28 +157,63 @@ func (e encoder) writeItem(out io.Writer, row store.Row) error {
 
 // pager reads a query's rows, at most limit of them, in pages. Its query continues where
 // it stopped.
+//
+// Its version is that of the first page, of this and of all requests that continue it: a client that has read all pages and takes
+// what changed since that version misses nothing. Later pages may be newer.
 type pager struct {
-	search *Search
-	query  store.Query
-	limit  int // 0: no limit
-	read   int
-	done   bool
+	search  *Search
+	query   store.Query
+	limit   int // 0: no limit
+	version store.Version
+	read    int
+	done    bool
 }
 
-func (p *pager) next(ctx context.Context) ([]store.Row, error) {
+// pages reads the rows of a request, which may continue an earlier one. asked is the version that it asks for, or 0.
+func (s *Search) pages(q store.Query, p params, asked store.Version) (*pager, error) {
+	pages := &pager{search: s, query: q, limit: p.limit}
+	if p.exact {
+		pages.version = asked
+	}
+	if p.next == "" {
+		return pages, nil
+	}
+	version, token, ok := strings.Cut(p.next, ".")
+	var err error
+	if pages.version, err = store.ParseVersion(version); err != nil || !ok {
+		return nil, apierrors.NewBadRequest("parameter continue: it is not a token of the fleet")
+	}
+	pages.query.Continue = token
+	return pages, nil
+}
+
+// token continues where the pager stopped; "": there is nothing more.
+func (p *pager) token() string {
+	if p.query.Continue == "" {
+		return ""
+	}
+	return p.version.String() + "." + p.query.Continue
+}
+
+func (p *pager) next(ctx context.Context) (store.Page, error) {
 	if p.done {
-		return nil, nil
+		return store.Page{}, nil
 	}
 	p.query.Limit = pageSize
 	if p.limit > 0 {
 		p.query.Limit = min(pageSize, p.limit-p.read)
 	}
 	page, err := p.search.query(ctx, p.query)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return page, err
+	case p.version == 0:
+		p.version = page.Version
+	case p.version.At(0) != page.Version.At(0):
+		return page, expired() // the database is another one
 	}
 	p.query.Continue = page.Continue
 	p.read += len(page.Rows)
 	p.done = page.Continue == "" || p.read == p.limit
-	return page.Rows, nil
+	return page, nil
 }

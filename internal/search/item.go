@@ -23,10 +23,16 @@ func (b body) set(name string, value any) error {
 	return err
 }
 
+// shown is how rows are shown.
+type shown struct {
+	names Names
+	stale map[string]time.Time // clusters whose rows are stale, and when they were last seen
+}
+
 // object is the whole object, as its cluster has it but for our annotation. Its kind is
 // the row's, for the body may be only the metadata of one.
-func object(row store.Row, stale map[string]time.Time) (body, error) {
-	o, err := annotated(row, stale)
+func object(row store.Row, show shown) (body, error) {
+	o, err := annotated(row, show)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +41,8 @@ func object(row store.Row, stale map[string]time.Time) (body, error) {
 }
 
 // partial is the object's metadata.
-func partial(row store.Row, stale map[string]time.Time) (body, error) {
-	o, err := annotated(row, stale)
+func partial(row store.Row, show shown) (body, error) {
+	o, err := annotated(row, show)
 	if err != nil {
 		return nil, err
 	}
@@ -44,9 +50,9 @@ func partial(row store.Row, stale map[string]time.Time) (body, error) {
 	return p, errors.Join(p.set("apiVersion", metav1.SchemeGroupVersion.String()), p.set("kind", asPartial))
 }
 
-// annotated is the row's body with the annotation that names its cluster and, if it is stale, the one that says when it was last
-// seen.
-func annotated(row store.Row, stale map[string]time.Time) (body, error) {
+// annotated is the row's body with the fleet's resourceVersion, annotations that name its cluster and its resourceVersion there and, if it
+// is stale, the one that says when it was last seen.
+func annotated(row store.Row, show shown) (body, error) {
 	o, metadata, annotations := body{}, body{}, map[string]string{}
 	if err := json.Unmarshal(row.Body, &o); err != nil {
 		return nil, fmt.Errorf("parse body: %w", err)
@@ -60,15 +66,25 @@ func annotated(row store.Row, stale map[string]time.Time) (body, error) {
 		}
 	}
 	annotations[fleetv1alpha1.ClusterAnnotation] = row.Cluster
+	annotations[fleetv1alpha1.ResourceVersionAnnotation] = row.ResourceVersion
 	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // it is ours to say
-	if seen, ok := stale[row.Cluster]; ok {
+	if seen, ok := show.stale[row.Cluster]; ok {
 		annotations[fleetv1alpha1.LastSeenAnnotation] = seen.UTC().Format(time.RFC3339)
 	}
-	return o, errors.Join(metadata.set("annotations", annotations), o.set("metadata", metadata))
+	if show.names == Qualified {
+		field, name := "namespace", row.Namespace
+		if name == "" {
+			field, name = "name", row.Name
+		}
+		if err := metadata.set(field, show.names.of(name, row.Cluster)); err != nil {
+			return nil, err
+		}
+	}
+	return o, errors.Join(metadata.set("annotations", annotations), metadata.set("resourceVersion", row.Changed.String()), o.set("metadata", metadata))
 }
 
 // tableRow is the object as the columns show it.
-func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, stale map[string]time.Time) (metav1.TableRow, error) {
+func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, show shown) (metav1.TableRow, error) {
 	cells, err := c.cells(row)
 	if err != nil {
 		return metav1.TableRow{}, err
@@ -78,9 +94,9 @@ func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, sta
 	case metav1.IncludeNone:
 		return metav1.TableRow{Cells: cells}, nil
 	case metav1.IncludeObject:
-		o, err = object(row, stale)
+		o, err = object(row, show)
 	case metav1.IncludeMetadata:
-		o, err = partial(row, stale)
+		o, err = partial(row, show)
 	}
 	if err != nil {
 		return metav1.TableRow{}, err

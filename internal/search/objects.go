@@ -12,14 +12,20 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
 )
 
 // pageSize is how many rows are in memory at once, however many are asked for.
 const pageSize = 500
+
+// searchTimeout is how long a search may take that is no watch; it is the kube-apiserver's own limit for
+// whatever is not a stream.
+const searchTimeout = time.Minute
 
 // named is how many clusters or warnings are spelled out before the rest is counted.
 const named = 16
@@ -36,53 +42,124 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	if at.watch || p.watch {
-		return notAllowed(fmt.Sprintf("watch on %s: the fleet cannot be watched yet", at.GroupResource()), at)
-	}
 	as, err := form(r)
 	if err != nil {
 		return err
 	}
-	seen, err := s.authorize(r.Context(), at, p)
+	if p.watch = p.watch || at.watch; p.watch {
+		return s.serveWatch(w, r, at, p, as)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+	defer cancel()
+	verb := "list"
+	if at.name != "" {
+		verb = "get"
+	}
+	v, err := s.look(ctx, at, p, verb)
 	if err != nil {
 		return err
 	}
-	if err := seen.check(at, p); err != nil {
+	asked, err := s.begin(ctx, p)
+	if err != nil {
 		return err
+	}
+	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{at.names, s.lastSeen(at, v.kind)})
+	if err != nil {
+		return err
+	}
+	s.warn(w, at, v.kind, v.seen)
+	q := v.query
+	if at.name != "" {
+		q.Names = []string{at.name}
+		return s.get(ctx, w, at, q, enc)
+	}
+	pages, err := s.pages(q, p, asked)
+	if err != nil {
+		return err
+	}
+	return s.list(ctx, w, pages, enc)
+}
+
+// view is what a request is shown: what it asks for, as far as the caller may see it.
+type view struct {
+	query store.Query
+	kind  kind
+	seen  scope
+}
+
+// qualifyFields takes the cluster out of names that field selectors ask for.
+func (s *Search) qualifyFields(at location, p *params) error {
+	if at.names == Merged {
+		return nil
+	}
+	fields := slices.Clone(p.fields)
+	for i, f := range fields {
+		if f.Path != "metadata.namespace" && (f.Path != "metadata.name" || s.namespaced(at)) {
+			continue
+		}
+		name, cluster, ok := unqualified(f.Value)
+		if !ok || f.Operator == selection.NotEquals || p.clusters != nil && !slices.Equal(p.clusters, []string{cluster}) {
+			return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: %s must be one name with its cluster, NAME@CLUSTER", f.Path))
+		}
+		fields[i].Value = name
+		if at.cluster == "" {
+			p.clusters = []string{cluster}
+		} else if at.cluster != cluster {
+			return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: %s is of another cluster than the path", f.Path))
+		}
+	}
+	p.fields = fields
+	return nil
+}
+
+// namespaced says whether objects of a type are in namespaces in any cluster.
+func (s *Search) namespaced(at location) bool {
+	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool {
+		return t.Namespaced && t.Resource == at.Resource && t.GroupVersionKind.Group == at.Group
+	})
+}
+
+// shows says whether an object is in the view.
+func (v view) shows(row *store.Row) bool {
+	return row != nil && !(v.query.Clusters != nil && len(v.query.Clusters) == 0) && v.query.Selects(row)
+}
+
+// look finds out what a request that does verb is shown.
+func (s *Search) look(ctx context.Context, at location, p params, verb string) (view, error) {
+	if err := s.qualifyFields(at, &p); err != nil {
+		return view{}, err
+	}
+	seen, err := s.authorize(ctx, at, p, verb)
+	if err != nil {
+		return view{}, err
+	}
+	if err := seen.check(at, p); err != nil {
+		return view{}, err
 	}
 	t, err := s.find(at, p.clusters)
 	if err != nil {
-		return err
+		return view{}, err
 	}
 	if err := seen.narrow(&t); err != nil {
-		return err
+		return view{}, err
 	}
-	if err := s.checkFields(r.Context(), at, t, p.fields); err != nil {
-		return err
+	if err := s.checkFields(ctx, at, t, p.fields); err != nil {
+		return view{}, err
 	}
 	q := store.Query{
 		Group: at.Group, Version: at.Version, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
-		Labels: p.labels, Fields: p.fields, Continue: p.next, Scopes: seen.scopes(at, t),
+		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	if t.partial {
 		q.Clusters = append([]string{}, t.clusters...) // not nil, which is all
 	}
 	if at.namespace != "" {
 		if q.Namespaces != nil {
-			return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
+			return view{}, apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
 		}
 		q.Namespaces = []string{at.namespace}
 	}
-	enc, err := s.encoder(r.Context(), as, at, t, p.include, s.lastSeen(at, t))
-	if err != nil {
-		return err
-	}
-	s.warn(w, at, t, seen)
-	if at.name != "" {
-		q.Names = []string{at.name}
-		return s.get(r.Context(), w, at, q, enc)
-	}
-	return s.list(r.Context(), w, q, p.limit, enc)
+	return view{q, t, seen}, nil
 }
 
 // kind is what is known of the type asked for in the clusters asked for.
@@ -255,7 +332,8 @@ func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q 
 // query asks the store; what is wrong with the question is the client's to know.
 func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	if q.Clusters != nil && len(q.Clusters) == 0 {
-		return store.Page{}, nil // for the store, none are all
+		now, err := s.now(ctx)
+		return store.Page{Version: now}, err // for the store, none are all
 	}
 	page, err := s.Store.List(ctx, q)
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {

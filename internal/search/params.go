@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,11 @@ type params struct {
 	limit                       int // 0: no limit
 	next                        string
 	watch                       bool
+	initial, bookmarks          bool          // of a watch: it begins with what there is, it tells of versions without events
+	timeout                     time.Duration // of a watch; 0: the fleet's own
+	version                     string        // resourceVersion: "" and "0" are any
+	exact                       bool          // that version, and no later one
+	match                       string
 	include                     metav1.IncludeObjectPolicy
 }
 
@@ -68,16 +74,35 @@ var parameters = map[string]func(p *params, value string) error{
 		}
 		return nil
 	},
-	// The mirror has one version of each object, the last one seen.
-	"resourceVersion": func(_ *params, v string) error {
-		if v != "0" {
-			return errors.New("must be 0 or unset: the fleet has no common resource versions")
+	"resourceVersion": func(p *params, v string) error {
+		if v != "0" && strings.Trim(v, "0123456789") != "" {
+			return errors.New("must be a resourceVersion of the fleet, 0 or unset")
 		}
+		p.version = v
 		return nil
 	},
+	"resourceVersionMatch": func(p *params, v string) error {
+		if !slices.Contains([]metav1.ResourceVersionMatch{metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan}, metav1.ResourceVersionMatch(v)) {
+			return errors.New("must be Exact or NotOlderThan")
+		}
+		p.match = v
+		return nil
+	},
+	"sendInitialEvents": func(p *params, v string) (err error) {
+		p.initial, err = strconv.ParseBool(v)
+		return err
+	},
+	"allowWatchBookmarks": func(p *params, v string) (err error) {
+		p.bookmarks, err = strconv.ParseBool(v)
+		return err
+	},
+	"timeoutSeconds": func(p *params, v string) error {
+		seconds, err := strconv.ParseUint(v, 10, 31)
+		p.timeout = time.Duration(seconds) * time.Second
+		return err
+	},
 	// What concerns the connection is nothing to search; timeouts are the client's own.
-	"resourceVersionMatch": nil, "timeout": nil, "timeoutSeconds": nil, "pretty": nil,
-	"allowWatchBookmarks": nil, "sendInitialEvents": nil,
+	"timeout": nil, "pretty": nil,
 }
 
 func parseParams(query url.Values) (params, error) {
@@ -99,7 +124,27 @@ func parseParams(query url.Values) (params, error) {
 			return p, apierrors.NewBadRequest(fmt.Sprintf("parameter %s=%q: %v", name, value, err))
 		}
 	}
-	return p, nil
+	return p, p.checkVersions()
+}
+
+// checkVersions refuses what says nothing together, as API servers do.
+func (p *params) checkVersions() error {
+	p.exact = p.match == string(metav1.ResourceVersionMatchExact)
+	switch {
+	case p.next != "" && p.version != "" && p.version != "0":
+		return apierrors.NewBadRequest("parameter resourceVersion: a continue token has one already")
+	case p.watch && p.match != "" && !p.initial, p.watch && p.exact:
+		return apierrors.NewBadRequest("parameter resourceVersionMatch: a watch has it with sendInitialEvents only, as NotOlderThan")
+	case p.watch && p.initial && p.match == "":
+		return apierrors.NewBadRequest("parameter sendInitialEvents: it needs resourceVersionMatch=NotOlderThan")
+	case p.initial && !p.watch:
+		return apierrors.NewBadRequest("parameter sendInitialEvents: a list sends all there is anyway")
+	case !p.watch && p.match != "" && p.version == "":
+		return apierrors.NewBadRequest("parameter resourceVersionMatch: it needs a resourceVersion")
+	case p.exact && p.version == "0":
+		return apierrors.NewBadRequest("parameter resourceVersionMatch: Exact needs a resourceVersion other than 0")
+	}
+	return nil
 }
 
 func names(to *[]string, list string) error {

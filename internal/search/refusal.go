@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/store"
 )
 
 func failure(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
@@ -22,6 +23,18 @@ func unavailable() error {
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 		"the fleet cannot be searched at present: the mirror's database is being replaced or cannot be read; ask again in a moment, or ask one cluster in its own context (kubectl --context CLUSTER)")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
+}
+
+// expired says that a version is not one from which on the changes are known: the client lists again.
+func expired() error {
+	return apierrors.NewResourceExpired("the resourceVersion is too old, or not one of the fleet's: list again, and go on from the version of that list")
+}
+
+// tooLarge says that a version is not there yet, as API servers do.
+func tooLarge(asked, now store.Version) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %s", asked, now), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }
 

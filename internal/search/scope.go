@@ -19,12 +19,12 @@ type scope struct {
 
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
 // it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
-func (s *Search) authorize(ctx context.Context, at location, p params) (scope, error) {
+func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
 	what := authorizationv1.ResourceAttributes{
-		Verb: "list", Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
+		Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
 	}
 	if at.name != "" {
-		what.Verb, what.Name = "get", at.name
+		what.Name = at.name
 		if isNamespaces(at) {
 			what.Namespace = at.name // as API servers do
 		}

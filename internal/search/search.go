@@ -12,6 +12,8 @@
 // not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
+// All of it can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
+//
 // The answer comes from the mirror. Where that may differ from the truth, a Warning
 // header says so: a cluster that is unreachable, a type that is still being read, a type
 // that some cluster has in another version or scope.
@@ -65,6 +67,8 @@ type Mirror interface {
 // Store is what search needs of the store.
 type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
+	Version(ctx context.Context) (store.Version, error)
+	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
 
 // Fence says which clusters the hub's namespaces may use.
@@ -84,8 +88,58 @@ type Options struct {
 	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
 	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
 	Fence func() (Fence, error)
+	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
+	Grants func() <-chan struct{}
 	// Version is what the fleet says it is; clients compare their own with it.
 	Version func() (*version.Info, error)
+}
+
+// Names is how the objects of several clusters are told apart.
+type Names bool
+
+// Objects keep their names, and may have it in common with others: that is for people. Or namespaces are NAMESPACE@CLUSTER, and names
+// of what is in no namespace NAME@CLUSTER: that is for programs, to which two objects of one namespace and name are one.
+const (
+	Merged    Names = false
+	Qualified Names = true
+)
+
+// of qualifies a name with its cluster.
+func (n Names) of(name, cluster string) string {
+	if n == Merged || name == "" {
+		return name
+	}
+	return name + "@" + cluster
+}
+
+// qualify takes the cluster out of the names of a path; false: they name two clusters, or none where one must be.
+func (at *location) qualify(names Names) bool {
+	at.names = names
+	if names == Merged {
+		return true
+	}
+	named := &at.name
+	if at.namespace != "" {
+		named = &at.namespace
+	}
+	if *named == "" {
+		return true
+	}
+	name, cluster, ok := unqualified(*named)
+	if !ok || at.cluster != "" && at.cluster != cluster {
+		return false
+	}
+	*named, at.cluster = name, cluster
+	return true
+}
+
+// unqualified is the reverse of Qualified.of.
+func unqualified(qualified string) (name, cluster string, ok bool) {
+	i := strings.LastIndexByte(qualified, '@') // names of roles may have one, clusters' have none
+	if i <= 0 || i == len(qualified)-1 {
+		return "", "", false
+	}
+	return qualified[:i], qualified[i+1:], true
 }
 
 // Search serves the mirrored objects.
@@ -96,9 +150,9 @@ func New(o Options) *Search { return &Search{o} }
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
-func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string) error {
+func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, names Names) error {
 	at, ok := locate(path)
-	if !ok {
+	if !ok || !at.qualify(names) {
 		return notFound(path)
 	}
 	if at.Resource != "" {
@@ -158,6 +212,7 @@ type location struct {
 	schema.GroupVersionResource
 	namespace, name, subresource string
 	watch                        bool
+	names                        Names
 }
 
 // locate parses a path. It knows no types: whether they exist is for others to say.

@@ -117,9 +117,16 @@ func TestObjectsAreWhole(t *testing.T) {
 	f := threeClusters(t)
 	_, body := f.ask(t, http.MethodGet, "/api/v1/pods?names=db", "")
 	want := newObject(podKind, "shop", "db", "label:app=db", "status.phase=Pending")
-	want.SetAnnotations(map[string]string{"note": "a <b>", fleetv1alpha1.ClusterAnnotation: "oak"})
+	now := (&unstructured.UnstructuredList{Object: body}).GetResourceVersion()
+	want.SetAnnotations(map[string]string{"note": "a <b>", fleetv1alpha1.ClusterAnnotation: "oak", fleetv1alpha1.ResourceVersionAnnotation: want.GetResourceVersion()})
+	items, _ := body["items"].([]any)
+	changed := (&unstructured.Unstructured{Object: items[0].(map[string]any)}).GetResourceVersion()
+	if changed >= now || len(changed) != len(now) {
+		t.Errorf("the object changed at %s, and it is %s", changed, now)
+	}
+	want.SetResourceVersion(changed)
 	if diff := cmp.Diff(map[string]any{
-		"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "0"}, "items": []any{want.Object},
+		"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": now}, "items": []any{want.Object},
 	}, body); diff != "" {
 		t.Errorf("list (-want, +got):\n%s", diff)
 	}
@@ -204,8 +211,6 @@ func TestRefusals(t *testing.T) {
 		reason               metav1.StatusReason
 		says                 string
 	}{
-		"Watch":               {"GET", "/api/v1/pods?watch=true", "", 405, "MethodNotAllowed", "cannot be watched yet"},
-		"WatchByPath":         {"GET", "/api/v1/watch/pods", "", 405, "MethodNotAllowed", "cannot be watched yet"},
 		"Create":              {"POST", "/api/v1/namespaces/shop/pods", "", 405, "MethodNotAllowed", "kubectl --context CLUSTER"},
 		"DeleteInOneCluster":  {"DELETE", "/clusters/oak/api/v1/namespaces/shop/pods/web", "", 405, "MethodNotAllowed", "kubectl --context oak"},
 		"DeleteADocument":     {"DELETE", "/apis", "", 405, "MethodNotAllowed", "read-only"},
@@ -222,7 +227,7 @@ func TestRefusals(t *testing.T) {
 		"ListField":           {"GET", "/api/v1/pods?fieldSelector=spec.containers[0].name=a", "", 400, "BadRequest", "lists"},
 		"Limit":               {"GET", "/api/v1/pods?limit=-1", "", 400, "BadRequest", "limit"},
 		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
-		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 400, "BadRequest", "resourceVersion"},
+		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 410, "Expired", "list again"},
 		"IncludeObject":       {"GET", "/api/v1/pods?includeObject=All", "", 400, "BadRequest", "Metadata"},
 		"Protobuf":            {"GET", "/api/v1/pods", "application/vnd.kubernetes.protobuf", 406, "NotAcceptable", "application/json"},
 		"UnknownType":         {"GET", "/apis/apps/v1/deployments", "", 404, "NotFound", "deployments of apps/v1"},

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,13 +112,20 @@ type fleet struct {
 	dir    string // of the store
 	denied func(authorizationv1.ResourceAttributes) bool
 	asked  []authorizationv1.ResourceAttributes
-	closed map[string][]string // clusters, by the namespace that may not use them
-	some   []string            // the namespaces in which the caller may see what they may not see everywhere
+	closed map[string][]string                  // clusters, by the namespace that may not use them
+	some   []string                             // the namespaces in which the caller may see what they may not see everywhere
+	fenced func(namespace, cluster string) bool // instead of closed
 	url    string
+	server *httptest.Server
+	mu     sync.Mutex   // of some, where it changes
+	grants atomic.Value // a chan struct{}
 }
 
 // Allowed implements Fence.
 func (f *fleet) Allowed(namespace, cluster string) bool {
+	if f.fenced != nil {
+		return !f.fenced(namespace, cluster)
+	}
 	return !slices.Contains(f.closed[namespace], cluster)
 }
 
@@ -136,6 +145,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 		served: map[string]map[schema.GroupResource]member.API{}, stale: map[string]time.Time{}, behind: map[string]bool{}, lost: map[string]bool{},
 		silent: map[string]time.Time{}, parts: map[string]bool{}, data: map[string]bool{},
 	}, store: s, dir: dir}
+	f.grants.Store(make(chan struct{}))
 	search := New(Options{
 		Mirror: f.mirror, Store: s, Clusters: func() []string { return clusters },
 		Authorize: func(_ context.Context, what authorizationv1.ResourceAttributes) error {
@@ -145,21 +155,32 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			}
 			return nil
 		},
-		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) { return f.some, nil },
-		Fence:      func() (Fence, error) { return f, nil },
+		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.some, nil
+		},
+		Fence:  func() (Fence, error) { return f, nil },
+		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},
 	})
 	server := httptest.NewServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
-		path, ok := strings.CutPrefix(r.URL.EscapedPath(), fleetv1alpha1.ResourcesPath)
+		names := Merged
+		path, ok := strings.CutPrefix(r.URL.EscapedPath(), fleetv1alpha1.FleetPath)
+		if !ok {
+			names = Qualified
+			path, ok = strings.CutPrefix(r.URL.EscapedPath(), fleetv1alpha1.QualifiedPath)
+		}
 		if !ok {
 			return errors.New("not the fleet's: " + r.URL.Path)
 		}
-		return search.Serve(w, r, path)
+		return search.Serve(w, r, path, names)
 	}))
 	t.Cleanup(server.Close)
-	f.url = server.URL + fleetv1alpha1.ResourcesPath
+	f.server = server
+	f.url = server.URL + fleetv1alpha1.FleetPath
 	return f
 }
 

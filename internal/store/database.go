@@ -29,10 +29,13 @@ type database struct {
 	epoch      string
 	seq        int64 // the last that was committed
 	trimmed    time.Time
+	recording  bool     // the transaction tells what it does
+	told       []*Event // what it has told
 	compressor compressor
 
 	keeping *keeping
 	sealing *atomic.Pointer[seal.Keys] // of the data of Secrets
+	journal *journal                   // nil while the database is being opened
 	history atomic.Int64               // about how many bytes
 
 	known    sync.RWMutex    // of what follows

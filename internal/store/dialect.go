@@ -172,7 +172,7 @@ func (c fieldIs) write(s *statement) {
 }
 
 // columns are what scanRow reads of an object, but for its body.
-const columns = "o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels"
+const columns = "o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.seq"
 
 // lead writes which rows of the leading table are of the plan's type: all that come after WHERE, but for spans.
 func (s *statement) lead(p *plan) {

@@ -104,17 +104,17 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
 		return err
 	}
-	query := say(d.dialect, "SELECT namespace, name, id, labels FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
+	query := say(d.dialect, "SELECT namespace, name, id, uid, labels FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
 	for n := chunk; n == chunk; {
 		n = 0
-		if err := transact(ctx, chunk, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		if err := transact(ctx, chunk, func(ctx context.Context, tx *sql.Tx, seq int64) error {
 			w := writer{ctx: ctx, tx: tx, database: d}
 			var out outgoing
 			if err := each(ctx, tx, query, func(rows *sql.Rows) error {
+				p, o := place{kind: kind, cluster: cluster}, object{seq: seq + int64(n)}
 				n++
-				p, o := place{kind: kind, cluster: cluster}, object{}
 				var labels string
-				if err := rows.Scan(&p.namespace, &p.name, &o.id, &labels); err != nil {
+				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels); err != nil {
 					return err
 				}
 				if err := json.Unmarshal([]byte(labels), &o.labels); err != nil {

@@ -204,11 +204,11 @@ func (r *reader) past(q Query, after position, moment int64) (out []Row, err err
 	for {
 		var some []candidate
 		n := 0
-		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id FROM past p JOIN revision r ON r.object = p.id
+		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
 			WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?
 			ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
 			c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
-			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id); err != nil {
+			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
 				return err
 			}
 			n++
@@ -248,6 +248,17 @@ func (q Query) reaches(r *Row) bool {
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
+// Selects says whether a query selects a row. Of one without a body what is not known is taken for what the query wants.
+func (q Query) Selects(r *Row) bool {
+	if r.Body == nil {
+		q.Version, q.OwnerUID = "", ""
+		q.Fields = slices.DeleteFunc(slices.Clone(q.Fields), func(f FieldRequirement) bool {
+			return f.Path != "metadata.name" && f.Path != "metadata.namespace"
+		})
+	}
+	return q.selects(r)
+}
+
 // selects says whether a query selects a whole row.
 func (q Query) selects(r *Row) bool {
 	if q.Version != "" && q.Version != r.Version || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
@@ -268,7 +279,13 @@ func (q Query) selects(r *Row) bool {
 				return false
 			}
 			if body == nil {
-				d := json.NewDecoder(bytes.NewReader(r.Body))
+				searched := r.Body
+				if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets { // as in the database
+					if searched, _, err = onlyMetadata(r.Body); err != nil {
+						return false
+					}
+				}
+				d := json.NewDecoder(bytes.NewReader(searched))
 				d.UseNumber()
 				if d.Decode(&body) != nil {
 					return false

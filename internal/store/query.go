@@ -38,7 +38,9 @@ type Query struct {
 
 // Page is a part of a query's answer.
 type Page struct {
-	Rows     []Row
+	Rows []Row
+	// Version is one that the rows are at least of: what changed since may be in them or not.
+	Version  Version
 	Continue string // "" on the last page
 }
 
@@ -144,7 +146,7 @@ func (d *database) scanRow(rows *sql.Rows, q Query) (Row, error) {
 	var created int64
 	var labels string
 	var packed []byte
-	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Body, &packed); err != nil {
+	if err := rows.Scan(&r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body, &packed); err != nil {
 		return r, err
 	}
 	if created != 0 {

@@ -64,6 +64,8 @@ type Row struct {
 	// Note is what the writer wants to find again with the row, such as what it made of the
 	// managedFields. Rows returns it; no query sees it.
 	Note string
+	// Changed is the version of the change that made the row what it is. Write ignores it; of rows of the past that are not listed it is 0.
+	Changed Version
 }
 
 // Change is a row to be written or, when Delete is set, to be deleted: then only Cluster,
@@ -97,6 +99,7 @@ type Store struct {
 
 	keeping *keeping
 	sealing atomic.Pointer[seal.Keys]
+	journal *journal
 }
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
@@ -107,7 +110,7 @@ const reopenDelay = time.Second
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.open(ctx)
@@ -131,7 +134,7 @@ func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.open(ctx)
@@ -148,7 +151,8 @@ func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
 func (s *Store) open(ctx context.Context) {
 	db, err := s.openOnce(ctx)
 	if db != nil {
-		db.keeping, db.sealing = s.keeping, &s.sealing
+		db.keeping, db.sealing, db.journal = s.keeping, &s.sealing, s.journal
+		s.journal.reset(db.epoch, db.seq)
 		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()
@@ -369,7 +373,12 @@ func (s *Store) Write(ctx context.Context, changes []Change) error {
 // that come or go between two pages move no other object out of them.
 func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
+		now := s.journal.version()
 		page, err = d.list(ctx, q)
+		page.Version = now
+		for i := range page.Rows {
+			page.Rows[i].Changed = now.At(int64(page.Rows[i].Changed))
+		}
 		return err
 	})
 	return page, err

@@ -65,6 +65,7 @@ func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Con
 		ctx, cancel = context.WithTimeout(ctx, d.patience)
 		defer cancel()
 	}
+	d.recording, d.told = d.journal != nil && d.journal.recording(), nil
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -80,6 +81,9 @@ func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Con
 		return err
 	}
 	d.seq = last
+	if d.journal != nil {
+		d.journal.commit(last, d.recording, d.told)
+	}
 	return nil
 }
 
@@ -187,6 +191,8 @@ type object struct {
 	alive  bool
 	row    *Row // to be stored
 	seq    int64
+	// replaced by another object, which is stored by the same change
+	replaced bool
 
 	recorded  bool   // its type has a history
 	revisions int64  // how many were kept of it since its history began; -1: its history has ended
@@ -229,7 +235,7 @@ func (w *writer) write(changes []Change, seq int64) error {
 		o := objects[p]
 		if o.id != 0 && o.row != nil && o.row.UID != o.stored { // the object of that name is gone, and there is another
 			gone := *o
-			gone.alive, gone.row = false, nil
+			gone.alive, gone.row, gone.replaced = false, nil, true
 			if err := w.add(&out, p, &gone); err != nil {
 				return err
 			}
@@ -285,6 +291,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	var after map[string]string
 	switch {
 	case o.row != nil:
+		w.tell(p, o)
 		after = o.row.Labels
 		if err := w.addRow(out, p, o); err != nil {
 			return err
@@ -292,6 +299,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	case o.alive || o.id == 0:
 		return nil
 	default:
+		w.tell(p, o)
 		if _, err := w.revise(out, p, o, nil, nil, false); err != nil {
 			return err
 		}

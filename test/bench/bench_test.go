@@ -277,7 +277,7 @@ func (f *fleet) present(b *testing.B, cfg *rest.Config, ns string, count int) {
 func (f *fleet) mirrored(b *testing.B, ns string, count int) {
 	b.Helper()
 	cfg := rest.CopyConfig(f.cfg)
-	cfg.Host += "/apis/fleet.orrery.dev/v1alpha1/resources"
+	cfg.Host += "/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy"
 	c := clientset(b, cfg)
 	poll(b, time.Minute, "the mirror", func(ctx context.Context) (bool, error) {
 		l, err := c.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})

@@ -50,7 +50,7 @@ func (w *world) found(u *user, ns string) []string {
 	if ns == "" {
 		path = "/api/v1/configmaps"
 	}
-	code, body, err := u.get(w.Context(), fleetv1alpha1.ResourcesPath+path)
+	code, body, err := u.get(w.Context(), fleetv1alpha1.FleetPath+path)
 	w.must(err)
 	if code != http.StatusOK {
 		w.Fatalf("search in %s: %d %s", ns, code, body)
@@ -117,11 +117,11 @@ func TestFence(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/clusters/pine/api/v1/namespaces/" + w.ns + "/configmaps", "/clusters/pine/api/v1/namespaces/" + w.ns + "/configmaps/theirs"} {
-		if code, body, err := alice.get(t.Context(), fleetv1alpha1.ResourcesPath+path); err != nil || code != http.StatusNotFound {
+		if code, body, err := alice.get(t.Context(), fleetv1alpha1.FleetPath+path); err != nil || code != http.StatusNotFound {
 			t.Errorf("%s: %d %s %v", path, code, body, err)
 		}
 	}
-	if code, body, err := bob.get(t.Context(), fleetv1alpha1.ResourcesPath+"/api/v1/namespaces/"+w.ns+"/configmaps"); err != nil || code != http.StatusForbidden {
+	if code, body, err := bob.get(t.Context(), fleetv1alpha1.FleetPath+"/api/v1/namespaces/"+w.ns+"/configmaps"); err != nil || code != http.StatusForbidden {
 		t.Errorf("bob in alice's namespace: %d %s %v", code, body, err)
 	}
 

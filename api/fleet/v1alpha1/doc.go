@@ -11,9 +11,13 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 var GroupVersion = schema.GroupVersion{Group: "fleet.orrery.dev", Version: "v1alpha1"}
 
 const (
-	// ResourcesPath is the root under which the mirrored objects of every cluster
-	// are served as if they were one API server: ResourcesPath + "/api/v1/pods".
-	ResourcesPath = "/apis/fleet.orrery.dev/v1alpha1/resources"
+	// FleetPath is the root under which the mirrored objects of every cluster are served as if they were one
+	// API server: FleetPath + "/api/v1/pods". API servers know by the name proxy that what is below may be a stream: watches
+	// are not cut off after a minute as other requests are.
+	FleetPath = "/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy"
+	// QualifiedPath is the same for programs, to which two objects of one namespace and name are one: namespaces are
+	// NAMESPACE@CLUSTER, and names of what is in no namespace are NAME@CLUSTER.
+	QualifiedPath = "/apis/fleet.orrery.dev/v1alpha1/resources/qualified/proxy"
 	// ClustersPath is the root of the per-cluster endpoints:
 	// ClustersPath + "/NAME/proxy/..." reaches the API server of cluster NAME.
 	ClustersPath = "/apis/fleet.orrery.dev/v1alpha1/clusters"
@@ -22,6 +26,10 @@ const (
 // ClusterAnnotation is set on every object that the fleet API returns and names
 // the cluster that the object lives in.
 const ClusterAnnotation = "fleet.orrery.dev/cluster"
+
+// ResourceVersionAnnotation is set on every object that the fleet API returns, whose own resourceVersion is one of the fleet. It has the
+// resourceVersion that the object has in its cluster.
+const ResourceVersionAnnotation = "fleet.orrery.dev/resource-version"
 
 // ProxiedHeader is on every answer of the per-cluster proxies and names the cluster. It
 // tells a client that talks to a hub, even where something in between rewrites paths.

@@ -1,0 +1,170 @@
+package fleetapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"orrery.dev/orrery/internal/answer"
+)
+
+// readable are the verbs of the fleet.
+var readable = []string{"get", "list", "watch"}
+
+// longestReview is how many bytes a review may have.
+const longestReview = 1 << 20
+
+var reviewCodecs = func() serializer.CodecFactory {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
+	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, authorizationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	return serializer.NewCodecFactory(scheme)
+}()
+
+// reviews answers what callers ask about themselves, as kubectl auth and user interfaces do: who they are, and what of the fleet they may
+// do. That is what the hub says of them, for what can be done with the fleet: it is read.
+type reviews struct {
+	hub        *rest.Config
+	authorizer *authorizer
+}
+
+// answer answers a review; false: the path, relative to the root of a fleet, is of none.
+func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string) (bool, error) {
+	review, ok := map[string]func(context.Context, runtime.Object, user.Info) error{
+		"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": s.access,
+		"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":  s.rules,
+		"/apis/authentication.k8s.io/v1/selfsubjectreviews":      identity,
+	}[path]
+	if !ok {
+		return false, nil
+	}
+	if r.Method != http.MethodPost {
+		return true, apierrors.NewMethodNotSupported(authorizationv1.Resource(path[strings.LastIndex(path, "/")+1:]), r.Method)
+	}
+	who, ok := request.UserFrom(r.Context())
+	if !ok {
+		return true, apierrors.NewUnauthorized("the request has no user")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestReview))
+	if err != nil {
+		return true, apierrors.NewBadRequest("the review cannot be read: " + err.Error())
+	}
+	o, _, err := reviewCodecs.UniversalDeserializer().Decode(body, nil, nil) // clients may send protobuf
+	if err != nil {
+		return true, apierrors.NewBadRequest("the review cannot be read: " + err.Error())
+	}
+	if err := review(r.Context(), o, who); err != nil {
+		return true, err
+	}
+	return true, answer.JSON(w, http.StatusCreated, o)
+}
+
+func another(o runtime.Object) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the review is a %s, and another kind is asked for here", o.GetObjectKind().GroupVersionKind().Kind))
+}
+
+// access says whether the caller may do one thing.
+func (s *reviews) access(ctx context.Context, o runtime.Object, _ user.Info) error {
+	review, ok := o.(*authorizationv1.SelfSubjectAccessReview)
+	if !ok {
+		return another(o)
+	}
+	what := review.Spec.ResourceAttributes
+	if (what == nil) == (review.Spec.NonResourceAttributes == nil) {
+		return apierrors.NewBadRequest("spec: exactly one of resourceAttributes and nonResourceAttributes must be set")
+	}
+	if what != nil && !slices.Contains(readable, what.Verb) || what == nil && review.Spec.NonResourceAttributes.Verb != "get" {
+		review.Status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "the fleet is read-only"}
+		return nil
+	}
+	_, verdict, err := s.authorizer.review(ctx, authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: unqualified(what), NonResourceAttributes: review.Spec.NonResourceAttributes,
+	})
+	review.Status = verdict
+	return err
+}
+
+// unqualified are attributes with the namespace as it is on the hub.
+func unqualified(what *authorizationv1.ResourceAttributes) *authorizationv1.ResourceAttributes {
+	if what == nil {
+		return nil
+	}
+	out := *what
+	out.Namespace, _, _ = strings.Cut(out.Namespace, "@")
+	return &out
+}
+
+// rules lists what the caller may do in a namespace.
+func (s *reviews) rules(ctx context.Context, o runtime.Object, who user.Info) error {
+	review, ok := o.(*authorizationv1.SelfSubjectRulesReview)
+	if !ok {
+		return another(o)
+	}
+	// The hub answers each for themselves only.
+	config := rest.CopyConfig(s.hub)
+	config.Impersonate = rest.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create a client for user %q: %w", who.GetName(), err)
+	}
+	asked := &authorizationv1.SelfSubjectRulesReview{Spec: review.Spec}
+	asked.Spec.Namespace, _, _ = strings.Cut(asked.Spec.Namespace, "@")
+	answered, err := client.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, asked, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("ask the hub what user %q may do: %w", who.GetName(), err)
+	}
+	review.Status = answered.Status
+	review.Status.ResourceRules, review.Status.NonResourceRules = nil, nil
+	for _, rule := range answered.Status.ResourceRules {
+		if rule.Verbs = onlyReadable(rule.Verbs); len(rule.Verbs) > 0 {
+			review.Status.ResourceRules = append(review.Status.ResourceRules, rule)
+		}
+	}
+	for _, rule := range answered.Status.NonResourceRules {
+		if rule.Verbs = onlyReadable(rule.Verbs); len(rule.Verbs) > 0 {
+			review.Status.NonResourceRules = append(review.Status.NonResourceRules, rule)
+		}
+	}
+	return nil
+}
+
+func onlyReadable(verbs []string) []string {
+	if slices.Contains(verbs, "*") {
+		return readable
+	}
+	return slices.DeleteFunc(slices.Clone(verbs), func(v string) bool { return !slices.Contains(readable, v) })
+}
+
+// identity says who the caller is.
+func identity(_ context.Context, o runtime.Object, who user.Info) error {
+	review, ok := o.(*authenticationv1.SelfSubjectReview)
+	if !ok {
+		return another(o)
+	}
+	review.Status.UserInfo = authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()}
+	for k, v := range who.GetExtra() {
+		if review.Status.UserInfo.Extra == nil {
+			review.Status.UserInfo.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		review.Status.UserInfo.Extra[k] = v
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+package search
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// Times of a watch.
+const (
+	watchTime       = 30 * time.Minute // of a watch that names no timeout: this, and up to as much again
+	bookmarkEvery   = time.Minute
+	reviewEvery     = 30 * time.Second // rights are asked again, besides whenever the hub's roles or fences change
+	reviewAgain     = 6 * time.Second  // after such a change, when no answer of before is remembered any more
+	slowestWrite    = time.Minute      // a client that takes no byte for so long has gone
+	versionPatience = 3 * time.Second  // how long a version that is not there yet is waited for
+)
+
+// watch is a request that follows what a query selects.
+//
+// It begins with a version: the client's, from a list or an event, or that of the list with which the watch begins. From then on each
+// change in the store's journal is an event, if the query selects the object before or after it. Every object carries the version of
+// its change as resourceVersion, so that a client can go on after any of them. A client that is too slow, or comes too late, is told
+// that its version expired, and lists again.
+type watch struct {
+	search  *Search
+	at      location
+	params  params
+	view    view
+	encoder encoder
+	version store.Version
+	// newer are objects that the first list had in a later state than that of its version, by that state: what led there
+	// is not told again.
+	newer map[key]store.Version
+
+	out   *http.ResponseController
+	write func(kind apiwatch.EventType, object any) error
+}
+
+// key of an object in the fleet.
+type key struct{ cluster, namespace, name string }
+
+func keyOf(r *store.Row) key { return key{r.Cluster, r.Namespace, r.Name} }
+
+// serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
+func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, as string) error {
+	if at.name != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
+	}
+	if p.limit != 0 || p.next != "" {
+		return apierrors.NewBadRequest("parameters limit and continue are for lists: a watch has none")
+	}
+	ctx := r.Context()
+	grants := s.Grants() // before they are asked for: what changes meanwhile is told
+	v, err := s.look(ctx, at, p, "watch")
+	if err != nil {
+		return err
+	}
+	// How long ago a cluster was last seen is not said, for it changes without an event.
+	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
+	if err != nil {
+		return err
+	}
+	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, out: http.NewResponseController(w)}
+	initial := p.version == "" || p.version == "0" || p.initial
+	if f.version, err = s.begin(ctx, p); err != nil {
+		return err
+	}
+	if initial {
+		if f.version, err = s.now(ctx); err != nil {
+			return err
+		}
+	} else if _, _, _, err := s.Store.Since(at.GroupResource(), f.version); err != nil {
+		return expired()
+	}
+	ends := time.NewTimer(watchTime + rand.N(watchTime)) //nolint:gosec // so that not all come back at once
+	if p.timeout > 0 {
+		ends.Reset(p.timeout)
+	}
+	defer ends.Stop()
+
+	s.warn(w, at, v.kind, v.seen)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	encode := json.NewEncoder(w)
+	f.write = func(kind apiwatch.EventType, object any) error {
+		return encode.Encode(map[string]any{"type": kind, "object": object})
+	}
+	err = f.flush()
+	if err == nil && initial {
+		err = f.begin(ctx)
+	}
+	if err == nil {
+		err = f.follow(ctx, ends.C, grants)
+	}
+	f.fail(ctx, err)
+	return nil
+}
+
+// fail tells the client why its watch ends, if it is there to hear it.
+func (f *watch) fail(ctx context.Context, err error) {
+	var known apierrors.APIStatus
+	if err == nil || ctx.Err() != nil || !errors.As(err, &known) {
+		return
+	}
+	status := known.Status()
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	if f.write(apiwatch.Error, status) == nil {
+		_ = f.flush() // there is nobody else to tell
+	}
+}
+
+// flush sends what was written.
+func (f *watch) flush() error { return f.out.Flush() }
+
+// patient gives the client time to take what is written next.
+func (f *watch) patient() {
+	_ = f.out.SetWriteDeadline(time.Now().Add(slowestWrite)) // a writer without deadlines is a test's
+}
+
+// begin tells of all objects that there are.
+func (f *watch) begin(ctx context.Context) error {
+	if err := f.each(ctx, f.view.query, func(row *store.Row) error {
+		if row.Changed > f.version {
+			f.newer[keyOf(row)] = row.Changed
+		}
+		return f.event(apiwatch.Added, row)
+	}); err != nil {
+		return err
+	}
+	if f.params.initial && f.params.bookmarks {
+		return f.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return f.flush()
+}
+
+// each calls f with every object that a query selects now.
+func (f *watch) each(ctx context.Context, q store.Query, do func(row *store.Row) error) error {
+	pages := pager{search: f.search, query: q}
+	for {
+		page, err := pages.next(ctx)
+		if err != nil || len(page.Rows) == 0 {
+			return err
+		}
+		f.patient()
+		for i := range page.Rows {
+			if err := do(&page.Rows[i]); err != nil {
+				return err
+			}
+		}
+		if err := f.flush(); err != nil {
+			return err
+		}
+	}
+}
+
+// follow tells of what changes.
+func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan struct{}) error {
+	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(reviewEvery)
+	defer bookmarks.Stop()
+	defer reviews.Stop()
+	for {
+		events, now, more, err := f.search.Store.Since(f.at.GroupResource(), f.version)
+		if err != nil {
+			return expired()
+		}
+		if len(events) > 0 {
+			f.patient()
+		}
+		for _, e := range events {
+			if err := f.tell(e); err != nil {
+				return err
+			}
+		}
+		if len(events) > 0 {
+			if err := f.flush(); err != nil {
+				return err
+			}
+		}
+		f.version = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ends:
+			return f.mark()
+		case <-bookmarks.C:
+			if err := f.mark(); err != nil {
+				return err
+			}
+		case <-more:
+		case <-reviews.C:
+			reviews.Reset(reviewEvery)
+			if err := f.review(ctx); err != nil {
+				return err
+			}
+		case <-grants:
+			grants = f.search.Grants()
+			reviews.Reset(reviewAgain)
+			if err := f.review(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// tell sends the event that a change is to the client, if it is one.
+func (f *watch) tell(e *store.Event) error {
+	row := e.After
+	if row == nil {
+		row = e.Before
+	}
+	if version, ok := f.newer[keyOf(row)]; ok {
+		if e.Version <= version {
+			return nil
+		}
+		delete(f.newer, keyOf(row))
+	}
+	before, after := f.view.shows(e.Before), f.view.shows(e.After)
+	switch {
+	case before && after:
+		return f.event(apiwatch.Modified, e.After)
+	case after:
+		return f.event(apiwatch.Added, e.After)
+	case before:
+		return f.event(apiwatch.Deleted, e.Before)
+	default:
+		return nil
+	}
+}
+
+// review asks again what the client may see. What is not for it any more is deleted for it, and what now is, is added.
+func (f *watch) review(ctx context.Context) error {
+	v, err := f.search.look(ctx, f.at, f.params, "watch")
+	refused := apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err)
+	switch {
+	case refused: // as where there is nothing
+		v = view{query: f.view.query, kind: f.view.kind}
+		v.query.Clusters = []string{}
+	case err != nil:
+		logr.FromContextOrDiscard(ctx).V(1).Info("rights of a watch are not known; they are asked again", "resource", f.at.Resource, "error", err.Error())
+		return nil
+	}
+	if reflect.DeepEqual(v.query, f.view.query) {
+		f.view = v
+		return nil
+	}
+	was := f.view
+	f.view = v
+	for _, side := range []struct {
+		from, without view
+		kind          apiwatch.EventType
+	}{{was, v, apiwatch.Deleted}, {v, was, apiwatch.Added}} {
+		if err := f.each(ctx, side.from.query, func(row *store.Row) error {
+			if side.without.shows(row) {
+				return nil
+			}
+			told := *row
+			told.Changed = f.version // it changes for the client alone, now
+			return f.event(side.kind, &told)
+		}); err != nil {
+			return err
+		}
+	}
+	if refused {
+		return err
+	}
+	return nil
+}
+
+// event sends an object.
+func (f *watch) event(kind apiwatch.EventType, row *store.Row) error {
+	r := *row
+	if r.Body == nil { // the journal knows no more of it
+		body, err := bare(row)
+		if err != nil {
+			return err
+		}
+		r.Body, r.Version, r.Kind = body, f.at.Version, f.view.kind.GroupVersionKind.Kind
+	}
+	item, err := f.encoder.single(r)
+	if err != nil {
+		return fmt.Errorf("encode %s %s/%s of cluster %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, err)
+	}
+	return f.write(kind, item)
+}
+
+// bare is the body of an object of which only the key is known.
+func bare(r *store.Row) ([]byte, error) {
+	metadata := map[string]any{"name": r.Name, "uid": r.UID}
+	if r.Namespace != "" {
+		metadata["namespace"] = r.Namespace
+	}
+	if len(r.Labels) > 0 {
+		metadata["labels"] = r.Labels
+	}
+	return json.Marshal(map[string]any{"metadata": metadata})
+}
+
+// mark sends a bookmark to who wants them.
+func (f *watch) mark() error {
+	if !f.params.bookmarks {
+		return nil
+	}
+	f.patient()
+	return f.bookmark(nil)
+}
+
+func (f *watch) bookmark(annotations map[string]string) error {
+	metadata := map[string]any{"resourceVersion": f.version.String()}
+	if annotations != nil {
+		metadata["annotations"] = annotations
+	}
+	object := maps.Clone(f.encoder.kind)
+	object["metadata"] = metadata
+	if err := f.write(apiwatch.Bookmark, object); err != nil {
+		return err
+	}
+	return f.flush()
+}
+
+// now is the version of what is stored.
+func (s *Search) now(ctx context.Context) (store.Version, error) {
+	v, err := s.Store.Version(ctx)
+	if err != nil {
+		return 0, unavailable()
+	}
+	return v, nil
+}
+
+// begin returns the version that a request asks for; 0: any. One that is to come is waited for, a moment.
+func (s *Search) begin(ctx context.Context, p params) (store.Version, error) {
+	if p.version == "" || p.version == "0" {
+		return 0, nil
+	}
+	asked, err := store.ParseVersion(p.version)
+	if err != nil {
+		return 0, expired() // of a cluster's own object, or of another API
+	}
+	patience := time.NewTimer(versionPatience)
+	defer patience.Stop()
+	for {
+		now, err := s.now(ctx)
+		switch {
+		case err != nil:
+			return 0, err
+		case now.At(0) != asked.At(0):
+			return 0, expired()
+		case asked <= now:
+			if p.exact && asked != now {
+				return 0, expired()
+			}
+			return asked, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-patience.C:
+			return 0, tooLarge(asked, now)
+		case <-time.After(versionPatience / 30):
+		}
+	}
+}

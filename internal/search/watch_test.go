@@ -1,0 +1,420 @@
+package search
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/store"
+)
+
+// stream is a watch as a client sees it.
+type stream struct {
+	t      *testing.T
+	lines  *bufio.Scanner
+	header http.Header
+	seen   []string // its events, one after another
+	last   string   // the latest resourceVersion
+}
+
+// watch opens a watch, which is to be answered.
+func (f *fleet) watch(t *testing.T, path string) *stream {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	s := &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header}
+	s.lines.Buffer(nil, 1<<24)
+	if resp.StatusCode != http.StatusOK {
+		s.lines.Scan()
+		t.Fatalf("%s: %d %s", path, resp.StatusCode, s.lines.Text())
+	}
+	return s
+}
+
+// next is the next event, as TYPE cluster/namespace/name; "": the watch ended.
+func (s *stream) next() string {
+	s.t.Helper()
+	if !s.lines.Scan() {
+		return ""
+	}
+	var event struct {
+		Type   string
+		Object unstructured.Unstructured
+	}
+	var raw struct {
+		Type   string
+		Object map[string]any
+	}
+	if err := json.Unmarshal(s.lines.Bytes(), &raw); err != nil {
+		s.t.Fatalf("%s: %v", s.lines.Text(), err)
+	}
+	event.Type, event.Object.Object = raw.Type, raw.Object
+	if event.Type == "ERROR" {
+		return fmt.Sprintf("ERROR %v %v", raw.Object["code"], raw.Object["reason"])
+	}
+	o := event.Object
+	s.last = o.GetResourceVersion()
+	line := event.Type
+	if o.GetName() != "" {
+		line += " " + o.GetAnnotations()[fleetv1alpha1.ClusterAnnotation] + "/" + o.GetNamespace() + "/" + o.GetName()
+	}
+	if o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+		line += " all"
+	}
+	return line
+}
+
+// expect reads events, which must be these and in this order.
+func (s *stream) expect(want ...string) {
+	s.t.Helper()
+	got := make([]string, 0, len(want))
+	for range want {
+		got = append(got, s.next())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Fatalf("events (-want, +got):\n%s", diff)
+	}
+}
+
+// remove deletes objects as the mirror would.
+func (f *fleet) remove(t *testing.T, cluster, resource, namespace, name string) {
+	t.Helper()
+	if err := f.store.Write(t.Context(), []store.Change{{Delete: true, Row: store.Row{
+		Cluster: cluster, Resource: resource, Namespace: namespace, Name: name,
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// version of the last list.
+func (f *fleet) version(t *testing.T, path string) string {
+	t.Helper()
+	_, body := f.ask(t, http.MethodGet, path, "")
+	list := unstructured.UnstructuredList{Object: body}
+	return list.GetResourceVersion()
+}
+
+// TestWatch: from the version of a list on, each change is told once, in order; what a selector no longer selects is deleted.
+func TestWatch(t *testing.T) {
+	f := threeClusters(t)
+	all := f.watch(t, "/api/v1/pods?watch=1&resourceVersion="+f.version(t, "/api/v1/pods"))
+	running := f.watch(t, "/api/v1/pods?watch=true&fieldSelector=status.phase%3DRunning&resourceVersion="+f.version(t, "/api/v1/pods"))
+	oak := f.watch(t, "/clusters/oak/api/v1/namespaces/shop/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
+	byPath := f.watch(t, "/api/v1/watch/pods?resourceVersion="+f.version(t, "/api/v1/pods"))
+
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "db", "label:app=db", "status.phase=Running"))
+	f.put(t, "elm", "pods", newObject(podKind, "blog", "press", "status.phase=Failed"))
+	f.put(t, "ash", "pods", newObject(podKind, "shop", "new", "status.phase=Pending"))
+	f.put(t, "oak", "namespaces", newObject(namespaceKind, "", "other"))
+	f.remove(t, "oak", "pods", "shop", "web")
+	if err := f.store.DropCluster(t.Context(), "elm"); err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "last", "status.phase=Running"))
+
+	everything := []string{
+		"MODIFIED oak/shop/db", "MODIFIED elm/blog/press", "ADDED ash/shop/new", "DELETED oak/shop/web", "DELETED elm/blog/press", "DELETED elm/shop/web",
+		"ADDED oak/shop/last",
+	}
+	all.expect(everything...)
+	byPath.expect(everything...)
+	running.expect("ADDED oak/shop/db", "DELETED elm/blog/press", "DELETED oak/shop/web")
+	// Of what a cluster took along nothing is known but names.
+	for range 2 {
+		if got := running.next(); !strings.HasPrefix(got, "DELETED elm/") {
+			t.Error(got)
+		}
+	}
+	running.expect("ADDED oak/shop/last")
+	oak.expect("MODIFIED oak/shop/db", "DELETED oak/shop/web", "ADDED oak/shop/last")
+	if all.last != f.version(t, "/api/v1/pods") {
+		t.Errorf("the last event has version %s, and a list after it %s", all.last, f.version(t, "/api/v1/pods"))
+	}
+}
+
+// TestWatchFromAnywhere: a client that goes on after any event, or after any page, misses nothing.
+func TestWatchFromAnywhere(t *testing.T) {
+	f := threeClusters(t)
+	start := f.version(t, "/api/v1/pods")
+	_, page := f.ask(t, http.MethodGet, "/api/v1/pods?limit=2", "")
+	token := (&unstructured.UnstructuredList{Object: page}).GetContinue()
+	for i := range 5 {
+		f.put(t, "oak", "pods", newObject(podKind, "shop", fmt.Sprint("web-", i)))
+	}
+	events := []string{"ADDED oak/shop/web-0", "ADDED oak/shop/web-1", "ADDED oak/shop/web-2", "ADDED oak/shop/web-3", "ADDED oak/shop/web-4"}
+	from := start
+	for i := range events {
+		w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+from)
+		w.expect(events[i])
+		from = w.last
+	}
+	if second := f.version(t, "/api/v1/pods?limit=2&continue="+token); second != start {
+		t.Errorf("the second page has version %s: who watches from there misses what changed since the first, %s", second, start)
+	}
+	w := f.watch(t, "/api/v1/pods?watch=true&allowWatchBookmarks=true&timeoutSeconds=1&resourceVersion="+from)
+	w.expect("BOOKMARK", "")
+	if w.last != f.version(t, "/api/v1/pods") {
+		t.Errorf("bookmark of %s", w.last)
+	}
+}
+
+// TestWatchList: a watch can begin with what there is.
+func TestWatchList(t *testing.T) {
+	f := threeClusters(t)
+	there := []string{"ADDED elm/blog/press", "ADDED elm/shop/web", "ADDED oak/shop/db", "ADDED oak/shop/web"}
+	streams := make([]*stream, 0, 3)
+	for _, query := range []string{"", "&resourceVersion=0", "&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"} {
+		w := f.watch(t, "/api/v1/pods?watch=true"+query)
+		w.expect(there...)
+		streams = append(streams, w)
+	}
+	streams[2].expect("BOOKMARK all")
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "new"))
+	for _, w := range streams {
+		w.expect("ADDED oak/shop/new")
+	}
+}
+
+// TestWatchForms: events have the form that lists have.
+func TestWatchForms(t *testing.T) {
+	f := threeClusters(t)
+	for accept, want := range map[string]string{
+		"application/json;as=Table;v=v1;g=meta.k8s.io":                 "Table",
+		"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io": "PartialObjectMetadata",
+		"application/json": "Pod",
+	} {
+		_, event := f.ask(t, http.MethodGet, "/api/v1/pods?watch=true&timeoutSeconds=1", accept)
+		o, _ := event["object"].(map[string]any)
+		if o["kind"] != want {
+			t.Errorf("%s: %v", accept, event)
+		}
+		if rows, ok := o["rows"].([]any); want == "Table" && (!ok || len(rows) != 1) {
+			t.Errorf("a table of %v", o["rows"])
+		}
+	}
+}
+
+// TestWatchRights: what is not for the client any more is deleted for it, what now is, is added, and who may see nothing any more is
+// told so.
+func TestWatchRights(t *testing.T) {
+	f := threeClusters(t)
+	denied, closed := func(authorizationv1.ResourceAttributes) bool { return false }, map[string][]string{}
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return denied(what)
+	}
+	f.fenced = func(namespace, cluster string) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return slices.Contains(closed[namespace], cluster)
+	}
+	f.some = []string{"shop"}
+	change := func(do func()) {
+		f.mu.Lock()
+		do()
+		f.mu.Unlock()
+		close(f.grants.Swap(make(chan struct{})).(chan struct{}))
+	}
+	w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
+	change(func() { // only some namespaces
+		denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	})
+	w.expect("DELETED elm/blog/press")
+	f.put(t, "elm", "pods", newObject(podKind, "blog", "secret"))
+	f.put(t, "elm", "pods", newObject(podKind, "shop", "seen"))
+	w.expect("ADDED elm/shop/seen")
+	change(func() { closed["shop"] = []string{"elm"} })
+	w.expect("DELETED elm/shop/seen", "DELETED elm/shop/web")
+	f.put(t, "elm", "pods", newObject(podKind, "shop", "unseen"))
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "seen"))
+	w.expect("ADDED oak/shop/seen")
+	change(func() { closed["shop"] = nil })
+	w.expect("ADDED elm/shop/seen", "ADDED elm/shop/unseen", "ADDED elm/shop/web")
+	change(func() { denied, f.some = func(authorizationv1.ResourceAttributes) bool { return true }, nil })
+	w.expect("DELETED elm/shop/seen", "DELETED elm/shop/unseen", "DELETED elm/shop/web", "DELETED oak/shop/db", "DELETED oak/shop/seen",
+		"DELETED oak/shop/web", "ERROR 403 Forbidden", "")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last := f.asked[len(f.asked)-1]; last.Verb != "watch" {
+		t.Errorf("asked for %+v, and watching is a right of its own", last)
+	}
+}
+
+// TestVersionsOfRequests: a version that is not known is refused, as clients expect of an API server.
+func TestVersionsOfRequests(t *testing.T) {
+	f := threeClusters(t)
+	now, err := store.ParseVersion(f.version(t, "/api/v1/pods"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := (now + 10_000_000_000_000).String()
+	_, page := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1", "")
+	token := (&unstructured.UnstructuredList{Object: page}).GetContinue()
+	for path, want := range map[string]struct {
+		code   int
+		reason string
+	}{
+		"?resourceVersion=" + now.String():                                       {200, ""},
+		"?resourceVersion=" + (now - 1).String():                                 {200, ""},
+		"?resourceVersionMatch=Exact&resourceVersion=" + now.String():            {200, ""},
+		"?resourceVersionMatch=Exact&resourceVersion=" + (now - 1).String():      {410, "Expired"},
+		"?resourceVersion=" + (now + 1000).String():                              {504, "Timeout"},
+		"?resourceVersion=12":                                                    {410, "Expired"},
+		"?resourceVersion=" + other:                                              {410, "Expired"},
+		"?resourceVersion=-1":                                                    {400, "BadRequest"},
+		"?resourceVersionMatch=Exact":                                            {400, "BadRequest"},
+		"?resourceVersionMatch=Exact&resourceVersion=0":                          {400, "BadRequest"},
+		"?resourceVersionMatch=Newest&resourceVersion=0":                         {400, "BadRequest"},
+		"?limit=1&continue=" + token + "&resourceVersion=" + now.String():        {400, "BadRequest"},
+		"?limit=1&continue=" + strings.Replace(token, now.String(), other, 1):    {410, "Expired"},
+		"?limit=1&continue=" + token[strings.IndexByte(token, '.')+1:]:           {400, "BadRequest"},
+		"?sendInitialEvents=true":                                                {400, "BadRequest"},
+		"?watch=true&resourceVersion=12":                                         {410, "Expired"},
+		"?watch=true&resourceVersion=" + other:                                   {410, "Expired"},
+		"?watch=true&resourceVersion=" + now.At(0).String():                      {410, "Expired"},
+		"?watch=true&resourceVersion=" + (now + 1000).String():                   {504, "Timeout"},
+		"?watch=true&sendInitialEvents=true":                                     {400, "BadRequest"},
+		"?watch=true&resourceVersionMatch=Exact&resourceVersion=" + now.String(): {400, "BadRequest"},
+		"?watch=true&limit=5":                                                    {400, "BadRequest"},
+		"/db?watch=true":                                                         {400, "BadRequest"},
+	} {
+		resp, body := f.ask(t, http.MethodGet, "/api/v1/pods"+path, "")
+		if reason, _ := body["reason"].(string); resp.StatusCode != want.code || reason != want.reason {
+			t.Errorf("%s: %d %v, want %d %s", path, resp.StatusCode, body, want.code, want.reason)
+		}
+	}
+	_, body := f.ask(t, http.MethodGet, "/api/v1/pods?resourceVersion="+(now+1000).String(), "")
+	if details, _ := json.Marshal(body["details"]); !strings.Contains(string(details), string(metav1.CauseTypeResourceVersionTooLarge)) {
+		t.Errorf("clients know by the cause that they shall ask again: %s", details)
+	}
+}
+
+// TestQualified: for programs, objects of one name in two clusters are two.
+func TestQualified(t *testing.T) {
+	f := threeClusters(t)
+	f.url = strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)
+	for path, want := range map[string][]string{
+		"/api/v1/pods":                     {"elm/blog@elm/press", "elm/shop@elm/web", "oak/shop@oak/db", "oak/shop@oak/web"},
+		"/api/v1/namespaces/shop@oak/pods": {"oak/shop@oak/db", "oak/shop@oak/web"},
+		"/api/v1/namespaces/shop@oak/pods?labelSelector=app=web":                       {"oak/shop@oak/web"},
+		"/api/v1/pods?fieldSelector=metadata.namespace%3Dshop@oak,metadata.name%3Dweb": {"oak/shop@oak/web"},
+		"/api/v1/namespaces": {"oak//shop@oak"},
+		"/api/v1/namespaces?fieldSelector=metadata.name%3Dshop@oak": {"oak//shop@oak"},
+		"/clusters/oak/api/v1/pods":                                 {"oak/shop@oak/db", "oak/shop@oak/web"},
+	} {
+		if _, body := f.ask(t, http.MethodGet, path, ""); !slices.Equal(found(body), want) {
+			t.Errorf("%s: %v, want %v", path, body, want)
+		}
+	}
+	for path, want := range map[string]string{"/api/v1/namespaces/shop@oak/pods/web": "web", "/api/v1/namespaces/shop@oak": "shop@oak"} {
+		_, body := f.ask(t, http.MethodGet, path, "")
+		if o := (unstructured.Unstructured{Object: body}); o.GetName() != want {
+			t.Errorf("%s: %v", path, body)
+		}
+	}
+	for path, code := range map[string]int{
+		"/api/v1/namespaces/shop/pods": 404, "/api/v1/namespaces/shop": 404, "/api/v1/namespaces/shop@none/pods": 404, "/api/v1/namespaces/@oak/pods": 404,
+		"/clusters/elm/api/v1/namespaces/shop@oak/pods": 404, "/api/v1/pods?fieldSelector=metadata.namespace%3Dshop": 400,
+		"/api/v1/pods?fieldSelector=metadata.namespace!%3Dshop@oak": 400,
+	} {
+		if resp, body := f.ask(t, http.MethodGet, path, ""); resp.StatusCode != code {
+			t.Errorf("%s: %d %v", path, resp.StatusCode, body)
+		}
+	}
+	w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "new"))
+	w.expect("ADDED oak/shop@oak/new")
+}
+
+// TestInformer: client-go's informer has, in the end, what there is, whatever happens meanwhile: a database that is lost, a cluster that
+// leaves, connections that break.
+func TestInformer(t *testing.T) {
+	f := threeClusters(t)
+	random := rand.New(rand.NewPCG(5, 6))
+	config := &rest.Config{Host: strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	informer := dynamicinformer.NewDynamicSharedInformerFactory(client, 0).ForResource(pods).Informer()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	defer stop()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		t.Fatal("not synced")
+	}
+	for step := range 400 {
+		cluster, name := []string{"ash", "elm", "oak"}[random.IntN(3)], fmt.Sprint("web-", random.IntN(20))
+		switch random.IntN(40) {
+		case 0:
+			if err := f.store.DropCluster(t.Context(), cluster); err != nil {
+				t.Fatal(err)
+			}
+		case 1, 2, 3, 4, 5, 6, 7, 8:
+			f.remove(t, cluster, "pods", "shop", name)
+		default:
+			f.put(t, cluster, "pods", newObject(podKind, "shop", name, fmt.Sprint("status.phase=", step)))
+		}
+		if step == 200 {
+			f.server.CloseClientConnections()
+		}
+	}
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		have, there := map[string]string{}, map[string]string{}
+		for _, o := range informer.GetStore().List() {
+			u := o.(*unstructured.Unstructured)
+			have[u.GetNamespace()+"/"+u.GetName()] = u.GetResourceVersion()
+		}
+		list, err := client.Resource(pods).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range list.Items {
+			there[u.GetNamespace()+"/"+u.GetName()] = u.GetResourceVersion()
+		}
+		if maps.Equal(have, there) {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("the informer differs (-there, +has):\n%s", cmp.Diff(there, have))
+		case <-tick.C:
+		}
+	}
+}
