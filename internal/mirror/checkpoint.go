@@ -26,6 +26,7 @@ type checkpoint struct {
 	Kind            string `json:"kind"`
 	Namespaced      bool   `json:"namespaced"`
 	Filter          string `json:"filter,omitempty"` // which objects the rows are; "": all
+	Data            string `json:"data,omitempty"`   // of which Secrets they have the data; "": of none
 	ResourceVersion string `json:"resourceVersion"`
 }
 
@@ -36,7 +37,7 @@ func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
 	return checkpoint{
 		Rows: rowFormat, Cluster: identity, ResourceVersion: resourceVersion,
 		Version: t.api.GroupVersionKind.Version, Kind: t.api.GroupVersionKind.Kind, Namespaced: t.api.Namespaced,
-		Filter: t.filter.String(),
+		Filter: t.filter.String(), Data: dataOf(t.data),
 	}
 }
 
@@ -117,17 +118,22 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	m := t.cluster.mirror
 	t.cluster.mu.Lock()
-	generation, described, first := m.generation.Load(), t.api, !t.synced
+	generation, described, data, first := m.generation.Load(), t.api, t.data, !t.synced
 	t.cluster.mu.Unlock()
 	epoch, err := m.store.Epoch(ctx)
 	if err != nil {
 		return err
 	}
+	gr := resourceOf(described)
+	if gr == secrets { // before anything that is stored counts
+		if err := t.cluster.tryKeepData(ctx, data); err != nil {
+			return err
+		}
+	}
 	api, err := json.Marshal(described) //nolint:musttag // read by this package only
 	if err != nil {
 		return fmt.Errorf("encode type: %w", err)
 	}
-	gr := resourceOf(described)
 	if err := m.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: gr, API: api}); err != nil {
 		return err
 	}
@@ -168,7 +174,7 @@ func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]re
 	}
 	for _, k := range keys {
 		r := record{uid: k.UID}
-		if k.Version == t.api.GroupVersionKind.Version { // else the body is to be written again
+		if k.Version == t.api.GroupVersionKind.Version && t.data == nil { // else the body is to be written again
 			r.stored = number(k.ResourceVersion)
 		}
 		stored[key{k.Namespace, k.Name}] = r

@@ -57,6 +57,7 @@ type cluster struct {
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
 	stopped chan struct{} // closed when nothing of the cluster runs any more
+	kept    keptData      // of run alone
 
 	rest     rest.Interface // for watches
 	objects  dynamic.Interface
@@ -135,13 +136,16 @@ func (c *cluster) run(ctx context.Context) {
 	remembered := make(chan []store.Type, 1)
 	recalling.Go(func() { c.recall(ctx, remembered) })
 	for {
+		data := c.secretData() // before the plan, which may know more, and then comes again
 		next, unwanted, changed := c.plan()
 		for _, t := range changed {
 			t.stop()
+			t.takeBack()
 		}
 		for _, t := range unwanted {
 			c.drop(ctx, t)
 		}
+		c.keepData(ctx, &recalling, data)
 		if len(changed) > 0 {
 			continue // now they can be started
 		}

@@ -132,6 +132,9 @@ func (t *table) describe(now time.Time) fleetv1alpha1.MirroredType {
 	one := fleetv1alpha1.MirroredType{
 		Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Objects: t.filter.String(), State: fleetv1alpha1.MirrorCurrent,
 	}
+	if data := dataOf(t.data); data != "" {
+		one.Objects = cmp.Or(one.Objects, "all") + ", with data of " + data
+	}
 	if t.life > 0 {
 		one.Life = t.life.String()
 	}

@@ -404,7 +404,7 @@ func (f *follower) receive(w events, patience *time.Timer) error {
 			return nil
 		}
 		if err == nil {
-			err = f.take(e)
+			err = f.take(e, w.reached())
 		}
 		if err != nil {
 			return err
@@ -415,15 +415,11 @@ func (f *follower) receive(w events, patience *time.Timer) error {
 	}
 }
 
-// take takes in an event of the watch.
-func (f *follower) take(e watch.Event) error {
+// take takes in an event of the watch, with which it has reached a resource version.
+func (f *follower) take(e watch.Event, reached string) error {
 	t := f.table
 	if e.Type == watch.Error {
 		return apierrors.FromObject(e.Object)
-	}
-	about, err := meta.Accessor(e.Object)
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", resourceOf(t.api), err)
 	}
 	if e.Type != watch.Bookmark {
 		taken, err := t.entry(e.Object)
@@ -444,7 +440,7 @@ func (f *follower) take(e watch.Event) error {
 		t.publish(f.ctx, events, changes)
 	}
 	f.moved = true
-	f.from = about.GetResourceVersion()
+	f.from = reached
 	t.cluster.mu.Lock()
 	t.version, t.seen = max(t.version, number(f.from)), time.Now()
 	events, changes := t.sweep()
@@ -473,26 +469,6 @@ func (f *follower) catchUp() {
 	m.notify(events...)
 	f.vouch()
 	m.fleet.Refresh(t.cluster.name)
-}
-
-// list reads a page. Of Secrets it reads the metadata: their data must not leave the cluster.
-func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	gvr := t.api.GroupVersionResource()
-	var namespace string
-	namespace, o.LabelSelector = t.filter.request()
-	if gvr.GroupResource() == secrets {
-		return t.cluster.metadata.Resource(gvr).Namespace(namespace).List(ctx, o)
-	}
-	return t.cluster.objects.Resource(gvr).Namespace(namespace).List(ctx, o)
-}
-
-func (t *table) newest(ctx context.Context) (string, error) {
-	namespace, _ := t.filter.request()
-	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return "", err
-	}
-	return one.ResourceVersion, nil
 }
 
 // sameTimeline says Expired of a resource version that the cluster has not reached yet.

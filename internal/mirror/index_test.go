@@ -60,7 +60,7 @@ func (f *fed) Replace(list []*unstructured.Unstructured, resourceVersion string)
 }
 
 func (f *fed) event(kind watch.EventType, o *unstructured.Unstructured) error {
-	return f.take(watch.Event{Type: kind, Object: o})
+	return f.take(watch.Event{Type: kind, Object: o}, o.GetResourceVersion())
 }
 
 // fakeTable is the configmaps of a cluster, fed by the test instead of the cluster.

@@ -72,6 +72,7 @@ type database interface {
 	SaveType(ctx context.Context, t store.Type) error
 	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
 	DropCluster(ctx context.Context, cluster string) error
+	KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error)
 }
 
 // New returns a mirror of the registry's clusters into the store. defaults say what is mirrored of

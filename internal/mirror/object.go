@@ -51,6 +51,11 @@ func (t *table) entry(obj runtime.Object) (*entry, error) {
 		return nil, fmt.Errorf("mirror %s: unexpected %T", resourceOf(t.api), obj)
 	}
 	gvr := t.api.GroupVersionResource()
+	if gvr.GroupResource() == secrets && (t.data == nil || !t.data.has(o.GetNamespace(), o.GetLabels())) {
+		o = &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": o.Object["apiVersion"], "kind": o.Object["kind"], "metadata": o.Object["metadata"],
+		}}
+	}
 	body, err := json.Marshal(strip(o.Object))
 	if err != nil {
 		return nil, fmt.Errorf("encode %s/%s: %w", o.GetNamespace(), o.GetName(), err)

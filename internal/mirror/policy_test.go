@@ -466,6 +466,10 @@ func TestMirrorPolicies(t *testing.T) {
 		"LabelOperator":      {"clusterSelector: {}\nmirror: {resources: [{resources: [pods], labelSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}", "have none"},
 		"Custom":             {"clusterSelector: {}\nmirror: {customResources: Some}", "spec.mirror.customResources"},
 		"ShortLife":          {"clusterSelector: {}\nmirror: {eventsLife: 1s}", "from 1m to 24h"},
+		"SecretDataOfAll":    {"clusterSelector: {}\nmirror: {resources: [{resources: ['*'], secretData: Encrypted}]}", "secretData: name secrets"},
+		"SecretDataOfOthers": {"clusterSelector: {}\nmirror: {resources: [{resources: [secrets, configmaps], secretData: Encrypted}]}", "secretData: name secrets"},
+		"SecretDataOfGroup":  {"clusterSelector: {}\nmirror: {resources: [{group: example.org, resources: [secrets], secretData: Encrypted}]}", "secretData: name secrets"},
+		"SecretDataPlain":    {"clusterSelector: {}\nmirror: {resources: [{resources: [secrets], secretData: Plain}]}", "secretData"},
 		"NoLife":             {"clusterSelector: {}\nmirror: {eventsLife: soon}", "spec.mirror.eventsLife"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -502,6 +506,7 @@ mirror:
   resources:
   - {group: apps, versions: [v1], resources: [deployments], namespaces: [shop], labelSelector: {matchLabels: {app.kubernetes.io/name: web}, matchExpressions: [{key: tier, operator: In, values: [a, b]}]}}
   - {group: "*", resources: [services]}
+  - {resources: [secrets], namespaces: [shop], secretData: Encrypted}
   customResources: Selected
   exclude: [{group: "*", resources: [leases]}]
   eventsLife: 30m`); err != nil {

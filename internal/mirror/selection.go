@@ -70,13 +70,22 @@ func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	}
 	s := &clusterv1alpha1.Mirror{}
 	for _, name := range types {
-		gr := schema.ParseGroupResource(name)
-		if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
-			return nil, fmt.Errorf("%q is no type: name the plural and the group, such as deployments.apps or pods", name)
+		gr, err := ParseType(name)
+		if err != nil {
+			return nil, err
 		}
 		s.Resources = append(s.Resources, clusterv1alpha1.MirrorResources{Group: gr.Group, Resources: []string{gr.Resource}})
 	}
 	return s, nil
+}
+
+// ParseType reads the name of a type, as RESOURCE.GROUP or RESOURCE of the core group.
+func ParseType(name string) (schema.GroupResource, error) {
+	gr := schema.ParseGroupResource(name)
+	if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
+		return gr, fmt.Errorf("%q is no type: name the plural and the group, such as deployments.apps or pods", name)
+	}
+	return gr, nil
 }
 
 // statement is what somebody says is to be mirrored of a cluster: its Cluster, a MirrorPolicy, or the server's flag.
@@ -159,6 +168,7 @@ type decision struct {
 	mirrored bool
 	needed   bool // by placement, or by the mirror itself
 	filter   filter
+	data     *filter       // of which Secrets the data is mirrored, too; nil: of none
 	life     time.Duration // how long its objects stay in the mirror; 0: as long as in the cluster
 	reason   string
 }
@@ -273,6 +283,9 @@ func judge(api member.API, said []statement, byDefault bool, f facts) candidate 
 			selected, scopes, c.rank = append(selected, s.by), append(scopes, found...), min(c.rank, at)
 		}
 	}
+	if gr == secrets {
+		c.data = secretData(said)
+	}
 	c.filter = union(scopes)
 	required := f.required[api.GroupVersionKind]
 	if required {
@@ -303,6 +316,25 @@ func (s statement) excludes(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(s.exclude, func(e clusterv1alpha1.MirrorExclusion) bool {
 		return (e.Group == "*" || e.Group == gr.Group) && (slices.Contains(e.Resources, "*") || slices.Contains(e.Resources, gr.Resource))
 	})
+}
+
+// secretData says of which Secrets the data is mirrored; nil: of none. It does not depend on what the cluster serves.
+func secretData(said []statement) *filter {
+	var in []scope
+	for _, s := range said {
+		if s.excludes(secrets) {
+			return nil
+		}
+		for _, r := range s.rules {
+			if r.SecretData == clusterv1alpha1.MirrorSecretDataEncrypted && r.Group == secrets.Group && slices.Contains(r.Resources, secrets.Resource) {
+				in = append(in, r.scope)
+			}
+		}
+	}
+	if in == nil {
+		return nil
+	}
+	return new(union(in))
 }
 
 // find says in which scopes a version of a type is selected, and at which place it is named; none: it is not.
@@ -451,26 +483,52 @@ func (f filter) has(namespace string, l map[string]string) bool {
 	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) })
 }
 
-// request is what an API server can be asked for so that it sends everything that the filter has, and as little else as it
-// can tell: one namespace, "" for all, and one label selector. What it sends beyond that, the filter drops.
-func (f filter) request() (namespace, selector string) {
-	if !f.narrow() {
-		return "", ""
+// hasAny is has for an object whose labels are not known: it is true only if they do not matter.
+func (f filter) hasAny(namespace string) bool {
+	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) })
+}
+
+// dataOf says in one way only of which Secrets the data is mirrored; "" is of none.
+func dataOf(f *filter) string {
+	if f == nil {
+		return ""
 	}
-	first := f.scopes[0]
-	if len(first.namespaces) == 1 {
-		namespace = first.namespaces[0]
-	}
-	selector = first.selector()
-	for _, s := range f.scopes[1:] {
-		if !slices.Equal(s.namespaces, []string{namespace}) {
-			namespace = ""
+	return cmp.Or(f.String(), "all")
+}
+
+// mostNamespaces is how many namespaces of a type are asked for one by one, each with a list and a watch.
+const mostNamespaces = 16
+
+// ask is what an API server can be asked for in one request: one namespace, "" for all, and one label selector.
+type ask struct{ namespace, selector string }
+
+// asks are the requests that bring everything that the filter has, and as little else as they can tell: of each of a few namespaces, or of all.
+// What they bring beyond that, the filter drops.
+func (f filter) asks() []ask {
+	var all []string
+	for _, s := range f.scopes {
+		if len(s.namespaces) == 0 {
+			return []ask{{selector: selectorOf(f.scopes)}}
 		}
-		if s.selector() != selector {
-			selector = ""
-		}
+		all = append(all, s.namespaces...)
 	}
-	return namespace, selector
+	all = slices.Compact(slices.Sorted(slices.Values(all)))
+	if len(all) == 0 || len(all) > mostNamespaces {
+		return []ask{{selector: selectorOf(f.scopes)}}
+	}
+	asks := make([]ask, 0, len(all))
+	for _, namespace := range all {
+		asks = append(asks, ask{namespace, selectorOf(slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return !slices.Contains(s.namespaces, namespace) }))})
+	}
+	return asks
+}
+
+// selectorOf is the selector that scopes have in common; "": they have none.
+func selectorOf(scopes []scope) string {
+	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s scope) bool { return s.selector() != scopes[0].selector() }) {
+		return ""
+	}
+	return scopes[0].selector()
 }
 
 func resourceOf(api member.API) schema.GroupResource {

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -260,7 +261,7 @@ func compareSelection(t *testing.T, s selection, want []string, refused map[stri
 }
 
 // TestRequest: a cluster is asked for everything that a filter has, and the filter drops what it sends beyond that.
-func TestRequest(t *testing.T) {
+func TestAsks(t *testing.T) {
 	in := func(namespaces []string, match map[string]clusterv1alpha1.MirrorLabelValue) scope {
 		var selector *clusterv1alpha1.MirrorLabelSelector
 		if match != nil {
@@ -274,33 +275,45 @@ func TestRequest(t *testing.T) {
 	}
 	type match = map[string]clusterv1alpha1.MirrorLabelValue
 	shop, web := []string{"shop"}, match{"app": "web"}
+	many := make([]string, mostNamespaces+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("n%02d", i)
+	}
+	of := func(namespaces ...string) (out []ask) {
+		for _, n := range namespaces {
+			out = append(out, ask{namespace: n})
+		}
+		return out
+	}
 	for name, tc := range map[string]struct {
-		filter              filter
-		namespace, selector string
+		filter filter
+		want   []ask
 	}{
-		"Everything":       {filter: filter{}},
-		"OneIsEverything":  {filter: union([]scope{in(shop, web), in(nil, nil)})},
-		"Namespace":        {filter: union([]scope{in(shop, nil)}), namespace: "shop"},
-		"Both":             {filter: union([]scope{in(shop, web)}), namespace: "shop", selector: "app=web"},
-		"Namespaces":       {filter: union([]scope{in([]string{"shop", "bank"}, web)}), selector: "app=web"},
-		"SameTwice":        {filter: union([]scope{in(shop, web), in(shop, web)}), namespace: "shop", selector: "app=web"},
-		"OtherLabels":      {filter: union([]scope{in(shop, web), in(shop, match{"app": "db"})}), namespace: "shop"},
-		"OtherNamespaces":  {filter: union([]scope{in(shop, web), in([]string{"bank"}, web)}), selector: "app=web"},
-		"NothingInCommon":  {filter: union([]scope{in(shop, nil), in(nil, web)})},
-		"NamespaceAndAlso": {filter: union([]scope{in(shop, nil), in([]string{"bank", "shop"}, web)})},
+		"Everything":       {filter{}, of("")},
+		"OneIsEverything":  {union([]scope{in(shop, web), in(nil, nil)}), of("")},
+		"Namespace":        {union([]scope{in(shop, nil)}), of("shop")},
+		"Both":             {union([]scope{in(shop, web)}), []ask{{"shop", "app=web"}}},
+		"Namespaces":       {union([]scope{in([]string{"shop", "bank"}, web)}), []ask{{"bank", "app=web"}, {"shop", "app=web"}}},
+		"SameTwice":        {union([]scope{in(shop, web), in(shop, web)}), []ask{{"shop", "app=web"}}},
+		"OtherLabels":      {union([]scope{in(shop, web), in(shop, match{"app": "db"})}), of("shop")},
+		"OtherNamespaces":  {union([]scope{in(shop, web), in([]string{"bank"}, nil)}), []ask{{"bank", ""}, {"shop", "app=web"}}},
+		"NothingInCommon":  {union([]scope{in(shop, nil), in(nil, web)}), of("")},
+		"NamespaceAndAlso": {union([]scope{in(shop, nil), in([]string{"bank", "shop"}, web)}), []ask{{"bank", "app=web"}, {"shop", ""}}},
+		"AsManyAsCanBe":    {union([]scope{in(many[1:], nil)}), of(many[1:]...)},
+		"TooMany":          {union([]scope{in(many, web)}), []ask{{"", "app=web"}}},
+		"TooManyInAll":     {union([]scope{in(many[1:], web), in(many[:1], nil)}), of("")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace, selector := tc.filter.request()
-			if namespace != tc.namespace || selector != tc.selector {
-				t.Errorf("asked for namespace %q with labels %q, want %q with %q", namespace, selector, tc.namespace, tc.selector)
+			got := tc.filter.asks()
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(ask{})); diff != "" {
+				t.Errorf("asked for (-want, +got):\n%s", diff)
 			}
-			parsed, err := labels.Parse(selector)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, ns := range []string{"shop", "bank", "x"} {
+			for _, ns := range append([]string{"shop", "bank", "x"}, many...) {
 				for _, l := range []map[string]string{nil, {"app": "web"}, {"app": "db"}} {
-					sent := (namespace == "" || namespace == ns) && parsed.Matches(labels.Set(l))
+					sent := slices.ContainsFunc(got, func(a ask) bool {
+						parsed, err := labels.Parse(a.selector)
+						return err == nil && (a.namespace == "" || a.namespace == ns) && parsed.Matches(labels.Set(l))
+					})
 					if tc.filter.has(ns, l) && !sent {
 						t.Errorf("an object in %s with %v is to be mirrored, and not asked for", ns, l)
 					}

@@ -21,6 +21,8 @@ import (
 type events interface {
 	// next waits for the next event. It returns io.EOF once the watch has ended or was broken off.
 	next() (watch.Event, error)
+	// reached is the resource version up to which everything was returned.
+	reached() string
 	close()
 }
 
@@ -28,34 +30,38 @@ type events interface {
 // buffers more for each watch; a hub has more than ten thousand watches.
 type stream struct {
 	api     member.API
+	partial bool // only metadata is taken in
 	body    io.ReadCloser
 	decoder *json.Decoder
+	last    string // resource version of the last event
 }
 
 // onlyMetadata asks for nothing of objects but their metadata.
 const onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error) {
+// watchOne opens the watch of one request.
+func (t *table) watchOne(ctx context.Context, of ask, o metav1.ListOptions) (*stream, error) {
 	gvr := t.api.GroupVersionResource()
 	path := []string{"/apis", gvr.Group, gvr.Version, gvr.Resource}
 	if gvr.Group == "" {
 		path = []string{"/api", gvr.Version, gvr.Resource}
 	}
-	o.Watch = true
-	var namespace string
-	if namespace, o.LabelSelector = t.filter.request(); namespace != "" {
-		path = slices.Insert(path, len(path)-1, "namespaces", namespace)
+	o.Watch, o.LabelSelector = true, of.selector
+	if of.namespace != "" {
+		path = slices.Insert(path, len(path)-1, "namespaces", of.namespace)
 	}
 	request := t.cluster.rest.Get().AbsPath(path...).VersionedParams(&o, metav1.ParameterCodec)
-	if gvr.GroupResource() == secrets {
+	if t.onlyMetadata() {
 		request.SetHeader("Accept", onlyMetadata)
 	}
 	body, err := request.Stream(ctx)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the API server's answer is judged by its kind
 	}
-	return &stream{api: t.api, body: body, decoder: json.NewDecoder(body)}, nil
+	return &stream{api: t.api, partial: t.onlyMetadata(), body: body, decoder: json.NewDecoder(body), last: o.ResourceVersion}, nil
 }
+
+func (s *stream) reached() string { return s.last }
 
 func (s *stream) close() { _ = s.body.Close() } // nothing was written
 
@@ -75,7 +81,7 @@ func (s *stream) next() (watch.Event, error) {
 	var err error
 	switch frame.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		if resourceOf(s.api) == secrets { // whatever else the cluster sends of them is dropped
+		if s.partial { // whatever else the cluster sends of them is dropped
 			o := &metav1.PartialObjectMetadata{}
 			err, e.Object = json.Unmarshal(frame.Object, o), o
 			break
@@ -90,6 +96,9 @@ func (s *stream) next() (watch.Event, error) {
 		err, e.Object = json.Unmarshal(frame.Object, status), status
 	default:
 		err = fmt.Errorf("unknown type %q", frame.Type)
+	}
+	if about, ok := e.Object.(metav1.Object); ok && err == nil {
+		s.last = about.GetResourceVersion()
 	}
 	if err != nil {
 		return watch.Event{}, fmt.Errorf("watch %s: read event: %w", resourceOf(s.api), err)

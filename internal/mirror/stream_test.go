@@ -19,7 +19,7 @@ func TestStreamOfSecrets(t *testing.T) {
 	const line = `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Secret","type":"Opaque",` +
 		`"metadata":{"namespace":"shop","name":"key","uid":"u","resourceVersion":"7"},"data":{"token":"aHVzaA=="},"stringData":{"more":"hush"}}}`
 	api := member.API{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, Resource: "secrets", Namespaced: true}
-	s := &stream{api: api, body: io.NopCloser(nil), decoder: json.NewDecoder(strings.NewReader(line))}
+	s := &stream{api: api, partial: true, body: io.NopCloser(nil), decoder: json.NewDecoder(strings.NewReader(line))}
 	e, err := s.next()
 	if err != nil || e.Type != watch.Added {
 		t.Fatal(e.Type, err)

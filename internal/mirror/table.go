@@ -21,6 +21,7 @@ type table struct {
 	// Guarded by the cluster's lock:
 	api       member.API
 	filter    filter        // which objects are mirrored
+	data      *filter       // of which Secrets the data is mirrored, too; nil: of none
 	life      time.Duration // how long they stay after they were last seen to happen; 0: as long as in the cluster
 	next      *decision     // what to go on with at the next start
 	wanted    bool          // by the API list as last seen
@@ -72,7 +73,7 @@ func newTable(c *cluster, api member.API) *table {
 // plan takes in what was decided of the type, and says whether its follower is to be started anew. The cluster must be locked.
 func (t *table) plan(d decision) (restart bool) {
 	t.wanted, t.life, t.away, t.next = true, d.life, d.api.Stale, nil
-	if !t.sameAPI(d.api) || t.filter.String() != d.filter.String() {
+	if !t.sameAPI(d.api) || t.filter.String() != d.filter.String() || dataOf(t.data) != dataOf(d.data) {
 		t.next = &d
 		return t.running
 	}
@@ -137,10 +138,10 @@ func (t *table) start(ctx context.Context, listed func()) {
 	c.mu.Lock()
 	t.running = true
 	if d := t.next; d != nil {
-		if !t.sameAPI(d.api) {
-			t.forgetStored() // the bodies are of another version
+		if !t.sameAPI(d.api) || dataOf(t.data) != dataOf(d.data) {
+			t.forgetStored() // the bodies are of another version, or have other parts
 		}
-		t.api, t.filter, t.next, t.synced = d.api, d.filter, nil, false
+		t.api, t.filter, t.data, t.next, t.synced = d.api, d.filter, d.data, nil, false
 	}
 	c.mu.Unlock()
 	go func() {
@@ -148,6 +149,21 @@ func (t *table) start(ctx context.Context, listed func()) {
 		newFollower(ctx, t, listed).run() //nolint:contextcheck // it has ctx
 	}()
 }
+
+// takeBack takes back what waits to be stored and may have data of Secrets that is not to be any more. It is handed over again. The follower is stopped.
+func (t *table) takeBack() {
+	c := t.cluster
+	c.mu.Lock()
+	gr := resourceOf(t.api)
+	other := t.next != nil && dataOf(t.data) != dataOf(t.next.data)
+	c.mu.Unlock()
+	if other {
+		c.mirror.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr && k != withdrawing(c.name, gr) })
+	}
+}
+
+// onlyMetadata says whether nothing of the objects is read but their metadata.
+func (t *table) onlyMetadata() bool { return resourceOf(t.api) == secrets && t.data == nil }
 
 // stop ends the table's follower, if it runs.
 func (t *table) stop() {
@@ -227,8 +243,8 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 		events = t.put(k, e.row.UID, version, e.object, e.row.Labels)
 	}
 	r := t.records[k]
-	if version != 0 && r.stored == version && r.uid == e.row.UID {
-		return events, nil
+	if version != 0 && (version <= r.stored && r.uid == e.row.UID || version < r.version && r.uid != e.row.UID) {
+		return events, nil // it was, or is said once more by a watch that began before
 	}
 	r.stored = version
 	t.records[k] = r

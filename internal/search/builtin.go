@@ -26,7 +26,7 @@ const (
 )
 
 // builtin are the columns of Kubernetes' own kinds, as kubectl users know them. Those of
-// Secrets are fewer: only their metadata is mirrored.
+// Secrets are fewer: of most of them only the metadata is mirrored.
 var builtin = map[schema.GroupKind]*columns{
 	{Kind: "Pod"}: table(
 		text("Ready", func(p *corev1.Pod) string { return summarize(p).ready }),

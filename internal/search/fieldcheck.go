@@ -46,7 +46,7 @@ func (s *Search) checkField(ctx context.Context, at location, k kind, keys []str
 	case keys[0] == "metadata":
 		return inType(reflect.TypeFor[metav1.ObjectMeta](), keys[1:]), nil
 	case at.Group == "" && at.Resource == "secrets":
-		return "of secrets only the metadata is mirrored", nil
+		return "of secrets only the metadata is searched, whatever is mirrored of them", nil
 	}
 	if o, err := scheme.Scheme.New(k.GroupVersionKind); err == nil {
 		return inType(reflect.TypeOf(o), keys), nil

@@ -283,7 +283,9 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
 	}
 	if gr.Group == "" && gr.Resource == "secrets" {
-		warnings = append(warnings, "of secrets only the metadata is mirrored: read their data in the cluster's own context")
+		if bare := slices.DeleteFunc(slices.Clone(k.clusters), func(c string) bool { return !s.Mirror.WithoutData(c) }); len(bare) > 0 {
+			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
+		}
 	}
 	if more := len(warnings) - named; more > 0 {
 		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", more))

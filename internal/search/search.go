@@ -60,6 +60,8 @@ type Mirror interface {
 	Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool)
 	// Partial is true when not every object of a type is mirrored of a cluster.
 	Partial(cluster string, gr schema.GroupResource) bool
+	// WithoutData is true when of some or all Secrets of a cluster only the metadata is known to be mirrored.
+	WithoutData(cluster string) bool
 }
 
 // Store is what search needs of the store.

@@ -511,7 +511,7 @@ func TestWarnings(t *testing.T) {
 			`299 - "cluster fir is unreachable since 2026-01-02T03:04:05Z, and its last known objects were lost: some or all are missing until it answers"`,
 		}},
 		"Secrets": {"/api/v1/secrets", []string{}, []string{
-			`299 - "of secrets only the metadata is mirrored: read their data in the cluster's own context"`,
+			`299 - "of some or all secrets of elm only the metadata is mirrored: read their data in the cluster's own context"`,
 			`299 - "secrets of elm are mirrored in part, by namespaces or labels: the rest is not shown"`,
 		}},
 		"TypeThatIsStale": {"/apis/metrics.example.org/v1/loads", []string{}, []string{

@@ -58,6 +58,7 @@ type fakeMirror struct {
 	lost   map[string]bool
 	silent map[string]time.Time // types that are stale, as CLUSTER/TYPE
 	parts  map[string]bool      // those that are mirrored in part
+	data   map[string]bool      // clusters of which the data of Secrets is mirrored
 }
 
 func (f *fakeMirror) Types() []mirror.Type {
@@ -102,6 +103,8 @@ func (f *fakeMirror) Partial(cluster string, gr schema.GroupResource) bool {
 	return f.parts[cluster+"/"+gr.String()]
 }
 
+func (f *fakeMirror) WithoutData(cluster string) bool { return !f.data[cluster] }
+
 // fleet is a search over a store, served.
 type fleet struct {
 	mirror *fakeMirror
@@ -140,7 +143,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 	})
 	f := &fleet{mirror: &fakeMirror{
 		served: map[string]map[schema.GroupResource]member.API{}, stale: map[string]time.Time{}, behind: map[string]bool{}, lost: map[string]bool{},
-		silent: map[string]time.Time{}, parts: map[string]bool{},
+		silent: map[string]time.Time{}, parts: map[string]bool{}, data: map[string]bool{},
 	}, store: s, dir: dir}
 	f.grants.Store(make(chan struct{}))
 	search := New(Options{

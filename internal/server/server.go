@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -32,6 +31,7 @@ import (
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
@@ -43,6 +43,7 @@ import (
 	"orrery.dev/orrery/internal/provision"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/revision"
+	"orrery.dev/orrery/internal/seal"
 	"orrery.dev/orrery/internal/status"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
@@ -59,6 +60,9 @@ type Options struct {
 	MirrorResources []string
 	// MirrorDSNFile has the DSN of the database that the mirror is kept in; empty: a file in the data directory.
 	MirrorDSNFile string
+	// MirrorKeyFile has the keys with which the data of Secrets is kept in the mirror's database, where it is mirrored; empty:
+	// mirror-encryption.key in the data directory, which is made if there is none.
+	MirrorKeyFile string
 	// MirrorHistory is how much is kept of what mirrored objects were; nil: what store.DefaultHistory says.
 	MirrorHistory *MirrorHistory
 	// DefaultClusterAccess is what namespaces may use that no ClusterAccess selects.
@@ -90,9 +94,9 @@ func (o *MirrorHistory) history() (store.History, error) {
 		return out, fmt.Errorf("--mirror-history-size: %s is negative; 0 keeps no history", o.Size.String())
 	}
 	for _, name := range o.Except {
-		gr := schema.ParseGroupResource(name)
-		if gr.Resource == "" || gr.Resource != strings.ToLower(gr.Resource) {
-			return out, fmt.Errorf("--mirror-history-except: %q is no type; name types as in kubectl, such as pods or replicasets.apps", name)
+		gr, err := mirror.ParseType(name)
+		if err != nil {
+			return out, fmt.Errorf("--mirror-history-except: %w", err)
 		}
 		out.Except = append(out.Except, gr)
 	}
@@ -107,6 +111,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"types, such as deployments.apps and pods, that are mirrored of clusters of which neither spec.mirror nor a MirrorPolicy selects any; placed kinds, nodes, pods and what else the hub needs always are (default: every type but leases and their like)")
 	fs.StringVar(&o.MirrorDSNFile, "mirror-dsn-file", "",
 		"file of mode 0600 with the DSN, postgres://... or mysql://..., of the database that the mirror is kept in (default: SQLite in the data directory)")
+	fs.StringVar(&o.MirrorKeyFile, "mirror-encryption-key-file", "",
+		"file of mode 0600 with the keys that encrypt the data of Secrets in the mirror, where it is mirrored: 32 bytes in base64 a line, the newest first (default: mirror-encryption.key in the data directory, made if there is none)")
 	h := &MirrorHistory{Time: store.DefaultHistory.Time, Size: resource.QuantityValue{Quantity: *resource.NewQuantity(store.DefaultHistory.Bytes, resource.BinarySI)}}
 	o.MirrorHistory = h
 	fs.DurationVar(&h.Time, "mirror-history-time", h.Time, "how long former states and deleted objects of the mirror are kept; 0: none")
@@ -130,6 +136,11 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 	}
 	if o.MirrorDSNFile != "" {
 		if _, err := readDSN(o.MirrorDSNFile); err != nil {
+			return err
+		}
+	}
+	if o.MirrorKeyFile != "" {
+		if _, err := readKeys(o.MirrorKeyFile); err != nil {
 			return err
 		}
 	}
@@ -165,7 +176,11 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	if err != nil {
 		return err
 	}
-	db, err := openStore(ctx, o.MirrorDSNFile, h.DataDir())
+	keys, err := mirrorKeys(o.MirrorKeyFile, h.DataDir(), log)
+	if err != nil {
+		return err
+	}
+	db, err := openStore(ctx, o.MirrorDSNFile, h.DataDir(), store.Sealed(keys))
 	if err != nil {
 		return err
 	}
@@ -249,13 +264,13 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 }
 
 // openStore opens the database that the mirror is kept in.
-func openStore(ctx context.Context, dsnFile, dataDir string) (*store.Store, error) {
+func openStore(ctx context.Context, dsnFile, dataDir string, options ...store.Option) (*store.Store, error) {
 	if dsnFile != "" {
 		dsn, err := readDSN(dsnFile)
 		if err != nil {
 			return nil, err
 		}
-		db, err := store.OpenDSN(ctx, dsn)
+		db, err := store.OpenDSN(ctx, dsn, options...)
 		if err != nil {
 			return nil, fmt.Errorf("--mirror-dsn-file %s: %w", dsnFile, err)
 		}
@@ -265,26 +280,63 @@ func openStore(ctx context.Context, dsnFile, dataDir string) (*store.Store, erro
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the mirror's directory: %w", err)
 	}
-	db, err := store.Open(ctx, dir)
+	db, err := store.Open(ctx, dir, options...)
 	if err != nil {
 		return nil, fmt.Errorf("open mirror store: %w", err)
 	}
 	return db, nil
 }
 
-// readDSN reads a DSN, which has a password, from a file that nobody else may read.
-func readDSN(file string) (string, error) {
+// mirrorKeys are those of the data of Secrets in the mirror, and are made where none are named and there are none.
+func mirrorKeys(file, dataDir string, log logr.Logger) (*seal.Keys, error) {
+	if file != "" {
+		return readKeys(file)
+	}
+	file = filepath.Join(dataDir, "mirror-encryption.key")
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		if err := disk.WriteFile(file, 0o600, []byte(seal.New()+"\n")); err != nil {
+			return nil, fmt.Errorf("make the key of the mirror's Secrets: %w", err)
+		}
+		log.Info("Made the key that encrypts data of Secrets in the mirror, where it is mirrored. Without it the data is read again from the clusters", "file", file)
+	}
+	return readKeys(file)
+}
+
+// readKeys reads keys from a file that nobody else may read.
+func readKeys(file string) (*seal.Keys, error) {
+	text, err := readPrivate("--mirror-encryption-key-file", file, "keys")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := seal.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("--mirror-encryption-key-file %s: %w", file, err)
+	}
+	return keys, nil
+}
+
+// readPrivate reads a file that a flag names and nobody else may read.
+func readPrivate(flag, file, what string) ([]byte, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return "", fmt.Errorf("--mirror-dsn-file: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("--mirror-dsn-file %s: it has a password, and its mode is %s: it must be a file that only its owner can read; run: chmod 600 %s",
-			file, info.Mode(), file)
+		return nil, fmt.Errorf("%s %s: it has %s, and its mode is %s: it must be a file that only its owner can read; run: chmod 600 %s",
+			flag, file, what, info.Mode(), file)
 	}
-	dsn, err := os.ReadFile(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("--mirror-dsn-file: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return text, nil
+}
+
+// readDSN reads a DSN, which has a password, from a file that nobody else may read.
+func readDSN(file string) (string, error) {
+	dsn, err := readPrivate("--mirror-dsn-file", file, "a password")
+	if err != nil {
+		return "", err
 	}
 	if err := store.CheckDSN(string(dsn)); err != nil {
 		return "", fmt.Errorf("--mirror-dsn-file %s: %w", file, err)

@@ -38,7 +38,7 @@ var (
 )
 
 func (d *database) prepareBatches(ctx context.Context) error {
-	b, id, object := &d.batches, []string{"id"}, []string{"object"}
+	b, id, object, packed := &d.batches, []string{"id"}, []string{"object"}, []string{"packed"}
 	whole := append([]string{"id"}, objectKey...)
 	for b, text := range map[*batch]func(n int) string{
 		&b.find: func(n int) string {
@@ -52,8 +52,8 @@ func (d *database) prepareBatches(ctx context.Context) error {
 			return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-3)
 		},
 		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1) },
-		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns())),
-		&b.putBody:    d.replaced("body", "object", object, d.dialect.bodyColumns()),
+		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns(), packed)),
+		&b.putBody:    d.replaced("body", "object", object, slices.Concat(d.dialect.bodyColumns(), packed)),
 		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),
 		&b.revision:   d.inserted("revision", revisionColumns),
 		&b.past:       d.replaced("past", "id", append(slices.Clone(whole), "uid"), []string{"ended"}),

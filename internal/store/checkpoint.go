@@ -74,7 +74,8 @@ func (d *database) rows(ctx context.Context, cluster string, gr schema.GroupReso
 		" WHERE o.type = ? AND o.cluster = ? AND o.namespace >= ? AND (o.namespace, o.name) > (?, ?) ORDER BY o.namespace, o.name LIMIT ?"), func(rows *sql.Rows) error {
 		r := Row{Cluster: cluster, Group: gr.Group, Resource: gr.Resource}
 		var labels string
-		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.ResourceVersion, &labels, &r.Note, &r.Body); err != nil {
+		var packed []byte
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.ResourceVersion, &labels, &r.Note, &r.Body, &packed); err != nil {
 			return err
 		}
 		if labels != "{}" {
@@ -82,8 +83,9 @@ func (d *database) rows(ctx context.Context, cluster string, gr schema.GroupReso
 				return fmt.Errorf("%w: read labels of %s/%s: %w", errDamaged, r.Namespace, r.Name, err)
 			}
 		}
+		err := d.unpack(&r, packed)
 		out = append(out, r)
-		return nil
+		return err
 	}, d.kind(groupResource{gr.Group, gr.Resource}), d.visible(cluster), after.Namespace, after.Namespace, after.Name, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s of cluster %s: %w", gr, cluster, err)

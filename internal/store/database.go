@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/seal"
 )
 
 // database is an open database of any dialect.
@@ -32,9 +34,10 @@ type database struct {
 	compressor compressor
 
 	keeping   *keeping
-	journal   *journal     // nil while the database is being opened
-	history   atomic.Int64 // about how many bytes
-	salvaging atomic.Bool  // what a damaged file had of the past is being read into this one
+	sealing   *atomic.Pointer[seal.Keys] // of the data of Secrets
+	journal   *journal                   // nil while the database is being opened
+	history   atomic.Int64               // about how many bytes
+	salvaging atomic.Bool                // what a damaged file had of the past is being read into this one
 
 	known    sync.RWMutex    // of what follows
 	clusters map[string]bool // whether they are being dropped
@@ -57,7 +60,7 @@ var (
 // openDatabase makes an open database usable: schema, statements, leftovers of an interrupted dropCluster.
 func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*database, error) {
 	d := &database{
-		dialect: dialect, write: write, read: read, keeping: &keeping{is: DefaultHistory, now: time.Now},
+		dialect: dialect, write: write, read: read, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
 		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
 	}
 	d.read.SetMaxOpenConns(readers)

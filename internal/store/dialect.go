@@ -43,12 +43,14 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	update(n int, table string, same, columns []string, changed int) string
 	// remove is the statement that deletes the rows with n keys.
 	remove(n int, table string, key []string) string
-	// bodyColumns are those of a body besides its key, and body what is stored in them. It is an error that the database
+	// bodyColumns are those of a body besides its key and what is packed, and body what is stored in them. It is an error that the database
 	// could not read the body as JSON.
 	bodyColumns() []string
 	body(b []byte) ([]any, error)
-	// exactBody is the expression of the body as it was written.
+	// exactBody are the expressions of the body as it was written, and of what is packed of it.
 	exactBody() string
+	// packs is how large bodies are packed; 0: the database compresses them itself.
+	packs() byte
 	// ended says whether a rollback failed because there was nothing left to undo.
 	ended(err error) bool
 	// fault says what an error of the driver is about.

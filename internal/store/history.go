@@ -115,24 +115,30 @@ func (r *reader) epochOf() (epoch string, err error) {
 }
 
 // restore returns the record of a revision: it begins with the next one that can be read by itself, or the present state.
-func (r *reader) restore(object, id int64) (out []byte, err error) {
+func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 	var chain [][]byte
 	whole := false
-	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT whole, body FROM revision WHERE object = ? AND id >= ? ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
+	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT id, whole, body FROM revision WHERE object = ? AND id >= ? ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
 		var is int
+		var id int64
 		var body []byte
-		err := rows.Scan(&is, &body)
-		if !whole {
-			chain, whole = append(chain, body), is != 0
+		if err := rows.Scan(&id, &is, &body); err != nil || whole {
+			return err
 		}
-		return err
+		if sealed(body) {
+			if body, err = r.unseal(body, revisionIdentity(of, object, id)...); err != nil {
+				return fmt.Errorf("a revision cannot be read: %w", err)
+			}
+		}
+		chain, whole = append(chain, body), is != 0
+		return nil
 	}, object, id, wholeEvery+1); err != nil {
 		return nil, err
 	}
 	var next []byte
 	if !whole {
 		if err := each(r.ctx, r.tx, "SELECT "+stateColumns(r.dialect)+" FROM object o JOIN body b ON b.object = o.id WHERE o.id = "+r.dialect.parameter(1), func(rows *sql.Rows) error {
-			_, s, err := scanState(rows)
+			_, s, err := r.scanState(rows, func(int64) Row { return *of })
 			if err == nil {
 				next = s.record
 			}
@@ -146,7 +152,7 @@ func (r *reader) restore(object, id int64) (out []byte, err error) {
 	}
 	for _, one := range slices.Backward(chain) {
 		if next, err = decompress(one, next); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("a revision cannot be read: %w", err)
 		}
 	}
 	return next, nil
@@ -222,7 +228,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 			return nil, err
 		}
 		for _, c := range some {
-			record, err := r.restore(c.object, c.id)
+			record, err := r.restore(&c.row, c.object, c.id)
 			if err == nil {
 				err = unrecord(record, &c.row)
 			}
@@ -294,7 +300,13 @@ func (q Query) selects(r *Row) bool {
 				return false
 			}
 			if body == nil {
-				d := json.NewDecoder(bytes.NewReader(r.Body))
+				searched := r.Body
+				if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets { // as in the database
+					if searched, _, err = onlyMetadata(r.Body); err != nil {
+						return false
+					}
+				}
+				d := json.NewDecoder(bytes.NewReader(searched))
 				d.UseNumber()
 				if d.Decode(&body) != nil {
 					return false
@@ -397,7 +409,7 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 		out = Revision{Row: of.row()}
 		if err := each(ctx, r.tx, say(d.dialect, "SELECT "+stateColumns(d.dialect)+` FROM object o JOIN body b ON b.object = o.id
 			WHERE o.type = ? AND o.cluster = ? AND o.namespace = ? AND o.name = ?`), func(rows *sql.Rows) error {
-			_, s, err := scanState(rows)
+			_, s, err := d.scanState(rows, func(int64) Row { return of.row() })
 			if err == nil && s.began == seq {
 				record, out.Seq, out.Since = s.record, s.began, moment(s.since)
 			}
@@ -415,7 +427,7 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 			}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name, seq); err != nil || object == 0 {
 				return err
 			}
-			if record, err = r.restore(object, out.EndSeq); err != nil {
+			if record, err = r.restore(&out.Row, object, out.EndSeq); err != nil {
 				return err
 			}
 		}
@@ -468,7 +480,7 @@ func (d *database) deleted(ctx context.Context, q Query, before int64, limit int
 			}
 			for i := range some {
 				one := &some[i]
-				record, err := r.restore(objects[i], one.EndSeq)
+				record, err := r.restore(&one.Row, objects[i], one.EndSeq)
 				if err == nil {
 					err = unrecord(record, &one.Row)
 				}

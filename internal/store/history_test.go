@@ -470,6 +470,12 @@ func TestDropTakesTheHistoryAlong(t *testing.T) {
 
 // TestServerMigrations: databases of each schema before are brought up to date, with what is in them; also where that was cut off.
 func TestServerMigrations(t *testing.T) {
+	for version := 1; version < len(postgresDialect{}.migrations()); version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) { testServerMigrations(t, version) })
+	}
+}
+
+func testServerMigrations(t *testing.T, version int) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		server, err := parseDSN(at)
 		check(t, err)
@@ -478,18 +484,21 @@ func TestServerMigrations(t *testing.T) {
 		defer db.Close()
 		_, err = server.dialect.version(t.Context(), db)
 		check(t, err)
-		check(t, migrateOne(t.Context(), server.dialect, db, 1, server.dialect.migrations()[0]))
+		for i, script := range server.dialect.migrations()[:version] {
+			check(t, migrateOne(t.Context(), server.dialect, db, i+1, script))
+		}
 		for _, text := range []string{
 			`INSERT INTO cluster VALUES ('a', 0)`, `INSERT INTO type VALUES (1, '', 'pods')`,
-			`INSERT INTO object VALUES (10, 20, 1, 'a', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', '')`,
-			`INSERT INTO label VALUES (1, 'app', 'web', 'a', 'ns', 'x', 10)`, `INSERT INTO body (object, json) VALUES (10, '{"spec":{"a":2,"nodeName":"n"}}')`,
+			`INSERT INTO object (id, seq, type, cluster, namespace, name, version, kind, uid, owner, created, rv, labels, note) VALUES (10, 20, 1, 'a', 'ns', 'x', 'v1', 'Pod', 'u', 'o', 5, '7', '{"app":"web"}', '')`,
+			`INSERT INTO label (type, label_key, label_value, cluster, namespace, name, object) VALUES (1, 'app', 'web', 'a', 'ns', 'x', 10)`, `INSERT INTO body (object, json) VALUES (10, '{"spec":{"a":2,"nodeName":"n"}}')`,
 			`UPDATE epoch SET seq = 30`,
 		} {
 			_, err = db.ExecContext(t.Context(), text)
 			check(t, err)
 		}
 		if d == testenv.MariaDB { // each of its statements is committed by itself
-			for _, text := range server.dialect.migrations()[1][:5] {
+			next := server.dialect.migrations()[version]
+			for _, text := range next[:min(5, len(next))] {
 				_, err = db.ExecContext(t.Context(), text)
 				check(t, err)
 			}

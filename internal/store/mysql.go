@@ -16,9 +16,6 @@ import (
 // mysqlDialect is that of MySQL from version 8.0 and MariaDB from version 10.6 on.
 type mysqlDialect struct{}
 
-// errNoJSON refuses a row, as the databases with a type for JSON do. MariaDB would refuse valid JSON that is deep, too.
-var errNoJSON = errors.New("body is not JSON")
-
 func (mysqlDialect) parameter(int) string { return "?" }
 
 func (mysqlDialect) in(s *statement, expression string, values []string) {
@@ -48,14 +45,15 @@ func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
 }
 
 func (mysqlDialect) field(s *statement, keys []string) {
+	const whole = "CASE b.json WHEN '" + noJSON + "' THEN CONVERT(UNCOMPRESS(SUBSTRING(b.packed, 2)) USING utf8mb4) ELSE b.json END"
 	path := pathOf(keys)
-	s.sql("CASE JSON_TYPE(JSON_EXTRACT(b.json, ").arg(path).sql(")) WHEN 'NULL' THEN NULL ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(b.json, ").
+	s.sql("CASE JSON_TYPE(JSON_EXTRACT(" + whole + ", ").arg(path).sql(")) WHEN 'NULL' THEN NULL ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(" + whole + ", ").
 		arg(path).sql(")) AS BINARY) END")
 }
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d mysqlDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json) FROM (SELECT " + columns)
+	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
 	s.sql(p.orderBy(p.ordering()))
 	if p.limit > 0 {
@@ -185,11 +183,13 @@ func (mysqlDialect) remove(n int, table string, key []string) string {
 }
 
 func (mysqlDialect) bodyColumns() []string { return []string{"json", "exact"} }
-func (mysqlDialect) exactBody() string     { return "coalesce(b.exact, b.json)" }
+func (mysqlDialect) exactBody() string     { return "coalesce(b.exact, b.json), b.packed" }
+func (mysqlDialect) packs() byte           { return packedZlib }
 func (mysqlDialect) ended(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
+// body refuses what is no JSON, as the databases with a type for it do. MariaDB would refuse valid JSON that is deep, too.
 func (mysqlDialect) body(b []byte) ([]any, error) {
 	if !json.Valid(b) {
 		return nil, errNoJSON
@@ -201,7 +201,7 @@ func (mysqlDialect) fault(err error) fault {
 	e, ok := errors.AsType[*mysql.MySQLError](err)
 	if !ok {
 		switch {
-		case errors.Is(err, errNoJSON), errors.Is(err, mysql.ErrPktTooLarge):
+		case errors.Is(err, mysql.ErrPktTooLarge):
 			return faultRow
 		case connectionLost(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, io.EOF):
 			return faultUnavailable
@@ -340,7 +340,7 @@ func (mysqlDialect) migrations() [][]string {
 		addIndex("object", "object_created", "type, created, id"),
 		addIndex("object", "object_made", "type, made"),
 		addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
-	)}
+	), addColumns("body", "packed longblob")}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.

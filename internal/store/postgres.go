@@ -47,7 +47,7 @@ func (postgresDialect) field(s *statement, keys []string) {
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d postgresDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", coalesce(b.exact, b.json::text) FROM (SELECT " + columns)
+	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
 	if p.ordered() {
 		ordering := p.ordering()
@@ -167,7 +167,7 @@ func (postgresDialect) lengths() []int { return []int{anyLength} }
 // columnTypes are those of columns that are not text.
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
-	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea",
+	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea", "packed": "bytea",
 	"objects": "bigint", "made": "bigint",
 }
 
@@ -207,7 +207,11 @@ func (postgresDialect) rows(_ int, columns []string) string {
 func (postgresDialect) arguments(rows [][]any) []any {
 	args := make([]any, len(rows[0]))
 	for i := range args {
-		switch rows[0][i].(type) {
+		var some any // that is not NULL
+		for n := 0; n < len(rows) && some == nil; n++ {
+			some = rows[n][i]
+		}
+		switch some.(type) {
 		case int64:
 			args[i] = column[int64](rows, i)
 		case []byte:
@@ -253,7 +257,8 @@ func (postgresDialect) remove(_ int, table string, key []string) string {
 }
 
 func (postgresDialect) bodyColumns() []string { return []string{"json", "exact"} }
-func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text)" }
+func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text), b.packed" }
+func (postgresDialect) packs() byte           { return 0 } // TOAST does
 func (postgresDialect) ended(err error) bool  { return errors.Is(err, driver.ErrBadConn) }
 
 func (postgresDialect) body(b []byte) ([]any, error) { return searchable(b), nil }
@@ -432,5 +437,8 @@ func (postgresDialect) migrations() [][]string {
 			PRIMARY KEY (type, cluster, namespace))`,
 		"INSERT INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace",
 		"ALTER TABLE epoch ADD COLUMN terms integer NOT NULL DEFAULT 0",
+	}, {
+		"ALTER TABLE body ADD COLUMN packed bytea",
+		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL", // what is encrypted cannot be compressed
 	}}
 }

@@ -101,7 +101,7 @@ func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out 
 	}
 	var last position
 	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
-		r, err := scanRow(rows, q)
+		r, err := d.scanRow(rows, q)
 		now := r.at()
 		if err == nil && len(out) > 0 && q.Order.compare(last, now) >= 0 {
 			err = fmt.Errorf("%s/%s of cluster %s came after %s/%s of cluster %s", r.Namespace, r.Name, r.Cluster, last.Namespace, last.Name, last.Cluster)
@@ -164,11 +164,12 @@ func (s *statement) fits() error {
 	return nil
 }
 
-func scanRow(rows *sql.Rows, q Query) (found, error) {
+func (d *database) scanRow(rows *sql.Rows, q Query) (found, error) {
 	r := found{Row: Row{Group: q.Group, Resource: q.Resource}}
 	var created int64
 	var labels string
-	if err := rows.Scan(&r.id, &r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body); err != nil {
+	var packed []byte
+	if err := rows.Scan(&r.id, &r.Cluster, &r.Namespace, &r.Name, &r.Version, &r.Kind, &r.UID, &r.OwnerUID, &created, &r.ResourceVersion, &labels, &r.Changed, &r.Body, &packed); err != nil {
 		return r, err
 	}
 	if created != 0 {
@@ -179,5 +180,5 @@ func scanRow(rows *sql.Rows, q Query) (found, error) {
 			return r, fmt.Errorf("%w: read labels of %s/%s in cluster %s: %w", errDamaged, r.Namespace, r.Name, r.Cluster, err)
 		}
 	}
-	return r, nil
+	return r, d.unpack(&r.Row, packed)
 }

@@ -150,24 +150,6 @@ func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	return (*encoder).EncodeAll(b, nil), nil
 }
 
-// decompress is the reverse of compress.
-func decompress(b, next []byte) ([]byte, error) {
-	options := []zstd.DOption{zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostRecord)}
-	if next != nil {
-		options = append(options, zstd.WithDecoderDictRaw(1, next))
-	}
-	d, err := zstd.NewReader(nil, options...)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	out, err := d.DecodeAll(b, nil)
-	if err != nil {
-		return nil, fmt.Errorf("a revision cannot be read: %w", err)
-	}
-	return out, nil
-}
-
 // state is the state of an object that a change ends.
 type state struct {
 	header    header
@@ -175,6 +157,7 @@ type state struct {
 	began     int64 // sequence of the change that made it
 	since     int64 // when that was, in milliseconds
 	revisions int64 // as in object
+	sealed    bool  // it has what must not be read without a key
 }
 
 // stateColumns are what scanState reads of o and its body b.
@@ -182,12 +165,13 @@ func stateColumns(d dialect) string {
 	return "o.id, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, coalesce(o.note, ''), o.began, o.since, o.revisions, " + d.exactBody()
 }
 
-func scanState(rows *sql.Rows) (id int64, s *state, err error) {
+// scanState reads a state. What is its key is asked of keyed, by its id.
+func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64, s *state, err error) {
 	s = &state{}
 	var labels string
-	var body []byte
+	var body, packed []byte
 	h := &s.header
-	if err := rows.Scan(&id, &h.Version, &h.Kind, &h.UID, &h.Owner, &h.Created, &h.RV, &labels, &h.Note, &s.began, &s.since, &s.revisions, &body); err != nil {
+	if err := rows.Scan(&id, &h.Version, &h.Kind, &h.UID, &h.Owner, &h.Created, &h.RV, &labels, &h.Note, &s.began, &s.since, &s.revisions, &body, &packed); err != nil {
 		return 0, nil, err
 	}
 	if labels != "{}" {
@@ -198,34 +182,47 @@ func scanState(rows *sql.Rows) (id int64, s *state, err error) {
 	if s.began == 0 { // it was written before there was a history
 		s.began = id
 	}
-	s.record = record(*h, body)
+	row := keyed(id)
+	row.UID, row.Body = h.UID, body
+	if err := d.unpack(&row, packed); err != nil {
+		return 0, nil, err
+	}
+	s.record = record(*h, row.Body)
+	s.sealed = sealed(packed) && !bytes.Equal(row.Body, body) // else nothing but the metadata could be read
 	return id, s, nil
 }
 
 // recall reads the states that the changes end and of which something is to be kept.
 func (w *writer) recall(objects map[place]*object) error {
-	ids, byID := [][]any{}, map[int64]*object{}
-	for _, o := range objects {
+	ids, byID := [][]any{}, map[int64]place{}
+	for p, o := range objects {
 		if o.id != 0 && (o.recorded || o.revisions > 0) {
-			ids, byID[o.id] = append(ids, []any{o.id}), o
+			ids, byID[o.id] = append(ids, []any{o.id}), p
 		}
 	}
 	return w.batches.recall.run(w.ctx, w.tx, ids, func(rows *sql.Rows) error {
-		id, s, err := scanState(rows)
+		id, s, err := w.scanState(rows, func(id int64) Row { return w.rowAt(byID[id]) })
 		if err != nil {
 			return err
 		}
-		if byID[id] == nil {
+		o := objects[byID[id]]
+		if o == nil {
 			return fmt.Errorf("%w: asked for other objects, it answered with %d", errDamaged, id)
 		}
-		byID[id].state = s
+		o.state = s
 		return nil
 	})
 }
 
-// revise adds what is to be kept of the state that a change ends; next is the state that follows, nil: the object is gone. It says
-// whether a new state begins.
-func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []byte) (begins bool, err error) {
+// rowAt is a row of which nothing is known but its key.
+func (d *database) rowAt(p place) Row {
+	gr := d.gr(p.kind)
+	return Row{Group: gr.Group, Resource: gr.Resource, Cluster: p.cluster, Namespace: p.namespace, Name: p.name}
+}
+
+// revise adds what is to be kept of the state that a change ends; next is the state that follows, nil: the object is gone, and hidden says
+// whether its body is sealed. It says whether a new state begins.
+func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []byte, hidden bool) (begins bool, err error) {
 	s := o.state
 	if s == nil {
 		if next == nil && o.revisions != 0 { // nothing more is kept of it, but something is
@@ -252,6 +249,12 @@ func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []
 	content, err := w.compressor.compress(s.record, against)
 	if err != nil {
 		return false, fmt.Errorf("compress a revision: %w", err)
+	}
+	if s.sealed || hidden && against != nil {
+		of := w.rowAt(p)
+		if content, err = w.seal(content, revisionIdentity(&of, o.id, o.seq)...); err != nil {
+			return false, err
+		}
 	}
 	whole, ended := int64(0), int64(0)
 	if against == nil {
@@ -376,7 +379,7 @@ func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, 
 		var freed int64
 		n = 0
 		if err := transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
-			var ids []any
+			var ids []int64
 			if err := each(ctx, tx, say(d.dialect, "SELECT id FROM past WHERE type = ? AND cluster = ? ORDER BY namespace, name, id LIMIT ?"), func(rows *sql.Rows) error {
 				var id int64
 				err := rows.Scan(&id)
@@ -386,27 +389,41 @@ func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, 
 				return err
 			}
 			for _, id := range ids {
-				var size int64
-				if err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT coalesce(sum(length(body) + "+strconv.Itoa(revisionOverhead)+"), 0) FROM revision WHERE object = ?"), id).Scan(&size); err != nil {
+				size, err := d.forgetPast(ctx, tx, id)
+				if err != nil {
 					return err
 				}
 				freed += size
-				for _, text := range []string{"DELETE FROM revision WHERE object = ?", "DELETE FROM past WHERE id = ?"} {
-					if _, err := tx.ExecContext(ctx, say(d.dialect, text), id); err != nil {
-						return err
-					}
-				}
 			}
 			n = len(ids)
-			if freed == 0 {
-				return nil
-			}
-			_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET history_bytes = history_bytes - ?"), freed)
-			return err
+			return d.shrink(ctx, tx, freed)
 		}); err != nil {
 			return err
 		}
 		d.grew(-freed)
 	}
 	return nil
+}
+
+// forgetPast deletes what an object was, in a transaction, and returns how large that was.
+func (d *database) forgetPast(ctx context.Context, tx *sql.Tx, object int64) (freed int64, err error) {
+	if err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT coalesce(sum(length(body) + "+strconv.Itoa(revisionOverhead)+"), 0) FROM revision WHERE object = ?"),
+		object).Scan(&freed); err != nil {
+		return 0, err
+	}
+	for _, text := range []string{"DELETE FROM revision WHERE object = ?", "DELETE FROM past WHERE id = ?", "UPDATE object SET revisions = 0 WHERE id = ?"} {
+		if _, err := tx.ExecContext(ctx, say(d.dialect, text), object); err != nil {
+			return 0, err
+		}
+	}
+	return freed, nil
+}
+
+// shrink takes note, in a transaction, of how much smaller the history is.
+func (d *database) shrink(ctx context.Context, tx *sql.Tx, freed int64) error {
+	if freed == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET history_bytes = history_bytes - ?"), freed)
+	return err
 }

@@ -10,11 +10,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/seal"
 )
 
 // What a file that was set aside has of the past is read into the one that took its place, beside everything else: object by object, in
@@ -95,7 +98,7 @@ func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err erro
 // takeOver has a new file begin with a sequence above that of the one that was set aside, and note that there is something to be salvaged.
 func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error {
 	base := a.Seq
-	old, err := openDamaged(filepath.Join(filepath.Dir(s.path), a.File))
+	old, err := openDamaged(filepath.Join(filepath.Dir(s.path), a.File), &s.sealing)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it never was set aside
 	}
@@ -122,7 +125,7 @@ func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error 
 
 // openDamaged opens a file that was set aside, to be read. Any of it may be unreadable, or garbage. It is not opened read-only: then
 // SQLite would map its index into memory, see fileDSN.
-func openDamaged(path string) (*database, error) {
+func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
 	}
@@ -132,7 +135,7 @@ func openDamaged(path string) (*database, error) {
 	}
 	read.SetMaxOpenConns(1)
 	return &database{
-		dialect: sqliteDialect{}, read: read, write: read,
+		dialect: sqliteDialect{}, read: read, write: read, sealing: sealing,
 		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{},
 	}, nil
 }
@@ -177,7 +180,7 @@ func (s *Store) beginSalvage(d *database, j *salvage) {
 
 func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
 	log := s.log.WithValues("setAside", j.file)
-	err := j.open(ctx, filepath.Dir(s.path))
+	err := j.open(ctx, filepath.Dir(s.path), &s.sealing)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -218,8 +221,8 @@ func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
 }
 
 // open opens the damaged file, and reads which types and clusters it knows: what is of others cannot be told.
-func (j *salvage) open(ctx context.Context, dir string) (err error) {
-	if j.old, err = openDamaged(filepath.Join(dir, j.file)); err != nil {
+func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[seal.Keys]) (err error) {
+	if j.old, err = openDamaged(filepath.Join(dir, j.file), sealing); err != nil {
 		return err
 	}
 	version, err := j.old.dialect.version(ctx, j.old.read)
@@ -422,8 +425,15 @@ func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schem
 				continue
 			}
 			if alone {
+				was := r.body
 				if r.body, err = j.compressor.compress(record, nil); err != nil {
 					return nil, fmt.Errorf("compress a revision: %w", err)
+				}
+				if sealed(was) {
+					of := Row{Cluster: o.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: o.namespace, Name: o.name}
+					if r.body, err = d.seal(r.body, revisionIdentity(&of, o.id, r.id)...); err != nil {
+						return nil, err
+					}
 				}
 				r.whole = 1
 			}
@@ -444,7 +454,7 @@ func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResou
 	defer func() { err = errors.Join(err, rollback(j.old.dialect, tx)) }()
 	r := &reader{database: j.old, ctx: ctx, tx: tx, kind: o.kind}
 	row := Row{Cluster: o.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: o.namespace, Name: o.name}
-	if record, err = r.restore(o.id, id); err != nil {
+	if record, err = r.restore(&row, o.id, id); err != nil {
 		return nil, err
 	}
 	if err := unrecord(record, &row); err != nil {

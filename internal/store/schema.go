@@ -218,6 +218,10 @@ var sqliteMigrations = [][]string{
 
 	CREATE INDEX past_salvaged ON past (ended) WHERE ended < 0;
 	`},
+	// What is compressed or encrypted of bodies.
+	{`
+	ALTER TABLE body ADD COLUMN packed BLOB;
+	`},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

@@ -3,12 +3,14 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -18,8 +20,26 @@ import (
 // several read, and see each write whole or not at all.
 type sqliteDialect struct{}
 
+// unpackFunction is the name of a function of SQL that returns the JSON of a body that is compressed; NULL: it is not.
+const unpackFunction = "orrery_unpack"
+
+// registered makes the function known, of which the driver keeps a list for the process.
+var registered = sync.OnceValue(func() error {
+	return sqlite.RegisterDeterministicScalarFunction(unpackFunction, 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		packed, ok := args[0].([]byte)
+		if !ok || len(packed) == 0 || sealed(packed) {
+			return nil, nil
+		}
+		out, err := inflate(packed)
+		return string(out), err
+	})
+})
+
 // openFile opens the database in a file, and brings its schema up to date.
 func openFile(ctx context.Context, path string) (*database, error) {
+	if err := registered(); err != nil {
+		return nil, err
+	}
 	// SQLite gives its journal files the mode of the database, so the database must have
 	// the right one from the start.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -91,13 +111,15 @@ func operator(c labelCompare) string {
 }
 
 func (sqliteDialect) field(s *statement, keys []string) {
+	// What is compressed is decompressed for each of the two.
+	const whole = "CASE b.json WHEN '" + noJSON + "' THEN " + unpackFunction + "(b.packed) ELSE b.json END"
 	path := pathOf(keys)
-	s.sql("CASE json_type(b.json, ").arg(path).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(json_extract(b.json, ").
+	s.sql("CASE json_type(" + whole + ", ").arg(path).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(json_extract(" + whole + ", ").
 		arg(path).sql(") AS TEXT) END")
 }
 
 func (d sqliteDialect) list(s *statement, p *plan) {
-	s.sql("SELECT " + columns + ", b.json")
+	s.sql("SELECT " + columns + ", " + d.exactBody())
 	d.from(s, p, true)
 	// Spans are in order, and so are the rows of each: the joins are walked as they are written. SQLite
 	// does not know, and would sort; scan would notice.
@@ -255,7 +277,8 @@ func (sqliteDialect) remove(n int, table string, key []string) string {
 
 func (sqliteDialect) bodyColumns() []string        { return []string{"json"} }
 func (sqliteDialect) body(b []byte) ([]any, error) { return []any{string(b)}, nil }
-func (sqliteDialect) exactBody() string            { return "b.json" }
+func (sqliteDialect) exactBody() string            { return "b.json, b.packed" }
+func (sqliteDialect) packs() byte                  { return packedZstd }
 
 // ended: SQLite has often ended a transaction that failed.
 func (sqliteDialect) ended(err error) bool { return code(err) == sqlite3.SQLITE_ERROR }

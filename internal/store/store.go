@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/seal"
 )
 
 // Errors that callers tell apart.
@@ -95,6 +98,7 @@ type Store struct {
 	seq     int64
 
 	keeping *keeping
+	sealing atomic.Pointer[seal.Keys]
 	journal *journal
 
 	salvaging  sync.WaitGroup
@@ -104,12 +108,21 @@ type Store struct {
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
 const reopenDelay = time.Second
 
+// Option is how a store is opened.
+type Option func(*Store)
+
+// Sealed has the store seal with keys, and open with them also what it reads while it is being opened: the past of a damaged file.
+func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) } }
+
 // Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
 // damaged, or of a newer version, is set aside. While the file is locked by another
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again.
 // Only a directory that cannot be used is an error.
-func Open(ctx context.Context, dir string) (*Store, error) {
+func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
+	for _, set := range options {
+		set(s)
+	}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.open(ctx)
@@ -128,12 +141,15 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 // github.com/go-sql-driver/mysql documents: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. While the server cannot
 // be used, the Store answers with ErrUnavailable and tries again. Only a DSN, or a database, that never can be used is an
 // error. No error and no log has the DSN.
-func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
+func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error) {
 	server, err := parseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
+	for _, set := range options {
+		set(s)
+	}
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.open(ctx)
@@ -150,7 +166,7 @@ func OpenDSN(ctx context.Context, dsn string) (*Store, error) {
 func (s *Store) open(ctx context.Context) {
 	db, left, err := s.openOnce(ctx)
 	if db != nil {
-		db.keeping, db.journal = s.keeping, s.journal
+		db.keeping, db.sealing, db.journal = s.keeping, &s.sealing, s.journal
 		s.journal.reset(db.epoch, db.seq)
 		historyBytes.Set(float64(db.history.Load()))
 	}

@@ -358,7 +358,13 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 	var out outgoing
 	var set [][2]any
 	if err := w.batches.recall.run(w.ctx, w.tx, ids, func(found *sql.Rows) error {
-		id, s, err := scanState(found)
+		id, s, err := w.scanState(found, func(id int64) Row {
+			if r := rows[id]; r != nil {
+				gr := w.gr(r.kind)
+				return Row{Cluster: r.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: r.namespace, Name: r.name}
+			}
+			return Row{}
+		})
 		if err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 		d.grew(grown)
 	}
 	switch {
-	case err == nil || d.dialect.fault(err) != faultRow:
+	case err == nil || !errors.Is(err, errNoJSON) && !errors.Is(err, errNoKey) && d.dialect.fault(err) != faultRow:
 		return nil, err
 	case len(changes) == 1:
 		c := &changes[0]
@@ -313,7 +313,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 		return nil
 	}
 	w.tell(p, o)
-	if _, err := w.revise(out, p, o, nil, nil); err != nil {
+	if _, err := w.revise(out, p, o, nil, nil, false); err != nil {
 		return err
 	}
 	out.dropObject = append(out.dropObject, []any{o.id})
@@ -362,17 +362,18 @@ func (out *outgoing) tallied() (change, drop [][]any) {
 // addRow adds the row and the body of an object, which gets an id if it is new.
 func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, created int64, err error) {
 	r, h := o.row, headerOf(o.row)
-	body, err := w.dialect.body(r.Body)
+	body, err := w.body(r)
 	if err != nil {
 		return nil, 0, err
 	}
 	terms = termsOf(w.kindOf(p.kind), r.Body)
+	packed, _ := body[len(body)-1].([]byte)
 	began, since, revisions := o.seq, w.now, int64(0)
 	object, stored := &out.updateObject, &out.putBody
 	if o.id == 0 {
 		o.id, object, stored = o.seq, &out.insertObject, &out.insertBody
 	} else {
-		begins, err := w.revise(out, p, o, &h, r.Body)
+		begins, err := w.revise(out, p, o, &h, r.Body, sealed(packed))
 		if err != nil {
 			return nil, 0, err
 		}

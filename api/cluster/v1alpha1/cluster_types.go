@@ -107,7 +107,8 @@ type ClusterSpec struct {
 
 	// mirror says which types of the cluster are mirrored for search, beside those that
 	// placement needs and those that MirrorPolicies select. Where nobody selects any: every type that can be listed
-	// and watched, but those that change all the time and say little; of Secrets only the metadata, always.
+	// and watched, but those that change all the time and say little. Of Secrets only the metadata is mirrored, unless
+	// secretData says otherwise.
 	// +optional
 	Mirror *Mirror `json:"mirror,omitempty"`
 
@@ -263,6 +264,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!('*' in self.resources) || size(self.resources) == 1",message="resources: * is every one: leave the others out"
 // +kubebuilder:validation:XValidation:rule="!has(self.group) || self.group != '*' || !has(self.versions)",message="versions: name the group that has them, or leave them out"
+// +kubebuilder:validation:XValidation:rule="!has(self.secretData) || self.secretData == 'Metadata' || (!has(self.group) || size(self.group) == 0) && size(self.resources) == 1 && 'secrets' in self.resources",message="secretData: name secrets of the core group, and nothing else beside them"
 type MirrorResources struct {
 	// group is the API group; the empty string is the core group, "*" is every group.
 	// +kubebuilder:validation:MaxLength=253
@@ -296,7 +298,22 @@ type MirrorResources struct {
 	// labelSelector selects the objects that are mirrored. Unset: all.
 	// +optional
 	LabelSelector *MirrorLabelSelector `json:"labelSelector,omitempty"`
+	// secretData says what is mirrored of the Secrets that this selects. Unset, or Metadata: their metadata. Encrypted: their data, too,
+	// which is kept in the mirror's database only encrypted, with the key of the server, and shown to who may read Secrets on the hub.
+	// Several selections add up. It is an error where anything but secrets is selected.
+	// +optional
+	SecretData MirrorSecretData `json:"secretData,omitempty"`
 }
+
+// MirrorSecretData says what is mirrored of Secrets.
+// +kubebuilder:validation:Enum=Metadata;Encrypted
+type MirrorSecretData string
+
+// The values of MirrorSecretData.
+const (
+	MirrorSecretDataMetadata  MirrorSecretData = "Metadata"
+	MirrorSecretDataEncrypted MirrorSecretData = "Encrypted"
+)
 
 // MirrorLabelSelector selects objects by their labels: by all that it says.
 //
