@@ -203,15 +203,19 @@ func indexedExactly(t *testing.T, s *Store) {
 	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.created, o.labels, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
 		var id, kind, created int64
 		var text string
-		var body []byte
-		if err := rows.Scan(&id, &kind, &created, &text, &body); err != nil {
+		var body, packed []byte
+		if err := rows.Scan(&id, &kind, &created, &text, &body, &packed); err != nil {
 			return err
 		}
 		var labels map[string]string
 		if err := json.Unmarshal([]byte(text), &labels); err != nil {
 			return err
 		}
-		for one := range pairsOf(labels, termsOf(s.db.kindOf(kind), body)) {
+		row := Row{Body: body}
+		if err := s.db.unpack(&row, packed); err != nil {
+			return err
+		}
+		for one := range pairsOf(labels, termsOf(s.db.kindOf(kind), row.Body)) {
 			want[entry{one, created, id}] = true
 		}
 		return nil

@@ -691,6 +691,10 @@ func FuzzFieldPath(f *testing.F) {
 	})
 }
 
+// tallied is what schemas from that with the tally on have of objects besides.
+const tallied = `; UPDATE label SET created = 5;
+	INSERT INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace`
+
 // TestMigrations: a database of each earlier schema is brought up to date with everything that is in it.
 func TestMigrations(t *testing.T) {
 	for version := 1; version < len(sqliteMigrations); version++ {
@@ -711,6 +715,9 @@ func TestMigrations(t *testing.T) {
 				INSERT INTO body SELECT id, '{"spec":{"a":' || cluster || '},"status":{"phase":"Running"}}' FROM object`
 			if version >= 3 {
 				script = withNames
+			}
+			if version >= 5 {
+				script += tallied
 			}
 			_, err = db.ExecContext(t.Context(), script)
 			check(t, errors.Join(err, db.Close()))

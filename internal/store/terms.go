@@ -308,7 +308,7 @@ func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
 	return out
 }
 
-// reindex makes the index of declared fields what this version declares. Done again, after it was interrupted, it writes only what is left.
+// reindex makes the index of declared fields what this version declares. It takes no sequences: nothing changes that is told of. Done again, after it was interrupted, it writes only what is left.
 func (d *database) reindex(ctx context.Context) error {
 	var version int
 	if err := d.write.QueryRowContext(ctx, "SELECT terms FROM epoch").Scan(&version); err != nil {
@@ -319,7 +319,7 @@ func (d *database) reindex(ctx context.Context) error {
 	}
 	var after int64
 	for n := chunk; n == chunk; {
-		if err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) (err error) {
+		if err := d.locked(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) (err error) {
 			w := writer{ctx: ctx, tx: tx, database: d}
 			n, after, err = w.reindex(after)
 			return err
@@ -327,7 +327,10 @@ func (d *database) reindex(ctx context.Context) error {
 			return fmt.Errorf("index declared fields: %w", err)
 		}
 	}
-	return d.exec(ctx, "UPDATE epoch SET terms = ?", termsVersion)
+	return d.locked(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET terms = ?"), termsVersion)
+		return err
+	})
 }
 
 // reindex does the next objects after one, and says how many there were and which was the last.
