@@ -118,7 +118,7 @@ func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, na
 	}
 	serve := answer.Func(func(w http.ResponseWriter, r *http.Request) error { return a.search.Serve(w, r, path, names) })
 	if search.IsWatch(r, path) {
-		serve(w, r)
+		serve.ServeHTTP(w, r)
 	} else {
 		compressed(serve).ServeHTTP(w, r)
 	}

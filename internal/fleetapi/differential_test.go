@@ -51,9 +51,10 @@ func (m mirrored) Types() (out []mirror.Type) {
 	}
 	return out
 }
-func (mirrored) Stored(string, schema.GroupResource) bool                 { return true }
-func (mirrored) Lost(string, schema.GroupResource) bool                   { return false }
-func (mirrored) Stale(string) (time.Time, bool)                           { return time.Time{}, false }
+func (mirrored) Stored(string, schema.GroupResource) bool { return true }
+func (mirrored) Lost(string, schema.GroupResource) bool   { return false }
+func (mirrored) Stale(string) (time.Time, bool)           { return time.Time{}, false }
+
 func (mirrored) Freshness(string, schema.GroupResource) (time.Time, bool) { return time.Time{}, false }
 func (mirrored) Partial(string, schema.GroupResource) bool                { return false }
 func (mirrored) WithoutData(string) bool                                  { return false }
@@ -169,8 +170,12 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 
 	// Who may what.
 	people := []person{
-		{"alice", []string{"devs", "system:authenticated"}}, {"bob", []string{"ops", "devs"}}, {"carol", []string{"ops"}}, {"dave", nil},
-		{"system:serviceaccount:" + namespaces[0] + ":robot", []string{"system:serviceaccounts"}}, {"erin", nil},
+		{"alice", []string{"devs", "system:authenticated"}},
+		{"bob", []string{"ops", "devs"}},
+		{"carol", []string{"ops"}},
+		{"dave", nil},
+		{"system:serviceaccount:" + namespaces[0] + ":robot", []string{"system:serviceaccounts"}},
+		{"erin", nil},
 	}
 	subjects := func() (out []rbacv1.Subject) {
 		for _, name := range some(2, "alice", "bob", "carol", "devs", "ops", "robot") {

@@ -61,7 +61,7 @@ type Mirror struct {
 
 // database is what the mirror needs of the store. Every call may fail, for any time: the
 // index does not depend on it.
-type database interface {
+type database interface { //nolint:interfacebloat // one store
 	Write(ctx context.Context, changes []store.Change) error
 	Types(ctx context.Context, cluster string) ([]store.Type, error)
 	Keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]store.Key, error)

@@ -32,7 +32,7 @@ func (c *cluster) keepData(ctx context.Context, running *sync.WaitGroup, data *f
 	} else {
 		return
 	}
-	ctx, c.kept.end = context.WithCancel(ctx) //nolint:gosec // ended with ctx, or by the next
+	ctx, c.kept.end = context.WithCancel(ctx)
 	running.Go(func() {
 		for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
 			err := c.tryKeepData(ctx, data)

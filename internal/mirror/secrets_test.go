@@ -145,7 +145,7 @@ func TestSecretData(t *testing.T) {
 	// Nobody asks for it any more when the mirror begins again, of a cluster that cannot be asked.
 	gone := newSource(t, "east", cfg)
 	gone.apis, gone.reachable = nil, false
-	m, stop = begin(t, s, newFleet(gone), all)
+	_, stop = begin(t, s, newFleet(gone), all)
 	eventually(t, "data goes that was stored before", is(""))
 	stop()
 	m, stop = begin(t, s, newFleet(source), all, data)

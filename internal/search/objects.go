@@ -121,7 +121,8 @@ func (s *Search) namespaced(at location) bool {
 
 // shows says whether an object is in the view.
 func (v view) shows(row *store.Row) bool {
-	return row != nil && !(v.query.Clusters != nil && len(v.query.Clusters) == 0) && v.query.Selects(row)
+	nowhere := v.query.Clusters != nil && len(v.query.Clusters) == 0 // for the store, none are all
+	return row != nil && !nowhere && v.query.Selects(row)
 }
 
 // look finds out what a request that does verb is shown.

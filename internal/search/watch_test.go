@@ -33,8 +33,7 @@ type stream struct {
 	t      *testing.T
 	lines  *bufio.Scanner
 	header http.Header
-	seen   []string // its events, one after another
-	last   string   // the latest resourceVersion
+	last   string // the latest resourceVersion
 }
 
 // watch opens a watch, which is to be answered.
@@ -314,7 +313,7 @@ func TestVersionsOfRequests(t *testing.T) {
 		}
 	}
 	_, body := f.ask(t, http.MethodGet, "/api/v1/pods?resourceVersion="+(now+1000).String(), "")
-	if details, _ := json.Marshal(body["details"]); !strings.Contains(string(details), string(metav1.CauseTypeResourceVersionTooLarge)) {
+	if details := fmt.Sprint(body["details"]); !strings.Contains(details, string(metav1.CauseTypeResourceVersionTooLarge)) {
 		t.Errorf("clients know by the cause that they shall ask again: %s", details)
 	}
 }
@@ -354,9 +353,9 @@ func TestQualified(t *testing.T) {
 	f := threeClusters(t)
 	f.url = strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)
 	for path, want := range map[string][]string{
-		"/api/v1/pods":                     {"elm/blog@elm/press", "elm/shop@elm/web", "oak/shop@oak/db", "oak/shop@oak/web"},
-		"/api/v1/namespaces/shop@oak/pods": {"oak/shop@oak/db", "oak/shop@oak/web"},
-		"/api/v1/namespaces/shop@oak/pods?labelSelector=app=web":                       {"oak/shop@oak/web"},
+		"/api/v1/pods":                                           {"elm/blog@elm/press", "elm/shop@elm/web", "oak/shop@oak/db", "oak/shop@oak/web"},
+		"/api/v1/namespaces/shop@oak/pods":                       {"oak/shop@oak/db", "oak/shop@oak/web"},
+		"/api/v1/namespaces/shop@oak/pods?labelSelector=app=web": {"oak/shop@oak/web"},
 		"/api/v1/pods?fieldSelector=metadata.namespace%3Dshop@oak,metadata.name%3Dweb": {"oak/shop@oak/web"},
 		"/api/v1/namespaces": {"oak//shop@oak"},
 		"/api/v1/namespaces?fieldSelector=metadata.name%3Dshop@oak": {"oak//shop@oak"},

@@ -83,25 +83,27 @@ func hidden(t *testing.T, s *Store, at string, texts ...string) {
 		}
 	}
 	for _, table := range []string{"object", "body", "label", "type", "cluster", "served", "revision", "past", "epoch"} {
-		rows, err := s.db.read.QueryContext(t.Context(), "SELECT * FROM "+table)
-		check(t, err)
-		columns, err := rows.Columns()
-		check(t, err)
 		n := 0
-		for rows.Next() {
+		check(t, each(t.Context(), s.db.read, "SELECT t.* FROM "+table+" t", func(rows *sql.Rows) error { //nolint:unqueryvet // whatever there is
+			columns, err := rows.Columns()
+			if err != nil {
+				return err
+			}
 			values, into := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
 			for i := range values {
 				into[i] = &values[i]
 			}
-			check(t, rows.Scan(into...))
+			if err := rows.Scan(into...); err != nil {
+				return err
+			}
 			for i, v := range values {
 				found(table+"."+columns[i], v)
 				if table == "body" && columns[i] == "packed" && len(v) > 0 && v[0] == packedSealed || table == "revision" && columns[i] == "body" && sealed(v) {
 					n++
 				}
 			}
-		}
-		check(t, errors.Join(rows.Err(), rows.Close()))
+			return nil
+		}))
 		if n == 0 && (table == "body" || table == "revision") {
 			t.Errorf("nothing in %s is sealed: there was nothing to hide", table)
 		}

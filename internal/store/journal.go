@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ErrExpired: what changed since a version is not known any more, or the version is of another database.
+// ErrExpired says that what changed since a version is not known any more, or that the version is of another database.
 var ErrExpired = errors.New("what changed since that version is not known")
 
 // Version is a state of the store: the epoch of the database, as a number of six digits, and the sequence of the last change in the

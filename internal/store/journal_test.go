@@ -63,8 +63,14 @@ func TestSince(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
 		var followers []*follower
 		for _, q := range []Query{
-			{}, {Labels: selector(t, "app=web")}, {Labels: selector(t, "app!=web")}, {Clusters: []string{"b"}}, {Namespaces: []string{"x"}},
-			{Scopes: map[string][]string{"a": {"x"}}}, {Names: []string{"1", "2"}}, {OwnerUID: "owner-of-x"},
+			{},
+			{Labels: selector(t, "app=web")},
+			{Labels: selector(t, "app!=web")},
+			{Clusters: []string{"b"}},
+			{Namespaces: []string{"x"}},
+			{Scopes: map[string][]string{"a": {"x"}}},
+			{Names: []string{"1", "2"}},
+			{OwnerUID: "owner-of-x"},
 			{Fields: []FieldRequirement{{Path: "spec.n", Operator: selection.Equals, Value: "3"}}},
 			{Fields: []FieldRequirement{{Path: "metadata.name", Operator: selection.NotEquals, Value: "1"}}},
 		} {

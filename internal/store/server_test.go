@@ -41,12 +41,12 @@ func consistent(t *testing.T, db *sql.DB, objects int) {
 	for query, want := range map[string]int{
 		"SELECT count(*) FROM object": objects,
 		"SELECT count(*) FROM body":   objects,
-		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM body)":                                                                                       0,
-		"SELECT count(*) FROM label WHERE object NOT IN (SELECT id FROM object)":                                                                                      0,
-		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM label)":                                                                                      0,
-		"SELECT count(*) FROM object WHERE seq > (SELECT seq FROM epoch) OR seq < id":                                                                                 0,
-		"SELECT count(*) - count(DISTINCT seq) FROM object":                                                                                                           0,
-		"SELECT coalesce(sum(objects), 0) FROM tally":                                                                                                                 objects,
+		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM body)":       0,
+		"SELECT count(*) FROM label WHERE object NOT IN (SELECT id FROM object)":      0,
+		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM label)":      0,
+		"SELECT count(*) FROM object WHERE seq > (SELECT seq FROM epoch) OR seq < id": 0,
+		"SELECT count(*) - count(DISTINCT seq) FROM object":                           0,
+		"SELECT coalesce(sum(objects), 0) FROM tally":                                 objects,
 		"SELECT count(*) FROM tally t WHERE objects <> (SELECT count(*) FROM object o WHERE o.type = t.type AND o.cluster = t.cluster AND o.namespace = t.namespace)": 0,
 	} {
 		var n int
