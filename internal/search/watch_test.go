@@ -352,16 +352,16 @@ func TestDiscoveryIsNews(t *testing.T) {
 func TestQualified(t *testing.T) {
 	f := threeClusters(t)
 	f.url = strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)
+	web := []string{"oak/shop@oak/web"}
 	for path, want := range map[string][]string{
-		"/api/v1/pods":                                           {"elm/blog@elm/press", "elm/shop@elm/web", "oak/shop@oak/db", "oak/shop@oak/web"},
-		"/api/v1/namespaces/shop@oak/pods":                       {"oak/shop@oak/db", "oak/shop@oak/web"},
-		"/api/v1/namespaces/shop@oak/pods?labelSelector=app=web": {"oak/shop@oak/web"},
-		"/api/v1/pods?fieldSelector=metadata.namespace%3Dshop@oak,metadata.name%3Dweb": {"oak/shop@oak/web"},
-		"/api/v1/namespaces": {"oak//shop@oak"},
-		"/api/v1/namespaces?fieldSelector=metadata.name%3Dshop@oak": {"oak//shop@oak"},
-		"/clusters/oak/api/v1/pods":                                 {"oak/shop@oak/db", "oak/shop@oak/web"},
+		"pods":                     {"elm/blog@elm/press", "elm/shop@elm/web", "oak/shop@oak/db", "oak/shop@oak/web"},
+		"namespaces/shop@oak/pods": {"oak/shop@oak/db", "oak/shop@oak/web"},
+		"namespaces/shop@oak/pods?labelSelector=app=web":                       web,
+		"pods?fieldSelector=metadata.namespace%3Dshop@oak,metadata.name%3Dweb": web,
+		"namespaces": {"oak//shop@oak"},
+		"namespaces?fieldSelector=metadata.name%3Dshop@oak": {"oak//shop@oak"},
 	} {
-		if _, body := f.ask(t, http.MethodGet, path, ""); !slices.Equal(found(body), want) {
+		if _, body := f.ask(t, http.MethodGet, "/api/v1/"+path, ""); !slices.Equal(found(body), want) {
 			t.Errorf("%s: %v, want %v", path, body, want)
 		}
 	}
