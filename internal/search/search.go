@@ -143,10 +143,14 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 }
 
 // Search serves the mirrored objects.
-type Search struct{ Options }
+type Search struct {
+	Options
+
+	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
+}
 
 // New returns a Search.
-func New(o Options) *Search { return &Search{o} }
+func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute} }
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.

@@ -117,6 +117,7 @@ type fleet struct {
 	fenced func(namespace, cluster string) bool // instead of closed
 	url    string
 	server *httptest.Server
+	search *Search
 	mu     sync.Mutex   // of some, where it changes
 	grants atomic.Value // a chan struct{}
 }
@@ -166,7 +167,8 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},
 	})
-	server := httptest.NewServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
+	f.search = search
+	server := httptest.NewUnstartedServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
 		names := Merged
 		path, ok := strings.CutPrefix(r.URL.EscapedPath(), fleetv1alpha1.FleetPath)
 		if !ok {
@@ -178,6 +180,7 @@ func newFleet(t *testing.T, clusters ...string) *fleet {
 		}
 		return search.Serve(w, r, path, names)
 	}))
+	server.Start()
 	t.Cleanup(server.Close)
 	f.server = server
 	f.url = server.URL + fleetv1alpha1.FleetPath

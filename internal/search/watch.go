@@ -28,7 +28,6 @@ const (
 	bookmarkEvery   = time.Minute
 	reviewEvery     = 30 * time.Second // rights are asked again, besides whenever the hub's roles or fences change
 	reviewAgain     = 6 * time.Second  // after such a change, when no answer of before is remembered any more
-	slowestWrite    = time.Minute      // a client that takes no byte for so long has gone
 	versionPatience = 3 * time.Second  // how long a version that is not there yet is waited for
 )
 
@@ -134,6 +133,7 @@ func (f *watch) fail(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil || !errors.As(err, &known) {
 		return
 	}
+	f.patient()
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	if f.write(apiwatch.Error, status) == nil {
@@ -141,12 +141,17 @@ func (f *watch) fail(ctx context.Context, err error) {
 	}
 }
 
-// flush sends what was written.
-func (f *watch) flush() error { return f.out.Flush() }
+// flush sends what was written. After that there is no deadline any more: one that passes while there is nothing to write would end a stream
+// of HTTP/2.
+func (f *watch) flush() error {
+	err := f.out.Flush()
+	_ = f.out.SetWriteDeadline(time.Time{}) // as in patient
+	return err
+}
 
 // patient gives the client time to take what is written next.
 func (f *watch) patient() {
-	_ = f.out.SetWriteDeadline(time.Now().Add(slowestWrite)) // a writer without deadlines is a test's
+	_ = f.out.SetWriteDeadline(time.Now().Add(f.search.slowest)) // a writer without deadlines is a test's
 }
 
 // begin tells of all objects that there are.
