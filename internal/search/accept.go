@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // media is one media type that a client accepts.
@@ -38,8 +39,15 @@ const (
 	asPartial = "PartialObjectMetadata" // of a list: PartialObjectMetadataList
 )
 
-// form is the first that the client accepts and the fleet can give.
-func form(r *http.Request) (string, error) {
+// form is one of those, and of which version of meta.k8s.io it is: v1 or, as older clients ask, v1beta1, which is the same.
+type form struct{ as, version string }
+
+func (f form) apiVersion() string {
+	return schema.GroupVersion{Group: metav1.GroupName, Version: f.version}.String()
+}
+
+// formOf is the first form that the client accepts and the fleet can give.
+func formOf(r *http.Request) (form, error) {
 	for _, m := range accepted(r) {
 		switch m.name {
 		case "application/json", "application/*", "*/*":
@@ -48,13 +56,14 @@ func form(r *http.Request) (string, error) {
 		}
 		as, transformed := m.params["as"]
 		if !transformed {
-			return asObjects, nil
+			return form{as: asObjects}, nil
 		}
 		as = strings.TrimSuffix(as, "List")
-		if m.params["g"] == metav1.GroupName && m.params["v"] == "v1" && (as == asTable || as == asPartial) {
-			return as, nil
+		v := m.params["v"]
+		if m.params["g"] == metav1.GroupName && (v == "v1" || v == "v1beta1") && (as == asTable || as == asPartial) {
+			return form{as, v}, nil
 		}
 	}
-	return "", failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-		"the fleet answers in application/json, plain or as=Table or as=PartialObjectMetadata(List) of meta.k8s.io/v1")
+	return form{}, failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		"the fleet answers in application/json, plain or as=Table or as=PartialObjectMetadata(List) of meta.k8s.io/v1 or v1beta1")
 }

@@ -31,9 +31,10 @@ type encoder struct {
 
 // encoder returns the encoder of a form.
 func (s *Search) encoder(
-	ctx context.Context, as string, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
+	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
-	switch as {
+	show.meta = as.apiVersion()
+	switch as.as {
 	case asTable:
 		columns, err := s.columns(ctx, at, k)
 		if err != nil {
@@ -42,18 +43,18 @@ func (s *Search) encoder(
 		columns = columns.lastSeen(show.stale)
 		return encoder{
 			list: map[string]any{
-				"kind": "Table", "apiVersion": metav1.SchemeGroupVersion.String(), "columnDefinitions": columns.definitions(),
+				"kind": "Table", "apiVersion": show.meta, "columnDefinitions": columns.definitions(),
 			},
 			items: "rows",
 			item:  func(row store.Row) (any, error) { return tableRow(columns, row, include, show) },
-			kind:  map[string]any{"kind": "Table", "apiVersion": metav1.SchemeGroupVersion.String(), "columnDefinitions": []any{}, "rows": []any{}},
+			kind:  map[string]any{"kind": "Table", "apiVersion": show.meta, "columnDefinitions": []any{}, "rows": []any{}},
 		}, nil
 	case asPartial:
 		return encoder{
-			list:  map[string]any{"kind": asPartial + "List", "apiVersion": metav1.SchemeGroupVersion.String()},
+			list:  map[string]any{"kind": asPartial + "List", "apiVersion": show.meta},
 			items: "items",
 			item:  func(row store.Row) (any, error) { return partial(row, show) },
-			kind:  map[string]any{"kind": asPartial, "apiVersion": metav1.SchemeGroupVersion.String()},
+			kind:  map[string]any{"kind": asPartial, "apiVersion": show.meta},
 		}, nil
 	default:
 		return encoder{

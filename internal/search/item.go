@@ -26,6 +26,7 @@ func (b body) set(name string, value any) error {
 // shown is how rows are shown.
 type shown struct {
 	names Names
+	meta  string               // the version of meta.k8s.io, where the form is one of its kinds
 	stale map[string]time.Time // clusters whose rows are stale, and when they were last seen
 }
 
@@ -47,7 +48,7 @@ func partial(row store.Row, show shown) (body, error) {
 		return nil, err
 	}
 	p := body{"metadata": o["metadata"]}
-	return p, errors.Join(p.set("apiVersion", metav1.SchemeGroupVersion.String()), p.set("kind", asPartial))
+	return p, errors.Join(p.set("apiVersion", show.meta), p.set("kind", asPartial))
 }
 
 // annotated is the row's body with the fleet's resourceVersion, annotations that name its cluster and its resourceVersion there and, if it

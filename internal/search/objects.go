@@ -42,7 +42,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	as, err := form(r)
+	as, err := formOf(r)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{at.names, s.lastSeen(at, v.kind)})
+	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind)})
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func newObject(gvk schema.GroupVersionKind, namespace, name string, fields ...st
 }
 
 // threeClusters has a pod web in oak and elm, a pod only in elm, and nothing in ash.
-func threeClusters(t *testing.T) *fleet {
+func threeClusters(t testing.TB) *fleet {
 	t.Helper()
 	f := newFleet(t, "ash", "elm", "oak")
 	f.serve(podKind, "pods", true, "ash", "elm", "oak")
@@ -613,6 +613,7 @@ func TestForms(t *testing.T) {
 		return map[string]any{"kind": o["kind"], "apiVersion": o["apiVersion"], "spec": o["spec"], "status": o["status"]}
 	}
 	metadata := map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "spec": nil, "status": nil}
+	older := map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1beta1", "spec": nil, "status": nil}
 	whole := map[string]any{"kind": "Pod", "apiVersion": "v1", "spec": nil, "status": map[string]any{"phase": "Pending"}}
 	for name, c := range map[string]struct {
 		query, accept, kind string
@@ -625,8 +626,9 @@ func TestForms(t *testing.T) {
 		"TableWithNone":    {"&includeObject=None", kubectl, "Table", nil},
 		"TableWithObjects": {"&includeObject=Object", kubectl, "Table", whole},
 		"Metadata":         {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
-		"OldTableFallsBack": {
-			"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "PodList", whole,
+		"OldTable": {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
+		"OldestTableFallsBack": {
+			"", "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", "PodList", whole,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

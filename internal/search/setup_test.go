@@ -130,7 +130,7 @@ func (f *fleet) Allowed(namespace, cluster string) bool {
 	return !slices.Contains(f.closed[namespace], cluster)
 }
 
-func newFleet(t *testing.T, clusters ...string) *fleet {
+func newFleet(t testing.TB, clusters ...string) *fleet {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := store.Open(t.Context(), dir)
@@ -193,7 +193,7 @@ func (f *fleet) serve(gvk schema.GroupVersionKind, resource string, namespaced b
 }
 
 // put stores objects as the mirror would.
-func (f *fleet) put(t *testing.T, cluster, resource string, objects ...*unstructured.Unstructured) {
+func (f *fleet) put(t testing.TB, cluster, resource string, objects ...*unstructured.Unstructured) {
 	t.Helper()
 	changes := make([]store.Change, 0, len(objects))
 	for _, o := range objects {
@@ -266,7 +266,7 @@ type reply struct {
 }
 
 // ask sends a request and returns the answer, which must be JSON.
-func (f *fleet) ask(t *testing.T, method, path, accept string) (reply, map[string]any) {
+func (f *fleet) ask(t testing.TB, method, path, accept string) (reply, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, f.url+path, nil)
 	if err != nil {

@@ -70,7 +70,7 @@ func IsWatch(r *http.Request, path string) bool {
 }
 
 // serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
-func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, as string) error {
+func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, as form) error {
 	if at.name != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
 	}

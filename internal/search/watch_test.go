@@ -115,7 +115,7 @@ func (f *fleet) remove(t *testing.T, cluster, resource, namespace, name string) 
 }
 
 // version of the last list.
-func (f *fleet) version(t *testing.T, path string) string {
+func (f *fleet) version(t testing.TB, path string) string {
 	t.Helper()
 	_, body := f.ask(t, http.MethodGet, path, "")
 	list := unstructured.UnstructuredList{Object: body}
@@ -208,12 +208,13 @@ func TestWatchForms(t *testing.T) {
 	f := threeClusters(t)
 	for accept, want := range map[string]string{
 		"application/json;as=Table;v=v1;g=meta.k8s.io":                 "Table",
+		"application/json;as=Table;v=v1beta1;g=meta.k8s.io":            "Table",
 		"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io": "PartialObjectMetadata",
 		"application/json": "Pod",
 	} {
 		_, event := f.ask(t, http.MethodGet, "/api/v1/pods?watch=true&timeoutSeconds=1", accept)
 		o, _ := event["object"].(map[string]any)
-		if o["kind"] != want {
+		if version, _ := o["apiVersion"].(string); o["kind"] != want || strings.HasSuffix(version, "v1beta1") != strings.Contains(accept, "v1beta1") {
 			t.Errorf("%s: %v", accept, event)
 		}
 		if rows, ok := o["rows"].([]any); want == "Table" && (!ok || len(rows) != 1) {

@@ -1,0 +1,116 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/store"
+)
+
+// BenchmarkWatches measures what 1,000 watches cost of which each matches one of 100 labels, at 500 changes a second for 20 seconds, as a
+// share of a core and bytes of heap beyond the same changes with none. Clients are not
+// part of it: what is written is dropped.
+func BenchmarkWatches(b *testing.B) {
+	const watchers, teams, rate, seconds = 1000, 100, 500, 20
+	for range b.N {
+		var cpu [2]time.Duration
+		var heap [2]float64
+		for i, n := range []int{0, watchers} {
+			f := threeClusters(b)
+			ctx, stop := context.WithCancel(b.Context())
+			var running sync.WaitGroup
+			sinks := make([]*sink, n)
+			from := f.version(b, "/api/v1/pods")
+			for w := range n {
+				sinks[w] = &sink{header: http.Header{}, began: make(chan struct{})}
+				path := fmt.Sprintf("%s/api/v1/pods?watch=true&resourceVersion=%s&labelSelector=team%%3Dt%d", fleetv1alpha1.FleetPath, from, w%teams)
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+				running.Go(func() { f.server.Config.Handler.ServeHTTP(sinks[w], r) })
+				<-sinks[w].began
+			}
+			before := used(b)
+			tick := time.NewTicker(time.Second / 10)
+			written := 0
+			for range seconds * 10 {
+				<-tick.C
+				changes := make([]store.Change, 0, rate/10)
+				for range rate / 10 {
+					changes = append(changes, benchPod(written, teams))
+					written++
+				}
+				if err := f.store.Write(ctx, changes); err != nil {
+					b.Fatal(err)
+				}
+			}
+			tick.Stop()
+			want := int64(n) * int64(written) / teams
+			for events(sinks) < want {
+				time.Sleep(time.Millisecond)
+			}
+			cpu[i] = used(b) - before
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			heap[i] = float64(m.HeapAlloc+m.StackInuse) / 1e6
+			stop()
+			running.Wait()
+		}
+		b.ReportMetric(100*(cpu[1]-cpu[0]).Seconds()/seconds, "%core")
+		b.ReportMetric(heap[1]-heap[0], "MB")
+	}
+}
+
+func benchPod(n, teams int) store.Change {
+	name, team := fmt.Sprint("web-", n%5000), fmt.Sprint("t", n%teams)
+	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"shop","labels":{"team":%q},"resourceVersion":"%d"},"spec":{"fill":%q}}`,
+		name, team, n, strings.Repeat("fill ", 400))
+	return store.Change{Row: store.Row{
+		Cluster: "oak", Version: "v1", Resource: "pods", Kind: "Pod", Namespace: "shop", Name: name, ResourceVersion: fmt.Sprint(n),
+		Labels: map[string]string{"team": team}, Body: []byte(body),
+	}}
+}
+
+// sink counts the events that are written to it.
+type sink struct {
+	header http.Header
+	began  chan struct{}
+	events atomic.Int64
+}
+
+func (s *sink) Header() http.Header { return s.header }
+
+func (s *sink) WriteHeader(int) { close(s.began) }
+
+func (s *sink) Write(b []byte) (int, error) {
+	s.events.Add(1)
+	return len(b), nil
+}
+
+func (s *sink) Flush() {}
+
+func events(sinks []*sink) (n int64) {
+	for _, s := range sinks {
+		n += s.events.Load()
+	}
+	return n
+}
+
+// used is the processor time of the process.
+func used(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
