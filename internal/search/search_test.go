@@ -626,7 +626,7 @@ func TestForms(t *testing.T) {
 		"TableWithNone":    {"&includeObject=None", kubectl, "Table", nil},
 		"TableWithObjects": {"&includeObject=Object", kubectl, "Table", whole},
 		"Metadata":         {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
-		"OldTable": {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
+		"OldTable":         {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
 		"OldestTableFallsBack": {
 			"", "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", "PodList", whole,
 		},
