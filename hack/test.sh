@@ -9,7 +9,7 @@ if [ "$(id -u)" -eq 0 ]; then
   code=0
   go test -timeout 30m -parallel 2 ./test/lab || code=$?
   mapfile -t packages < <(go list ./... | grep -v /test/lab)
-  go test -timeout 45m -p 3 ./test/spine ./test/e2e ./internal/lifecycle "${packages[@]}" || code=$?
+  go test -timeout 60m -p 3 ./test/spine ./test/e2e ./internal/lifecycle "${packages[@]}" || code=$?
   exit $code
 fi
 
