@@ -159,7 +159,7 @@ func TestDatabaseFaults(t *testing.T) {
 }
 
 func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) (end func()), lost int) {
-	cfg := testenv.Config(0)
+	cfg := testenv.Config(crowded)
 	namespace := testenv.Namespace(t, cfg)
 	k := clientset(t, cfg).CoreV1().ConfigMaps(namespace)
 	s := must[*store.Store](t)(storeAt(at))

@@ -44,7 +44,7 @@ func onStores(t *testing.T, test func(t *testing.T, s *store.Store)) {
 // TestHostileObjects: what an API server takes, the store has as it is, and every query finds it and nothing else: names that are SQL, wildcards or of
 // other scripts, annotations of 100 KB, deep nesting, objects of more than a megabyte.
 func TestHostileObjects(t *testing.T) {
-	cfg := testenv.Config(0)
+	cfg := testenv.Config(crowded)
 	namespace := testenv.Namespace(t, cfg)
 	k := clientset(t, cfg)
 	names := []string{

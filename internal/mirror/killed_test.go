@@ -134,9 +134,9 @@ func TestKilled(t *testing.T) {
 }
 
 func killed(t *testing.T, at string, kills int, seed uint64) {
-	cfg := testenv.Config(0)
+	cfg := testenv.Config(crowded)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(crowded), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -28,8 +28,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(killedEnv) != "" {
 		mirrorUntilKilled()
 	}
-	testenv.Main(m, 1)
+	testenv.Main(m, crowded+1)
 }
+
+// crowded is the API server of the tests that leave thousands of objects, and marks of bindings: nothing of it is listed by the others.
+const crowded = 1
 
 // testFleet is a fleet whose clusters the test controls; their API lists are real.
 type testFleet struct {

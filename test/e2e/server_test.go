@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -122,8 +124,12 @@ func (s *server) until(t *testing.T, want string, args ...string) {
 	})
 }
 
+// bigConfigMap has about size bytes, which no store compresses to much less.
 func bigConfigMap(name string, size int) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {fill: %s}\n", name, strings.Repeat("x", size))
+	fill := make([]byte, size*3/4)
+	_, _ = rand.Read(fill) // it never fails
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {fill: %q}\n", name,
+		base64.StdEncoding.EncodeToString(fill))
 }
 
 // TestExternalAPIServer runs Orrery on an API server that exists already, with a data
