@@ -36,6 +36,23 @@ type plan struct {
 	limit    int      // 0: none
 	shunned  []string // clusters that are being dropped
 	counting bool     // only how many rows there are
+	spread   bool     // the columns of objects are needed, although they are counted
+	valued   bool     // pair has a key alone, and any value
+}
+
+// follow makes a key lead, of whatever value, and what would have led a condition.
+func (p *plan) follow(lead *pair) {
+	switch {
+	case p.owner != "":
+		p.where = append(p.where, columnIn{column: "o.owner", values: []string{p.owner}})
+	case p.name != "":
+		p.where = append(p.where, columnIn{column: "o.name", values: []string{p.name}})
+	case p.pair != nil && (strings.HasPrefix(p.pair.key, ".") || strings.HasPrefix(p.pair.key, "!")):
+		p.where = append(p.where, termIs{pair: *p.pair})
+	case p.pair != nil:
+		p.where = append(p.where, labelIn{key: p.pair.key, values: []string{p.pair.value}})
+	}
+	p.owner, p.name, p.pair, p.valued = "", "", lead, true
 }
 
 // index is what leads to rows.
@@ -115,7 +132,7 @@ func (p *plan) position() []any {
 func (p *plan) ordered() bool { return !p.counting && (!p.leads || p.sorted) }
 
 // whole says whether the rows of objects are needed besides what leads.
-func (p *plan) whole() bool { return !p.counting || len(p.where) > 0 }
+func (p *plan) whole() bool { return !p.counting || len(p.where) > 0 || p.spread }
 
 // condition is what must hold for a row.
 type condition interface{ write(s *statement) }
@@ -217,6 +234,14 @@ func compile(q Query) (*plan, error) {
 		}
 		p.where = append(p.where, c)
 	}
+	more, err := q.conditions()
+	if err != nil {
+		return nil, err
+	}
+	if terms += len(more); terms > maxTerms {
+		return nil, fmt.Errorf("%w: %d requirements, and at most %d can be answered", ErrSelector, terms, maxTerms)
+	}
+	p.where = append(p.where, more...)
 	if len(q.Names) == 1 && p.pair == nil && p.owner == "" && q.NamePrefix == "" {
 		p.name = q.Names[0]
 	} else if len(q.Names) > 0 {
@@ -237,6 +262,8 @@ func (p *plan) choose() {
 	timed := p.order == Newest || p.order == Oldest
 	p.leads = p.spans != nil
 	switch {
+	case p.valued:
+		p.index, p.leads, p.sorted = byPair, false, true
 	case p.counting && p.pair == nil && p.owner == "" && p.name == "" && p.prefix == "" && len(p.where) == 0:
 		p.index = byTally
 	case p.owner != "":

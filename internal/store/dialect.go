@@ -18,10 +18,14 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	labelValue(s *statement, key string)
 	// labelCompare writes that a label is a number, and greater or less.
 	labelCompare(s *statement, c labelCompare)
+	// like writes that a column is of a glob of several pieces.
+	like(s *statement, column string, g Glob)
 	// field writes the text of a field of b; NULL, or "": it has none.
 	field(s *statement, keys []string)
 	// list writes the statement of a page: its columns are those of scanRow.
 	list(s *statement, p *plan)
+	// from writes the FROM and WHERE clause of a plan, with bodies as b.
+	from(s *statement, p *plan, bodies bool)
 	// count writes the statement that counts.
 	count(s *statement, p *plan)
 	// replace is what follows the rows of an INSERT to have them take the place of those with the same key.
@@ -194,6 +198,8 @@ const columns = "o.id, o.cluster, o.namespace, o.name, o.version, o.kind, o.uid,
 // lead writes which rows of the leading table are of the plan's type: all that come after WHERE, but for spans.
 func (s *statement) lead(p *plan) {
 	switch {
+	case p.valued:
+		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key)
 	case p.pair != nil:
 		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key).sql(" AND l.label_value = ").arg(p.pair.value)
 		if p.index == byPairTime {

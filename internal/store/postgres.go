@@ -85,8 +85,12 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	if p.leads {
 		of := columns
 		switch {
+		case p.spread && p.index == byTally:
+			of = "o.cluster, o.namespace, o.objects"
 		case p.index == byTally:
 			of = "o.objects"
+		case p.spread:
+			of = columns
 		case p.counting:
 			of = "1"
 		}

@@ -47,6 +47,8 @@ type Query struct {
 	At       time.Time // the moment whose state is selected, as far back as there is a history; zero: now
 	Limit    int       // the most rows of a page; 0: all
 	Continue string    // Page.Continue of the page before
+
+	Slim // more that must hold
 }
 
 // Page is a part of a query's answer.
@@ -55,6 +57,17 @@ type Page struct {
 	// Version is one that the rows are at least of: what changed since may be in them or not.
 	Version  Version
 	Continue string // "" on the last page
+
+	query  Query
+	places []position // of the rows
+}
+
+// After is what continues after the row with an index, as Continue does after the last one; "": nothing comes after it.
+func (p Page) After(i int) string {
+	if i == len(p.Rows)-1 {
+		return p.Continue
+	}
+	return p.places[i].token(p.query)
 }
 
 func (d *database) list(ctx context.Context, q Query) (Page, error) {
@@ -87,8 +100,9 @@ func pageOf(rows []found, q Query) (page Page) {
 		page.Continue = rows[q.Limit-1].at().token(q)
 	}
 	for i := range rows {
-		page.Rows = append(page.Rows, rows[i].Row)
+		page.Rows, page.places = append(page.Rows, rows[i].Row), append(page.places, rows[i].at())
 	}
+	page.query = q
 	return page
 }
 
@@ -141,9 +155,17 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 
 // plan translates a query for what comes after a position, or to be counted; nil: that is nothing.
 func (d *database) plan(q Query, after position, counting bool) (*plan, error) {
+	return d.planned(q, after, counting, nil)
+}
+
+// planned is plan, where a declared field or label leads that has any value if it is not nil.
+func (d *database) planned(q Query, after position, counting bool, lead *pair) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
 		return nil, err
+	}
+	if lead != nil {
+		p.follow(lead)
 	}
 	known, dropped := d.names()
 	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {

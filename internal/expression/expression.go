@@ -1,0 +1,235 @@
+// Package expression is the filter for programs: a CEL expression over an object of the fleet, such as
+// object.spec.replicas > 3 && cluster.startsWith("eu-").
+//
+// It is compiled once, and evaluated on what it names of each object, within a bound. An object that does not have what the
+// expression asks for, or has another type there, is not selected, as far as CEL's && and || leave that open.
+package expression
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+)
+
+// Errors that callers tell apart.
+var (
+	// ErrInvalid: it is no expression that is true or false of an object.
+	ErrInvalid = errors.New("the expression is not valid")
+	// ErrCost: it does too much, on one object or on all together.
+	ErrCost = errors.New("the expression costs too much")
+)
+
+// Bounds of an expression. Costs are CEL's; a thousand are about a millisecond.
+const (
+	mostBytes     = 4096
+	mostDepth     = 60
+	mostOfOne     = 20_000
+	mostOfAll     = 2_000_000
+	interruptions = 100 // steps of a loop between looks at the context
+)
+
+// pricing has texts that are made cost what they take, of memory too: CEL counts them as one, unless their type was known before.
+type pricing struct{}
+
+// CallCost implements interpreter.ActualCostEstimator.
+func (pricing) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
+	var size int
+	switch made := result.(type) {
+	case types.String:
+		size = len(made)
+	case types.Bytes:
+		size = len(made)
+	}
+	const free, each = 1000, 1000
+	if size < free {
+		return nil
+	}
+	cost := uint64(1 + size/each) //nolint:gosec // not negative
+	return &cost
+}
+
+// Expression is compiled. It may be used by several goroutines at once.
+type Expression struct {
+	text    string
+	program cel.Program
+	named   *tree
+	equal   []Equality
+}
+
+// Equality is what must be equal to a text for the expression to be true.
+type Equality struct {
+	Path  []string // keys in the object; nil: the cluster
+	Value string
+}
+
+// environment has what an expression may name.
+var environment = func() *cel.Env {
+	env, err := cel.NewEnv(
+		cel.Variable("object", cel.DynType), cel.Variable("cluster", cel.StringType),
+		cel.CrossTypeNumericComparisons(true), cel.ParserRecursionLimit(mostDepth), cel.ParserExpressionSizeLimit(mostBytes),
+	)
+	if err != nil {
+		panic(err)
+	}
+	return env
+}()
+
+// Compile checks an expression.
+func Compile(text string) (*Expression, error) {
+	if len(text) > mostBytes || !utf8.ValidString(text) {
+		return nil, fmt.Errorf("%w: it must be text of at most %d bytes", ErrInvalid, mostBytes)
+	}
+	checked, issues := environment.Compile(text)
+	if err := issues.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	if !checked.OutputType().IsExactType(cel.BoolType) {
+		return nil, fmt.Errorf("%w: it is a %s, and must be true or false: compare it with something, as in object.spec.replicas > 3", ErrInvalid, checked.OutputType())
+	}
+	program, err := environment.Program(checked,
+		cel.EvalOptions(cel.OptOptimize), cel.CostTracking(pricing{}), cel.CostLimit(mostOfOne), cel.InterruptCheckFrequency(interruptions))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	e := &Expression{text: text, program: program, named: &tree{}}
+	root := checked.NativeRep().Expr()
+	e.name(root)
+	e.conjuncts(root)
+	return e, nil
+}
+
+// String is the expression as it was written.
+func (e *Expression) String() string { return e.text }
+
+// Equalities are what must be equal to a text. There is more to an expression than these.
+func (e *Expression) Equalities() []Equality { return e.equal }
+
+// Budget is what the evaluations of one request may cost together.
+type Budget struct{ spent atomic.Uint64 }
+
+// Matches says whether the expression is true of an object, which is JSON. ErrCost: it is not known, and is not to be asked of more.
+func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, budget *Budget) (bool, error) {
+	object, err := e.named.read(body)
+	if err != nil {
+		return false, fmt.Errorf("read the object: %w", err)
+	}
+	value, details, err := e.program.ContextEval(ctx, map[string]any{"object": object, "cluster": cluster})
+	if details != nil && details.ActualCost() != nil && budget.spent.Add(*details.ActualCost()) > mostOfAll {
+		return false, fmt.Errorf("%w on all objects together; narrow them by kind, namespace, label or cluster first", ErrCost)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil && strings.Contains(err.Error(), "cost limit exceeded"):
+		return false, fmt.Errorf("%w on one object; it may have fewer loops in each other", ErrCost)
+	case err != nil:
+		return false, nil //nolint:nilerr // the object does not have what is asked for
+	}
+	return value == types.True, nil
+}
+
+// name notes what the expression names of the object.
+func (e *Expression) name(x ast.Expr) {
+	if path, ok := pathOf(x); ok {
+		e.named.add(path)
+		return
+	}
+	switch x.Kind() {
+	case ast.SelectKind:
+		e.name(x.AsSelect().Operand())
+	case ast.CallKind:
+		if x.AsCall().IsMemberFunction() {
+			e.name(x.AsCall().Target())
+		}
+		for _, arg := range x.AsCall().Args() {
+			e.name(arg)
+		}
+	case ast.ListKind:
+		for _, one := range x.AsList().Elements() {
+			e.name(one)
+		}
+	case ast.MapKind:
+		for _, entry := range x.AsMap().Entries() {
+			e.name(entry.AsMapEntry().Key())
+			e.name(entry.AsMapEntry().Value())
+		}
+	case ast.StructKind:
+		for _, field := range x.AsStruct().Fields() {
+			e.name(field.AsStructField().Value())
+		}
+	case ast.ComprehensionKind:
+		c := x.AsComprehension()
+		for _, part := range []ast.Expr{c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result()} {
+			e.name(part)
+		}
+	case ast.IdentKind, ast.LiteralKind, ast.UnspecifiedExprKind:
+	}
+}
+
+// pathOf is the path of object.a.b, object.a["b"] and object itself.
+func pathOf(x ast.Expr) ([]string, bool) {
+	switch x.Kind() {
+	case ast.IdentKind:
+		return nil, x.AsIdent() == "object"
+	case ast.SelectKind:
+		path, ok := pathOf(x.AsSelect().Operand())
+		return append(path, x.AsSelect().FieldName()), ok
+	case ast.CallKind:
+		call := x.AsCall()
+		if call.FunctionName() != operators.Index || len(call.Args()) != 2 {
+			return nil, false
+		}
+		path, ok := pathOf(call.Args()[0])
+		key, text := textOf(call.Args()[1])
+		return append(path, key), ok && text
+	default:
+		return nil, false
+	}
+}
+
+func textOf(x ast.Expr) (string, bool) {
+	if x.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	return asText(x.AsLiteral())
+}
+
+func asText(v ref.Val) (string, bool) {
+	s, ok := v.(types.String)
+	return string(s), ok
+}
+
+// conjuncts notes the equalities without which the expression is not true.
+func (e *Expression) conjuncts(x ast.Expr) {
+	if x.Kind() != ast.CallKind {
+		return
+	}
+	call := x.AsCall()
+	switch call.FunctionName() {
+	case operators.LogicalAnd:
+		for _, arg := range call.Args() {
+			e.conjuncts(arg)
+		}
+	case operators.Equals:
+		for i, side := range call.Args() {
+			value, ok := textOf(call.Args()[1-i])
+			if !ok {
+				continue
+			}
+			if side.Kind() == ast.IdentKind && side.AsIdent() == "cluster" {
+				e.equal = append(e.equal, Equality{nil, value})
+			} else if path, ok := pathOf(side); ok && len(path) > 0 {
+				e.equal = append(e.equal, Equality{path, value})
+			}
+		}
+	}
+}

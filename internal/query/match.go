@@ -1,0 +1,247 @@
+package query
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/json"
+)
+
+// Object is what terms are about.
+type Object struct {
+	Cluster, Group, Kind, Namespace, Name string
+
+	Aliases []string // other names of the kind: plural, singular, short ones
+	Labels  map[string]string
+	Created time.Time
+	Body    []byte // JSON
+}
+
+// details are what terms ask of a body. Lists that are none, and other values than are expected, are as if they were not there.
+type details struct {
+	Metadata struct {
+		Annotations       map[string]any `json:"annotations"`
+		Finalizers        []any          `json:"finalizers"`
+		DeletionTimestamp any            `json:"deletionTimestamp"`
+		OwnerReferences   []struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"ownerReferences"`
+	} `json:"metadata"`
+	Template template `json:"template"`
+	Spec     struct {
+		podSpec     `json:",inline"`
+		NodeName    string   `json:"nodeName"`
+		Replicas    *int64   `json:"replicas"`
+		Template    template `json:"template"`
+		JobTemplate struct {
+			Spec struct {
+				Template template `json:"template"`
+			} `json:"spec"`
+		} `json:"jobTemplate"`
+	} `json:"spec"`
+	Status struct {
+		Phase      string `json:"phase"`
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
+		ContainerStatuses     []container `json:"containerStatuses"`
+		InitContainerStatuses []container `json:"initContainerStatuses"`
+	} `json:"status"`
+}
+
+type container struct {
+	Image        string `json:"image"`
+	RestartCount int64  `json:"restartCount"`
+}
+
+type podSpec struct {
+	Containers          []container `json:"containers"`
+	InitContainers      []container `json:"initContainers"`
+	EphemeralContainers []container `json:"ephemeralContainers"`
+}
+
+type template struct {
+	Spec podSpec `json:"spec"`
+}
+
+// Matches says whether all terms hold for an object now. An object that does not have what a term asks for, such as a Service a phase,
+// does not match, negated or not; labels are as in selectors.
+func (q Query) Matches(o Object, now time.Time) bool {
+	var d *details
+	body := func() *details {
+		if d == nil {
+			d = &details{}
+			_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, d) // what can be read is there
+		}
+		return d
+	}
+	if from, before := q.Between(now); !from.IsZero() && o.Created.Before(from) || !before.IsZero() && !o.Created.Before(before) ||
+		(!from.IsZero() || !before.IsZero()) && o.Created.IsZero() {
+		return false
+	}
+	for _, t := range q.Terms {
+		if holds, known := t.holds(o, body); !known || holds == t.Not {
+			return false
+		}
+	}
+	return true
+}
+
+// holds says whether a term holds, without its Not, and whether the object has what it asks for.
+func (t Term) holds(o Object, body func() *details) (holds, known bool) {
+	one := func(text string) bool {
+		return slices.ContainsFunc(t.Values, func(v Value) bool { return v.Matches(text) })
+	}
+	switch t.Key {
+	case Age, Created: // were looked at
+		return !t.Not, true
+	case Word:
+		v := t.Values[0]
+		if v.Glob {
+			return v.Matches(o.Name), true
+		}
+		return strings.Contains(o.Name, v.Text), true
+	case Kind:
+		return t.IsKind(o.Group, append([]string{o.Kind}, o.Aliases...)), true
+	case Cluster:
+		return one(o.Cluster), true
+	case Namespace:
+		return one(o.Namespace), true
+	case Name:
+		return one(o.Name), true
+	case Label:
+		value, there := o.Labels[t.Label]
+		return there && (len(t.Values) == 0 || one(value)), true
+	case Node:
+		n := body().Spec.NodeName
+		return one(n), n != ""
+	case Phase:
+		phase := body().Status.Phase
+		return one(phase), phase != ""
+	case Image:
+		images := body().images()
+		return slices.ContainsFunc(images, t.isImage), len(images) > 0
+	case Owner:
+		return t.owned(body()), true
+	case Restarts:
+		all := slices.Concat(body().Status.InitContainerStatuses, body().Status.ContainerStatuses)
+		var sum int64
+		for _, c := range all {
+			sum += c.RestartCount
+		}
+		return t.compare(sum), len(all) > 0
+	case Replicas:
+		if n := body().Spec.Replicas; n != nil {
+			return t.compare(*n), true
+		}
+		return false, false
+	case Has:
+		return slices.ContainsFunc(t.Values, func(v Value) bool { return body().has(v.Text, o) }), true
+	case Is:
+		return t.is(body())
+	default:
+		return false, false
+	}
+}
+
+// is says whether an object is ready or terminating. What has no condition of readiness is neither ready nor not.
+func (t Term) is(d *details) (holds, known bool) {
+	for _, v := range t.Values {
+		switch v.Text {
+		case "terminating":
+			holds, known = holds || d.Metadata.DeletionTimestamp != nil, true
+		case "ready":
+			for _, c := range d.Status.Conditions {
+				if c.Type == "Ready" || c.Type == "Available" {
+					holds, known = holds || c.Status == "True", true
+				}
+			}
+		}
+	}
+	return holds, known
+}
+
+// IsKind says whether a term's value is a kind of a group by one of its names. Case does not matter.
+func (t Term) IsKind(group string, names []string) bool {
+	group = strings.ToLower(group)
+	return slices.ContainsFunc(t.Values, func(v Value) bool {
+		v.Text = strings.ToLower(v.Text)
+		if of, name, ok := strings.Cut(v.Text, "/"); ok {
+			if !(Value{of, strings.Contains(of, "*") && v.Glob}).Matches(group) {
+				return false
+			}
+			v.Text = name
+		}
+		return slices.ContainsFunc(names, func(name string) bool {
+			name = strings.ToLower(name)
+			return name != "" && (v.Matches(name) || group != "" && v.Matches(name+"."+group))
+		})
+	})
+}
+
+// isImage: without a star a part of the image is enough.
+func (t Term) isImage(image string) bool {
+	return slices.ContainsFunc(t.Values, func(v Value) bool {
+		if v.Glob {
+			return v.Matches(image)
+		}
+		return strings.Contains(image, v.Text)
+	})
+}
+
+func (t Term) owned(d *details) bool {
+	for _, o := range d.Metadata.OwnerReferences {
+		for _, v := range t.Values {
+			if v.Matches(o.Name) || v.Matches(o.Kind+"/"+o.Name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (t Term) compare(n int64) bool {
+	switch t.Op {
+	case Less:
+		return n < t.number
+	case AtMost:
+		return n <= t.number
+	case Greater:
+		return n > t.number
+	case AtLeast:
+		return n >= t.number
+	default:
+		return n == t.number
+	}
+}
+
+func (d *details) images() (out []string) {
+	for _, p := range []podSpec{d.Spec.podSpec, d.Spec.Template.Spec, d.Spec.JobTemplate.Spec.Template.Spec, d.Template.Spec} {
+		for _, c := range slices.Concat(p.InitContainers, p.Containers, p.EphemeralContainers) {
+			if c.Image != "" {
+				out = append(out, c.Image)
+			}
+		}
+	}
+	return out
+}
+
+func (d *details) has(what string, o Object) bool {
+	switch what {
+	case "annotation":
+		return len(d.Metadata.Annotations) > 0
+	case "finalizer":
+		return len(d.Metadata.Finalizers) > 0
+	case "image":
+		return len(d.images()) > 0
+	case "label":
+		return len(o.Labels) > 0
+	case "node":
+		return d.Spec.NodeName != ""
+	default:
+		return len(d.Metadata.OwnerReferences) > 0
+	}
+}

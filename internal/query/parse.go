@@ -1,0 +1,367 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ErrSyntax says that a query is not understood.
+var ErrSyntax = errors.New("the query is not understood")
+
+// Limits of a query.
+const (
+	mostBytes  = 4096
+	mostTerms  = 50
+	mostValues = 100
+)
+
+// Parse reads a query. The error says what is not understood, and what to write instead.
+func Parse(text string) (Query, error) {
+	switch {
+	case len(text) > mostBytes:
+		return Query{}, wrong("it has %d bytes, and at most %d are read", len(text), mostBytes)
+	case !utf8.ValidString(text) || strings.Contains(text, "\x00"):
+		return Query{}, wrong("it is not text")
+	}
+	var q Query
+	p := parser{rest: text}
+	values := 0
+	for p.skip(); p.rest != ""; p.skip() {
+		t, err := p.term()
+		if err != nil {
+			return Query{}, err
+		}
+		values += len(t.Values)
+		if q.Terms = append(q.Terms, t); len(q.Terms) > mostTerms || values > mostValues {
+			return Query{}, wrong("it has more than %d terms or %d values", mostTerms, mostValues)
+		}
+	}
+	return q, nil
+}
+
+func wrong(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrSyntax, fmt.Sprintf(format, args...))
+}
+
+// parser reads terms from what is left.
+type parser struct{ rest string }
+
+func (p *parser) skip() { p.rest = strings.TrimLeftFunc(p.rest, unicode.IsSpace) }
+
+// special says whether a value with a character must be quoted.
+func special(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"\*`, r) }
+
+// ofKey says whether a character may be in a key, of a term or of a label.
+func ofKey(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./", r)
+}
+
+// operators in the order in which they are looked for.
+var operators = []string{"!=", "<=", ">=", ":", "=", "<", ">"}
+
+func (p *parser) term() (Term, error) {
+	var t Term
+	if rest, ok := strings.CutPrefix(p.rest, "-"); ok {
+		if t.Not, p.rest = true, rest; rest == "" || unicode.IsSpace(first(rest)) {
+			return t, wrong("a minus stands before nothing; write -kind:Pod, or quote it")
+		}
+	}
+	if strings.HasPrefix(p.rest, `"`) {
+		v, err := p.value()
+		t.Op, t.Values = Equal, []Value{v}
+		if err == nil && v.Text == "" {
+			err = wrong("an empty word is in every name")
+		}
+		return t, errors.Join(err, p.ended())
+	}
+	end := strings.IndexFunc(p.rest, func(r rune) bool { return !ofKey(r) })
+	if end < 0 {
+		end = len(p.rest)
+	}
+	key, after := p.rest[:end], p.rest[end:]
+	op := ""
+	for _, o := range operators {
+		if strings.HasPrefix(after, o) {
+			op = o
+			break
+		}
+	}
+	if op == "" {
+		return p.word(t)
+	}
+	if key == "" {
+		return t, wrong("nothing stands before %q; quote a word that has it", op)
+	}
+	p.rest = after[len(op):]
+	known := canonical(key)
+	switch {
+	case op == "=" || op == "!=":
+		if known != "" {
+			return t, wrong("%s%s: write %s:VALUE%s, or label:%s%sVALUE if a label is meant", key, op, known, map[bool]string{true: " with a minus before it"}[op == "!="], key, op)
+		}
+		return p.label(t, key, op)
+	case known == "":
+		return t, wrong("there is no key %q%s; the keys are %s; quote a word that has %q in it", key, nearest(key), strings.Join(names(), ", "), op)
+	case known == Label && op == ":":
+		return p.labelled(t)
+	}
+	t.Key, t.Op = known, Op(op)
+	if err := p.values(&t); err != nil {
+		return t, err
+	}
+	return t, t.check()
+}
+
+// word reads a term without a key.
+func (p *parser) word(t Term) (Term, error) {
+	end := strings.IndexFunc(p.rest, func(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == ',' })
+	if end < 0 {
+		end = len(p.rest)
+	}
+	text := p.rest[:end]
+	p.rest = p.rest[end:]
+	if strings.ContainsAny(text, ":=<>") {
+		return t, wrong("%q is neither a word nor a key with a value; quote it", text)
+	}
+	t.Op, t.Values = Equal, []Value{{text, strings.Contains(text, "*")}}
+	if text == "" {
+		return t, wrong("nothing stands before %q", p.rest)
+	}
+	return t, p.ended()
+}
+
+// ended wants a blank, or the end.
+func (p *parser) ended() error {
+	if p.rest != "" && !unicode.IsSpace(first(p.rest)) {
+		return wrong("a blank is missing before %q", p.rest)
+	}
+	return nil
+}
+
+func first(s string) rune {
+	r, _ := utf8.DecodeRuneInString(s)
+	return r
+}
+
+// labelled reads what is after label:.
+func (p *parser) labelled(t Term) (Term, error) {
+	end := strings.IndexFunc(p.rest, func(r rune) bool { return !ofKey(r) })
+	if end < 0 {
+		end = len(p.rest)
+	}
+	key := p.rest[:end]
+	p.rest = p.rest[end:]
+	for _, op := range []string{"!=", "="} {
+		if rest, ok := strings.CutPrefix(p.rest, op); ok {
+			p.rest = rest
+			return p.label(t, key, op)
+		}
+	}
+	t.Key, t.Label, t.Op = Label, key, Equal
+	if key == "" {
+		return t, wrong("label: needs a key, as label:app or label:app=web")
+	}
+	return t, p.ended()
+}
+
+func (p *parser) label(t Term, key, op string) (Term, error) {
+	if key == "" {
+		return t, wrong("label: needs a key, as label:app or label:app=web")
+	}
+	t.Key, t.Label, t.Op = Label, key, Equal
+	if op == "!=" {
+		t.Not = !t.Not
+	}
+	if p.rest == "" || unicode.IsSpace(first(p.rest)) { // as in selectors
+		t.Values = []Value{{}}
+		return t, nil
+	}
+	return t, p.values(&t)
+}
+
+// values reads the values of a term, of which there is at least one.
+func (p *parser) values(t *Term) error {
+	for {
+		v, err := p.value()
+		if err != nil {
+			return err
+		}
+		t.Values = append(t.Values, v)
+		rest, more := strings.CutPrefix(p.rest, ",")
+		if !more {
+			return p.ended()
+		}
+		p.rest = rest
+	}
+}
+
+// value reads one value, quoted or not.
+func (p *parser) value() (Value, error) {
+	if rest, ok := strings.CutPrefix(p.rest, `"`); ok {
+		var text strings.Builder
+		for i, escaped := 0, false; i < len(rest); i++ {
+			switch c := rest[i]; {
+			case !escaped && c == '\\':
+				escaped = true
+				continue
+			case !escaped && c == '"':
+				p.rest = rest[i+1:]
+				return Value{Text: text.String()}, nil
+			default:
+				text.WriteByte(c)
+			}
+			escaped = false
+		}
+		return Value{}, wrong("a quote is not closed: %q", p.rest)
+	}
+	end := strings.IndexFunc(p.rest, func(r rune) bool { return unicode.IsSpace(r) || r == ',' || r == '"' })
+	if end < 0 {
+		end = len(p.rest)
+	}
+	text := p.rest[:end]
+	p.rest = p.rest[end:]
+	if text == "" {
+		return Value{}, wrong(`a value is missing; nothing is written as ""`)
+	}
+	return Value{text, strings.Contains(text, "*")}, nil
+}
+
+// canonical is the name of a key; "": there is none.
+func canonical(key string) string {
+	key = strings.ToLower(key)
+	if key == "ns" {
+		return Namespace
+	}
+	if slices.Contains(names(), key) {
+		return key
+	}
+	return ""
+}
+
+func names() []string {
+	out := make([]string, len(keys))
+	for i, k := range keys {
+		out[i] = k.name
+	}
+	return out
+}
+
+// nearest is what may be meant; "": nothing is near.
+func nearest(key string) string {
+	const typos = 2
+	best, meant := typos+1, ""
+	for _, k := range append(names(), "ns") {
+		if d := distance(strings.ToLower(key), k); d < best && d < len(k) {
+			best, meant = d, k
+		}
+	}
+	if meant == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s?)", meant)
+}
+
+// distance is how many characters must be added, removed or replaced.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost++
+			}
+			before = row[j+1]
+			row[j+1] = min(cost, row[j]+1, before+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// check says whether the operator and the values are of the key.
+func (t *Term) check() error {
+	compares := t.Key == Age || t.Key == Created || t.Key == Restarts || t.Key == Replicas
+	switch {
+	case !compares && t.Op != Equal:
+		return wrong("%s is not compared: write %s:VALUE", t.Key, t.Key)
+	case !compares && t.Key != Has && t.Key != Is:
+		for _, v := range t.Values {
+			if v.Text == "" {
+				return wrong("%s: a value is empty", t.Key)
+			}
+		}
+		return nil
+	case len(t.Values) != 1 && compares:
+		return wrong("%s is compared with one value", t.Key)
+	case compares && t.Op == Equal && (t.Key == Age || t.Key == Created):
+		return wrong("%s is compared: write %s<VALUE or %s>VALUE", t.Key, t.Key, t.Key)
+	}
+	text := t.Values[0].Text
+	var err error
+	switch t.Key {
+	case Has, Is:
+		for _, v := range t.Values {
+			if !slices.Contains(ValuesOf(t.Key), v.Text) {
+				return wrong("%s:%s: it is one of %s", t.Key, v.Text, strings.Join(ValuesOf(t.Key), ", "))
+			}
+		}
+	case Age:
+		t.age, err = duration(text)
+	case Created:
+		t.moment, err = moment(text)
+	default:
+		if t.number, err = strconv.ParseInt(text, 10, 64); err != nil {
+			err = fmt.Errorf("%q is not a number", text)
+		}
+	}
+	if err != nil {
+		return wrong("%s: %v", t.Key, err)
+	}
+	return nil
+}
+
+// duration reads 90s, 15m, 1h30m, 7d, 2w and 1y.
+func duration(text string) (sum time.Duration, err error) {
+	bad := fmt.Errorf("%q is not a time such as 90s, 15m, 1h30m, 7d, 2w or 1y", text)
+	if text == "" {
+		return 0, bad
+	}
+	const day, longest = 24 * time.Hour, 200 * 365 * 24 * time.Hour
+	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': day, 'w': 7 * day, 'y': 365 * day}
+	for rest := text; rest != ""; {
+		end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+		if end < 1 || end > 11 {
+			return 0, bad
+		}
+		n, err := strconv.ParseInt(rest[:end], 10, 64)
+		unit := units[rest[end]]
+		if err != nil || unit == 0 || n > int64(longest/unit) {
+			return 0, bad
+		}
+		if sum += time.Duration(n) * unit; sum > longest {
+			return 0, bad
+		}
+		rest = rest[end+1:]
+	}
+	return sum, nil
+}
+
+// moment reads a day or a time, in UTC unless it says another zone.
+func moment(text string) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04Z07:00", "2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is not a day or time such as 2026-11-20 or 2026-11-20T10:00Z", text)
+}

@@ -1,0 +1,177 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// By is what objects are counted by.
+type By struct {
+	// Column is cluster or namespace; "": see the others.
+	Column string
+	// Label is the key of a label.
+	Label string
+	// Field is the path of a declared field. Of one that may have several values objects are counted at each of them.
+	Field string
+}
+
+// Group is how many objects have the values that they were counted by, in that order. A value that an object does not have is "".
+type Group struct {
+	Values  []string
+	Objects int64
+}
+
+// mostGroups is how many are returned at most: more is no summary.
+const mostGroups = 10_000
+
+// ErrGroups says that objects cannot be counted so.
+var ErrGroups = fmt.Errorf("%w: objects cannot be counted so", ErrSelector)
+
+// FieldOf is the declared field of a type that has a path; false: it is not declared there.
+func FieldOf(group, resource, path string) bool {
+	return slices.Contains(declaredOf(groupResource{group, resource}), path)
+}
+
+// Groups counts the objects that a query selects, now, by what they have. Order, Limit and Continue do not matter. Its groups are in no order.
+func (s *Store) Groups(ctx context.Context, q Query, by []By) (out []Group, err error) {
+	err = s.do(ctx, func(d *database) (err error) {
+		out, err = d.groups(ctx, q, by)
+		return err
+	})
+	return out, err
+}
+
+func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error) {
+	field := slices.IndexFunc(by, func(b By) bool { return b.Field != "" })
+	switch {
+	case !q.At.IsZero():
+		return nil, fmt.Errorf("%w: at a moment of the past", ErrGroups)
+	case len(by) == 0:
+		return nil, fmt.Errorf("%w: by nothing", ErrGroups)
+	}
+	for i, b := range by {
+		switch {
+		case b.Field == "":
+		case i != field:
+			return nil, fmt.Errorf("%w: by %s and %s; by one field at a time", ErrGroups, by[field].Field, b.Field)
+		case !FieldOf(q.Group, q.Resource, b.Field):
+			return nil, fmt.Errorf("%w: %s is not a field of %s that is indexed", ErrGroups, b.Field, q.Resource)
+		}
+		if strings.ContainsAny(b.Label, `"\`) {
+			return nil, fmt.Errorf("%w: label key %q", ErrSelector, b.Label)
+		}
+	}
+	if field < 0 {
+		return d.grouped(ctx, q, by, "")
+	}
+	// Those with the field, and what is left of all: those without.
+	some, err := d.grouped(ctx, q, by, declaredPair(by[field].Field, "").key)
+	if err != nil || several(by[field].Field) {
+		return some, err
+	}
+	all, err := d.grouped(ctx, q, slices.Delete(slices.Clone(by), field, field+1), "")
+	if err != nil {
+		return nil, err
+	}
+	left := map[string]int64{}
+	rest := func(values []string) string {
+		return list(slices.Delete(slices.Clone(values), field, field+1))
+	}
+	for _, g := range some {
+		left[rest(g.Values)] += g.Objects
+	}
+	for _, g := range all {
+		values := slices.Insert(slices.Clone(g.Values), field, "")
+		if n := g.Objects - left[rest(values)]; n > 0 {
+			some = append(some, Group{values, n})
+		}
+	}
+	return some, nil
+}
+
+// several says whether an object may have more than one value of a declared field.
+func several(path string) bool { return path == FieldImages || path == FieldReferences }
+
+// grouped counts by columns and labels, or also by the declared field that has a key: then that leads.
+func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([]Group, error) {
+	q.Order = ByKey
+	var lead *pair
+	if key != "" {
+		lead = &pair{key: key}
+	}
+	p, err := d.planned(q, position{}, true, lead)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	labelled := slices.ContainsFunc(by, func(b By) bool { return b.Label != "" })
+	if p.index == byTally && labelled {
+		p.index = byKey
+	}
+	p.spread = labelled || !p.valued
+	alias := "o."
+	if !p.whole() {
+		alias = "l." // all that is needed is in the index
+	}
+	s := &statement{dialect: d.dialect}
+	s.sql("SELECT ")
+	for i, b := range by {
+		switch {
+		case b.Field != "":
+			s.sql("l.label_value")
+		case b.Label != "":
+			s.sql("coalesce(")
+			d.dialect.labelValue(s, b.Label)
+			s.sql(", '')")
+		case b.Column == "cluster" || b.Column == "namespace":
+			s.sql(alias + b.Column)
+		default:
+			return nil, fmt.Errorf("%w: by %q", ErrGroups, b.Column)
+		}
+		s.sql(fmt.Sprintf(" AS g%d, ", i))
+	}
+	if len(by) == 0 {
+		s.sql("1, ")
+	}
+	if p.index == byTally {
+		s.sql("sum(o.objects)")
+	} else {
+		s.sql("count(*)")
+	}
+	d.dialect.from(s, p, p.fields)
+	for i := range by {
+		s.sql(map[bool]string{true: " GROUP BY ", false: ", "}[i == 0] + fmt.Sprintf("g%d", i))
+	}
+	s.sql(" LIMIT ").arg(mostGroups + 1)
+	if err := s.fits(); err != nil {
+		return nil, err
+	}
+	var out []Group
+	err = each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+		g := Group{Values: make([]string, len(by))}
+		to := make([]any, 0, len(by)+1)
+		for i := range by {
+			to = append(to, &g.Values[i])
+		}
+		if len(by) == 0 {
+			to = append(to, new(int64))
+		}
+		var n sql.NullInt64
+		if err := rows.Scan(append(to, &n)...); err != nil {
+			return err
+		}
+		if g.Objects = n.Int64; g.Objects > 0 {
+			out = append(out, g)
+		}
+		return nil
+	}, s.args...)
+	if err != nil {
+		return nil, fmt.Errorf("count %s: %w", q.Resource, err)
+	}
+	if len(out) > mostGroups {
+		return nil, fmt.Errorf("%w: there are more than %d groups; narrow the query, or count by less", ErrGroups, mostGroups)
+	}
+	return out, nil
+}
