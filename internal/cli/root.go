@@ -80,6 +80,7 @@ Start with "orrery demo up".`,
 		newDemo(s),
 		newCluster(s),
 		newOperation(s),
+		newSearch(s),
 		newKubectl(s),
 		newVersion(s),
 	)

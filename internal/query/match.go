@@ -245,3 +245,21 @@ func (d *details) has(what string, o Object) bool {
 		return len(d.Metadata.OwnerReferences) > 0
 	}
 }
+
+// Values are what an object has of a key: its phase, its node or its images, once each; one that is empty if it has none.
+func (o Object) Values(key string) []string {
+	var d details
+	_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, &d) // what can be read is there
+	switch key {
+	case Phase:
+		return []string{d.Status.Phase}
+	case Node:
+		return []string{d.Spec.NodeName}
+	case Image:
+		if images := d.images(); len(images) > 0 {
+			slices.Sort(images)
+			return slices.Compact(images)
+		}
+	}
+	return []string{""}
+}

@@ -261,3 +261,46 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 	}
 	return from, before
 }
+
+// Means says in words what a term wants.
+func (t Term) Means() string {
+	values := make([]string, len(t.Values))
+	for i, v := range t.Values {
+		values[i] = v.Text
+		if v.Glob {
+			values[i] = "like " + v.Text
+		} else if v.Text == "" {
+			values[i] = "empty"
+		}
+	}
+	is, list := " is ", strings.Join(values, " or ")
+	if t.Not {
+		is = " is not "
+	}
+	switch t.Key {
+	case Word:
+		if t.Values[0].Glob {
+			return "the name" + is + list
+		}
+		return map[bool]string{false: "the name has ", true: "the name does not have "}[t.Not] + list + " in it"
+	case Label:
+		if len(t.Values) == 0 {
+			return map[bool]string{false: "there is a label ", true: "there is no label "}[t.Not] + t.Label
+		}
+		return "the label " + t.Label + is + list
+	case Has, Is:
+		return map[bool]string{false: "it ", true: "not: it "}[t.Not] + t.Key + " " + list
+	case Image:
+		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has in it, " + list
+	case Owner:
+		return map[bool]string{false: "an owner is ", true: "no owner is "}[t.Not] + list
+	}
+	if t.Op != Equal {
+		compared := map[Op]string{Less: "less than ", AtMost: "at most ", Greater: "more than ", AtLeast: "at least "}
+		if t.Key == Created {
+			compared = map[Op]string{Less: "before ", AtMost: "up to ", Greater: "after ", AtLeast: "from "}
+		}
+		return t.Key + is + compared[t.Op] + list
+	}
+	return "the " + t.Key + is + list
+}

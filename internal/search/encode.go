@@ -168,11 +168,15 @@ type pager struct {
 	version store.Version
 	read    int
 	done    bool
+
+	keep       keep   // of what is read; nil: all
+	tag        string // in tokens: of what is asked
+	candidates int    // that were read to be kept or not
 }
 
 // pages reads the rows of a request, which may continue an earlier one. asked is the version that it asks for, or 0.
-func (s *Search) pages(q store.Query, p params, asked store.Version) (*pager, error) {
-	pages := &pager{search: s, query: q, limit: p.limit}
+func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
+	pages := &pager{search: s, query: v.query, limit: p.limit, keep: v.keep, tag: p.asked.tag()}
 	if p.exact {
 		pages.version = asked
 	}
@@ -184,7 +188,9 @@ func (s *Search) pages(q store.Query, p params, asked store.Version) (*pager, er
 	if pages.version, err = store.ParseVersion(version); err != nil || !ok {
 		return nil, apierrors.NewBadRequest("parameter continue: it is not a token of the fleet")
 	}
-	pages.query.Continue = token
+	if pages.query.Continue, ok = strings.CutPrefix(token, pages.tag); !ok {
+		return nil, apierrors.NewBadRequest("parameter continue: it was returned for another q or filter; list again without it")
+	}
 	return pages, nil
 }
 
@@ -193,10 +199,52 @@ func (p *pager) token() string {
 	if p.query.Continue == "" {
 		return ""
 	}
-	return p.version.String() + "." + p.query.Continue
+	return p.version.String() + "." + p.tag + p.query.Continue
 }
 
+// next are the next rows; none: there are no more, or the rest is for another request.
 func (p *pager) next(ctx context.Context) (store.Page, error) {
+	if p.keep == nil || p.done {
+		return p.page(ctx)
+	}
+	var out store.Page
+	kept := 0
+	for !p.done {
+		p.query.Limit = min(pageSize, mostCandidates-p.candidates)
+		page, err := p.ask(ctx)
+		if err != nil {
+			return page, err
+		}
+		p.candidates += len(page.Rows)
+		found, err := p.keep.sift(ctx, page.Rows)
+		if err != nil {
+			return page, err
+		}
+		p.query.Continue = page.Continue
+		if p.limit > 0 && len(found) >= p.limit-p.read {
+			found, p.done = found[:p.limit-p.read], true
+			p.query.Continue = page.After(found[len(found)-1])
+		}
+		for _, i := range found {
+			out.Rows = append(out.Rows, page.Rows[i])
+			kept += len(page.Rows[i].Body)
+		}
+		p.read += len(found)
+		switch {
+		case p.query.Continue == "":
+			p.done = true
+		case p.done:
+		case p.limit == 0 && (p.candidates >= mostCandidates || kept > mostKept):
+			return page, tooMany(p.query.Resource)
+		case p.candidates >= mostCandidates || kept > mostKept:
+			p.done = true
+		}
+	}
+	return out, nil
+}
+
+// page are the next rows where all that the query selects are wanted.
+func (p *pager) page(ctx context.Context) (store.Page, error) {
 	if p.done {
 		return store.Page{}, nil
 	}
@@ -204,6 +252,18 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	if p.limit > 0 {
 		p.query.Limit = min(pageSize, p.limit-p.read)
 	}
+	page, err := p.ask(ctx)
+	if err != nil {
+		return page, err
+	}
+	p.query.Continue = page.Continue
+	p.read += len(page.Rows)
+	p.done = page.Continue == "" || p.read == p.limit
+	return page, nil
+}
+
+// ask asks the store, which must be the one of the version.
+func (p *pager) ask(ctx context.Context) (store.Page, error) {
 	page, err := p.search.query(ctx, p.query)
 	switch {
 	case err != nil:
@@ -213,8 +273,5 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	case p.version.At(0) != page.Version.At(0):
 		return page, expired() // the database is another one
 	}
-	p.query.Continue = page.Continue
-	p.read += len(page.Rows)
-	p.done = page.Continue == "" || p.read == p.limit
 	return page, nil
 }

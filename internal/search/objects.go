@@ -46,6 +46,16 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
+	switch {
+	case at.name != "" && (!p.asked.empty() || p.group != nil):
+		return apierrors.NewBadRequest("parameters q, filter and group are for lists: the path names one object")
+	case p.explain:
+		return apierrors.NewBadRequest("parameter explain: it is for the path " + searchPath)
+	case p.group != nil && at.watch:
+		return apierrors.NewBadRequest("parameter group: counts have no watch")
+	case p.group != nil:
+		return s.serveCounts(w, r, at, p, as)
+	}
 	if p.watch = p.watch || at.watch; p.watch {
 		return s.serveWatch(w, r, at, p, as)
 	}
@@ -73,7 +83,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		q.Names = []string{at.name}
 		return s.get(ctx, w, at, q, enc)
 	}
-	pages, err := s.pages(q, p, asked)
+	pages, err := s.pages(v, p, asked)
 	if err != nil {
 		return err
 	}
@@ -85,6 +95,7 @@ type view struct {
 	query store.Query
 	kind  kind
 	seen  scope
+	keep  keep // nil: the query says all
 }
 
 // qualifyFields takes the cluster out of names that field selectors ask for.
@@ -120,15 +131,21 @@ func (s *Search) namespaced(at location) bool {
 }
 
 // shows says whether an object is in the view.
-func (v view) shows(row *store.Row) bool {
+func (v view) shows(ctx context.Context, row *store.Row) (bool, error) {
 	nowhere := v.query.Clusters != nil && len(v.query.Clusters) == 0 // for the store, none are all
-	return row != nil && !nowhere && v.query.Selects(row)
+	if row == nil || nowhere || !v.query.Selects(row) || v.keep == nil {
+		return row != nil && !nowhere && v.query.Selects(row), nil
+	}
+	return v.keep(ctx, row)
 }
 
 // look finds out what a request that does verb is shown.
 func (s *Search) look(ctx context.Context, at location, p params, verb string) (view, error) {
 	if err := s.qualifyFields(at, &p); err != nil {
 		return view{}, err
+	}
+	if p.namespaces == nil && at.namespace == "" {
+		p.namespaces = p.asked.namespaces()
 	}
 	seen, err := s.authorize(ctx, at, p, verb)
 	if err != nil {
@@ -142,6 +159,9 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		return view{}, err
 	}
 	if err := seen.narrow(&t); err != nil {
+		return view{}, err
+	}
+	if err := s.narrow(ctx, at, &t, p.asked, seen); err != nil {
 		return view{}, err
 	}
 	if err := s.checkFields(ctx, at, t, p.fields); err != nil {
@@ -160,7 +180,8 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		}
 		q.Namespaces = []string{at.namespace}
 	}
-	return view{q, t, seen}, nil
+	kept, err := p.asked.refine(&q, t)
+	return view{q, t, seen, kept}, err
 }
 
 // kind is what is known of the type asked for in the clusters asked for.
@@ -247,8 +268,12 @@ func (s *Search) lastSeen(at location, k kind) map[string]time.Time {
 
 // warn says in what the answer may differ from the truth.
 func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
+	writeWarnings(w, s.warnings(at, k, seen))
+}
+
+// warnings are what is to be said of a list.
+func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	gr := at.GroupResource()
-	var warnings []string
 	if seen.refused != nil {
 		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
 	}
@@ -288,6 +313,10 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}
 	}
+	return warnings
+}
+
+func writeWarnings(w http.ResponseWriter, warnings []string) {
 	if more := len(warnings) - named; more > 0 {
 		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", more))
 	}
@@ -337,16 +366,21 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 		return store.Page{Version: now}, err // for the store, none are all
 	}
 	page, err := s.Store.List(ctx, q)
+	return page, s.failed(ctx, q, err)
+}
+
+// failed is what the client is told of an error of the store.
+func (s *Search) failed(ctx context.Context, q store.Query, err error) error {
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
-		return page, apierrors.NewBadRequest(err.Error())
+		return apierrors.NewBadRequest(err.Error())
 	}
 	if err == nil || ctx.Err() != nil {
-		return page, err
+		return err
 	}
 	// What the database says is for the operator; the client is told what to do.
 	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", q.Resource)
 	if errors.Is(err, store.ErrUnavailable) {
-		return page, unavailable()
+		return unavailable()
 	}
-	return page, failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the fleet's objects cannot be searched so; the server's log says why")
+	return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the fleet's objects cannot be searched so; the server's log says why")
 }

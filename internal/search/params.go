@@ -32,6 +32,9 @@ type params struct {
 	exact                       bool          // that version, and no later one
 	match                       string
 	include                     metav1.IncludeObjectPolicy
+	asked                       asked
+	group                       []grouping
+	explain                     bool
 }
 
 // parameters is the grammar: each known parameter and what it does to params.
@@ -101,12 +104,22 @@ var parameters = map[string]func(p *params, value string) error{
 		p.timeout = time.Duration(seconds) * time.Second
 		return err
 	},
+	"q":      func(p *params, v string) error { return p.asked.parse(v) },
+	"filter": func(p *params, v string) error { return p.asked.compile(v) },
+	"group": func(p *params, v string) (err error) {
+		p.group, err = parseGroupings(v)
+		return err
+	},
+	"explain": func(p *params, v string) (err error) {
+		p.explain, err = strconv.ParseBool(v)
+		return err
+	},
 	// What concerns the connection is nothing to search; timeouts are the client's own.
 	"timeout": nil, "pretty": nil,
 }
 
 func parseParams(query url.Values) (params, error) {
-	p := params{labels: labels.Everything(), include: metav1.IncludeMetadata}
+	p := params{labels: labels.Everything(), include: metav1.IncludeMetadata, asked: asked{now: time.Now()}}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		set, known := parameters[name]
 		if !known {
@@ -131,6 +144,8 @@ func parseParams(query url.Values) (params, error) {
 func (p *params) checkVersions() error {
 	p.exact = p.match == string(metav1.ResourceVersionMatchExact)
 	switch {
+	case p.group != nil && (p.watch || p.limit != 0 || p.next != "" || p.version != "" && p.version != "0"):
+		return apierrors.NewBadRequest("parameter group: counts have no watch, limit, continue or resourceVersion")
 	case p.next != "" && p.version != "" && p.version != "0":
 		return apierrors.NewBadRequest("parameter resourceVersion: a continue token has one already")
 	case p.watch && p.match != "" && !p.initial, p.watch && p.exact:

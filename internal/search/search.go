@@ -67,6 +67,8 @@ type Mirror interface {
 // Store is what search needs of the store.
 type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
+	Count(ctx context.Context, q store.Query) (int64, error)
+	Groups(ctx context.Context, q store.Query, by []store.By) ([]store.Group, error)
 	Version(ctx context.Context) (store.Version, error)
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
@@ -165,6 +167,9 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return refuse(r, at)
 	}
+	if at.document == "search" {
+		return s.serveSearch(w, r, at)
+	}
 	if at.cluster != "" {
 		if err := s.authorizeCluster(r.Context(), at.cluster); err != nil {
 			return err
@@ -175,7 +180,7 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	}
 	switch at.document {
 	case "":
-		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/version"}})
+		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/search", "/version"}})
 	case "version":
 		v, err := s.Version()
 		if err != nil {
@@ -234,7 +239,7 @@ func locate(path string) (location, bool) {
 	}
 	at.document, segments = segments[0], segments[1:]
 	switch at.document {
-	case "version":
+	case "version", "search":
 		return at, len(segments) == 0
 	case "api":
 	case "apis":

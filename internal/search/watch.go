@@ -156,7 +156,7 @@ func (f *watch) patient() {
 
 // begin tells of all objects that there are.
 func (f *watch) begin(ctx context.Context) error {
-	if err := f.each(ctx, f.view.query, func(row *store.Row) error {
+	if err := f.each(ctx, f.view, func(row *store.Row) error {
 		if row.Changed > f.version {
 			f.newer[keyOf(row)] = row.Changed
 		}
@@ -171,8 +171,8 @@ func (f *watch) begin(ctx context.Context) error {
 }
 
 // each calls f with every object that a query selects now.
-func (f *watch) each(ctx context.Context, q store.Query, do func(row *store.Row) error) error {
-	pages := pager{search: f.search, query: q}
+func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error) error {
+	pages := pager{search: f.search, query: v.query, keep: v.keep}
 	for {
 		page, err := pages.next(ctx)
 		if err != nil || len(page.Rows) == 0 {
@@ -204,7 +204,7 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 			f.patient()
 		}
 		for _, e := range events {
-			if err := f.tell(e); err != nil {
+			if err := f.tell(ctx, e); err != nil {
 				return err
 			}
 		}
@@ -240,7 +240,7 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 }
 
 // tell sends the event that a change is to the client, if it is one.
-func (f *watch) tell(e *store.Event) error {
+func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	row := e.After
 	if row == nil {
 		row = e.Before
@@ -251,8 +251,14 @@ func (f *watch) tell(e *store.Event) error {
 		}
 		delete(f.newer, keyOf(row))
 	}
-	before, after := f.view.shows(e.Before), f.view.shows(e.After)
+	before, err := f.view.shows(ctx, e.Before)
+	if err != nil {
+		return err
+	}
+	after, err := f.view.shows(ctx, e.After)
 	switch {
+	case err != nil:
+		return err
 	case before && after:
 		return f.event(apiwatch.Modified, e.After)
 	case after:
@@ -286,9 +292,9 @@ func (f *watch) review(ctx context.Context) error {
 		from, without view
 		kind          apiwatch.EventType
 	}{{was, v, apiwatch.Deleted}, {v, was, apiwatch.Added}} {
-		if err := f.each(ctx, side.from.query, func(row *store.Row) error {
-			if side.without.shows(row) {
-				return nil
+		if err := f.each(ctx, side.from, func(row *store.Row) error {
+			if known, err := side.without.shows(ctx, row); known || err != nil {
+				return err
 			}
 			told := *row
 			told.Changed = f.version // it changes for the client alone, now

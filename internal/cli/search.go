@@ -1,0 +1,344 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/query"
+)
+
+// usualFound is how many objects a search prints if no limit is said.
+const usualFound = 500
+
+// searchPage is how many objects are asked for at once.
+const searchPage = 500
+
+const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+// searching are the flags of a search.
+type searching struct {
+	streams
+
+	hub            hubFlags
+	filter, output string
+	group          []string
+	limit          int
+	explain        bool
+}
+
+func newSearch(s streams) *cobra.Command {
+	f := &searching{streams: s}
+	cmd := &cobra.Command{
+		Use:   "search [TERM ...]",
+		Short: "Find objects in every cluster",
+		Long:  "Find objects in every cluster. All terms must hold:\n\n" + searchTerms() + searchGrammar,
+		Example: `  orrery search 'kind:Pod phase:Pending cluster:eu-* age<1h image:nginx'
+  orrery search kind:Deployment app=web --filter 'object.spec.replicas > 3'
+  orrery search kind:Pod --group cluster,phase
+  orrery search -o name -- kind:Pod -is:ready`,
+		ValidArgsFunction: f.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), strings.Join(args, " "))
+		},
+	}
+	f.hub.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.filter, "filter", "", "CEL expression that must be true of each object, as in object.spec.replicas > 3")
+	flags.StringSliceVar(&f.group, "group", nil, "count by these instead: cluster, namespace, kind, phase, node, image, label:KEY")
+	flags.IntVar(&f.limit, "limit", usualFound, "how many objects are found at most; 0: all")
+	flags.BoolVar(&f.explain, "explain", false, "say what was understood, and what it costs, instead")
+	addOutput(cmd, &f.output, outputName)
+	// It fails for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("group", cobra.FixedCompletions([]string{"cluster", "namespace", "kind", "phase", "node", "image", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	return cmd
+}
+
+// searchTerms lists the keys of terms.
+func searchTerms() string {
+	var out strings.Builder
+	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "  WORD\ta part of the name\n") //nolint:errcheck // it is memory
+	keys := query.Keys()
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		fmt.Fprintf(t, "  %s\t%s\n", key, keys[key]) //nolint:errcheck // as above
+	}
+	_ = t.Flush() // as above
+	return out.String()
+}
+
+const searchGrammar = `
+A minus before a term negates it (after -- on a command line that begins with one), commas
+separate values of which one must be, * stands for anything, and quotes take everything in
+them as it is.`
+
+func (f *searching) run(ctx context.Context, text string) error {
+	if _, err := query.Parse(text); err != nil {
+		return usageError{err}
+	}
+	switch {
+	case f.limit < 0:
+		return usageError{fmt.Errorf("--limit %d: must not be negative", f.limit)}
+	case f.explain && f.group != nil:
+		return usageError{errors.New("--explain says what a search finds, and --group counts: want one of them")}
+	case f.group != nil && f.output == outputName:
+		return usageError{errors.New("--output name: counts have no names")}
+	}
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.explain:
+		return f.explained(ctx, c, text)
+	case f.group != nil:
+		return f.counted(ctx, c, text)
+	}
+	return f.found(ctx, c, text)
+}
+
+// client is of the hub's API server, whoever may use it.
+func (f *searching) client() (rest.Interface, error) {
+	cfg, path, err := f.hub.config()
+	if err != nil {
+		return nil, err
+	}
+	cfg = dynamic.ConfigFor(cfg)
+	cfg.GroupVersion = &schema.GroupVersion{}
+	cfg.Host = strings.TrimSuffix(cfg.Host, fleetv1alpha1.FleetPath) // the context fleet has the same hub
+	cfg.WarningHandler = rest.NewWarningWriter(f.err, rest.WarningWriterOptions{Deduplicate: true})
+	c, err := rest.UnversionedRESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
+	}
+	return c, nil
+}
+
+// ask sends a search and returns the answer.
+func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, parameters url.Values) ([]byte, error) {
+	r := c.Get().AbsPath(fleetv1alpha1.FleetPath, "search").SetHeader("Accept", accept)
+	for name := range parameters {
+		if value := parameters.Get(name); value != "" {
+			r = r.Param(name, value)
+		}
+	}
+	body, err := r.Do(ctx).Raw()
+	if err != nil {
+		return nil, fmt.Errorf("search: %w", err)
+	}
+	return body, nil
+}
+
+// found prints what is found, page after page.
+func (f *searching) found(ctx context.Context, c rest.Interface, text string) error {
+	accept := "application/json"
+	if f.output == outputTable || f.output == outputWide || f.output == outputName {
+		accept = asTable
+	}
+	var table metav1.Table
+	items := []json.RawMessage{}
+	more := ""
+	for left := f.limit; ; {
+		size := searchPage
+		if f.limit > 0 {
+			size = min(size, left)
+		}
+		body, err := f.ask(ctx, c, accept, url.Values{"q": {text}, "filter": {f.filter}, "limit": {strconv.Itoa(size)}, "continue": {more}})
+		if err != nil {
+			return err
+		}
+		var page struct {
+			metav1.Table `json:",inline"`
+
+			Items []json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
+			return fmt.Errorf("read what was found: %w", err)
+		}
+		table.ColumnDefinitions = page.ColumnDefinitions
+		table.Rows, items = append(table.Rows, page.Rows...), append(items, page.Items...)
+		left -= len(page.Rows) + len(page.Items)
+		if more = page.Continue; more == "" || f.limit > 0 && left <= 0 {
+			break
+		}
+	}
+	if more != "" {
+		if err := say(f.err, "There are more than %d: narrow the search, or set --limit (0: all).\n", f.limit); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.output == outputJSON || f.output == outputYAML:
+		return printValue(f.out, f.output, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}, nil)
+	case f.output == outputName:
+		return printFoundNames(f.out, &table)
+	case len(table.Rows) == 0:
+		return say(f.err, "Nothing found.\n")
+	}
+	return printTable(f.out, &table, f.output)
+}
+
+func printTable(w io.Writer, table *metav1.Table, output string) error {
+	out := printers.GetNewTabWriter(w)
+	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide}).PrintObj(table, out); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// printFoundNames prints CLUSTER KIND/NAME NAMESPACE, as kubectl --context CLUSTER -n NAMESPACE takes them.
+func printFoundNames(w io.Writer, table *metav1.Table) error {
+	for _, row := range table.Rows {
+		cell := func(i int) string {
+			text, _ := row.Cells[i].(string)
+			return text
+		}
+		const kind, cluster, namespace, name, version = 0, 1, 2, 3, 6
+		gv, err := schema.ParseGroupVersion(cell(version))
+		if err != nil {
+			return fmt.Errorf("read what was found: %w", err)
+		}
+		of := strings.ToLower(cell(kind))
+		if gv.Group != "" {
+			of += "." + gv.Group
+		}
+		if err := say(w, "%s\n", strings.TrimSpace(cell(cluster)+" "+of+"/"+cell(name)+" "+cell(namespace))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counted prints counts.
+func (f *searching) counted(ctx context.Context, c rest.Interface, text string) error {
+	body, err := f.ask(ctx, c, "application/json", url.Values{"q": {text}, "filter": {f.filter}, "group": {strings.Join(f.group, ",")}})
+	if err != nil {
+		return err
+	}
+	var counts fleetv1alpha1.SearchCounts
+	if err := json.Unmarshal(body, &counts); err != nil {
+		return fmt.Errorf("read counts: %w", err)
+	}
+	return printValue(f.out, f.output, counts, func(w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+		fmt.Fprintf(t, "%s\tOBJECTS\n", strings.ToUpper(strings.Join(counts.By, "\t"))) //nolint:errcheck // Flush reports it
+		for _, g := range counts.Groups {
+			for _, v := range g.Values {
+				fmt.Fprintf(t, "%s\t", cmp.Or(v, "<none>")) //nolint:errcheck // as above
+			}
+			fmt.Fprintf(t, "%d\n", g.Objects) //nolint:errcheck // as above
+		}
+		fmt.Fprintf(t, "TOTAL%s\t%d\n", strings.Repeat("\t", len(counts.By)-1), counts.Total) //nolint:errcheck // as above
+		return t.Flush()
+	})
+}
+
+// explained prints what was understood.
+func (f *searching) explained(ctx context.Context, c rest.Interface, text string) error {
+	body, err := f.ask(ctx, c, "application/json", url.Values{"q": {text}, "filter": {f.filter}, "explain": {"true"}})
+	if err != nil {
+		return err
+	}
+	var x fleetv1alpha1.SearchExplanation
+	if err := json.Unmarshal(body, &x); err != nil {
+		return fmt.Errorf("read the explanation: %w", err)
+	}
+	return printValue(f.out, f.output, x, func(w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+		fmt.Fprint(t, "TERM\tMEANS\tBY\n") //nolint:errcheck // Flush reports it
+		for _, term := range x.Terms {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) //nolint:errcheck // as above
+		}
+		fmt.Fprint(t, "\nKIND\tREAD\tFOUND\n") //nolint:errcheck // as above
+		read, found := 0, 0
+		for _, k := range x.Kinds {
+			read, found = read+k.Read, found+k.Found
+			fmt.Fprintf(t, "%s\t%d\t%d\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Read, k.Found) //nolint:errcheck // as above
+		}
+		if len(x.LeftOut) > 0 {
+			fmt.Fprint(t, "\nLEFT OUT\tWHY\n") //nolint:errcheck // as above
+		}
+		for _, k := range x.LeftOut {
+			fmt.Fprintf(t, "%s\t%s\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Why) //nolint:errcheck // as above
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		more := ""
+		if x.More {
+			more = "; there is another"
+		}
+		return say(w, "\nThe first page read %d objects and found %d, in %s%s.\n", read, found, time.Duration(x.Milliseconds)*time.Millisecond, more)
+	})
+}
+
+// complete completes keys, and the kinds, clusters and namespaces in which the caller may see something.
+func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	const nothing = cobra.ShellCompDirectiveNoFileComp
+	start := strings.LastIndex(typed, " ") + 1
+	before, word := typed[:start], typed[start:]
+	if rest, ok := strings.CutPrefix(word, "-"); ok {
+		before, word = before+"-", rest
+	}
+	key, value, ok := strings.Cut(word, ":")
+	if !ok {
+		var out []string
+		keys := query.Keys()
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			if strings.HasPrefix(k, word) {
+				out = append(out, before+k+":\t"+keys[k])
+			}
+		}
+		return out, nothing | cobra.ShellCompDirectiveNoSpace
+	}
+	if i := strings.LastIndex(value, ","); i >= 0 {
+		before, value = before+key+":"+value[:i+1], value[i+1:]
+	} else {
+		before += key + ":"
+	}
+	if key == "ns" {
+		key = query.Namespace
+	}
+	values := query.ValuesOf(key)
+	if slices.Contains([]string{query.Kind, query.Cluster, query.Namespace}, key) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		c, err := f.client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		body, err := f.ask(ctx, c, "application/json", url.Values{"group": {key}})
+		var counts fleetv1alpha1.SearchCounts
+		if err != nil || json.Unmarshal(body, &counts) != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		for _, g := range counts.Groups {
+			values = append(values, g.Values...)
+		}
+	}
+	var out []string
+	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
+		if v != "" && strings.HasPrefix(strings.ToLower(v), strings.ToLower(value)) {
+			out = append(out, before+v)
+		}
+	}
+	return out, nothing
+}

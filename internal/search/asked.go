@@ -1,0 +1,338 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"orrery.dev/orrery/internal/expression"
+	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/store"
+)
+
+// asked is what a request asks beside selectors: in the language for people, q, and by an expression, filter.
+//
+// What of it the store can tell becomes a part of the store's query. The rest is looked for in the objects that are left, the
+// candidates, of which a request reads so many and no more.
+type asked struct {
+	text   string // of q
+	query  query.Query
+	filter *expression.Expression
+	now    time.Time // to which ages are compared
+}
+
+// mostCandidates is how many objects a request reads to find those that are asked for.
+const mostCandidates = 10_000
+
+// mostKept is how many bytes of objects a request without a limit keeps that was read so.
+const mostKept = 256 << 20
+
+func (a *asked) parse(text string) (err error) {
+	a.text = text
+	a.query, err = query.Parse(text)
+	return err
+}
+
+func (a *asked) compile(text string) (err error) {
+	a.filter, err = expression.Compile(text)
+	return err
+}
+
+// empty says whether nothing is asked.
+func (a *asked) empty() bool { return len(a.query.Terms) == 0 && a.filter == nil }
+
+// tag is for continue tokens: it tells what is asked apart.
+func (a *asked) tag() string {
+	if a.empty() {
+		return ""
+	}
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "%q %q", a.query.String(), a.filter) // a hash takes everything
+	return fmt.Sprintf("%08x.", h.Sum32())
+}
+
+// unlikeError says that a type is none of which something is asked.
+type unlikeError struct{ *apierrors.StatusError }
+
+func unlike(format string, args ...any) error {
+	return unlikeError{apierrors.NewBadRequest("parameter q: " + fmt.Sprintf(format, args...))}
+}
+
+// Unwrap returns what the client is told.
+func (e unlikeError) Unwrap() error { return e.StatusError }
+
+// fieldsOf are the fields without which an object has nothing that a key is about.
+var fieldsOf = map[string][]string{
+	query.Phase:    {"status", "phase"},
+	query.Node:     {"spec", "nodeName"},
+	query.Replicas: {"spec", "replicas"},
+}
+
+// about says why a type has nothing that a key is about; nil: it may have.
+func (s *Search) about(ctx context.Context, at location, k kind, key string) error {
+	switch keys, ok := fieldsOf[key]; {
+	case ok:
+		why, err := s.checkField(ctx, at, k, keys)
+		if err != nil || why == "" {
+			return err
+		}
+		return unlike("%s have no %s: %s", at.GroupResource(), key, why)
+	case key == query.Image && !store.FieldOf(at.Group, at.Resource, store.FieldImages):
+		return unlike("%s have no images", at.GroupResource())
+	case key == query.Restarts && (at.Group != "" || at.Resource != "pods"):
+		return unlike("%s are not restarted: only pods are", at.GroupResource())
+	}
+	return nil
+}
+
+// narrow leaves of a type the clusters that are asked for, and refuses a type of which something is asked that it is not or does not have.
+func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen scope) error {
+	only := func(in func(cluster string) bool) {
+		out := func(cluster string) bool { return !in(cluster) }
+		k.partial = true
+		k.clusters = slices.DeleteFunc(k.clusters, out)
+		for v := range k.others {
+			k.others[v] = slices.DeleteFunc(k.others[v], out)
+		}
+		for namespaced := range k.scopes {
+			k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], out)
+		}
+	}
+	for _, t := range a.query.Terms {
+		if t.Key == query.Kind && t.IsKind(at.Group, kindNames(*k)) == t.Not {
+			return unlike("%s is not %s, of which the path is", t, at.GroupResource())
+		}
+		if err := s.about(ctx, at, *k, t.Key); err != nil {
+			return err
+		}
+		if t.Key != query.Cluster {
+			continue
+		}
+		for _, v := range t.Values {
+			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
+				return apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
+			}
+		}
+		only(func(cluster string) bool {
+			return slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Matches(cluster) }) != t.Not
+		})
+	}
+	if a.filter != nil {
+		for _, e := range a.filter.Equalities() {
+			if e.Path == nil {
+				only(func(cluster string) bool { return cluster == e.Value })
+			}
+		}
+	}
+	return nil
+}
+
+// kindNames are the names of a kind.
+func kindNames(k kind) []string {
+	return append([]string{k.GroupVersionKind.Kind, k.Resource, k.Singular}, k.ShortNames...)
+}
+
+// namespaces are those that are asked for by name and nothing else; nil: there are none of which that is so.
+func (a asked) namespaces() []string {
+	terms := a.query.Of(query.Namespace)
+	if len(terms) != 1 || terms[0].Not || slices.ContainsFunc(terms[0].Values, func(v query.Value) bool { return v.Glob }) {
+		return nil
+	}
+	return texts(terms[0])
+}
+
+func texts(t query.Term) (out []string) {
+	for _, v := range t.Values {
+		out = append(out, v.Text)
+	}
+	return out
+}
+
+// refine adds to a query what the store can tell of what is asked, and returns what must be looked for in its rows; nil: nothing.
+func (a asked) refine(q *store.Query, k kind) (keep, error) {
+	rest := false // whether terms are left
+	if q.Labels == nil {
+		q.Labels = labels.Everything()
+	}
+	for _, t := range a.query.Terms {
+		left, err := a.pushTerm(q, t)
+		if err != nil {
+			return nil, err
+		}
+		rest = rest || left
+	}
+	q.CreatedFrom, q.CreatedBefore = a.query.Between(a.now)
+	if a.filter != nil {
+		for _, e := range a.filter.Equalities() {
+			pushEquality(q, e)
+		}
+	}
+	if !rest && a.filter == nil {
+		return nil, nil //nolint:nilnil // there is nothing to look for
+	}
+	aliases, budget := kindNames(k), new(expression.Budget)
+	return func(ctx context.Context, row *store.Row) (bool, error) {
+		if row.Body == nil { // of a state of which no more is known
+			return true, nil
+		}
+		if rest && !a.query.Matches(query.Object{
+			Cluster: row.Cluster, Group: row.Group, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name,
+			Aliases: aliases, Labels: row.Labels, Created: row.Created, Body: row.Body,
+		}, a.now) {
+			return false, nil
+		}
+		if a.filter == nil {
+			return true, nil
+		}
+		ok, err := a.filter.Matches(ctx, row.Cluster, row.Body, budget)
+		if errors.Is(err, expression.ErrCost) {
+			return false, apierrors.NewBadRequest(fmt.Sprintf("parameter filter: %s %s/%s of cluster %s: %v", row.Resource, row.Namespace, row.Name, row.Cluster, err))
+		}
+		return ok, err
+	}, nil
+}
+
+// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it is left.
+func (a asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
+	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
+	pattern := func(namespace bool, values ...query.Value) {
+		p := store.Pattern{Namespace: namespace, Not: t.Not}
+		for _, v := range values {
+			p.Globs = append(p.Globs, v.Pieces())
+		}
+		q.Patterns = append(q.Patterns, p)
+	}
+	switch t.Key {
+	case query.Kind, query.Cluster, query.Age, query.Created: // elsewhere
+	case query.Word:
+		v := t.Values[0]
+		if !v.Glob {
+			q.Patterns = append(q.Patterns, store.Pattern{Globs: []store.Glob{{"", v.Text, ""}}, Not: t.Not})
+			return false, nil
+		}
+		pattern(false, v)
+	case query.Name:
+		if !globbed && !t.Not && q.Names == nil {
+			q.Names = texts(t)
+			return false, nil
+		}
+		pattern(false, t.Values...)
+	case query.Namespace:
+		if !slices.Equal(q.Namespaces, a.namespaces()) || len(q.Namespaces) == 0 {
+			pattern(true, t.Values...)
+		}
+	case query.Label:
+		return pushLabel(q, t, globbed)
+	case query.Phase:
+		pushField(q, t, "status.phase")
+		return true, nil
+	case query.Node:
+		pushField(q, t, "spec.nodeName")
+		return true, nil
+	case query.Image:
+		pushField(q, t, store.FieldImages)
+		return true, nil
+	default:
+		return true, nil
+	}
+	return false, nil
+}
+
+// pushLabel adds a term of a label. Of patterns the store looks for the label only.
+func pushLabel(q *store.Query, t query.Term, globbed bool) (left bool, err error) {
+	var op selection.Operator
+	var values []string
+	switch {
+	case globbed && t.Not:
+		return true, nil
+	case len(t.Values) == 0 && t.Not:
+		op = selection.DoesNotExist
+	case len(t.Values) == 0 || globbed:
+		op = selection.Exists
+	case t.Not:
+		op, values = selection.NotIn, texts(t)
+	default:
+		op, values = selection.In, texts(t)
+	}
+	r, err := labels.NewRequirement(t.Label, op, values)
+	if err != nil {
+		return false, apierrors.NewBadRequest(fmt.Sprintf("parameter q: %s: %v", t, err))
+	}
+	q.Labels = q.Labels.Add(*r)
+	return globbed, nil
+}
+
+// pushField adds what a declared field must be, or at least what must be mentioned in one.
+func pushField(q *store.Query, t query.Term, path string) {
+	if t.Not || !store.FieldOf(q.Group, q.Resource, path) {
+		return
+	}
+	if len(t.Values) == 1 && !t.Values[0].Glob && path != store.FieldImages {
+		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: path, Operator: selection.Equals, Value: t.Values[0].Text})
+		return
+	}
+	var mentions []string
+	for _, v := range t.Values {
+		longest := slices.MaxFunc(v.Pieces(), func(a, b string) int { return len(a) - len(b) })
+		mentions = append(mentions, store.Mention(longest, !v.Glob && path != store.FieldImages))
+	}
+	q.Mentions = append(q.Mentions, mentions)
+}
+
+// pushEquality adds what an expression has as a condition, where the store has a better way to it than to read objects.
+func pushEquality(q *store.Query, e expression.Equality) {
+	switch path := e.Path; {
+	case len(path) == 2 && path[0] == "metadata" && path[1] == "name":
+		if q.Names == nil {
+			q.Names = []string{e.Value}
+		}
+	case len(path) == 2 && path[0] == "metadata" && path[1] == "namespace":
+		q.Patterns = append(q.Patterns, store.Pattern{Namespace: true, Globs: []store.Glob{{e.Value}}})
+	case len(path) == 3 && path[0] == "metadata" && path[1] == "labels":
+		if r, err := labels.NewRequirement(path[2], selection.Equals, []string{e.Value}); err == nil {
+			q.Labels = q.Labels.Add(*r)
+		}
+	case e.Value != "" && store.FieldOf(q.Group, q.Resource, strings.Join(path, ".")):
+		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: strings.Join(path, "."), Operator: selection.Equals, Value: e.Value})
+	}
+}
+
+// keep says whether a row of which the store says that it may be asked for is.
+type keep func(ctx context.Context, row *store.Row) (bool, error)
+
+// sift returns the indices of the rows that are kept.
+func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error) {
+	const few = 50 // are not worth another goroutine
+	workers := min(runtime.GOMAXPROCS(0), 1+len(rows)/few)
+	found, failed := make([][]int, workers), make([]error, workers)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			for i := w * len(rows) / workers; i < (w+1)*len(rows)/workers && failed[w] == nil; i++ {
+				var ok bool
+				if ok, failed[w] = f(ctx, &rows[i]); ok {
+					found[w] = append(found[w], i)
+				}
+			}
+		})
+	}
+	running.Wait()
+	return slices.Concat(found...), errors.Join(failed...)
+}
+
+// tooMany says that what is asked cannot be answered from so many objects at once.
+func tooMany(resource string) error {
+	return apierrors.NewBadRequest(fmt.Sprintf(
+		"what q or filter ask for is looked for in more than %d %s: set a limit to have the answer in pages (kubectl does), or narrow it by namespace, cluster, label, name, age, phase or node",
+		mostCandidates, resource))
+}

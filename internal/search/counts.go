@@ -1,0 +1,236 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/store"
+)
+
+// grouping is what objects are counted by.
+type grouping struct {
+	name string
+	key  string // of the query language; a label's is query.Label
+	by   store.By
+}
+
+// mostGroupings is by how much is counted at once.
+const mostGroupings = 4
+
+// groupings are what can be counted by, beside labels.
+var groupings = map[string]grouping{
+	query.Cluster:   {key: query.Cluster, by: store.By{Column: "cluster"}},
+	query.Namespace: {key: query.Namespace, by: store.By{Column: "namespace"}},
+	query.Kind:      {key: query.Kind},
+	query.Phase:     {key: query.Phase, by: store.By{Field: "status.phase"}},
+	query.Node:      {key: query.Node, by: store.By{Field: "spec.nodeName"}},
+	query.Image:     {key: query.Image, by: store.By{Field: store.FieldImages}},
+}
+
+func parseGroupings(text string) (out []grouping, err error) {
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if name == "ns" {
+			name = query.Namespace
+		}
+		g, ok := groupings[name]
+		if label, of := strings.CutPrefix(name, "label:"); of {
+			if wrong := validation.IsQualifiedName(label); len(wrong) > 0 {
+				return nil, fmt.Errorf("%s is no key of a label: %s", label, wrong[0])
+			}
+			g, ok = grouping{key: query.Label, by: store.By{Label: label}}, true
+		}
+		if !ok {
+			return nil, fmt.Errorf("%q is not counted by: there are cluster, namespace, kind, phase, node, image and label:KEY", name)
+		}
+		g.name = name
+		if slices.Contains(out, g) {
+			return nil, fmt.Errorf("%s is named twice", name)
+		}
+		out = append(out, g)
+	}
+	if len(out) > mostGroupings {
+		return nil, fmt.Errorf("%d are named, and it is counted by at most %d", len(out), mostGroupings)
+	}
+	return out, nil
+}
+
+// counts are numbers of objects by values.
+type counts struct {
+	total  int64
+	groups map[string]int64 // by the values as JSON
+}
+
+func (c *counts) add(values []string, n int64) {
+	key, _ := json.Marshal(values) //nolint:errchkjson // strings
+	c.groups[string(key)] += n
+}
+
+// serveCounts answers a list with counts.
+func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location, p params, as form) error {
+	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+	defer cancel()
+	v, err := s.look(ctx, at, p, "list")
+	if err != nil {
+		return err
+	}
+	c := counts{groups: map[string]int64{}}
+	if err := s.count(ctx, at, v, p.group, &c); err != nil {
+		return err
+	}
+	writeWarnings(w, s.warnings(at, v.kind, v.seen))
+	return answerCounts(w, as, p.group, c)
+}
+
+// count adds the objects of a view.
+func (s *Search) count(ctx context.Context, at location, v view, by []grouping, c *counts) error {
+	for _, g := range by {
+		if err := s.about(ctx, at, v.kind, g.key); err != nil {
+			return err
+		}
+		if g.by.Field != "" && !store.FieldOf(at.Group, at.Resource, g.by.Field) {
+			return unlike("%s are not counted by %s", at.GroupResource(), g.name)
+		}
+	}
+	if v.query.Clusters != nil && len(v.query.Clusters) == 0 {
+		return nil // for the store, none are all
+	}
+	if v.keep != nil {
+		return s.countCandidates(ctx, v, by, c)
+	}
+	var columns []store.By
+	several := false
+	for _, g := range by {
+		if g.key != query.Kind {
+			columns = append(columns, g.by)
+		}
+		several = several || g.key == query.Image
+	}
+	if len(columns) == 0 || several {
+		n, err := s.Store.Count(ctx, v.query)
+		if err != nil {
+			return s.failed(ctx, v.query, err)
+		}
+		if c.total += n; len(columns) == 0 && n > 0 {
+			c.add([]string{v.kind.GroupVersionKind.Kind}, n)
+		}
+		if len(columns) == 0 {
+			return nil
+		}
+	}
+	groups, err := s.Store.Groups(ctx, v.query, columns)
+	if err != nil {
+		return s.failed(ctx, v.query, err)
+	}
+	for _, g := range groups {
+		values := g.Values
+		if i := slices.IndexFunc(by, func(g grouping) bool { return g.key == query.Kind }); i >= 0 {
+			values = slices.Insert(slices.Clone(values), i, v.kind.GroupVersionKind.Kind)
+		}
+		c.add(values, g.Objects)
+		if !several {
+			c.total += g.Objects
+		}
+	}
+	return nil
+}
+
+// countCandidates counts what has to be looked for in objects.
+func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *counts) error {
+	pages := pager{search: s, query: v.query, keep: v.keep}
+	page, err := pages.next(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range page.Rows {
+		row := &page.Rows[i]
+		c.total++
+		all := [][]string{{}}
+		for _, g := range by {
+			var values []string
+			switch g.key {
+			case query.Cluster:
+				values = []string{row.Cluster}
+			case query.Namespace:
+				values = []string{row.Namespace}
+			case query.Kind:
+				values = []string{v.kind.GroupVersionKind.Kind}
+			case query.Label:
+				values = []string{row.Labels[g.by.Label]}
+			default:
+				values = query.Object{Body: row.Body}.Values(g.key)
+			}
+			var next [][]string
+			for _, before := range all {
+				for _, value := range values {
+					next = append(next, append(slices.Clone(before), value))
+				}
+			}
+			all = next
+		}
+		for _, values := range all {
+			c.add(values, 1)
+		}
+	}
+	return nil
+}
+
+// answerCounts writes counts, the largest first, as a document or a table.
+func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error {
+	out := fleetv1alpha1.SearchCounts{
+		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchCounts"},
+		By:       []string{}, Total: c.total, Groups: []fleetv1alpha1.SearchGroup{},
+	}
+	for _, g := range by {
+		out.By = append(out.By, g.name)
+	}
+	for key, n := range c.groups {
+		g := fleetv1alpha1.SearchGroup{Objects: n}
+		if err := json.Unmarshal([]byte(key), &g.Values); err != nil {
+			return err
+		}
+		out.Groups = append(out.Groups, g)
+	}
+	slices.SortFunc(out.Groups, func(a, b fleetv1alpha1.SearchGroup) int {
+		return cmp.Or(cmp.Compare(b.Objects, a.Objects), slices.Compare(a.Values, b.Values))
+	})
+	if as.as != asTable {
+		return answer.JSON(w, http.StatusOK, out)
+	}
+	table := metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: as.apiVersion(), Kind: asTable}, Rows: []metav1.TableRow{}}
+	for _, name := range out.By {
+		table.ColumnDefinitions = append(table.ColumnDefinitions, metav1.TableColumnDefinition{Name: strings.ToUpper(name[:1]) + name[1:], Type: "string"})
+	}
+	table.ColumnDefinitions = append(table.ColumnDefinitions, metav1.TableColumnDefinition{Name: "Objects", Type: "integer"})
+	for _, g := range out.Groups {
+		row := metav1.TableRow{}
+		for _, value := range g.Values {
+			row.Cells = append(row.Cells, or(value, "<none>"))
+		}
+		row.Cells = append(row.Cells, g.Objects)
+		table.Rows = append(table.Rows, row)
+	}
+	return answer.JSON(w, http.StatusOK, table)
+}
+
+// isUnlike says whether an error is that a type is none of which something is asked, or is not where it is asked for; not that a cluster is not there.
+func isUnlike(err error) bool {
+	if _, ok := errors.AsType[unlikeError](err); ok {
+		return true
+	}
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsNotFound(err) && status.ErrStatus.Details == nil
+}

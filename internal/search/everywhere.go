@@ -1,0 +1,447 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/store"
+)
+
+// searchPath is where every kind is searched, below the root of the fleet or of a cluster in it.
+const searchPath = "/search"
+
+// Limits of a page of a search of every kind, if none is said and at most.
+const (
+	usualHits = 500
+	mostHits  = 1000
+)
+
+// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves.
+var noise = []schema.GroupResource{
+	{Group: "", Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}, {Group: "coordination.k8s.io", Resource: "leases"},
+	{Group: "", Resource: "endpoints"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
+}
+
+// hit is an object that was found, and as which kind.
+type hit struct {
+	row    store.Row
+	status string
+	stale  map[string]time.Time
+}
+
+// everywhere is a search of every kind.
+type everywhere struct {
+	*Search
+
+	at       location // of no type
+	params   params
+	kinds    []location
+	version  store.Version
+	warned   []string
+	refused  error // the first refusal
+	explains fleetv1alpha1.SearchExplanation
+}
+
+// serveSearch answers a search of every kind that is asked for: each as its own list would be, one kind after another.
+func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location) error {
+	p, err := parseParams(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	as, err := formOf(r)
+	if err != nil {
+		return err
+	}
+	switch {
+	case p.watch || p.initial:
+		return apierrors.NewBadRequest("parameter watch: a search of every kind is not watched; watch the list of one, with the same q and filter")
+	case p.fields != nil:
+		return apierrors.NewBadRequest("parameter fieldSelector: it is of one kind; use q or filter")
+	case p.version != "" && p.version != "0" || p.match != "" || p.timeout != 0:
+		return apierrors.NewBadRequest("parameters resourceVersion, resourceVersionMatch and timeoutSeconds are for lists of one kind")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+	defer cancel()
+	e := &everywhere{Search: s, at: at, params: p}
+	if e.kinds, err = s.asked(at, p.asked.query); err != nil {
+		return err
+	}
+	if p.group != nil {
+		return e.counts(ctx, w, as)
+	}
+	began := time.Now()
+	hits, next, err := e.page(ctx)
+	if err != nil {
+		return err
+	}
+	if p.explain {
+		e.explain(next != "", time.Since(began))
+		return answer.JSON(w, http.StatusOK, e.explains)
+	}
+	writeWarnings(w, e.warned)
+	return e.answer(w, as, hits, next)
+}
+
+// asked are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise.
+func (s *Search) asked(at location, q query.Query) ([]location, error) {
+	terms := q.Of(query.Kind)
+	named := slices.ContainsFunc(terms, func(t query.Term) bool { return !t.Not })
+	found := map[schema.GroupVersionResource]bool{}
+	for _, t := range s.Mirror.Types() {
+		gvr := t.GroupVersionResource()
+		if at.cluster != "" && !slices.Contains(t.Clusters, at.cluster) || !named && slices.Contains(noise, gvr.GroupResource()) ||
+			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
+			continue
+		}
+		found[gvr] = true
+	}
+	if len(found) == 0 && named {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter q: no kind is mirrored that is %s; %q lists those that are", terms[0], "kubectl --context fleet api-resources"))
+	}
+	out := make([]location, 0, len(found))
+	for gvr := range maps.Keys(found) {
+		out = append(out, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names})
+	}
+	slices.SortFunc(out, compareKinds)
+	return out, nil
+}
+
+func compareKinds(a, b location) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Version, b.Version))
+}
+
+// each calls f with the view of each kind from one on, until f says that it is enough. Of kinds that the caller may not list nothing is shown;
+// who may list none is refused.
+func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
+	var unlisted []string
+	seen := false
+	for _, at := range e.kinds {
+		if from.Resource != "" && compareKinds(at, from) < 0 {
+			seen = true
+			continue
+		}
+		v, err := e.look(ctx, at, e.params, "list")
+		why := ""
+		switch {
+		case apierrors.IsForbidden(err):
+			e.refused = cmp.Or(e.refused, err)
+			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
+		case isUnlike(err):
+			why = strings.TrimPrefix(err.Error(), "parameter q: ")
+			seen = true
+		case err != nil:
+			return err
+		}
+		if why != "" {
+			e.explains.LeftOut = append(e.explains.LeftOut, fleetv1alpha1.SearchedKind{Group: at.Group, Version: at.Version, Resource: at.Resource, Why: why})
+			continue
+		}
+		seen = true
+		v.kind.others = nil // are kinds of their own here
+		more, err := f(at, v)
+		if isUnlike(err) {
+			e.explains.LeftOut = append(e.explains.LeftOut, fleetv1alpha1.SearchedKind{Group: at.Group, Version: at.Version, Resource: at.Resource, Why: err.Error()})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		e.warn(e.warnings(at, v.kind, v.seen)...)
+		if !more {
+			break
+		}
+	}
+	if !seen && e.refused != nil {
+		return e.refused
+	}
+	if len(unlisted) > 0 {
+		e.warn("left out, since you may not list them on the hub: " + enumerate(unlisted))
+	}
+	return nil
+}
+
+// warn notes what is to be said once.
+func (e *everywhere) warn(warnings ...string) {
+	for _, text := range warnings {
+		if !slices.Contains(e.warned, text) {
+			e.warned = append(e.warned, text)
+		}
+	}
+}
+
+// place is where a search goes on: in the list of a kind.
+type place struct {
+	Group    string `json:"g"`
+	Version  string `json:"v"`
+	Resource string `json:"r"`
+	Continue string `json:"c"`
+}
+
+// resume reads a continue token.
+func (e *everywhere) resume() (p place, err error) {
+	if e.params.next == "" {
+		return p, nil
+	}
+	bad := apierrors.NewBadRequest("parameter continue: it is not a token of this search; search again without it")
+	version, token, ok := strings.Cut(e.params.next, ".")
+	if !ok {
+		return p, bad
+	}
+	if token, ok = strings.CutPrefix(token, e.params.asked.tag()+"s."); !ok {
+		return p, bad
+	}
+	if e.version, err = store.ParseVersion(version); err != nil {
+		return p, bad
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || json.Unmarshal(raw, &p) != nil || p.Resource == "" {
+		return p, bad
+	}
+	return p, nil
+}
+
+func (e *everywhere) token(at location, next string) string {
+	raw, _ := json.Marshal(place{at.Group, at.Version, at.Resource, next}) //nolint:errchkjson // strings
+	return e.version.String() + "." + e.params.asked.tag() + "s." + base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// page is the next page, and what continues after it.
+func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err error) {
+	limit := min(cmp.Or(e.params.limit, usualHits), mostHits)
+	from, err := e.resume()
+	if err != nil {
+		return nil, "", err
+	}
+	begin := location{GroupVersionResource: schema.GroupVersionResource{Group: from.Group, Version: from.Version, Resource: from.Resource}}
+	candidates := 0
+	err = e.each(ctx, begin, func(at location, v view) (bool, error) {
+		if len(hits) == limit || candidates >= mostCandidates {
+			next = e.token(at, "")
+			return false, nil
+		}
+		pages := &pager{search: e.Search, query: v.query, limit: limit - len(hits), keep: v.keep, version: e.version, candidates: candidates}
+		if compareKinds(at, begin) == 0 {
+			pages.query.Continue = from.Continue
+		}
+		found, read := 0, pages.candidates
+		for {
+			page, err := pages.next(ctx)
+			if err != nil {
+				return false, err
+			}
+			if len(page.Rows) == 0 {
+				break
+			}
+			found += len(page.Rows)
+			if hits, err = e.append(ctx, hits, at, v.kind, page.Rows); err != nil {
+				return false, err
+			}
+		}
+		e.version, candidates = pages.version, pages.candidates
+		e.explains.Kinds = append(e.explains.Kinds, fleetv1alpha1.SearchedKind{
+			Group: at.Group, Version: at.Version, Resource: at.Resource, Read: max(candidates-read, found), Found: found,
+		})
+		if pages.query.Continue != "" {
+			next = e.token(at, pages.query.Continue)
+			return false, nil
+		}
+		return true, nil
+	})
+	return hits, next, err
+}
+
+// append adds rows of a kind, with what its table says of their state.
+func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind, rows []store.Row) ([]hit, error) {
+	columns, err := e.columns(ctx, at, k)
+	if err != nil {
+		return nil, err
+	}
+	i := -1
+	for _, name := range []string{"Status", "Phase", "Ready", "Reason", "Available"} {
+		if i = slices.IndexFunc(columns.heads, func(h head) bool { return h.name == name }); i >= 0 {
+			break
+		}
+	}
+	stale := e.lastSeen(at, k)
+	for _, row := range rows {
+		h := hit{row: row, stale: stale}
+		if i >= 0 {
+			cells, err := columns.cells(row)
+			if err != nil {
+				return nil, err
+			}
+			if cells[i] != nil {
+				h.status = fmt.Sprint(cells[i])
+			}
+		}
+		hits = append(hits, h)
+	}
+	return hits, nil
+}
+
+// answer writes what was found as a list of objects of any kind, their metadata, or a table.
+func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next string) error {
+	meta := metav1.ListMeta{ResourceVersion: e.version.String(), Continue: next}
+	if e.version == 0 {
+		meta.ResourceVersion = "" // nothing was asked for
+	}
+	show := func(h hit) shown { return shown{names: e.at.names, meta: as.apiVersion(), stale: h.stale} }
+	if as.as == asTable {
+		return e.table(w, as, hits, meta, show)
+	}
+	items := make([]any, 0, len(hits))
+	for _, h := range hits {
+		var item body
+		var err error
+		if as.as == asPartial {
+			item, err = partial(h.row, show(h))
+		} else {
+			item, err = object(h.row, show(h))
+		}
+		if err != nil {
+			return fmt.Errorf("encode %s %s/%s of cluster %s: %w", h.row.Resource, h.row.Namespace, h.row.Name, h.row.Cluster, err)
+		}
+		items = append(items, item)
+	}
+	list := map[string]any{"apiVersion": "v1", "kind": "List", "metadata": meta, "items": items}
+	if as.as == asPartial {
+		list["apiVersion"], list["kind"] = as.apiVersion(), asPartial+"List"
+	}
+	return answer.JSON(w, http.StatusOK, list)
+}
+
+// searched are the columns of the table of every kind.
+var searched = []metav1.TableColumnDefinition{
+	{Name: "Kind", Type: "string"}, {Name: "Cluster", Type: "string"}, {Name: "Namespace", Type: "string"}, {Name: "Name", Type: "string", Format: "name"},
+	{Name: "Age", Type: "string"}, {Name: "Status", Type: "string"}, {Name: "API Version", Type: "string", Priority: 1}, {Name: "Created", Type: "string", Priority: 1},
+}
+
+func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta metav1.ListMeta, show func(hit) shown) error {
+	table := metav1.Table{
+		TypeMeta: metav1.TypeMeta{APIVersion: as.apiVersion(), Kind: asTable}, ListMeta: meta, ColumnDefinitions: searched, Rows: []metav1.TableRow{},
+	}
+	for _, h := range hits {
+		r := h.row
+		created := ""
+		if !r.Created.IsZero() {
+			created = r.Created.Format(time.RFC3339)
+		}
+		row := metav1.TableRow{Cells: []any{
+			r.Kind, r.Cluster, r.Namespace, r.Name, since(r.Created), h.status,
+			schema.GroupVersion{Group: r.Group, Version: r.Version}.String(), created,
+		}}
+		var o body
+		var err error
+		switch e.params.include {
+		case metav1.IncludeNone:
+		case metav1.IncludeObject:
+			o, err = object(r, show(h))
+		default:
+			o, err = partial(r, show(h))
+		}
+		if err != nil {
+			return err
+		}
+		if o != nil {
+			raw, err := json.Marshal(o)
+			if err != nil {
+				return err
+			}
+			row.Object = runtime.RawExtension{Raw: raw}
+		}
+		table.Rows = append(table.Rows, row)
+	}
+	return answer.JSON(w, http.StatusOK, table)
+}
+
+// counts answers with counts of all kinds together.
+func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form) error {
+	if e.params.explain {
+		return apierrors.NewBadRequest("parameter explain: it is not for counts")
+	}
+	c := counts{groups: map[string]int64{}}
+	if err := e.each(ctx, location{}, func(at location, v view) (bool, error) {
+		return true, e.count(ctx, at, v, e.params.group, &c)
+	}); err != nil {
+		return err
+	}
+	if len(c.groups) > mostGroups {
+		return apierrors.NewBadRequest(fmt.Sprintf("parameter group: there are more than %d groups; narrow the search, or count by less", mostGroups))
+	}
+	writeWarnings(w, e.warned)
+	return answerCounts(w, as, e.params.group, c)
+}
+
+// mostGroups is how many groups an answer has at most.
+const mostGroups = 10_000
+
+// How terms are looked for.
+const (
+	byIndex   = "an index"
+	byRow     = "the rows of objects, without their bodies"
+	byReading = "objects that are read, at most 10000 for each page"
+)
+
+// explain says what was understood.
+func (e *everywhere) explain(more bool, took time.Duration) {
+	x, a := &e.explains, e.params.asked
+	x.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchExplanation"}
+	x.Query, x.More, x.Milliseconds = a.query.String(), more, took.Milliseconds()
+	if x.Kinds == nil {
+		x.Kinds = []fleetv1alpha1.SearchedKind{}
+	}
+	if a.filter != nil {
+		x.Filter = a.filter.String()
+		x.Terms = append(x.Terms, fleetv1alpha1.SearchTerm{Term: x.Filter, Means: "an expression", How: byReading})
+	}
+	for _, t := range a.query.Terms {
+		x.Terms = append(x.Terms, fleetv1alpha1.SearchTerm{Term: t.String(), Means: t.Means(), How: how(t)})
+	}
+}
+
+// how a term is looked for. Those of fields are also compared in the objects, which makes them exact.
+func how(t query.Term) string {
+	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
+	switch t.Key {
+	case query.Kind, query.Cluster:
+		return byIndex
+	case query.Word, query.Age, query.Created:
+		return byRow
+	case query.Name, query.Namespace:
+		if globbed || t.Not {
+			return byRow
+		}
+		return byIndex
+	case query.Label:
+		switch {
+		case globbed:
+			return byReading
+		case t.Not || len(t.Values) != 1:
+			return byRow
+		}
+		return byIndex
+	case query.Phase, query.Node:
+		if !globbed && !t.Not && len(t.Values) == 1 {
+			return byIndex
+		}
+		fallthrough
+	default:
+		return byReading
+	}
+}
