@@ -83,6 +83,16 @@ func led(t *testing.T) map[string]Query {
 		"OwnerAndPhase":     {OwnerUID: "owner-2", Fields: field("status.phase", "Running")},
 		"OwnerAndMany":      {OwnerUID: "owner-2", Scopes: many},
 		"OwnerAndNamespace": {OwnerUID: "owner-2", Namespaces: []string{"x"}},
+		"GlobOfNames":       {Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"pod-", "3"}, {"pod-01"}}}}}},
+		"GlobNot":           {Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"", "1", ""}}, Not: true}}}},
+		"GlobWildcards":     {Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"", "%", ""}, {"pod_0", ""}, {"pod-?", ""}, {"", "[0-9]"}, {"", "!", ""}, {"POD", ""}}}}}},
+		"GlobOfNamespaces":  {Slim: Slim{Patterns: []Pattern{{Namespace: true, Globs: []Glob{{"x"}, {"", "z", ""}}}}}, Labels: selector(t, "app=app-1")},
+		"GlobAndMany":       {Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"", "1"}}}}}, Scopes: many},
+		"Mentions":          {Slim: Slim{Mentions: [][]string{{Mention("image-1", true), Mention("age-2", false)}, {Mention("Running", true)}}}},
+		"MentionsNothing":   {Slim: Slim{Mentions: [][]string{{Mention(`%"`, false)}}}},
+		"CreatedFrom":       {Slim: Slim{CreatedFrom: time.Unix(1_700_000_003, 0)}},
+		"CreatedBetween":    {Slim: Slim{CreatedFrom: time.Unix(1_700_000_002, 0), CreatedBefore: time.Unix(1_700_000_005, 0)}, Namespaces: []string{"x", "y"}},
+		"CreatedBefore":     {Slim: Slim{CreatedBefore: time.Unix(1_700_000_002, 0)}, Fields: field("status.phase", "Running")},
 	}
 }
 

@@ -1,0 +1,176 @@
+package query
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var sameTerms = cmp.Options{cmpopts.EquateEmpty(), cmp.AllowUnexported(Term{})}
+
+func TestParse(t *testing.T) {
+	for name, tc := range map[string]struct{ text, want string }{
+		"Empty":            {" \t ", ""},
+		"Words":            {"web  shop", "web shop"},
+		"WordGlob":         {"web-*", "web-*"},
+		"QuotedWord":       {`"nginx:1.25"`, `"nginx:1.25"`},
+		"QuotedForNothing": {`"web"`, "web"},
+		"Keys":             {"kind:Pod PHASE:Pending ns:shop", "kind:Pod phase:Pending namespace:shop"},
+		"Not":              {"-kind:Pod -web", "-kind:Pod -web"},
+		"NotMinus":         {"--web", `--web`},
+		"Values":           {"phase:Pending,Failed", "phase:Pending,Failed"},
+		"QuotedValues":     {`name:"a b","c,d","*"`, `name:"a b","c,d","*"`},
+		"Escapes":          {`name:"a\"b\\c"`, `name:"a\"b\\c"`},
+		"Label":            {"app=web", "label:app=web"},
+		"LabelOfKey":       {"label:name=web", "label:name=web"},
+		"LabelKey":         {"app.kubernetes.io/name=web", "label:app.kubernetes.io/name=web"},
+		"LabelNot":         {"app!=web", "-label:app=web"},
+		"LabelNotNot":      {"-app!=web", "label:app=web"},
+		"LabelThere":       {"label:app -label:team", "label:app -label:team"},
+		"LabelEmpty":       {`app= app=""`, `label:app="" label:app=""`},
+		"LabelValues":      {"app=a,b*", "label:app=a,b*"},
+		"Compared":         {"age<1h30m age>=2d restarts>3 replicas:0 created>2026-11-20", "age<1h30m age>=2d restarts>3 replicas:0 created>2026-11-20"},
+		"Moment":           {"created<2026-11-20T10:00Z", "created<2026-11-20T10:00Z"},
+		"Has":              {"has:owner,node -is:ready", "has:owner,node -is:ready"},
+		"KindOfGroup":      {"kind:apps/Deployment,po", "kind:apps/Deployment,po"},
+		"ValueWithColon":   {"image:repo:5000/a:1", "image:repo:5000/a:1"},
+		"Unicode":          {"имя:x", ""},
+		"UnicodeValue":     {"label:app=größe", "label:app=größe"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, err := Parse(tc.text)
+			if tc.want == "" && strings.TrimSpace(tc.text) != "" {
+				if !errors.Is(err, ErrSyntax) {
+					t.Errorf("%v, want an error", err)
+				}
+				return
+			}
+			if err != nil || q.String() != tc.want {
+				t.Errorf("%q, %v, want %q", q, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct{ text, says string }{
+		"UnknownKey":     {"knd:Pod", "did you mean kind?"},
+		"FarKey":         {"colour:red", "the keys are"},
+		"KeyAsLabel":     {"name=web", "write name:VALUE, or label:name=VALUE"},
+		"NoValue":        {"kind:", "a value is missing"},
+		"NoValueInList":  {"phase:a,,b", "a value is missing"},
+		"EmptyValue":     {`kind:""`, "empty"},
+		"EmptyWord":      {`""`, "every name"},
+		"Open":           {`name:"web`, "not closed"},
+		"NoBlank":        {`"a"b`, "a blank is missing"},
+		"NoBlankInValue": {`name:a"b"`, "a blank is missing"},
+		"LoneMinus":      {"kind:Pod - web", "a minus stands before nothing"},
+		"NoKey":          {":web", "nothing stands before"},
+		"NotCompared":    {"phase>3", "is not compared"},
+		"AgeIs":          {"age:1h", "is compared"},
+		"BadAge":         {"age<1x", "is not a time"},
+		"HugeAge":        {"age<99999999999y", "is not a time"},
+		"BadMoment":      {"created>yesterday", "is not a day"},
+		"BadNumber":      {"restarts>many", "is not a number"},
+		"HugeNumber":     {"restarts>99999999999999999999", "is not a number"},
+		"TwoNumbers":     {"restarts:1,2", "one value"},
+		"UnknownHas":     {"has:wings", "it is one of"},
+		"Operators":      {"a<b", "there is no key"},
+		"NoLabel":        {"label:=x", "needs a key"},
+		"Comma":          {"a,b", "a blank is missing"},
+		"Long":           {strings.Repeat("a", mostBytes+1), "bytes"},
+		"ManyTerms":      {strings.Repeat("a ", mostTerms+1), "more than"},
+		"ManyValues":     {"name:a" + strings.Repeat(",a", mostValues), "more than"},
+		"NUL":            {"a\x00b", "not text"},
+		"NoText":         {"\xff", "not text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if q, err := Parse(tc.text); !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%q, %v, want an error that says %q", q, err, tc.says)
+			}
+		})
+	}
+}
+
+// FuzzParse: what is understood is said again so that it is understood as the same.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"kind:Pod phase:Pending cluster:eu-* age<1h image:nginx", `-name:"a \"b\\",c* app!=web label:x=,`, "--x", `"-x" "*"`, "a*b", "label:a", "age>=1d2h",
+		`"a`, "-", "x:", "=", `name:a\`, "restarts<=-1",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		q, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(q.String())
+		if err != nil {
+			if len(q.String()) > mostBytes {
+				return
+			}
+			t.Fatalf("%q as %q: %v", text, q, err)
+		}
+		if diff := cmp.Diff(q, again, sameTerms); diff != "" {
+			t.Errorf("%q as %q: %s", text, q, diff)
+		}
+		q.Matches(Object{Name: text, Body: []byte(`{"spec":{"replicas":1}}`)}, time.Unix(1, 0))
+	})
+}
+
+const aPod = `{"metadata":{"name":"web-1","namespace":"shop","annotations":{"a":"b"},"ownerReferences":[{"kind":"ReplicaSet","name":"web-5d"}]},
+ "spec":{"nodeName":"n1","containers":[{"image":"docker.io/nginx:1.25"}],"initContainers":[{"image":"init"}]},
+ "status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"containerStatuses":[{"restartCount":3},{"restartCount":1}]}}`
+
+func TestMatches(t *testing.T) {
+	now := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
+	o := Object{
+		Cluster: "eu-1", Kind: "Pod", Namespace: "shop", Name: "web-1", Aliases: []string{"pods", "pod", "po"},
+		Labels: map[string]string{"app": "web", "empty": ""}, Created: now.Add(-time.Hour).Truncate(time.Second), Body: []byte(aPod),
+	}
+	for text, want := range map[string]bool{
+		"": true, "web": true, "eb-": true, "Web": false, "we*": true, "eb*": false, "-web": false,
+		"kind:Pod": true, "kind:po": true, "kind:PODS": true, "kind:Service": false, "-kind:Service": true, "kind:P*": true, "kind:apps/Pod": false,
+		"cluster:eu-*": true, "cluster:us-1,eu-1": true, "-cluster:eu-1": false, "ns:shop": true, "ns:s*p": true, "ns:s": false,
+		"name:web-1": true, "name:web": false, "name:*-*": true, `name:"web*"`: false,
+		"app=web": true, "app!=web": false, "app=w*,x": true, "label:app": true, "-label:app": false, "team=a": false, "team!=a": true, "-label:team": true, `empty=`: true, "team=": false,
+		"node:n1": true, "node:n*": true, "-node:n2": true, "phase:Running": true, "phase:Pending,Running": true, "-phase:Running": false, "-phase:Pending": true,
+		"image:nginx": true, "image:nginx*": false, "image:*nginx*": true, "image:init": true, "-image:redis": true, "-image:init": false,
+		"owner:web-5d": true, "owner:ReplicaSet/*": true, "owner:Job/*": false, "-owner:x": true,
+		"restarts>3": true, "restarts:4": true, "restarts<4": false, "restarts<=4": true, "restarts>=5": false, "-restarts>3": false,
+		"replicas:0": false, "-replicas:0": false, // it has none
+		"has:owner": true, "has:annotation,finalizer": true, "-has:finalizer": true, "has:finalizer": false, "has:image": true, "has:label": true, "has:node": true,
+		"is:ready": true, "-is:ready": false, "is:terminating": false, "-is:terminating": true,
+		"age<1h": false, "age<=1h": false, "age>1h": true, "age>=1h": true, "age<2h": true, "-age<2h": false, "-age<1h": true,
+		"created>2026-11-20": true, "created<2026-11-20T09:00Z": false, "created<=2026-11-20T09:00Z": true, "created>2026-11-20T09:00": false, "created>=2026-11-20T09:00:00Z": true,
+		"kind:Pod phase:Running app=web web": true, "kind:Pod phase:Running app=db": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			q, err := Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := q.Matches(o, now); got != want {
+				t.Errorf("%t, want %t", got, want)
+			}
+		})
+	}
+}
+
+// TestAbsent: what an object does not have neither is nor is not something.
+func TestAbsent(t *testing.T) {
+	for _, text := range []string{"phase:x", "-phase:x", "node:x", "-node:x", "image:x", "-image:x", "restarts:0", "-restarts:0", "is:ready", "-is:ready", "age<1h", "-age<1h"} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Matches(Object{Name: "x", Body: []byte(`{}`)}, time.Now()) {
+			t.Errorf("%s matches what has none", text)
+		}
+	}
+}
