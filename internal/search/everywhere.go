@@ -105,7 +105,7 @@ func (s *Search) asked(at location, q query.Query) ([]location, error) {
 	found := map[schema.GroupVersionResource]bool{}
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
-		if at.cluster != "" && !slices.Contains(t.Clusters, at.cluster) || !named && slices.Contains(noise, gvr.GroupResource()) ||
+		if !named && slices.Contains(noise, gvr.GroupResource()) ||
 			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
 			continue
 		}

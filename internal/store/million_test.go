@@ -291,6 +291,15 @@ func classes(b *testing.B, objects int) []class {
 			}
 		}, p}
 	}
+	groupsOf := func(name string, q func(i int) Query, by ...By) class {
+		return class{name, func(b *testing.B, s *Store, i int) {
+			q := q(i)
+			q.Resource = "pods"
+			if groups, err := s.Groups(b.Context(), q, by); err != nil || len(groups) == 0 {
+				b.Fatal(len(groups), err)
+			}
+		}, nil}
+	}
 	labels := func(format string, n int) func(i int) Query {
 		return func(i int) Query {
 			return Query{Labels: selector(b, fmt.Sprintf(format, i*7919%n))}
@@ -335,6 +344,16 @@ func classes(b *testing.B, objects int) []class {
 		countOf("tenant-12-count", func(i int) Query { return Query{Scopes: grants(12, i)} }, nil),
 		countOf("tenant-3000-count", func(i int) Query { return Query{Scopes: grants(3000, i)} }, nil),
 		listOf("tenant-3000-newest", func(i int) Query { return Query{Scopes: grants(3000, i), Order: Newest} }, nil),
+		listOf("name-part", func(i int) Query {
+			return Query{Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"", fmt.Sprintf("p-%d-", i*7919%apps), ""}}}}}}
+		}, nil),
+		listOf("created-since", func(int) Query {
+			return Query{Slim: Slim{CreatedFrom: inhabitant(objects/2, 1).Created}, Order: Newest}
+		}, nil),
+		groupsOf("group-cluster-namespace", func(int) Query { return Query{} }, By{Column: "cluster"}, By{Column: "namespace"}),
+		groupsOf("group-cluster-phase", func(int) Query { return Query{} }, By{Column: "cluster"}, By{Field: "status.phase"}),
+		groupsOf("group-label-phase", labels("team=team-%d", min(apps, 200)), By{Label: "tier"}, By{Field: "status.phase"}),
+		groupsOf("tenant-12-group", func(i int) Query { return Query{Scopes: grants(12, i)} }, By{Column: "cluster"}, By{Field: "status.phase"}),
 		countOf("count-of-all", func(int) Query { return Query{} }, func(int) peerQuery { return peerQuery{count: true} }),
 	}
 }
