@@ -55,7 +55,7 @@ func (d *database) prepareBatches(ctx context.Context) error {
 		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns(), packed)),
 		&b.putBody: func(n int) string {
 			content := slices.Concat(d.dialect.bodyColumns(), packed)
-			return d.dialect.update(n, "body", object, content, len(content))
+			return d.dialect.overwrite(n, "body", object, content)
 		},
 		&b.putLabel: d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),
 		&b.revision: d.inserted("revision", revisionColumns),

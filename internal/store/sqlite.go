@@ -271,6 +271,12 @@ func (sqliteDialect) update(_ int, table string, same, columns []string, changed
 	return "UPDATE OR FAIL " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
 }
 
+// overwrite is one statement for each row, as update is: of several it would have to undo the first where the last fails.
+func (d sqliteDialect) overwrite(_ int, table string, same, columns []string) string {
+	all := slices.Concat(same, columns)
+	return "INSERT OR REPLACE INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(1, all)
+}
+
 func (sqliteDialect) remove(n int, table string, key []string) string {
 	return "DELETE FROM " + table + " WHERE " + keyed(n, key)
 }
