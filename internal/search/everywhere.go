@@ -79,7 +79,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
 	e := &everywhere{Search: s, at: at, params: p}
-	if e.kinds, err = s.asked(at, p.asked.query); err != nil {
+	if e.kinds, err = s.kindsOf(at, p.asked.query); err != nil {
 		return err
 	}
 	if p.group != nil {
@@ -98,8 +98,8 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	return e.answer(w, as, hits, next)
 }
 
-// asked are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise.
-func (s *Search) asked(at location, q query.Query) ([]location, error) {
+// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise.
+func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	named := slices.ContainsFunc(terms, func(t query.Term) bool { return !t.Not })
 	found := map[schema.GroupVersionResource]bool{}
