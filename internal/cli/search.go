@@ -140,11 +140,11 @@ func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, pa
 			r = r.Param(name, value)
 		}
 	}
-	body, err := r.Do(ctx).Raw()
-	if err != nil {
+	result := r.Do(ctx)
+	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
 		return nil, fmt.Errorf("search: %w", err)
 	}
-	return body, nil
+	return result.Raw()
 }
 
 // found prints what is found, page after page.
