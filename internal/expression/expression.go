@@ -53,7 +53,7 @@ func (pricing) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
 	if size < free {
 		return nil
 	}
-	cost := uint64(1 + size/each) //nolint:gosec // not negative
+	cost := uint64(1 + size/each)
 	return &cost
 }
 

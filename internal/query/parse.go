@@ -115,7 +115,7 @@ func (p *parser) term() (Term, error) {
 	if err := p.values(&t); err != nil {
 		return t, err
 	}
-	return t, t.check()
+	return t.check()
 }
 
 // word reads a term without a key.
@@ -288,23 +288,23 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// check says whether the operator and the values are of the key.
-func (t *Term) check() error {
+// check says whether the operator and the values are of the key, and reads the values.
+func (t Term) check() (Term, error) {
 	compares := t.Key == Age || t.Key == Created || t.Key == Restarts || t.Key == Replicas
 	switch {
 	case !compares && t.Op != Equal:
-		return wrong("%s is not compared: write %s:VALUE", t.Key, t.Key)
+		return t, wrong("%s is not compared: write %s:VALUE", t.Key, t.Key)
 	case !compares && t.Key != Has && t.Key != Is:
 		for _, v := range t.Values {
 			if v.Text == "" {
-				return wrong("%s: a value is empty", t.Key)
+				return t, wrong("%s: a value is empty", t.Key)
 			}
 		}
-		return nil
+		return t, nil
 	case len(t.Values) != 1 && compares:
-		return wrong("%s is compared with one value", t.Key)
+		return t, wrong("%s is compared with one value", t.Key)
 	case compares && t.Op == Equal && (t.Key == Age || t.Key == Created):
-		return wrong("%s is compared: write %s<VALUE or %s>VALUE", t.Key, t.Key, t.Key)
+		return t, wrong("%s is compared: write %s<VALUE or %s>VALUE", t.Key, t.Key, t.Key)
 	}
 	text := t.Values[0].Text
 	var err error
@@ -312,7 +312,7 @@ func (t *Term) check() error {
 	case Has, Is:
 		for _, v := range t.Values {
 			if !slices.Contains(ValuesOf(t.Key), v.Text) {
-				return wrong("%s:%s: it is one of %s", t.Key, v.Text, strings.Join(ValuesOf(t.Key), ", "))
+				return t, wrong("%s:%s: it is one of %s", t.Key, v.Text, strings.Join(ValuesOf(t.Key), ", "))
 			}
 		}
 	case Age:
@@ -325,9 +325,9 @@ func (t *Term) check() error {
 		}
 	}
 	if err != nil {
-		return wrong("%s: %v", t.Key, err)
+		return t, wrong("%s: %v", t.Key, err)
 	}
-	return nil
+	return t, nil
 }
 
 // duration reads 90s, 15m, 1h30m, 7d, 2w and 1y.

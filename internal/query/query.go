@@ -157,8 +157,8 @@ func (t Term) String() string {
 	if t.Not {
 		out.WriteByte('-')
 	}
-	switch {
-	case t.Key == Word:
+	switch t.Key {
+	case Word:
 		v := t.Values[0]
 		if strings.ContainsAny(v.Text, ":=<>") || strings.HasPrefix(v.Text, "-") && !t.Not && !v.Glob {
 			v.quote(&out)
@@ -166,7 +166,7 @@ func (t Term) String() string {
 			v.write(&out)
 		}
 		return out.String()
-	case t.Key == Label:
+	case Label:
 		out.WriteString("label:" + t.Label)
 		if len(t.Values) > 0 {
 			out.WriteByte('=')

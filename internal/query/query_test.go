@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		"LabelNot":         {"app!=web", "-label:app=web"},
 		"LabelNotNot":      {"-app!=web", "label:app=web"},
 		"LabelThere":       {"label:app -label:team", "label:app -label:team"},
-		"LabelEmpty":       {`app= app=""`, `label:app="" label:app=""`},
+		"LabelEmpty":       {`app= team=""`, `label:app="" label:team=""`},
 		"LabelValues":      {"app=a,b*", "label:app=a,b*"},
 		"Compared":         {"age<1h30m age>=2d restarts>3 replicas:0 created>2026-11-20", "age<1h30m age>=2d restarts>3 replicas:0 created>2026-11-20"},
 		"Moment":           {"created<2026-11-20T10:00Z", "created<2026-11-20T10:00Z"},

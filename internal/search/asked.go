@@ -143,7 +143,7 @@ func kindNames(k kind) []string {
 }
 
 // namespaces are those that are asked for by name and nothing else; nil: there are none of which that is so.
-func (a asked) namespaces() []string {
+func (a *asked) namespaces() []string {
 	terms := a.query.Of(query.Namespace)
 	if len(terms) != 1 || terms[0].Not || slices.ContainsFunc(terms[0].Values, func(v query.Value) bool { return v.Glob }) {
 		return nil
@@ -159,7 +159,7 @@ func texts(t query.Term) (out []string) {
 }
 
 // refine adds to a query what the store can tell of what is asked, and returns what must be looked for in its rows; nil: nothing.
-func (a asked) refine(q *store.Query, k kind) (keep, error) {
+func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	rest := false // whether terms are left
 	if q.Labels == nil {
 		q.Labels = labels.Everything()
@@ -203,7 +203,7 @@ func (a asked) refine(q *store.Query, k kind) (keep, error) {
 }
 
 // pushTerm adds a term to a query, as far as the store can tell, and says whether something of it is left.
-func (a asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
+func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	pattern := func(namespace bool, values ...query.Value) {
 		p := store.Pattern{Namespace: namespace, Not: t.Not}

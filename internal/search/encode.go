@@ -209,18 +209,19 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	}
 	var out store.Page
 	kept := 0
-	for !p.done {
-		p.query.Limit = min(pageSize, mostCandidates-p.candidates)
-		page, err := p.ask(ctx)
+	p.query.Limit = min(pageSize, mostCandidates-p.candidates)
+	page, err := p.ask(ctx, p.query)
+	for {
 		if err != nil {
 			return page, err
 		}
 		p.candidates += len(page.Rows)
-		found, err := p.keep.sift(ctx, page.Rows)
-		if err != nil {
-			return page, err
+		p.query.Continue, p.query.Limit = page.Continue, min(pageSize, mostCandidates-p.candidates)
+		ahead := p.ahead(ctx)
+		found, failed := p.keep.sift(ctx, page.Rows)
+		if failed != nil {
+			return page, failed
 		}
-		p.query.Continue = page.Continue
 		if p.limit > 0 && len(found) >= p.limit-p.read {
 			found, p.done = found[:p.limit-p.read], true
 			p.query.Continue = page.After(found[len(found)-1])
@@ -239,8 +240,32 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 		case p.candidates >= mostCandidates || kept > mostKept:
 			p.done = true
 		}
+		if p.done {
+			return out, nil
+		}
+		page, err = ahead()
 	}
-	return out, nil
+}
+
+// ahead reads the next page of candidates: where there is no limit, which the present one could reach, already while that is sifted.
+func (p *pager) ahead(ctx context.Context) func() (store.Page, error) {
+	q := p.query
+	if p.limit > 0 || q.Continue == "" || q.Limit == 0 {
+		return func() (store.Page, error) { return p.ask(ctx, q) }
+	}
+	type answer struct {
+		page store.Page
+		err  error
+	}
+	answered := make(chan answer, 1) // nobody may wait for it any more
+	go func() {
+		page, err := p.search.query(ctx, q)
+		answered <- answer{page, err}
+	}()
+	return func() (store.Page, error) {
+		a := <-answered
+		return p.checked(a.page, a.err)
+	}
 }
 
 // page are the next rows where all that the query selects are wanted.
@@ -252,7 +277,7 @@ func (p *pager) page(ctx context.Context) (store.Page, error) {
 	if p.limit > 0 {
 		p.query.Limit = min(pageSize, p.limit-p.read)
 	}
-	page, err := p.ask(ctx)
+	page, err := p.ask(ctx, p.query)
 	if err != nil {
 		return page, err
 	}
@@ -263,8 +288,11 @@ func (p *pager) page(ctx context.Context) (store.Page, error) {
 }
 
 // ask asks the store, which must be the one of the version.
-func (p *pager) ask(ctx context.Context) (store.Page, error) {
-	page, err := p.search.query(ctx, p.query)
+func (p *pager) ask(ctx context.Context, q store.Query) (store.Page, error) {
+	return p.checked(p.search.query(ctx, q))
+}
+
+func (p *pager) checked(page store.Page, err error) (store.Page, error) {
 	switch {
 	case err != nil:
 		return page, err

@@ -34,8 +34,11 @@ const (
 
 // noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves.
 var noise = []schema.GroupResource{
-	{Group: "", Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}, {Group: "coordination.k8s.io", Resource: "leases"},
-	{Group: "", Resource: "endpoints"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
+	{Resource: "events"},
+	{Group: "events.k8s.io", Resource: "events"},
+	{Group: "coordination.k8s.io", Resource: "leases"},
+	{Resource: "endpoints"},
+	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 }
 
 // hit is an object that was found, and as which kind.
