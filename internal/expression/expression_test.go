@@ -144,7 +144,7 @@ func TestBombs(t *testing.T) {
 
 // FuzzTree: what is read of an object is what is there.
 func FuzzTree(f *testing.F) {
-	for _, body := range []string{web, `{}`, `{"a":{"b":1,"b":2}}`, `{"\u0061":{"b":"\"}"}}`, `{"a":[{"b":1}]}`, `{"a":null}`, ` { "a" : { "b" : [ ] } , "c" : 1e3 } `, `{"a":{"b":tru}}`, `{"a":`} {
+	for _, body := range []string{web, `{}`, `{"a":{"b":1,"b":2}}`, `{"\u0061":{"b":"\"}"}}`, `{"a":[{"b":1}]}`, `{"a":null}`, ` { "a" : { "b" : [ ] } , "c" : 1e3 } `, `{"a":{"b":tru}}`, `{"a":`, "{\"d\":[\x00]}"} {
 		f.Add([]byte(body))
 	}
 	named := &tree{}

@@ -164,10 +164,14 @@ func (r *reader) skip() error {
 			r.at++
 			continue
 		default: // a number or word
+			from := r.at
 			for r.at < len(r.body) && c != ',' && c != '}' && c != ']' && c > ' ' {
 				if r.at++; r.at < len(r.body) {
 					c = r.body[r.at]
 				}
+			}
+			if r.at == from {
+				return errJSON
 			}
 		}
 		if depth == 0 {
