@@ -67,6 +67,7 @@ type Mirror interface {
 // Store is what search needs of the store.
 type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
+	Count(ctx context.Context, q store.Query) (int64, error)
 	Version(ctx context.Context) (store.Version, error)
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
@@ -146,11 +147,12 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 type Search struct {
 	Options
 
+	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 }
 
 // New returns a Search.
-func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute} }
+func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, longest: longestQuery} }
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
@@ -158,6 +160,9 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	at, ok := locate(path)
 	if !ok || !at.qualify(names) {
 		return notFound(path)
+	}
+	if at.GroupVersion() == collectionVersion && at.Resource == collectionResource {
+		return s.serveCollections(w, r, at)
 	}
 	if at.Resource != "" {
 		return s.serveObjects(w, r, at)

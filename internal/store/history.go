@@ -14,7 +14,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Object names what had, or has, a name in a cluster.
@@ -160,7 +159,7 @@ func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 
 // listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
-	p, err := d.plan(q, after, false)
+	p, err := d.plan(ctx, q, after, false)
 	if err != nil {
 		return page, err
 	}
@@ -260,13 +259,14 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
+		!slices.ContainsFunc(q.NameContains, func(text string) bool { return !strings.Contains(r.Name, text) }) &&
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
 // Selects says whether a query selects a row. Of one without a body what is not known is taken for what the query wants.
 func (q Query) Selects(r *Row) bool {
 	if r.Body == nil {
-		q.Version, q.OwnerUID = "", ""
+		q.Version, q.OwnerUID, q.Since, q.Before = "", "", time.Time{}, time.Time{}
 		q.Fields = slices.DeleteFunc(slices.Clone(q.Fields), func(f FieldRequirement) bool {
 			return f.Path != "metadata.name" && f.Path != "metadata.namespace"
 		})
@@ -277,28 +277,29 @@ func (q Query) Selects(r *Row) bool {
 // selects says whether a query selects a whole row.
 func (q Query) selects(r *Row) bool {
 	if q.Version != "" && q.Version != r.Version || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
-		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) {
+		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) || !q.created(r) {
 		return false
 	}
 	var body map[string]any
 	for _, f := range q.Fields {
-		if term, ok := termOf(q.resource(), f.Path, f.Value); ok {
-			if slices.Contains(termsOf(q.resource(), r.Body), term) == (f.Operator == selection.NotEquals) {
-				return false
-			}
-			continue
+		c, err := compileField(q.resource(), f)
+		if err != nil {
+			return false
 		}
-		var value string
-		switch f.Path {
-		case "metadata.name":
-			value = r.Name
-		case "metadata.namespace":
-			value = r.Namespace
-		default:
-			keys, err := ParseFieldPath(f.Path)
-			if err != nil {
+		switch c := c.(type) {
+		case columnIn:
+			value := r.Name
+			if f.Path == "metadata.namespace" {
+				value = r.Namespace
+			}
+			if slices.Contains(c.values, value) == c.not {
 				return false
 			}
+		case termIs:
+			if slices.ContainsFunc(termsOf(q.resource(), r.Body), func(t pair) bool { return t.key == c.key && slices.Contains(c.values, t.value) }) == c.not {
+				return false
+			}
+		case fieldIs:
 			if body == nil {
 				searched := r.Body
 				if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets { // as in the database
@@ -312,33 +313,12 @@ func (q Query) selects(r *Row) bool {
 					return false
 				}
 			}
-			value = fieldText(body, keys)
-		}
-		if (value == f.Value) == (f.Operator == selection.NotEquals) {
-			return false
+			if !c.holds(body) {
+				return false
+			}
 		}
 	}
 	return true
-}
-
-// fieldText is the text of a field; "": there is none.
-func fieldText(body any, keys []string) string {
-	for _, key := range keys {
-		of, ok := body.(map[string]any)
-		if !ok {
-			return ""
-		}
-		body = of[key]
-	}
-	switch v := body.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	default:
-		b, _ := json.Marshal(v) //nolint:errchkjson // it was JSON
-		return string(b)
-	}
 }
 
 func moment(ms int64) time.Time {
