@@ -340,12 +340,9 @@ func (s *Search) collect(ctx context.Context, entries []entry, p params) (*colle
 			return nil, err
 		}
 		c.pagers = append(c.pagers, pages)
-		counted := p
-		if counted.limit == 0 {
-			continue
-		}
 		whole := *pages
-		if err := whole.count(ctx, counted, e.view.kind); err != nil {
+		whole.limit = p.limit
+		if err := whole.count(ctx, p, e.view.kind); err != nil {
 			return nil, err
 		}
 		c.total += whole.total

@@ -82,6 +82,9 @@ func (d *database) owners(ctx context.Context, q Query) (uids []string, err erro
 	read := func(s *statement) ([]string, error) {
 		var out []string
 		s.sql(" LIMIT ").arg(mostOwners + 1)
+		if err := s.fits(); err != nil {
+			return nil, err
+		}
 		if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
 			var uid string
 			err := rows.Scan(&uid)
@@ -149,6 +152,9 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 // few reads the ids that a statement finds, until they are more than a few.
 func (d *database) few(ctx context.Context, s *statement) (ids []int64, err error) {
 	s.sql(" LIMIT ").arg(fewCandidates + 1)
+	if err := s.fits(); err != nil {
+		return nil, err
+	}
 	ids = []int64{}
 	if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
 		var id int64

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -166,9 +167,21 @@ func (d *database) plan(ctx context.Context, q Query, after position, counting b
 // mostParameters is how many parameters every database takes.
 const mostParameters = 60_000
 
+// fits refuses more values than databases take, and those that are no text, at which PostgreSQL fails.
 func (s *statement) fits() error {
 	if len(s.args) > mostParameters {
 		return fmt.Errorf("%w: it has %d values, and at most %d can be answered", ErrSelector, len(s.args), mostParameters)
+	}
+	for _, arg := range s.args {
+		texts, _ := arg.([]string)
+		if text, ok := arg.(string); ok {
+			texts = []string{text}
+		}
+		for _, text := range texts {
+			if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+				return fmt.Errorf("%w: %q is no text: nothing has it", ErrSelector, text)
+			}
+		}
 	}
 	return nil
 }
