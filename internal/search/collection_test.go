@@ -159,6 +159,34 @@ func TestCollectionRights(t *testing.T) {
 	}
 }
 
+// TestKubectlGrammar: kubectl asks by labels, and in pages of its own.
+func TestKubectlGrammar(t *testing.T) {
+	f := owned(t, newFleet(t, "elm", "oak"))
+	for name, c := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"Limit":   {[]string{"-l", "search.clusterpedia.io/limit=2"}, []string{"elm lone", "elm web-5f6d-a"}},
+		"Offset":  {[]string{"-l", "search.clusterpedia.io/offset=3", "--chunk-size=2"}, []string{"oak lone", "oak web-5f6d-a", "oak web-77ab-b"}},
+		"OrderBy": {[]string{"-l", "search.clusterpedia.io/orderby in (name_desc, cluster),search.clusterpedia.io/size=2"}, []string{"elm web-77ab-b", "oak web-77ab-b"}},
+		"Fuzzy":   {[]string{"-l", "internalstorage.clusterpedia.io/fuzzy-name=77ab", "--chunk-size=1"}, []string{"elm web-77ab-b", "oak web-77ab-b"}},
+		"Owner":   {[]string{"-l", "search.clusterpedia.io/owner-name=web,search.clusterpedia.io/owner-gr=deployments.apps,search.clusterpedia.io/owner-seniority=1,search.clusterpedia.io/clusters=oak"}, []string{"oak web-5f6d-a", "oak web-77ab-b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errs, err := f.kubectl(t, append([]string{"get", "pods", "-n", "shop", "--no-headers"}, c.args...)...)
+			var got []string
+			for line := range strings.Lines(out) {
+				if cells := strings.Fields(line); len(cells) > 1 {
+					got = append(got, cells[0]+" "+cells[1])
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+				t.Errorf("%v %s\n%s", err, errs, diff)
+			}
+		})
+	}
+}
+
 // TestKubectlCollections: kubectl prints them.
 func TestKubectlCollections(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))

@@ -111,7 +111,7 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter labelSelector: %s is a parameter and no label, and takes =, == and in, not %q: exclude by fieldSelector=metadata.name!=NAME, metadata.namespace!=NAMESPACE",
 				key, r.Operator()))
 		}
-		if before, twice := taken[name]; twice || given(name) {
+		if before, twice := taken[name]; twice || given(name) && name != "limit" { // kubectl always says a limit of its own
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter %s is given twice, by %s", name, strings.Join(slices.DeleteFunc([]string{key, before}, func(s string) bool { return s == "" }), " and ")))
 		}
 		taken[name] = key
@@ -124,6 +124,12 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 		if err := parameters[name](p, value); err != nil {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter labelSelector: %s=%q: %v", key, value, err))
 		}
+	}
+	if taken["limit"] != "" && taken["withContinue"] == "" && !given("withContinue") {
+		p.noContinue = true // else kubectl would go on, page after page
+	}
+	if taken["offset"] != "" && p.next != "" {
+		p.offset = 0 // what continues has its place
 	}
 	if p.labels = rest; len(taken) == 0 && len(requirements) == 0 {
 		p.labels = labels.Everything()
