@@ -95,7 +95,7 @@ type entry struct {
 	encoder encoder
 }
 
-func (e entry) key() string { return e.at.GroupVersionResource.String() }
+func (e entry) key() string { return e.at.String() }
 
 // serveCollections lists the collections, or the objects of one.
 func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at location) error {

@@ -400,7 +400,7 @@ func FuzzParams(f *testing.F) {
 		}
 		p, err := parseParams(query)
 		if err != nil {
-			if _, ok := err.(interface{ Status() metav1.Status }); !ok { //nolint:errorlint // it is made there
+			if _, ok := err.(interface{ Status() metav1.Status }); !ok {
 				t.Errorf("%q: %T is not typed", text, err)
 			}
 			return

@@ -87,16 +87,13 @@ func (p *plan) ordering() []OrderColumn {
 
 // orderBy is the ORDER BY of columns.
 func (p *plan) orderBy(columns []OrderColumn) string {
-	text := " ORDER BY "
+	parts := make([]string, len(columns))
 	for i, c := range columns {
-		if i > 0 {
-			text += ", "
-		}
-		if text += c.Name; c.Down {
-			text += " DESC"
+		if parts[i] = c.Name; c.Down {
+			parts[i] += " DESC"
 		}
 	}
-	return text
+	return " ORDER BY " + strings.Join(parts, ", ")
 }
 
 // beyond is how what comes after a position compares with it in a column.

@@ -74,22 +74,10 @@ func ParseFieldPath(path string) (out FieldPath, err error) {
 				return invalid("a key is empty")
 			}
 		case strings.HasPrefix(rest, "[") && len(out) > 0:
-			index, after, ok := strings.Cut(rest[1:], "]")
-			if !ok {
-				return invalid("[ is not closed")
-			}
-			if rest = after; index == "" {
-				step.Every = true
-				if lists++; lists > mostLists {
-					return invalid(fmt.Sprintf("through more than %d lists", mostLists))
-				}
-				break
-			}
-			n, err := strconv.ParseUint(index, 10, 31)
-			if err != nil || n > mostIndex || index != strconv.FormatUint(n, 10) {
+			var ok bool
+			if step, rest, ok = elementStep(rest); !ok {
 				return invalid("in brackets must be nothing, the number of an element from 0 on, or a 'key' in quotes")
 			}
-			step.Index = int(n)
 		default:
 			end := strings.IndexAny(rest, ".[")
 			if end < 0 {
@@ -103,7 +91,11 @@ func ParseFieldPath(path string) (out FieldPath, err error) {
 				return invalid("a key is empty")
 			}
 		}
-		out = append(out, step)
+		if out = append(out, step); step.Every {
+			if lists++; lists > mostLists {
+				return invalid(fmt.Sprintf("through more than %d lists", mostLists))
+			}
+		}
 		switch {
 		case rest == "":
 			return out, nil
@@ -115,6 +107,16 @@ func ParseFieldPath(path string) (out FieldPath, err error) {
 			return invalid("after a bracket comes a dot or another bracket")
 		}
 	}
+}
+
+// elementStep cuts [] or [N] off a path.
+func elementStep(path string) (step Step, rest string, ok bool) {
+	index, rest, ok := strings.Cut(path[1:], "]")
+	if index == "" || !ok {
+		return Step{Every: true}, rest, ok
+	}
+	n, err := strconv.ParseUint(index, 10, 31)
+	return Step{Index: int(n)}, rest, err == nil && n <= mostIndex && index == strconv.FormatUint(n, 10) //nolint:gosec // it is small
 }
 
 func word(r rune) bool {

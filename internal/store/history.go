@@ -286,39 +286,44 @@ func (q Query) selects(r *Row) bool {
 		if err != nil {
 			return false
 		}
-		switch c := c.(type) {
-		case columnIn:
-			value := r.Name
-			if f.Path == "metadata.namespace" {
-				value = r.Namespace
-			}
-			if slices.Contains(c.values, value) == c.not {
+		if is, ok := c.(fieldIs); ok {
+			if body == nil && r.searched(&body) != nil || !is.holds(body) {
 				return false
 			}
-		case termIs:
-			if slices.ContainsFunc(termsOf(q.resource(), r.Body), func(t pair) bool { return t.key == c.key && slices.Contains(c.values, t.value) }) == c.not {
-				return false
-			}
-		case fieldIs:
-			if body == nil {
-				searched := r.Body
-				if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets { // as in the database
-					if searched, _, err = onlyMetadata(r.Body); err != nil {
-						return false
-					}
-				}
-				d := json.NewDecoder(bytes.NewReader(searched))
-				d.UseNumber()
-				if d.Decode(&body) != nil {
-					return false
-				}
-			}
-			if !c.holds(body) {
-				return false
-			}
+		} else if !holds(c, r) {
+			return false
 		}
 	}
 	return true
+}
+
+// searched decodes what of a row's body is searched, as in the database.
+func (r *Row) searched(body *map[string]any) (err error) {
+	text := r.Body
+	if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets {
+		if text, _, err = onlyMetadata(r.Body); err != nil {
+			return err
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return d.Decode(body)
+}
+
+// holds says whether a condition of a column or a declared field holds for a row.
+func holds(c condition, r *Row) bool {
+	switch c := c.(type) {
+	case columnIn:
+		value := r.Name
+		if c.column == "o.namespace" {
+			value = r.Namespace
+		}
+		return slices.Contains(c.values, value) != c.not
+	case termIs:
+		return slices.ContainsFunc(termsOf(groupResource{r.Group, r.Resource}, r.Body), func(t pair) bool { return t.key == c.key && slices.Contains(c.values, t.value) }) != c.not
+	default:
+		return false
+	}
 }
 
 func moment(ms int64) time.Time {

@@ -30,7 +30,7 @@ func OrderColumns() []string { return slices.Clone(orderColumns) }
 var orderColumns = []string{"name", "namespace", "cluster", "created"}
 
 // custom marks the orders that are lists of columns: four bits each, the first one highest, of which the lowest says that it goes down.
-const custom Order = 1 << 20
+const custom = 1 << 20
 
 // OrderBy is an order by some columns, and then by those of the key that are not among them. An index has it if it is one of the orders
 // above, or the reverse of ByKey or ByName; the rows of all others are sorted.

@@ -286,6 +286,13 @@ func indexedExactly(t *testing.T, s *Store) {
 		t.Error(diff)
 	}
 	var wrong int
+	if s.server == nil { // the servers' indexes are kept by themselves
+		check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM object WHERE id NOT IN (SELECT id FROM object_grams_docsize)) +
+			(SELECT count(*) FROM object_grams_docsize WHERE id NOT IN (SELECT id FROM object))`).Scan(&wrong))
+		if wrong != 0 {
+			t.Error("the index of names is not of the objects")
+		}
+	}
 	check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM tally t WHERE objects <>
 			(SELECT count(*) FROM object o WHERE o.type = t.type AND o.cluster = t.cluster AND o.namespace = t.namespace)) +
 		(SELECT count(*) FROM object) - (SELECT coalesce(sum(objects), 0) FROM tally)`).Scan(&wrong))
