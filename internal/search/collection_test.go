@@ -169,6 +169,7 @@ func TestKubectlGrammar(t *testing.T) {
 		"Limit":   {[]string{"-l", "search.clusterpedia.io/limit=2"}, []string{"elm lone", "elm web-5f6d-a"}},
 		"Offset":  {[]string{"-l", "search.clusterpedia.io/offset=3", "--chunk-size=2"}, []string{"oak lone", "oak web-5f6d-a", "oak web-77ab-b"}},
 		"OrderBy": {[]string{"-l", "search.clusterpedia.io/orderby in (name_desc, cluster),search.clusterpedia.io/size=2"}, []string{"elm web-77ab-b", "oak web-77ab-b"}},
+		"Fields":  {[]string{"--field-selector", "spec.containers[].image in (nginx:1,nginx:3),!spec.nodeName"}, []string{"elm web-5f6d-a", "oak web-5f6d-a"}},
 		"Fuzzy":   {[]string{"-l", "internalstorage.clusterpedia.io/fuzzy-name=77ab", "--chunk-size=1"}, []string{"elm web-77ab-b", "oak web-77ab-b"}},
 		"Owner":   {[]string{"-l", "search.clusterpedia.io/owner-name=web,search.clusterpedia.io/owner-gr=deployments.apps,search.clusterpedia.io/owner-seniority=1,search.clusterpedia.io/clusters=oak"}, []string{"oak web-5f6d-a", "oak web-77ab-b"}},
 	} {

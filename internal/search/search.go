@@ -7,8 +7,8 @@
 //	/clusters/oak/api/v1/pods                 one cluster, as it was last seen
 //
 // labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
-// clusters, namespaces and names (comma-separated lists) narrow further. A field selector may
-// name any field of the objects that is one value. Whatever else is asked for is refused,
+// clusters, namespaces and names (comma-separated lists) narrow further, and so does all of Clusterpedia's grammar
+// (grammar.go, docs/search.md). A field selector may name any field of the objects, also in lists. Whatever else is asked for is refused,
 // not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //

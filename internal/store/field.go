@@ -116,7 +116,7 @@ func elementStep(path string) (step Step, rest string, ok bool) {
 		return Step{Every: true}, rest, ok
 	}
 	n, err := strconv.ParseUint(index, 10, 31)
-	return Step{Index: int(n)}, rest, err == nil && n <= mostIndex && index == strconv.FormatUint(n, 10) //nolint:gosec // it is small
+	return Step{Index: int(n)}, rest, err == nil && n <= mostIndex && index == strconv.FormatUint(n, 10)
 }
 
 func word(r rune) bool {

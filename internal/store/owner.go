@@ -18,8 +18,8 @@ const (
 	mostNeedles    = 10     // of NameContains
 	mostValues     = 500    // of a field that is not declared, of which each is compared with each body
 	// fewCandidates is how many objects are read and sorted, that an index leads to, rather than everything in the order of the page until it is
-	// full: where there are more, every hundredth object or so is one of them, and a page is soon full.
-	fewCandidates = 4000
+	// full: where there are more, one object in some hundreds is one of them, and a page is soon full.
+	fewCandidates = 2000
 )
 
 // chained says whether the owners of a query must be looked for.

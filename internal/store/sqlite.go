@@ -175,10 +175,12 @@ func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (d sqliteDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody())
-	if p.sorted && (p.limit > 0 || p.offset > 0) { // bodies of those of the page alone
+	if p.sorted && p.limit > 0 || p.offset > 0 { // bodies of those of the page alone
 		s.sql(" FROM (SELECT " + columns)
 		d.from(s, p, p.fields)
-		s.sql(p.orderBy(p.ordering()))
+		if p.ordered() {
+			s.sql(p.orderBy(p.ordering()))
+		}
 		s.page(p)
 		s.sql(") o CROSS JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 		return
