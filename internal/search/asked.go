@@ -58,7 +58,7 @@ func (a *asked) tag() string {
 	}
 	h := fnv.New32a()
 	_, _ = fmt.Fprintf(h, "%q %q", a.query.String(), a.filter) // a hash takes everything
-	return fmt.Sprintf("%08x.", h.Sum32())
+	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
 // unlikeError says that a type is none of which something is asked.
@@ -72,17 +72,21 @@ func unlike(format string, args ...any) error {
 func (e unlikeError) Unwrap() error { return e.StatusError }
 
 // fieldsOf are the fields without which an object has nothing that a key is about.
-var fieldsOf = map[string][]string{
-	query.Phase:    {"status", "phase"},
-	query.Node:     {"spec", "nodeName"},
-	query.Replicas: {"spec", "replicas"},
+var fieldsOf = map[string]string{
+	query.Phase:    "status.phase",
+	query.Node:     "spec.nodeName",
+	query.Replicas: "spec.replicas",
 }
 
 // about says why a type has nothing that a key is about; nil: it may have.
 func (s *Search) about(ctx context.Context, at location, k kind, key string) error {
-	switch keys, ok := fieldsOf[key]; {
+	switch field, ok := fieldsOf[key]; {
 	case ok:
-		why, err := s.checkField(ctx, at, k, keys)
+		path, err := store.ParseFieldPath(field)
+		if err != nil {
+			return err
+		}
+		why, err := s.checkField(ctx, at, k, path)
 		if err != nil || why == "" {
 			return err
 		}
@@ -217,6 +221,10 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 	case query.Word:
 		v := t.Values[0]
 		if !v.Glob {
+			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 { // of so many an index may tell
+				q.NameContains = append(slices.Clip(q.NameContains), v.Text)
+				return false, nil
+			}
 			q.Patterns = append(q.Patterns, store.Pattern{Globs: []store.Glob{{"", v.Text, ""}}, Not: t.Not})
 			return false, nil
 		}

@@ -24,9 +24,8 @@ import (
 )
 
 var (
-	deploymentKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
-	serviceKind    = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
-	eventKind      = schema.GroupVersionKind{Version: "v1", Kind: "Event"}
+	serviceKind = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
+	eventKind   = schema.GroupVersionKind{Version: "v1", Kind: "Event"}
 )
 
 // anObject is an object of a kind with what terms ask for, chosen at random.

@@ -88,15 +88,15 @@ func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location
 		return err
 	}
 	c := counts{groups: map[string]int64{}}
-	if err := s.count(ctx, at, v, p.group, &c); err != nil {
+	if err := s.countView(ctx, at, v, p.group, &c); err != nil {
 		return err
 	}
-	writeWarnings(w, s.warnings(at, v.kind, v.seen))
+	tell(w, s.warnings(at, v.kind, v.seen))
 	return answerCounts(w, as, p.group, c)
 }
 
-// count adds the objects of a view.
-func (s *Search) count(ctx context.Context, at location, v view, by []grouping, c *counts) error {
+// countView adds the objects of a view.
+func (s *Search) countView(ctx context.Context, at location, v view, by []grouping, c *counts) error {
 	for _, g := range by {
 		if err := s.about(ctx, at, v.kind, g.key); err != nil {
 			return err
@@ -120,9 +120,9 @@ func (s *Search) count(ctx context.Context, at location, v view, by []grouping, 
 		several = several || g.key == query.Image
 	}
 	if len(columns) == 0 || several {
-		n, err := s.Store.Count(ctx, v.query)
+		n, err := s.count(ctx, v.query)
 		if err != nil {
-			return s.failed(ctx, v.query, err)
+			return err
 		}
 		if c.total += n; len(columns) == 0 && n > 0 {
 			c.add([]string{v.kind.GroupVersionKind.Kind}, n)
@@ -131,9 +131,11 @@ func (s *Search) count(ctx context.Context, at location, v view, by []grouping, 
 			return nil
 		}
 	}
-	groups, err := s.Store.Groups(ctx, v.query, columns)
-	if err != nil {
-		return s.failed(ctx, v.query, err)
+	within, cancel := context.WithTimeout(ctx, s.longest)
+	defer cancel()
+	groups, err := s.Store.Groups(within, v.query, columns)
+	if err := s.answered(ctx, within, v.query, err); err != nil {
+		return err
 	}
 	for _, g := range groups {
 		values := g.Values

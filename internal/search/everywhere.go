@@ -71,9 +71,12 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	if err != nil {
 		return err
 	}
+	as = p.form(as)
 	switch {
 	case p.watch || p.initial:
 		return apierrors.NewBadRequest("parameter watch: a search of every kind is not watched; watch the list of one, with the same q and filter")
+	case p.ordered || p.offset > 0 || p.noContinue || p.remaining != nil || p.owner.uid != "" || p.owner.name != "" || p.groups != nil || p.resources != nil:
+		return apierrors.NewBadRequest("parameters orderby, offset, withContinue, withRemainingCount, those of owners, groups and resources are for lists; use q")
 	case p.fields != nil:
 		return apierrors.NewBadRequest("parameter fieldSelector: it is of one kind; use q or filter")
 	case p.version != "" && p.version != "0" || p.match != "" || p.timeout != 0:
@@ -97,7 +100,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 		e.explain(next != "", time.Since(began))
 		return answer.JSON(w, http.StatusOK, e.explains)
 	}
-	writeWarnings(w, e.warned)
+	tell(w, e.warned)
 	return e.answer(w, as, hits, next)
 }
 
@@ -380,14 +383,14 @@ func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form)
 	}
 	c := counts{groups: map[string]int64{}}
 	if err := e.each(ctx, location{}, func(at location, v view) (bool, error) {
-		return true, e.count(ctx, at, v, e.params.group, &c)
+		return true, e.countView(ctx, at, v, e.params.group, &c)
 	}); err != nil {
 		return err
 	}
 	if len(c.groups) > mostGroups {
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter group: there are more than %d groups; narrow the search, or count by less", mostGroups))
 	}
-	writeWarnings(w, e.warned)
+	tell(w, e.warned)
 	return answerCounts(w, as, e.params.group, c)
 }
 

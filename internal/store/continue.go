@@ -50,8 +50,9 @@ func (q Query) fingerprint() uint64 {
 		selector = q.Labels.String()
 	}
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix) // a hash takes everything
-	if len(q.Patterns) > 0 || len(q.Mentions) > 0 {                                                                                                                                     // moments of creation may be said by an age, and move
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q %q %q %q %d %d %d", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix,
+		q.NameContains, q.OwnerName, q.OwnerResource.String(), q.OwnerSteps, seconds(q.Since), seconds(q.Before)) // a hash takes everything
+	if len(q.Patterns) > 0 || len(q.Mentions) > 0 { // moments of creation may be said by an age, and move
 		_, _ = fmt.Fprintf(h, " slim %v %q", q.Patterns, q.Mentions)
 	}
 	if !q.At.IsZero() {

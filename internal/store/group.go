@@ -102,7 +102,7 @@ func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([
 	if key != "" {
 		lead = &pair{key: key}
 	}
-	p, err := d.planned(q, position{}, true, lead)
+	p, err := d.planned(ctx, q, position{}, true, lead)
 	if err != nil || p == nil {
 		return nil, err
 	}

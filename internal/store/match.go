@@ -60,8 +60,8 @@ type (
 		of     []Glob
 		not    bool
 	}
-	// createdIn holds if the object was created at a second or later, and before another; 0: whenever.
-	createdIn struct{ from, before int64 }
+	// createdBetween holds if the object was created at a second or later, and before another; 0: whenever.
+	createdBetween struct{ from, before int64 }
 )
 
 // conditions translates the requirements.
@@ -91,7 +91,7 @@ func (m Slim) conditions() (out []condition, err error) {
 		add("o.terms", of, false)
 	}
 	if from, before := unix(m.CreatedFrom), unix(m.CreatedBefore); from != 0 || before != 0 {
-		out = append(out, createdIn{from, before})
+		out = append(out, createdBetween{from, before})
 	}
 	return out, err
 }
@@ -151,7 +151,7 @@ func (c globs) write(s *statement) {
 	s.sql(")")
 }
 
-func (c createdIn) write(s *statement) {
+func (c createdBetween) write(s *statement) {
 	s.sql("o.created <> 0 AND o.created >= ").arg(c.from)
 	if c.before != 0 {
 		s.sql(" AND o.created < ").arg(c.before)
