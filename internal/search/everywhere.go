@@ -427,9 +427,9 @@ func how(t query.Term) string {
 	switch t.Key {
 	case query.Kind, query.Cluster:
 		return byIndex
-	case query.Word, query.Age, query.Created:
+	case query.Age, query.Created:
 		return byRow
-	case query.Name, query.Namespace:
+	case query.Word, query.Name, query.Namespace:
 		if globbed || t.Not {
 			return byRow
 		}
