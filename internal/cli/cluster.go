@@ -57,22 +57,22 @@ func findKubeconfig(path string) (string, error) {
 		strings.Join(candidates, " and no "), "orrery server", "orrery demo up")
 }
 
-// connect returns access to the hub and its id.
-func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+// config returns access to the hub, and the kubeconfig that it is from.
+func (f *hubFlags) config() (*rest.Config, string, error) {
 	path, err := findKubeconfig(f.kubeconfig)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(path)}
 	if len(rules.Precedence) == 1 {
 		// Of several files some may be missing, as for kubectl; of one that is a mistake.
 		if _, err := os.Stat(path); err != nil {
-			return nil, nil, "", fmt.Errorf("read kubeconfig: %w", err)
+			return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 		}
 	}
 	raw, err := rules.Load()
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
+		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
 	if f.context == "" && raw.Contexts["hub"] != nil {
@@ -80,9 +80,18 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	}
 	cfg, err := clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules).ClientConfig()
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
+		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	cfg.QPS = -1
+	return cfg, path, nil
+}
+
+// connect returns access to the hub and its id.
+func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+	cfg, path, err := f.config()
+	if err != nil {
+		return nil, nil, "", err
+	}
 	cfg.Timeout = 30 * time.Second
 	c, err := client.NewWithWatch(cfg, client.Options{Scheme: hub.Scheme()})
 	if err != nil {

@@ -133,7 +133,7 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row,
 		}
 		rows = page.Rows
 	}
-	meta, err := json.Marshal(metav1.ListMeta{ResourceVersion: pages.version.String(), Continue: pages.token()})
+	meta, err := json.Marshal(metav1.ListMeta{ResourceVersion: pages.resourceVersion(), Continue: pages.token()})
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,19 @@ func (p *pager) token() string {
 	if p.query.Continue == "" {
 		return ""
 	}
-	return p.version.String() + "." + p.query.Continue
+	token := p.version.String() + "." + p.query.Continue
+	if !p.query.At.IsZero() {
+		token = marked(p.query.At, token)
+	}
+	return token
+}
+
+// resourceVersion is that of the list. What was has none: from there on nothing can be watched.
+func (p *pager) resourceVersion() string {
+	if !p.query.At.IsZero() {
+		return ""
+	}
+	return p.version.String()
 }
 
 func (p *pager) next(ctx context.Context) (store.Page, error) {

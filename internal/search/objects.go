@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
@@ -46,7 +47,11 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	if p.watch = p.watch || at.watch; p.watch {
+	p.watch = p.watch || at.watch
+	if err := p.checkTimes(at.name != ""); err != nil {
+		return err
+	}
+	if p.watch {
 		return s.serveWatch(w, r, at, p, as)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
@@ -63,12 +68,18 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind)})
+	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)})
 	if err != nil {
 		return err
 	}
 	s.warn(w, at, v.kind, v.seen)
+	if p.told() {
+		return s.serveHistory(ctx, w, at, p, v)
+	}
 	q := v.query
+	if q.At = p.at; !p.at.IsZero() {
+		warnOfThen(w, p.at)
+	}
 	if at.name != "" {
 		q.Names = []string{at.name}
 		return s.get(ctx, w, at, q, enc)
@@ -234,11 +245,11 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
-// lastSeen says when the clusters whose objects are stale last said something of the type.
-func (s *Search) lastSeen(at location, k kind) map[string]time.Time {
+// lastSeen says when the clusters whose objects are stale last said something of the type; at a moment, unless that is zero.
+func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time.Time {
 	stale := map[string]time.Time{}
 	for _, c := range k.clusters {
-		if seen, old := s.Mirror.Freshness(c, at.GroupResource()); old {
+		if seen, old := s.Mirror.Freshness(c, at.GroupResource()); old && (moment.IsZero() || seen.Before(moment)) {
 			stale[c] = seen
 		}
 	}
@@ -337,16 +348,25 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 		return store.Page{Version: now}, err // for the store, none are all
 	}
 	page, err := s.Store.List(ctx, q)
-	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
-		return page, apierrors.NewBadRequest(err.Error())
+	if refused := noHistory(err, schema.GroupResource{Group: q.Group, Resource: q.Resource}.String()); refused != nil {
+		return page, refused
 	}
-	if err == nil || ctx.Err() != nil {
-		return page, err
+	return page, s.failed(ctx, err, q.Resource)
+}
+
+// failed is what the client is told of an error of the store; nil: there is none.
+func (s *Search) failed(ctx context.Context, err error, resource string) error {
+	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	var known apierrors.APIStatus
+	if err == nil || errors.As(err, &known) || ctx.Err() != nil {
+		return err
 	}
 	// What the database says is for the operator; the client is told what to do.
-	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", q.Resource)
+	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", resource)
 	if errors.Is(err, store.ErrUnavailable) {
-		return page, unavailable()
+		return unavailable()
 	}
-	return page, failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the fleet's objects cannot be searched so; the server's log says why")
+	return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the fleet's objects cannot be searched so; the server's log says why")
 }

@@ -32,6 +32,7 @@ type params struct {
 	exact                       bool          // that version, and no later one
 	match                       string
 	include                     metav1.IncludeObjectPolicy
+	times
 }
 
 // parameters is the grammar: each known parameter and what it does to params.
@@ -99,6 +100,20 @@ var parameters = map[string]func(p *params, value string) error{
 	"timeoutSeconds": func(p *params, v string) error {
 		seconds, err := strconv.ParseUint(v, 10, 31)
 		p.timeout = time.Duration(seconds) * time.Second
+		return err
+	},
+	"at":           func(p *params, v string) error { return p.moment(&p.at, v) },
+	"changedSince": func(p *params, v string) error { return p.moment(&p.since, v) },
+	"history": func(p *params, v string) (err error) {
+		p.history, err = strconv.ParseBool(v)
+		return err
+	},
+	"deleted": func(p *params, v string) (err error) {
+		p.deleted, err = strconv.ParseBool(v)
+		return err
+	},
+	"allFields": func(p *params, v string) (err error) {
+		p.all, err = strconv.ParseBool(v)
 		return err
 	},
 	// What concerns the connection is nothing to search; timeouts are the client's own.
