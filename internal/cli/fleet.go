@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -101,7 +103,7 @@ func (c *fleetClient) changes(ctx context.Context, path []string, parameters url
 		}
 		body, err := request.Do(ctx).Raw()
 		if err != nil {
-			return err
+			return refusalIn(body, err)
 		}
 		var page fleetv1alpha1.ObjectHistory
 		if err := json.Unmarshal(body, &page); err != nil {
@@ -116,6 +118,15 @@ func (c *fleetClient) changes(ctx context.Context, path []string, parameters url
 			return nil
 		}
 	}
+}
+
+// refusalIn returns the hub's own words, if an answer that is an error has some.
+func refusalIn(body []byte, err error) error {
+	var refused apierrors.StatusError
+	if json.Unmarshal(body, &refused.ErrStatus) != nil || refused.ErrStatus.Status != metav1.StatusFailure {
+		return err
+	}
+	return &refused
 }
 
 // where says which objects a command is about.

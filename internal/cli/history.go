@@ -220,7 +220,7 @@ What was is kept for as long as "orrery server --mirror-history-time" says, a we
 			}); err != nil || quiet == 0 {
 				return err
 			}
-			return say(s.err, "%d changes of status and the like alone are left out: --all-fields shows them.\n", quiet)
+			return say(s.err, "Left out are changes of status and the like alone: %d. --all-fields shows them.\n", quiet)
 		},
 	}
 	f.add(cmd)

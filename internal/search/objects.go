@@ -72,6 +72,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
+	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
 	if p.told() {
 		return s.serveHistory(ctx, w, at, p, v)
@@ -185,6 +186,8 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
+	// told is true when not objects are shown, but what became of them.
+	told bool
 }
 
 // find looks the type up in the clusters asked for: nil for all.
@@ -294,7 +297,7 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	if len(k.scopes[true]) > 0 && len(k.scopes[false]) > 0 {
 		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
 	}
-	if gr.Group == "" && gr.Resource == "secrets" {
+	if gr.Group == "" && gr.Resource == "secrets" && !k.told {
 		if bare := slices.DeleteFunc(slices.Clone(k.clusters), func(c string) bool { return !s.Mirror.WithoutData(c) }); len(bare) > 0 {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}
