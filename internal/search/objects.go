@@ -64,7 +64,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	asked, err := s.begin(ctx, p)
+	asked, err := s.asked(ctx, p)
 	if err != nil {
 		return err
 	}

@@ -52,9 +52,19 @@ type watch struct {
 	// newer are objects that the first list had in a later state than that of its version, by that state: what led there
 	// is not told again.
 	newer map[key]store.Version
+	// switched is set from a review until what changed during its lists is told.
+	switched *switched
 
 	out   *http.ResponseController
 	write func(kind apiwatch.EventType, object any) error
+}
+
+// switched is a change of what a client may see. The client has what the view of before showed; each object is judged by that view once, and
+// by the present one from then on: else an object that is deleted before the lists of the review see it would be known to neither.
+type switched struct {
+	was   view
+	until store.Version    // the lists were read before
+	told  map[key]struct{} // objects that are judged by the present view
 }
 
 // key of an object in the fleet.
@@ -90,7 +100,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	}
 	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, out: http.NewResponseController(w)}
 	initial := p.version == "" || p.version == "0" || p.initial
-	if f.version, err = s.begin(ctx, p); err != nil {
+	if f.version, err = s.asked(ctx, p); err != nil {
 		return err
 	}
 	if initial {
@@ -214,6 +224,9 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 			}
 		}
 		f.version = now
+		if f.switched != nil && f.version >= f.switched.until {
+			f.switched = nil
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -251,7 +264,7 @@ func (f *watch) tell(e *store.Event) error {
 		}
 		delete(f.newer, keyOf(row))
 	}
-	before, after := f.view.shows(e.Before), f.view.shows(e.After)
+	before, after := f.had(keyOf(row), e.Before), f.view.shows(e.After)
 	switch {
 	case before && after:
 		return f.event(apiwatch.Modified, e.After)
@@ -262,6 +275,18 @@ func (f *watch) tell(e *store.Event) error {
 	default:
 		return nil
 	}
+}
+
+// had says whether the client has an object, by the state that a change ended; nil: there was none.
+func (f *watch) had(k key, row *store.Row) bool {
+	if f.switched == nil {
+		return f.view.shows(row)
+	}
+	if _, told := f.switched.told[k]; told {
+		return f.view.shows(row)
+	}
+	f.switched.told[k] = struct{}{}
+	return f.switched.was.shows(row)
 }
 
 // review asks again what the client may see. What is not for it any more is deleted for it, and what now is, is added.
@@ -281,15 +306,16 @@ func (f *watch) review(ctx context.Context) error {
 		return nil
 	}
 	was := f.view
-	f.view = v
+	f.view, f.switched = v, &switched{was: was, told: map[key]struct{}{}}
 	for _, side := range []struct {
 		from, without view
 		kind          apiwatch.EventType
 	}{{was, v, apiwatch.Deleted}, {v, was, apiwatch.Added}} {
 		if err := f.each(ctx, side.from.query, func(row *store.Row) error {
-			if side.without.shows(row) {
+			if side.without.shows(row) || row.Changed > f.version { // what led to a later state tells of it
 				return nil
 			}
+			f.switched.told[keyOf(row)] = struct{}{}
 			told := *row
 			told.Changed = f.version // it changes for the client alone, now
 			return f.event(side.kind, &told)
@@ -300,7 +326,8 @@ func (f *watch) review(ctx context.Context) error {
 	if refused {
 		return err
 	}
-	return nil
+	f.switched.until, err = f.search.now(ctx)
+	return err
 }
 
 // event sends an object.
@@ -363,8 +390,8 @@ func (s *Search) now(ctx context.Context) (store.Version, error) {
 	return v, nil
 }
 
-// begin returns the version that a request asks for; 0: any. One that is to come is waited for, a moment.
-func (s *Search) begin(ctx context.Context, p params) (store.Version, error) {
+// asked returns the version that a request asks for; 0: any. One that is to come is waited for, a moment.
+func (s *Search) asked(ctx context.Context, p params) (store.Version, error) {
 	if p.version == "" || p.version == "0" {
 		return 0, nil
 	}

@@ -270,6 +270,71 @@ func TestWatchRights(t *testing.T) {
 	}
 }
 
+// TestWatchRightsWhileChanging: what changes between a watch's version and the lists that are read because its rights changed, is told once and right.
+func TestWatchRightsWhileChanging(t *testing.T) {
+	f := threeClusters(t)
+	denied := func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	f.denied, f.some = func(what authorizationv1.ResourceAttributes) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return denied(what)
+	}, []string{"shop", "blog"}
+	meanwhile := &listening{Store: f.store}
+	f.search.Store = meanwhile
+	change := func(namespaces ...string) {
+		f.mu.Lock()
+		f.some = namespaces
+		f.mu.Unlock()
+		close(f.grants.Swap(make(chan struct{})).(chan struct{}))
+	}
+	f.put(t, "oak", "pods", newObject(podKind, "blog", "goes"))
+	f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
+	w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
+	meanwhile.once(func() { // before the first list of the review
+		f.remove(t, "oak", "pods", "blog", "goes")
+		f.remove(t, "oak", "pods", "shop", "db")
+		f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
+		f.put(t, "oak", "pods", newObject(podKind, "blog", "comes"))
+	})
+	change("shop")
+	w.expect("DELETED elm/blog/press", "DELETED oak/blog/goes", "DELETED oak/shop/db", "DELETED oak/blog/changes")
+	f.put(t, "oak", "pods", newObject(podKind, "blog", "goes"))
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "db"))
+	w.expect("ADDED oak/shop/db")
+	meanwhile.once(func() {
+		f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
+		f.remove(t, "oak", "pods", "blog", "comes")
+		f.remove(t, "oak", "pods", "shop", "db")
+	})
+	change("shop", "blog")
+	w.expect("ADDED elm/blog/press", "ADDED oak/blog/goes", "ADDED oak/blog/changes", "DELETED oak/shop/db")
+}
+
+// listening is a store that does something before it answers a list.
+type listening struct {
+	*store.Store
+
+	mu sync.Mutex
+	do func()
+}
+
+func (l *listening) once(do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.do = do
+}
+
+func (l *listening) List(ctx context.Context, q store.Query) (store.Page, error) {
+	l.mu.Lock()
+	do := l.do
+	l.do = nil
+	l.mu.Unlock()
+	if do != nil {
+		do()
+	}
+	return l.Store.List(ctx, q)
+}
+
 // TestVersionsOfRequests: a version that is not known is refused, as clients expect of an API server.
 func TestVersionsOfRequests(t *testing.T) {
 	f := threeClusters(t)

@@ -53,10 +53,13 @@ func (d *database) prepareBatches(ctx context.Context) error {
 		},
 		&b.moveObject: func(n int) string { return d.dialect.update(n, "object", whole, objectColumns, len(objectColumns)-1) },
 		&b.insertBody: d.inserted("body", slices.Concat(object, d.dialect.bodyColumns(), packed)),
-		&b.putBody:    d.replaced("body", "object", object, slices.Concat(d.dialect.bodyColumns(), packed)),
-		&b.putLabel:   d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),
-		&b.revision:   d.inserted("revision", revisionColumns),
-		&b.past:       d.replaced("past", "id", append(slices.Clone(whole), "uid"), []string{"ended"}),
+		&b.putBody: func(n int) string {
+			content := slices.Concat(d.dialect.bodyColumns(), packed)
+			return d.dialect.overwrite(n, "body", object, content)
+		},
+		&b.putLabel: d.replaced("label", strings.Join(labelKey, ", "), labelKey, append([]string{"created"}, object...)),
+		&b.revision: d.inserted("revision", revisionColumns),
+		&b.past:     d.replaced("past", "id", append(slices.Clone(whole), "uid"), []string{"ended"}),
 		&b.tally: func(n int) string {
 			return d.inserted("tally", append(slices.Clone(tallyKey), "objects"))(n) + d.dialect.accumulate("tally", strings.Join(tallyKey, ", "), "objects")
 		},

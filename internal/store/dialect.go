@@ -41,6 +41,8 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	// update is the statement that changes the first so many columns of n rows, which are there. Its parameters are the whole rows,
 	// of which the first is the key.
 	update(n int, table string, same, columns []string, changed int) string
+	// overwrite is the same of all columns; a row that is not there is inserted.
+	overwrite(n int, table string, same, columns []string) string
 	// remove is the statement that deletes the rows with n keys.
 	remove(n int, table string, key []string) string
 	// bodyColumns are those of a body besides its key and what is packed, and body what is stored in them. It is an error that the database

@@ -178,6 +178,10 @@ func (d mysqlDialect) update(n int, table string, same, columns []string, change
 	return "INSERT INTO " + table + " (" + strings.Join(all, ", ") + ") " + values(n, all) + d.replace(same[0], columns[:changed])
 }
 
+func (d mysqlDialect) overwrite(n int, table string, same, columns []string) string {
+	return d.update(n, table, same, columns, len(columns))
+}
+
 func (mysqlDialect) remove(n int, table string, key []string) string {
 	return "DELETE FROM " + table + " WHERE " + keyed(n, key)
 }

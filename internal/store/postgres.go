@@ -252,6 +252,10 @@ func (d postgresDialect) update(n int, table string, same, columns []string, cha
 	return "INSERT INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(n, all) + d.replace(same[0], columns[:changed])
 }
 
+func (d postgresDialect) overwrite(n int, table string, same, columns []string) string {
+	return d.update(n, table, same, columns, len(columns))
+}
+
 func (postgresDialect) remove(_ int, table string, key []string) string {
 	return "DELETE FROM " + table + " o USING " + unnested(key) + " WHERE " + same("o", key)
 }

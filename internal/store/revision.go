@@ -142,12 +142,19 @@ func (c *compressor) compress(b, next []byte) ([]byte, error) {
 		}
 		*encoder = e
 	}
-	if next != nil {
-		if err := (*encoder).ResetWithOptions(nil, zstd.WithEncoderDictRaw(1, next)); err != nil {
-			return nil, err
-		}
+	if next == nil {
+		return (*encoder).EncodeAll(b, nil), nil
 	}
-	return (*encoder).EncodeAll(b, nil), nil
+	// EncodeAll would prepare the tables of the dictionary, which is most of the work, a second time.
+	var out bytes.Buffer
+	if err := (*encoder).ResetWithOptions(&out, zstd.WithEncoderDictRaw(1, next)); err != nil {
+		return nil, err
+	}
+	if _, err := (*encoder).Write(b); err != nil {
+		return nil, err
+	}
+	err := (*encoder).Close()
+	return out.Bytes(), err
 }
 
 // state is the state of an object that a change ends.

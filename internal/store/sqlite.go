@@ -249,7 +249,7 @@ func accumulateExcluded(table, key, column string) string {
 
 func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }
 
-// into: where a statement fails the transaction does, too. To undo the statement alone SQLite would copy each page that it changes.
+// into, and update: where a statement fails the transaction does, too. To undo the statement alone SQLite would copy each page that it changes.
 func (sqliteDialect) into() string { return "INSERT OR FAIL INTO " }
 
 func (sqliteDialect) rows(n int, columns []string) string { return values(n, columns) }
@@ -268,7 +268,13 @@ func (sqliteDialect) update(_ int, table string, same, columns []string, changed
 	for i := range set {
 		set[i] = fmt.Sprintf("%s = ?%d", columns[i], len(same)+i+1)
 	}
-	return "UPDATE " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
+	return "UPDATE OR FAIL " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
+}
+
+// overwrite is one statement for each row, as update is: of several it would have to undo the first where the last fails.
+func (d sqliteDialect) overwrite(_ int, table string, same, columns []string) string {
+	all := slices.Concat(same, columns)
+	return "INSERT OR REPLACE INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(1, all)
 }
 
 func (sqliteDialect) remove(n int, table string, key []string) string {

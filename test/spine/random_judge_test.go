@@ -187,12 +187,15 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		}
 	}
 	var available, left int64
+	var each []string
 	for _, other := range members.List {
 		d, err := other.Find(ctx, "apps/v1", "Deployment", r.Namespace, r.Name)
 		if err != nil {
+			each = append(each, fmt.Sprintf("%s: %v", other.Name, err))
 			continue
 		}
 		can := min(availableReplicas(d), replicas(d))
+		each = append(each, fmt.Sprintf("%s: %d available of %d, %+v lately", other.Name, availableReplicas(d), replicas(d), a.pending[other.Name+" "+key]))
 		if p, ok := a.pending[other.Name+" "+key]; ok && time.Since(p.at) < 2*time.Second && other != m {
 			can = min(can, p.replicas)
 		}
@@ -205,7 +208,8 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		}
 	}
 	if left < min(wanted, available) {
-		return fmt.Sprintf("it leaves %d available replicas of %d, and %d are wanted", left, available, wanted)
+		return fmt.Sprintf("it leaves %d available replicas of %d, and %d are wanted (%d before; %s; the binding said %+v)", left, available, wanted, before,
+			strings.Join(each, "; "), p.said)
 	}
 	return ""
 }
