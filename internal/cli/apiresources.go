@@ -108,7 +108,7 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 		}
 		is := served.Cluster{Name: at.Name, Types: types}
 		if v, err := utilversion.ParseGeneric(at.Version); err == nil {
-			is.Minor = int(v.Minor()) //nolint:gosec // it is small
+			is.Minor = int(v.Minor())
 		}
 		leaving, unknown, err := findLeaving(ctx, cfg, is, mirrored, removals)
 		if err != nil {

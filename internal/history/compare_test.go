@@ -97,7 +97,9 @@ func TestBy(t *testing.T) {
 		status  = "{manager: kcm, operation: Update, subresource: status, time: '2026-11-20T10:00:03Z'}"
 		old     = "{manager: ancient, operation: Update, apiVersion: extensions/v1beta1, time: '2020-01-01T00:00:00Z'}"
 	)
-	fields := func(entries ...string) string { return "metadata: {managedFields: [" + strings.Join(entries, ", ") + "]}" }
+	fields := func(entries ...string) string {
+		return "metadata: {managedFields: [" + strings.Join(entries, ", ") + "]}"
+	}
 	for name, c := range map[string]struct {
 		before, after string
 		want          []string

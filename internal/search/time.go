@@ -41,7 +41,7 @@ func (p *params) moment(to *time.Time, value string) error {
 	text = strings.TrimLeft(text, "-+")
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			text = fmt.Sprint(n*24) + "h"
+			text = strconv.FormatUint(n*24, 10) + "h"
 		}
 	}
 	before, err := time.ParseDuration(text)

@@ -27,7 +27,7 @@ var leaseKind = schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "
 // now is a moment after which, to the store's millisecond, something else can happen.
 func now() time.Time {
 	moment := time.Now().Truncate(time.Millisecond)
-	for !time.Now().Truncate(time.Millisecond).After(moment) { //nolint:revive // at most a millisecond passes
+	for !time.Now().Truncate(time.Millisecond).After(moment) { // at most a millisecond passes
 	}
 	return moment.UTC()
 }
@@ -289,7 +289,9 @@ func TestNoiseIsNoChange(t *testing.T) {
 func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 	f, then := pastFleet(t)
 	since := "changedSince=" + url.QueryEscape(then.Format(time.RFC3339Nano))
-	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "shop" || what.Resource != "pods" }
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Namespace != "shop" || what.Resource != "pods"
+	}
 	f.closed = map[string][]string{"shop": {"elm"}}
 	f.some = []string{"shop"}
 	for path, want := range map[string][]string{

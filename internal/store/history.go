@@ -212,14 +212,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 		for n := chunk; n == chunk; {
 			var some []candidate
 			n = 0
-			args := []any{r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment}
-			for _, part := range within {
-				args = append(args, part)
-			}
-			if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
-				WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?`+
-				[]string{"", " AND p.cluster = ?", " AND p.cluster = ? AND p.namespace = ?", " AND p.cluster = ? AND p.namespace = ? AND p.name = ?"}[len(within)]+
-				` ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
+			if err := r.pastWithin(within, after, last, moment, func(rows *sql.Rows) error {
 				c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
 				if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
 					return err
@@ -230,7 +223,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 					some = append(some, c)
 				}
 				return nil
-			}, append(args, chunk)...); err != nil {
+			}); err != nil {
 				return nil, err
 			}
 			for _, c := range some {
@@ -259,6 +252,18 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 		}
 	}
 	return out, nil
+}
+
+// pastWithin calls f with the next chunk of what was something else at a moment than it is, in a span, after a position and the id of its object.
+func (r *reader) pastWithin(within []string, after position, last, moment int64, f func(*sql.Rows) error) error {
+	args := []any{r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment}
+	for _, part := range within {
+		args = append(args, part)
+	}
+	return each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
+		WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?`+
+		[]string{"", " AND p.cluster = ?", " AND p.cluster = ? AND p.namespace = ?", " AND p.cluster = ? AND p.namespace = ? AND p.name = ?"}[len(within)]+
+		` ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), f, append(args, chunk)...)
 }
 
 // mostPastSpans is how many ranges of the past are looked up one by one: of more, all of it is read.
