@@ -138,6 +138,8 @@ type Applier struct {
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
 
+	releasing sync.Mutex // one cluster after another decides what it may let go: each counts on what the others keep
+
 	mu      sync.RWMutex
 	ctx     context.Context //nolint:containedctx // the lifetime of the queues; nil until Start
 	marks   mark.Key

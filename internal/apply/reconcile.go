@@ -257,10 +257,17 @@ func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 // there for now.
 func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+	a.releasing.Lock()
+	defer a.releasing.Unlock()
 	o, there := a.placedAs(b, cluster)
 	unclaimed := there && a.unclaimed(source, o, 0) > 0
 	held := (task || unclaimed) &&
-		(Release(a.placements(b, source))[cluster] > 0 || dependency(binding.Kind(b)) && a.neededBy(b, cluster))
+		(Release(a.placements(b, source, cluster))[cluster] > 0 || dependency(binding.Kind(b)) && a.neededBy(b, cluster))
+	leaves := int32(0)
+	if held {
+		leaves = o.Replicas
+	}
+	a.results.leave(b.UID, cluster, o.Replicas, leaves)
 	a.results.wait(b.UID, cluster, held && !task)
 	return held
 }
@@ -268,19 +275,26 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 // replicasFor is what a cluster with a share of the replicas asks for now: those that move out
 // of it stay as long as they have to.
 func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, share int32) int32 {
-	o, there := a.placedAs(b, cluster)
-	if !there || o.Replicas <= share {
-		a.results.wait(b.UID, cluster, false)
-		return share
+	a.releasing.Lock()
+	defer a.releasing.Unlock()
+	o, _ := a.placedAs(b, cluster)
+	n, waits := a.decideReplicas(b, source, cluster, o, share)
+	a.results.leave(b.UID, cluster, o.Replicas, n)
+	a.results.wait(b.UID, cluster, waits)
+	return n
+}
+
+// decideReplicas is what replicasFor says of a copy, and whether some of it waits that no eviction task speaks of.
+func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, o mirror.Object, share int32) (n int32, waits bool) {
+	if o.Replicas <= share {
+		return share, false
 	}
 	unclaimed := a.unclaimed(source, o, share) > 0
 	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
-		a.results.wait(b.UID, cluster, false)
-		return share
+		return share, false
 	}
-	stay := Release(a.placements(b, source))[cluster]
-	a.results.wait(b.UID, cluster, stay > 0 && unclaimed)
-	return max(share, min(o.Replicas, share+stay)) // a move never scales up where it moves out
+	stay := Release(a.placements(b, source, cluster))[cluster]
+	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed // a move never scales up where it moves out
 }
 
 // placedAs is what a cluster has of a binding under its name.
@@ -309,13 +323,19 @@ func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, 
 	return o.Replicas - share
 }
 
-// placements are what the clusters have, and shall have, of a binding.
-func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) []Placement {
+// placements are what the clusters have, and shall have, of a binding, as the one of them has to see it that asks how much it may let go: of
+// every other only what stays once the writes have arrived that are on their way.
+func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, asks string) []Placement {
 	found := map[string]mirror.Object{}
 	for _, o := range a.mirror.Placed(b.UID) {
-		if o.Name == b.Spec.Resource.Name {
-			found[o.Cluster] = o
+		if o.Name != b.Spec.Resource.Name {
+			continue
 		}
+		if o.Cluster != asks {
+			o.Replicas = a.results.leaves(b.UID, o.Cluster, o.Replicas)
+			o.Available = min(o.Available, o.Replicas)
+		}
+		found[o.Cluster] = o
 	}
 	clusters := map[string]*Placement{}
 	of := func(cluster string) *Placement {

@@ -54,11 +54,39 @@ type results struct {
 	mu          sync.RWMutex
 	states      map[types.UID]map[string]state
 	waits       map[types.UID]sets.Set[string]
+	left        map[types.UID]map[string]int32
 	subscribers []func(types.NamespacedName)
 }
 
 func newResults() *results {
-	return &results{states: map[types.UID]map[string]state{}, waits: map[types.UID]sets.Set[string]{}}
+	return &results{states: map[types.UID]map[string]state{}, waits: map[types.UID]sets.Set[string]{}, left: map[types.UID]map[string]int32{}}
+}
+
+// leave notes that a cluster, whose copy of a binding has so many replicas, was told to leave fewer of them: from then on the others are gone for every other
+// cluster, though the write may still be on its way.
+func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if leaves >= has {
+		if delete(r.left[binding], cluster); len(r.left[binding]) == 0 {
+			delete(r.left, binding)
+		}
+		return
+	}
+	if r.left[binding] == nil {
+		r.left[binding] = map[string]int32{}
+	}
+	r.left[binding][cluster] = leaves
+}
+
+// leaves is how many of a copy's replicas are sure to stay.
+func (r *results) leaves(binding types.UID, cluster string, has int32) int32 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if n, ok := r.left[binding][cluster]; ok {
+		return min(n, has)
+	}
+	return has
 }
 
 // wait notes whether a copy stays as it is until others are available, though no eviction task says so.
@@ -169,6 +197,7 @@ func (r *results) forget(binding types.UID) {
 	defer r.mu.Unlock()
 	delete(r.states, binding)
 	delete(r.waits, binding)
+	delete(r.left, binding)
 }
 
 func (r *results) forgetCluster(cluster string) {
@@ -179,6 +208,9 @@ func (r *results) forgetCluster(cluster string) {
 	}
 	for _, clusters := range r.waits {
 		clusters.Delete(cluster)
+	}
+	for _, clusters := range r.left {
+		delete(clusters, cluster)
 	}
 }
 

@@ -46,6 +46,14 @@ func (f form) apiVersion() string {
 	return schema.GroupVersion{Group: metav1.GroupName, Version: f.version}.String()
 }
 
+// form is that of an answer which is to have nothing but metadata, unless the client wants a table.
+func (p *params) form(as form) form {
+	if p.onlyMetadata && as.as == asObjects {
+		return form{asPartial, "v1"}
+	}
+	return as
+}
+
 // formOf is the first form that the client accepts and the fleet can give.
 func formOf(r *http.Request) (form, error) {
 	for _, m := range accepted(r) {

@@ -22,8 +22,13 @@ import (
 // aggregated is the media type of discovery in one document.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// verbs are what the fleet can do with any type.
-func verbs() []string { return []string{"get", "list", "watch"} }
+// verbs are what the fleet can do with the types of a group.
+func verbs(group string) []string {
+	if group == collectionVersion.Group {
+		return []string{"get", "list"}
+	}
+	return []string{"get", "list", "watch"}
+}
 
 // catalogue is what is mirrored: for each group its versions, the preferred one first,
 // and the types of each.
@@ -73,6 +78,7 @@ func (c catalogue) versions(group string) []string {
 // discover answers with what is mirrored.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
 	c := s.catalogue(at.cluster)
+	c.addCollections()
 	root := at.Group == "" && at.Version == ""
 	w.Header().Set("Vary", "Accept")
 	switch {
@@ -151,7 +157,7 @@ func resourceList(gv schema.GroupVersion, types []member.API) metav1.APIResource
 	for _, t := range types {
 		list.APIResources = append(list.APIResources, metav1.APIResource{
 			Name: t.Resource, SingularName: singular(t), Namespaced: t.Namespaced, Kind: t.GroupVersionKind.Kind,
-			Verbs: verbs(), ShortNames: t.ShortNames, Categories: t.Categories,
+			Verbs: verbs(gv.Group), ShortNames: t.ShortNames, Categories: t.Categories,
 		})
 	}
 	return list
@@ -174,7 +180,7 @@ func (c catalogue) groupDiscoveryList(groups []string) apidiscoveryv2.APIGroupDi
 				kind := metav1.GroupVersionKind(t.GroupVersionKind)
 				d.Resources = append(d.Resources, apidiscoveryv2.APIResourceDiscovery{
 					Resource: t.Resource, SingularResource: singular(t), Scope: scope, ResponseKind: &kind,
-					Verbs: verbs(), ShortNames: t.ShortNames, Categories: t.Categories,
+					Verbs: verbs(name), ShortNames: t.ShortNames, Categories: t.Categories,
 				})
 			}
 			g.Versions = append(g.Versions, d)

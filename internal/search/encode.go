@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -87,10 +88,18 @@ func (e encoder) single(row store.Row) (any, error) {
 	return table, nil
 }
 
+// source is where the rows of a list come from.
+type source interface {
+	// next returns more rows; none: that is all.
+	next(ctx context.Context) (store.Page, error)
+	// tail is what is known of the list when all rows of the answer were read: its metadata, and other fields, which may be nil.
+	tail() (metav1.ListMeta, map[string]any)
+}
+
 // list answers with the rows of a query page by page, so that no answer has to fit into
 // memory. An error after the first page breaks the connection: the client must not take
 // what it has for the whole.
-func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages *pager, e encoder) error {
+func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, e encoder, resource string) error {
 	page, err := pages.next(ctx)
 	if err != nil {
 		return err
@@ -100,14 +109,14 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages *pager, 
 	out := bufio.NewWriterSize(w, 64<<10)
 	if err := e.write(ctx, out, rows, pages); err != nil {
 		if ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "list broke off", "resource", pages.query.Resource)
+			logr.FromContextOrDiscard(ctx).Error(err, "list broke off", "resource", resource)
 		}
 		panic(http.ErrAbortHandler)
 	}
 	return nil
 }
 
-func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row, pages *pager) error {
+func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row, pages source) error {
 	head, err := json.Marshal(e.list)
 	if err != nil {
 		return err
@@ -133,11 +142,14 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row,
 		}
 		rows = page.Rows
 	}
-	meta, err := json.Marshal(metav1.ListMeta{ResourceVersion: pages.resourceVersion(), Continue: pages.token()})
+	meta, more := pages.tail()
+	tail := map[string]any{"metadata": meta}
+	maps.Copy(tail, more)
+	last, err := json.Marshal(tail)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, `],"metadata":%s}`, meta); err != nil {
+	if _, err := fmt.Fprintf(out, "],%s", last[1:]); err != nil {
 		return err
 	}
 	return out.Flush()
@@ -168,32 +180,76 @@ type pager struct {
 	version store.Version
 	read    int
 	done    bool
+	before  int   // how many rows are on the pages before
+	total   int64 // how many rows there are on all pages; 0: it is not known
+	last    bool  // no token is wanted
 }
 
 // pages reads the rows of a request, which may continue an earlier one. asked is the version that it asks for, or 0.
 func (s *Search) pages(q store.Query, p params, asked store.Version) (*pager, error) {
-	pages := &pager{search: s, query: q, limit: p.limit}
+	pages := &pager{search: s, query: q, limit: p.limit, before: p.offset, last: p.noContinue}
 	if p.exact {
 		pages.version = asked
 	}
 	if p.next == "" {
 		return pages, nil
 	}
-	version, token, ok := strings.Cut(p.next, ".")
-	var err error
-	if pages.version, err = store.ParseVersion(version); err != nil || !ok {
-		return nil, apierrors.NewBadRequest("parameter continue: it is not a token of the fleet")
+	parts := strings.Split(p.next, ".")
+	if len(parts) != 3 {
+		return nil, badToken()
 	}
-	pages.query.Continue = token
+	before, err := strconv.ParseUint(parts[2], 10, 31)
+	if err == nil {
+		pages.version, err = store.ParseVersion(parts[0])
+	}
+	if err != nil || parts[1] == "" {
+		return nil, badToken()
+	}
+	pages.query.Continue, pages.before = parts[1], int(before)
 	return pages, nil
+}
+
+func badToken() error {
+	return apierrors.NewBadRequest("parameter continue: it is not a token of the fleet; list again without it")
+}
+
+// count finds out how many rows there are in all, where that is asked for, or costs nothing and may be of use.
+func (p *pager) count(ctx context.Context, asked params, k kind) (err error) {
+	if p.limit == 0 || asked.remaining == nil && (!asked.plain() || !asked.at.IsZero()) || asked.remaining != nil && !*asked.remaining {
+		return nil
+	}
+	q := p.query
+	q.Continue, q.Limit, q.Offset = "", 0, 0
+	if others := 0; asked.plain() {
+		for _, clusters := range k.others {
+			others += len(clusters)
+		}
+		if others == 0 { // what there is of it is all of one version, but for a moment
+			q.Version = ""
+		} else if asked.remaining == nil {
+			return nil
+		}
+	}
+	p.total, err = p.search.count(ctx, q)
+	return err
+}
+
+// tail implements source.
+func (p *pager) tail() (metav1.ListMeta, map[string]any) {
+	meta := metav1.ListMeta{ResourceVersion: p.resourceVersion(), Continue: p.token()}
+	if rest := p.total - int64(p.before+p.read); p.total > 0 && p.query.Continue != "" {
+		rest = max(rest, 1)
+		meta.RemainingItemCount = &rest
+	}
+	return meta, nil
 }
 
 // token continues where the pager stopped; "": there is nothing more.
 func (p *pager) token() string {
-	if p.query.Continue == "" {
+	if p.query.Continue == "" || p.last {
 		return ""
 	}
-	token := p.version.String() + "." + p.query.Continue
+	token := fmt.Sprintf("%s.%s.%d", p.version, p.query.Continue, p.before+p.read)
 	if !p.query.At.IsZero() {
 		token = marked(p.query.At, token)
 	}
@@ -225,7 +281,7 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	case p.version.At(0) != page.Version.At(0):
 		return page, expired() // the database is another one
 	}
-	p.query.Continue = page.Continue
+	p.query.Continue, p.query.Offset = page.Continue, 0
 	p.read += len(page.Rows)
 	p.done = page.Continue == "" || p.read == p.limit
 	return page, nil

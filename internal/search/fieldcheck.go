@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"orrery.dev/orrery/internal/store"
@@ -27,7 +28,11 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
+		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
 		why, err := s.checkField(ctx, at, k, keys)
+		if anything && (why == notOneValue) {
+			continue // it may exist, whatever it is
+		}
 		if err != nil {
 			return err
 		}
@@ -39,11 +44,11 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 }
 
 // checkField says why a field cannot be selected; "" if it can.
-func (s *Search) checkField(ctx context.Context, at location, k kind, keys []string) (why string, err error) {
+func (s *Search) checkField(ctx context.Context, at location, k kind, keys store.FieldPath) (why string, err error) {
 	switch {
-	case len(keys) == 1 && (keys[0] == "kind" || keys[0] == "apiVersion"):
+	case len(keys) == 1 && (keys[0].Key == "kind" || keys[0].Key == "apiVersion"):
 		return "", nil
-	case keys[0] == "metadata":
+	case keys[0].Key == "metadata":
 		return inType(reflect.TypeFor[metav1.ObjectMeta](), keys[1:]), nil
 	case at.Group == "" && at.Resource == "secrets":
 		return "of secrets only the metadata is searched, whatever is mirrored of them", nil
@@ -55,7 +60,7 @@ func (s *Search) checkField(ctx context.Context, at location, k kind, keys []str
 }
 
 // inType looks for a field in a Go type by its name in JSON.
-func inType(t reflect.Type, keys []string) string {
+func inType(t reflect.Type, keys store.FieldPath) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -66,12 +71,15 @@ func inType(t reflect.Type, keys []string) string {
 		}
 		return noField(keys[0])
 	}
+	if element := t.Kind() == reflect.Slice || t.Kind() == reflect.Array; len(keys) > 0 && keys[0].Key == "" && element {
+		return inType(t.Elem(), keys[1:])
+	}
 	switch t.Kind() {
 	case reflect.Struct:
 		if len(keys) == 0 {
 			return notOneValue
 		}
-		if f, ok := fieldNamed(t, keys[0]); ok {
+		if f, ok := fieldNamed(t, keys[0].Key); ok {
 			return inType(f, keys[1:])
 		}
 		return noField(keys[0])
@@ -93,9 +101,14 @@ func inType(t reflect.Type, keys []string) string {
 	}
 }
 
-const notOneValue = "it is not one value: name a field in it; elements of lists cannot be selected"
+const notOneValue = "it is not one value: name a field in it, of a list of all elements or one, as in spec.containers[].image or spec.containers[0].image"
 
-func noField(key string) string { return fmt.Sprintf("there is no field %q", key) }
+func noField(step store.Step) string {
+	if step.Key == "" {
+		return "it is not a list"
+	}
+	return fmt.Sprintf("there is no field %q", step.Key)
+}
 
 // fieldNamed finds the type of a struct's field by its name in JSON.
 func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
@@ -115,7 +128,7 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 
 // inDefinitions looks for a field in the clusters' CustomResourceDefinitions. It is there if
 // any of them has it.
-func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys []string) (why string, err error) {
+func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys store.FieldPath) (why string, err error) {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
 		Clusters: append([]string{}, k.clusters...), Names: []string{at.GroupResource().String()}, Limit: definitionsRead,
@@ -149,16 +162,21 @@ func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys []
 }
 
 // inSchema looks for a field in the schema of a custom resource.
-func inSchema(schema *apiextensionsv1.JSONSchemaProps, keys []string) string {
+func inSchema(schema *apiextensionsv1.JSONSchemaProps, keys store.FieldPath) string {
 	switch {
 	case schema == nil || schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields || schema.XEmbeddedResource:
 		return ""
+	case schema.Type == "array" && len(keys) > 0 && keys[0].Key == "":
+		if schema.Items == nil {
+			return ""
+		}
+		return inSchema(schema.Items.Schema, keys[1:])
 	case schema.Type == "array", schema.Type == "object" && len(keys) == 0:
 		return notOneValue
 	case len(keys) == 0:
 		return ""
 	}
-	if p, ok := schema.Properties[keys[0]]; ok {
+	if p, ok := schema.Properties[keys[0].Key]; ok {
 		return inSchema(&p, keys[1:])
 	}
 	if more := schema.AdditionalProperties; more != nil && (more.Allows || more.Schema != nil) {

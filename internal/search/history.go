@@ -53,7 +53,7 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 		return refused
 	}
 	if err != nil {
-		return s.failed(ctx, err, at.Resource)
+		return s.answered(ctx, ctx, q, err)
 	}
 	return answer.JSON(w, http.StatusOK, out)
 }
@@ -180,12 +180,16 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	return next, len(page.Items) > 0, nil
 }
 
+// endedBefore begins the continue tokens of what is deleted: a number alone is an offset.
+const endedBefore = "ended-"
+
 // deleted tells which objects are gone, the latest first.
 func (t *teller) deleted(q store.Query) error {
 	var before int64
 	if t.params.next != "" {
+		text, ok := strings.CutPrefix(t.params.next, endedBefore)
 		var err error
-		if before, err = strconv.ParseInt(t.params.next, 10, 64); err != nil || before <= 0 {
+		if before, err = strconv.ParseInt(text, 10, 64); !ok || err != nil || before <= 0 {
 			return apierrors.NewBadRequest("parameter continue: it is not of this list")
 		}
 	}
@@ -204,14 +208,14 @@ func (t *teller) deleted(q store.Query) error {
 		}
 	}
 	if page.Next != 0 {
-		t.out.Continue = strconv.FormatInt(page.Next, 10)
+		t.out.Continue = endedBefore + strconv.FormatInt(page.Next, 10)
 	}
 	return nil
 }
 
 // since tells what is another now than at a moment, but for objects in which only noise is, unless that is asked for.
 func (t *teller) since(q store.Query) error {
-	q.At, q.Continue, q.Limit = t.params.since, t.params.next, t.limit
+	q.At, q.Continue, q.Limit = t.params.compared, t.params.next, t.limit
 	for {
 		page, err := t.search.Store.Compare(t.ctx, q)
 		if err != nil {
@@ -226,7 +230,7 @@ func (t *teller) since(q store.Query) error {
 			return nil
 		}
 		if q.Limit = t.limit - len(t.out.Items); q.Limit <= 0 {
-			t.out.Continue = marked(t.params.since, q.Continue)
+			t.out.Continue = marked(t.params.compared, q.Continue)
 			return nil
 		}
 	}
@@ -240,7 +244,7 @@ func (t *teller) difference(d *store.Difference) error {
 	case d.After == nil:
 		row, kind = d.Before, fleetv1alpha1.ChangeDeleted
 	case d.Before == nil:
-		kind = history.First(d.After.Created, t.params.since) // what is older than the moment came to be seen since
+		kind = history.First(d.After.Created, t.params.compared) // what is older than the moment came to be seen since
 	case d.Before.UID != d.After.UID:
 		kind = fleetv1alpha1.ChangeRecreated
 	}

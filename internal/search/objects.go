@@ -28,6 +28,9 @@ const pageSize = 500
 // whatever is not a stream.
 const searchTimeout = time.Minute
 
+// longestQuery is how long the store may look for one page, or count: an index leads to most of them in milliseconds.
+const longestQuery = 10 * time.Second
+
 // named is how many clusters or warnings are spelled out before the rest is counted.
 const named = 16
 
@@ -43,10 +46,14 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
+	if err := p.checkCollection(); err != nil {
+		return err
+	}
 	as, err := formOf(r)
 	if err != nil {
 		return err
 	}
+	as = p.form(as)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
@@ -89,7 +96,10 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	return s.list(ctx, w, pages, enc)
+	if err := pages.count(ctx, p, v.kind); err != nil {
+		return err
+	}
+	return s.list(ctx, w, pages, enc, at.Resource)
 }
 
 // view is what a request is shown: what it asks for, as far as the caller may see it.
@@ -110,7 +120,7 @@ func (s *Search) qualifyFields(at location, p *params) error {
 			continue
 		}
 		name, cluster, ok := unqualified(f.Value)
-		if !ok || f.Operator == selection.NotEquals || p.clusters != nil && !slices.Equal(p.clusters, []string{cluster}) {
+		if !ok || f.Operator != selection.Equals && f.Operator != selection.DoubleEquals || p.clusters != nil && !slices.Equal(p.clusters, []string{cluster}) {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: %s must be one name with its cluster, NAME@CLUSTER", f.Path))
 		}
 		fields[i].Value = name
@@ -163,8 +173,15 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Group: at.Group, Version: at.Version, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names,
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
+	p.into(&q)
+	if err := s.checkOwner(ctx, at, p); err != nil {
+		return view{}, err
+	}
 	if t.partial {
 		q.Clusters = append([]string{}, t.clusters...) // not nil, which is all
+	}
+	if p.chained() && len(q.Clusters) > 1 || p.chained() && q.Clusters == nil {
+		return view{}, apierrors.NewBadRequest("parameters ownerName and ownerSeniority: owners are looked for within one cluster: name it, by clusters or by the path")
 	}
 	if at.namespace != "" {
 		if q.Namespaces != nil {
@@ -261,8 +278,11 @@ func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time
 
 // warn says in what the answer may differ from the truth.
 func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
+	tell(w, s.warnings(at, k, seen))
+}
+
+func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	gr := at.GroupResource()
-	var warnings []string
 	if seen.refused != nil {
 		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
 	}
@@ -302,8 +322,19 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}
 	}
-	if more := len(warnings) - named; more > 0 {
-		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", more))
+	return warnings
+}
+
+// tell writes warnings, the first of them, each once.
+func tell(w http.ResponseWriter, warnings []string) {
+	var told []string
+	for _, text := range warnings {
+		if !slices.Contains(told, text) {
+			told = append(told, text)
+		}
+	}
+	if warnings = told; len(warnings) > named {
+		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", len(told)-named))
 	}
 	for _, text := range warnings {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
@@ -350,15 +381,28 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 		now, err := s.now(ctx)
 		return store.Page{Version: now}, err // for the store, none are all
 	}
-	page, err := s.Store.List(ctx, q)
+	within, cancel := context.WithTimeout(ctx, s.longest)
+	defer cancel()
+	page, err := s.Store.List(within, q)
 	if refused := noHistory(err, schema.GroupResource{Group: q.Group, Resource: q.Resource}.String()); refused != nil {
 		return page, refused
 	}
-	return page, s.failed(ctx, err, q.Resource)
+	return page, s.answered(ctx, within, q, err)
 }
 
-// failed is what the client is told of an error of the store; nil: there is none.
-func (s *Search) failed(ctx context.Context, err error, resource string) error {
+// count asks the store how many objects a query selects.
+func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
+	if q.Clusters != nil && len(q.Clusters) == 0 {
+		return 0, nil
+	}
+	within, cancel := context.WithTimeout(ctx, s.longest)
+	defer cancel()
+	n, err := s.Store.Count(within, q)
+	return n, s.answered(ctx, within, q, err)
+}
+
+// answered is what the client is told of an error of the store, which was asked within a time.
+func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
 		return apierrors.NewBadRequest(err.Error())
 	}
@@ -366,8 +410,11 @@ func (s *Search) failed(ctx context.Context, err error, resource string) error {
 	if err == nil || errors.As(err, &known) || ctx.Err() != nil {
 		return err
 	}
+	if within.Err() != nil {
+		return tooLong(q, s.longest)
+	}
 	// What the database says is for the operator; the client is told what to do.
-	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", resource)
+	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", q.Resource)
 	if errors.Is(err, store.ErrUnavailable) {
 		return unavailable()
 	}

@@ -12,8 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -32,6 +32,8 @@ type params struct {
 	exact                       bool          // that version, and no later one
 	match                       string
 	include                     metav1.IncludeObjectPolicy
+
+	grammar
 	times
 }
 
@@ -44,15 +46,9 @@ var parameters = map[string]func(p *params, value string) error{
 		p.labels, err = labels.Parse(v)
 		return err
 	},
-	"fieldSelector": func(p *params, v string) error {
-		selector, err := fields.ParseSelector(v)
-		if err != nil {
-			return err
-		}
-		for _, r := range selector.Requirements() {
-			p.fields = append(p.fields, store.FieldRequirement{Path: r.Field, Operator: r.Operator, Value: r.Value})
-		}
-		return nil
+	"fieldSelector": func(p *params, v string) (err error) {
+		p.fields, err = parseFields(v)
+		return err
 	},
 	"limit": func(p *params, v string) (err error) {
 		if p.limit, err = strconv.Atoi(v); err == nil && p.limit < 0 {
@@ -103,7 +99,7 @@ var parameters = map[string]func(p *params, value string) error{
 		return err
 	},
 	"at":           func(p *params, v string) error { return p.moment(&p.at, v) },
-	"changedSince": func(p *params, v string) error { return p.moment(&p.since, v) },
+	"changedSince": func(p *params, v string) error { return p.moment(&p.compared, v) },
 	"history": func(p *params, v string) (err error) {
 		p.history, err = strconv.ParseBool(v)
 		return err
@@ -116,6 +112,44 @@ var parameters = map[string]func(p *params, value string) error{
 		p.all, err = strconv.ParseBool(v)
 		return err
 	},
+	// Clusterpedia's, in grammar.go.
+	"fuzzyName": func(p *params, v string) error { return names(&p.contains, v) },
+	"since":     func(p *params, v string) (err error) { p.since, err = moment(v); return err },
+	"before":    func(p *params, v string) (err error) { p.before, err = moment(v); return err },
+	"orderby": func(p *params, v string) (err error) {
+		p.order, err = parseOrder(v)
+		p.ordered = true
+		return err
+	},
+	"ownerUID":  func(p *params, v string) error { p.owner.uid = v; return nil },
+	"ownerName": func(p *params, v string) error { p.owner.name = v; return nil },
+	"ownerGR": func(p *params, v string) error {
+		if p.owner.resource = schema.ParseGroupResource(v); p.owner.resource.Resource == "" {
+			return errors.New("must be a type in the plural with its group, such as deployments.apps")
+		}
+		return nil
+	},
+	"ownerSeniority": whole(func(p *params, n int) { p.owner.steps = n }),
+	"offset":         whole(func(p *params, n int) { p.offset = n }),
+	"withContinue":   truth(func(p *params, v bool) error { p.noContinue = !v; return nil }),
+	"withRemainingCount": truth(func(p *params, v bool) error {
+		p.remaining = &v
+		return nil
+	}),
+	"onlyMetadata": truth(func(p *params, v bool) error { p.onlyMetadata = v; return nil }),
+	"injectEvents": truth(func(_ *params, v bool) error {
+		if v {
+			return errors.New(noEvents)
+		}
+		return nil
+	}),
+	"groups":                 func(p *params, v string) error { return names(&p.groups, v) },
+	"resources":              func(p *params, v string) error { return names(&p.resources, v) },
+	"whereSQL":               refused(noSQL),
+	"whereSQLStatement":      refused(noSQL),
+	"whereSQLParam":          refused(noSQL),
+	"whereSQLJSONParams":     refused(noSQL),
+	"x-clusterpedia-forward": refused("ask one cluster in its own context, which reaches it"),
 	// What concerns the connection is nothing to search; timeouts are the client's own.
 	"timeout": nil, "pretty": nil,
 }
@@ -138,6 +172,12 @@ func parseParams(query url.Values) (params, error) {
 		if err := set(&p, value); err != nil {
 			return p, apierrors.NewBadRequest(fmt.Sprintf("parameter %s=%q: %v", name, value, err))
 		}
+	}
+	if err := p.takeLabels(query.Get("labelSelector"), func(name string) bool { return query.Get(name) != "" }); err != nil {
+		return p, err
+	}
+	if err := p.checkGrammar(); err != nil {
+		return p, err
 	}
 	return p, p.checkVersions()
 }

@@ -3,6 +3,8 @@ package search
 import (
 	"fmt"
 	"net/http"
+	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +38,16 @@ func tooLarge(asked, now store.Version) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %s", asked, now), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
+}
+
+// tooLong says that a query was given up, and how to ask for less.
+func tooLong(q store.Query, after time.Duration) error {
+	why := "the database is slow at present"
+	if slow := q.Unindexed(); len(slow) > 0 {
+		why = "no index leads to " + strings.Join(slow, ", ")
+	}
+	return apierrors.NewTimeoutError(fmt.Sprintf("the query of %s was given up after %s: %s; name clusters, namespaces, a label, the beginning of a name or a field that is indexed (docs/search.md), or ask for a smaller page",
+		q.Resource, after, why), 0)
 }
 
 // noCluster says that the fleet has no cluster of a name. One that is closed to whoever asks

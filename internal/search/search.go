@@ -7,8 +7,8 @@
 //	/clusters/oak/api/v1/pods                 one cluster, as it was last seen
 //
 // labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
-// clusters, namespaces and names (comma-separated lists) narrow further. A field selector may
-// name any field of the objects that is one value. Whatever else is asked for is refused,
+// clusters, namespaces and names (comma-separated lists) narrow further, and so does all of Clusterpedia's grammar
+// (grammar.go, docs/search.md). A field selector may name any field of the objects, also in lists. Whatever else is asked for is refused,
 // not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
@@ -74,6 +74,7 @@ type Store interface {
 	Revision(ctx context.Context, of store.Object, seq int64) (store.Revision, error)
 	Deleted(ctx context.Context, q store.Query, before int64, limit int) (store.Revisions, error)
 	Compare(ctx context.Context, q store.Query) (store.Differences, error)
+	Count(ctx context.Context, q store.Query) (int64, error)
 	Version(ctx context.Context) (store.Version, error)
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
@@ -153,11 +154,12 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 type Search struct {
 	Options
 
+	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 }
 
 // New returns a Search.
-func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute} }
+func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, longest: longestQuery} }
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
@@ -165,6 +167,9 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	at, ok := locate(path)
 	if !ok || !at.qualify(names) {
 		return notFound(path)
+	}
+	if at.GroupVersion() == collectionVersion && at.Resource == collectionResource {
+		return s.serveCollections(w, r, at)
 	}
 	if at.Resource != "" {
 		return s.serveObjects(w, r, at)

@@ -216,15 +216,15 @@ func TestRefusals(t *testing.T) {
 		"DeleteADocument":     {"DELETE", "/apis", "", 405, "MethodNotAllowed", "read-only"},
 		"Logs":                {"GET", "/api/v1/namespaces/shop/pods/web/log", "", 405, "MethodNotAllowed", "subresources"},
 		"NamespaceStatus":     {"GET", "/api/v1/namespaces/shop/status", "", 405, "MethodNotAllowed", "subresources"},
-		"UnknownParameter":    {"GET", "/api/v1/pods?orderby=name", "", 400, "BadRequest", "labelSelector"},
+		"UnknownParameter":    {"GET", "/api/v1/pods?sortBy=name", "", 400, "BadRequest", "labelSelector"},
 		"ParameterTwice":      {"GET", "/api/v1/pods?limit=1&limit=2", "", 400, "BadRequest", "limit"},
 		"UnknownCluster":      {"GET", "/api/v1/pods?clusters=oak,oka", "", 400, "BadRequest", `"oka"`},
 		"EmptyName":           {"GET", "/api/v1/pods?names=a,,b", "", 400, "BadRequest", "names"},
 		"ClusterTwice":        {"GET", "/clusters/oak/api/v1/pods?clusters=elm", "", 400, "BadRequest", "clusters"},
 		"NamespaceTwice":      {"GET", "/api/v1/namespaces/shop/pods?namespaces=blog", "", 400, "BadRequest", "namespaces"},
 		"Labels":              {"GET", "/api/v1/pods?labelSelector=a%20b", "", 400, "BadRequest", "labelSelector"},
-		"Fields":              {"GET", "/api/v1/pods?fieldSelector=status.phase", "", 400, "BadRequest", "fieldSelector"},
-		"ListField":           {"GET", "/api/v1/pods?fieldSelector=spec.containers[0].name=a", "", 400, "BadRequest", "lists"},
+		"Fields":              {"GET", "/api/v1/pods?fieldSelector=status.phase%3E3", "", 400, "BadRequest", "fieldSelector"},
+		"ListField":           {"GET", "/api/v1/pods?fieldSelector=spec.containers[x].name=a", "", 400, "BadRequest", "brackets"},
 		"Limit":               {"GET", "/api/v1/pods?limit=-1", "", 400, "BadRequest", "limit"},
 		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
 		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 410, "Expired", "list again"},
@@ -244,7 +244,7 @@ func TestRefusals(t *testing.T) {
 		"FieldBelowAValue":    {"GET", "/api/v1/pods?fieldSelector=status.phase.a%3Dx", "", 400, "BadRequest", `there is no field "a"`},
 		"FieldBelowATime":     {"GET", "/api/v1/pods?fieldSelector=metadata.creationTimestamp.a%3Dx", "", 400, "BadRequest", `there is no field "a"`},
 		"FieldIsAnObject":     {"GET", "/api/v1/pods?fieldSelector=metadata.labels%3Dx", "", 400, "BadRequest", "not one value"},
-		"FieldInAList":        {"GET", "/api/v1/pods?fieldSelector=spec.containers.name%3Dx", "", 400, "BadRequest", "elements of lists"},
+		"FieldInAList":        {"GET", "/api/v1/pods?fieldSelector=spec.containers.name%3Dx", "", 400, "BadRequest", "of a list"},
 		"NodesInANamespace":   {"GET", "/api/v1/namespaces/shop/namespaces", "", 404, "NotFound", "namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -660,9 +660,9 @@ func TestDiscovery(t *testing.T) {
 		path string
 		want []string
 	}{
-		"Fleet":      {"/apis", []string{"example.org v2: gadgets namespaced", "example.org v1: gadgets namespaced"}},
+		"Fleet":      {"/apis", []string{"clusterpedia.io v1beta1: collectionresources", "example.org v2: gadgets namespaced", "example.org v1: gadgets namespaced"}},
 		"Core":       {"/api", []string{" v1: namespaces", " v1: pods namespaced"}},
-		"OneCluster": {"/clusters/oak/apis", []string{"example.org v1: gadgets"}},
+		"OneCluster": {"/clusters/oak/apis", []string{"clusterpedia.io v1beta1: collectionresources", "example.org v1: gadgets"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The same in one document and in many.

@@ -142,6 +142,12 @@ func newFleet(t testing.TB, clusters ...string) *fleet {
 			t.Error(err)
 		}
 	})
+	return fleetOf(t, s, dir, clusters...)
+}
+
+// fleetOf is a search over a store that the test has opened.
+func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *fleet {
+	t.Helper()
 	f := &fleet{mirror: &fakeMirror{
 		served: map[string]map[schema.GroupResource]member.API{}, stale: map[string]time.Time{}, behind: map[string]bool{}, lost: map[string]bool{},
 		silent: map[string]time.Time{}, parts: map[string]bool{}, data: map[string]bool{},

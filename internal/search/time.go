@@ -18,12 +18,12 @@ import (
 
 // times are the parameters of a request about what was.
 type times struct {
-	at      time.Time // the moment whose state is asked for; zero: now
-	since   time.Time // the moment with which now is compared; zero: nothing is
-	ago     bool      // the moment was said as so long ago: each request says another
-	history bool      // of one object
-	deleted bool      // of many
-	all     bool      // fields that are noise, too
+	at       time.Time // the moment whose state is asked for; zero: now
+	compared time.Time // the moment with which now is compared; zero: nothing is
+	ago      bool      // the moment was said as so long ago: each request says another
+	history  bool      // of one object
+	deleted  bool      // of many
+	all      bool      // fields that are noise, too
 }
 
 // momentLayouts are the forms of a moment, besides how long ago it was.
@@ -66,19 +66,30 @@ func marked(moment time.Time, token string) string {
 	return fmt.Sprintf("%s%d.%s", mark, moment.UnixMilli(), token)
 }
 
-// checkTimes refuses what makes no sense together, and takes the moment out of a continue token.
-func (p *params) checkTimes(named bool) error {
-	asked := 0
-	for _, one := range []bool{!p.at.IsZero(), !p.since.IsZero(), p.history, p.deleted} {
+// asked is how many parameters ask for what was.
+func (p *params) asked() (n int) {
+	for _, one := range []bool{!p.at.IsZero(), !p.compared.IsZero(), p.history, p.deleted} {
 		if one {
-			asked++
+			n++
 		}
 	}
+	return n
+}
+
+// checkTimes refuses what makes no sense together, and takes the moment out of a continue token.
+func (p *params) checkTimes(named bool) error {
+	asked := p.asked()
 	switch {
-	case p.all && !p.history && p.since.IsZero():
+	case p.all && !p.history && p.compared.IsZero():
 		return apierrors.NewBadRequest("parameter allFields: it is of history and changedSince")
 	case p.history && (!p.labels.Empty() || len(p.fields) > 0):
 		return apierrors.NewBadRequest("parameter history: it is of one object, whatever its labels and fields")
+	case p.told() && (p.owner.uid != "" || p.owner.name != "" || p.owner.resource.Resource != "" || p.owner.steps != 0 || p.offset != 0 || p.ordered || p.noContinue || p.remaining != nil || p.onlyMetadata):
+		return apierrors.NewBadRequest("parameters history, deleted and changedSince: what became of objects has an order of its own, and is not selected by owners, offset or counted")
+	case (p.history || !p.compared.IsZero()) && (!p.since.IsZero() || !p.before.IsZero()):
+		return apierrors.NewBadRequest("parameters since and before: they are of lists of objects; of what became of them they select only what is deleted")
+	case p.history && (p.names != nil || p.namespaces != nil || p.contains != nil):
+		return apierrors.NewBadRequest("parameter history: the path has the one name")
 	case asked > 1:
 		return apierrors.NewBadRequest("parameters at, changedSince, history and deleted: one of them at a time")
 	case asked == 0:
@@ -92,14 +103,14 @@ func (p *params) checkTimes(named bool) error {
 		return apierrors.NewBadRequest("parameter resourceVersion: what was has none")
 	case p.history && !named:
 		return apierrors.NewBadRequest("parameter history: it is of one object, by its name")
-	case named && (p.deleted || !p.since.IsZero()):
+	case named && (p.deleted || !p.compared.IsZero()):
 		return apierrors.NewBadRequest("parameters deleted and changedSince are for lists: ask for the one object with names")
 	case p.next == "" || p.history || p.deleted:
 		return nil
 	}
 	moment := &p.at
 	if p.at.IsZero() {
-		moment = &p.since
+		moment = &p.compared
 	}
 	marked, next, _ := strings.Cut(strings.TrimPrefix(p.next, mark), ".")
 	ms, err := strconv.ParseInt(marked, 10, 64)
@@ -112,7 +123,7 @@ func (p *params) checkTimes(named bool) error {
 }
 
 // told says whether a request is answered with an ObjectHistory.
-func (p *params) told() bool { return p.history || p.deleted || !p.since.IsZero() }
+func (p *params) told() bool { return p.history || p.deleted || !p.compared.IsZero() }
 
 // warnOfThen says in what an answer of a moment may differ from what was true then.
 func warnOfThen(w http.ResponseWriter, moment time.Time) {

@@ -172,11 +172,14 @@ func TestTimesAreRefused(t *testing.T) {
 		"SelectedHistory":    {"/api/v1/namespaces/shop/pods/web?history=true&labelSelector=a%3Db", 400, "labels"},
 		"SelectedChanges":    {"/api/v1/pods?changedSince=-0s&labelSelector=a%3Db", 400, "by cluster, namespace and name only"},
 		"AllFieldsOfAList":   {"/api/v1/pods?allFields=true", 400, "allFields"},
+		"HistoryOfSince":     {"/api/v1/namespaces/shop/pods/web?history=true&since=2026-01-01", 400, "since"},
+		"ChangesOfAnOwner":   {"/api/v1/pods?changedSince=-0s&ownerUID=u", 400, "owners"},
+		"DeletedInOrder":     {"/api/v1/pods?deleted=true&orderby=name", 400, "order of its own"},
 		"TokenOfNow":         {"/api/v1/pods?continue=" + token, 400, "another moment"},
 		"TokenOfAnother":     {"/api/v1/pods?" + at(then.Add(-time.Millisecond)) + "&continue=" + token, 400, "not of a list of this moment"},
 		"ForgedToken":        {"/api/v1/pods?" + at(then) + "&continue=at-99999999999999999999.x", 400, "continue"},
 		"ForgedHistory":      {"/api/v1/namespaces/shop/pods/web?history=true&continue=7.nowhere", 400, "continue"},
-		"ForgedDeleted":      {"/api/v1/pods?deleted=true&continue=-7", 400, "continue"},
+		"ForgedDeleted":      {"/api/v1/pods?deleted=true&continue=ended--7", 400, "continue"},
 		"Unknown":            {"/api/v1/namespaces/shop/pods/never?history=true", 404, "never"},
 	} {
 		t.Run(name, func(t *testing.T) {

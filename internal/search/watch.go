@@ -84,8 +84,8 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if at.name != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
 	}
-	if p.limit != 0 || p.next != "" {
-		return apierrors.NewBadRequest("parameters limit and continue are for lists: a watch has none")
+	if err := p.checkWatch(); err != nil {
+		return err
 	}
 	ctx := r.Context()
 	grants := s.Grants() // before they are asked for: what changes meanwhile is told

@@ -25,7 +25,7 @@ type Differences struct {
 
 // compare reads both sides in one snapshot: what was something else are revisions, and what was not there yet is found by when it was made.
 func (d *database) compare(ctx context.Context, q Query) (out Differences, err error) {
-	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 || q.Order != ByKey {
+	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 || q.OwnerName != "" || q.OwnerSteps != 0 || !q.Since.IsZero() || !q.Before.IsZero() || q.Offset != 0 || q.Order != ByKey {
 		return out, fmt.Errorf("%w: differences are selected by cluster, namespace and name only", ErrSelector)
 	}
 	q.Labels = labels.Everything()

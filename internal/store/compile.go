@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,12 +15,18 @@ import (
 // plan is a query as the dialects get it: what leads to the rows, and what else must hold for them. It has
 // values and no SQL, but for names of columns, which are constants.
 type plan struct {
-	kind  int64 // of the type
-	order Order
-	index index // that leads
-	pair  *pair
-	owner string
-	name  string // the only one; "": any
+	kind   int64 // of the type
+	order  Order
+	index  index // that leads
+	pair   *pair
+	owners []string // UIDs, of which one is the owner's; nil: whoever
+	name   string   // the only one; "": any
+	// contains is what is in names, and candidates the objects that an index says have it, or were created in the time asked for; nil: they are
+	// too many, or there is no such index.
+	contains     []string
+	since, until int64 // between which objects were created, in seconds; 0: no bound
+	candidates   []int64
+	recent       bool // few were created in that time
 	// prefix is what names begin with. Where it does not lead it is a condition, too.
 	prefix string
 	// spans are the ranges of clusters and namespaces that are read; nil: one, of all clusters. Where they lead, that of the leading index
@@ -32,8 +37,9 @@ type plan struct {
 	sorted   bool // the rows come in another order
 	after    position
 	where    []condition
-	fields   bool     // a condition reads the body
-	limit    int      // 0: none
+	fields   bool // a condition reads the body
+	limit    int  // 0: none
+	offset   int
 	shunned  []string // clusters that are being dropped
 	counting bool     // only how many rows there are
 }
@@ -48,6 +54,7 @@ const (
 	byOwner
 	byName
 	byTime
+	byCandidates
 	byTally // of namespaces: how many objects there are
 )
 
@@ -66,49 +73,46 @@ func (p *plan) alias() string {
 }
 
 // ordering are the columns of the order of rows, of the leading table.
-func (p *plan) ordering() []string {
-	switch a := p.alias(); p.order {
-	case ByName:
-		return []string{a + ".name", a + ".cluster", a + ".namespace"}
-	case Newest, Oldest:
-		if a == "l" {
-			return []string{"l.created", "l.object"}
+func (p *plan) ordering() []OrderColumn {
+	columns := p.order.columns()
+	for i, c := range columns {
+		a := p.alias()
+		if c.Name == "id" && a == "l" {
+			c.Name = "object"
 		}
-		return []string{"o.created", "o.id"}
-	default:
-		return []string{a + ".cluster", a + ".namespace", a + ".name"}
+		columns[i].Name = a + "." + c.Name
 	}
+	return columns
 }
 
-// orderBy is the ORDER BY of columns in the plan's direction.
-func (p *plan) orderBy(columns []string) string {
-	if p.order != Newest {
-		return " ORDER BY " + strings.Join(columns, ", ")
+// orderBy is the ORDER BY of columns.
+func (p *plan) orderBy(columns []OrderColumn) string {
+	parts := make([]string, len(columns))
+	for i, c := range columns {
+		if parts[i] = c.Name; c.Down {
+			parts[i] += " DESC"
+		}
 	}
-	return " ORDER BY " + strings.Join(columns, " DESC, ") + " DESC"
+	return " ORDER BY " + strings.Join(parts, ", ")
 }
 
-// beyond is how what comes after a position compares with it.
-func (p *plan) beyond() string {
-	if p.order == Newest {
+// beyond is how what comes after a position compares with it in a column.
+func (c OrderColumn) beyond() string {
+	if c.Down {
 		return " < "
 	}
 	return " > "
 }
 
 // position are the values of the columns of the order after which the plan's rows come; nil: it has none, or the spans have it.
-func (p *plan) position() []any {
-	a := p.after
-	switch {
-	case a.Cluster == "" && a.ID == 0 || p.leads && p.order == ByKey:
+func (p *plan) position() (values []any) {
+	if p.after.Cluster == "" && p.after.ID == 0 || p.leads && p.order == ByKey {
 		return nil
-	case p.order == ByName:
-		return []any{a.Name, a.Cluster, a.Namespace}
-	case p.order == ByKey:
-		return []any{a.Cluster, a.Namespace, a.Name}
-	default:
-		return []any{a.Created, a.ID}
 	}
+	for _, c := range p.order.columns() {
+		values = append(values, p.after.value(c.Name))
+	}
+	return values
 }
 
 // ordered says whether an ORDER BY is to be written: rows of spans come in their order without one.
@@ -129,11 +133,15 @@ type (
 	}
 	// nameFrom holds if a name begins with something: it is not before from, and before until, if there is an end.
 	nameFrom struct{ from, until string }
-	// termIs holds if a declared field has a value; with not, if it has not.
+	// nameHas holds if a name has something in it.
+	nameHas struct{ text string }
+	// createdIn holds if the object was created at a moment or later, and before another, in seconds; 0: no bound.
+	createdIn struct{ since, until int64 }
+	// termIs holds if a declared field has one of the values; with not, if it has none of them.
 	termIs struct {
-		pair
-
-		not bool
+		key    string
+		values []string
+		not    bool
 	}
 	// labelIn holds if a label has one of the values; with not, if it has none of them or is absent.
 	labelIn struct {
@@ -154,11 +162,13 @@ type (
 	}
 	// sinceAtMost holds if the object's state began at a moment, in milliseconds, or before.
 	sinceAtMost struct{ moment int64 }
-	// fieldIs holds if a field of the body has the value as its text; with not, if it has another or none.
+	// fieldIs holds if a field of the body, or one of those that a path through lists leads to, has one of the values as its text, or exists; with not,
+	// if that is not so.
 	fieldIs struct {
-		keys  []string
-		value string
-		not   bool
+		path   FieldPath
+		values []string
+		exists bool
+		not    bool
 	}
 )
 
@@ -169,14 +179,22 @@ const maxTerms = 100
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored. It returns nil for a query that selects nothing at all.
 func compile(q Query) (*plan, error) {
-	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), owner: string(q.OwnerUID), prefix: q.NamePrefix}, false
-	if q.Order < ByKey || q.Order > ByName {
-		return nil, fmt.Errorf("%w: there is no order %d", ErrSelector, q.Order)
+	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: q.NameContains}, false
+	if err := q.check(); err != nil {
+		return nil, err
 	}
-	if !utf8.ValidString(q.NamePrefix) || strings.Contains(q.NamePrefix, "\x00") {
-		return nil, fmt.Errorf("%w: no name begins with %q", ErrSelector, q.NamePrefix)
+	if q.OwnerUID != "" {
+		p.owners = []string{string(q.OwnerUID)}
 	}
-	terms := len(q.Fields)
+	owned := q.OwnerUID != "" || q.chained()
+	p.since, p.until = seconds(q.Since), seconds(q.Before)
+	if p.since != 0 || p.until != 0 {
+		p.where = append(p.where, createdIn{p.since, p.until})
+	}
+	for _, text := range q.NameContains {
+		p.where = append(p.where, nameHas{text})
+	}
+	terms := len(q.Fields) + len(q.NameContains)
 	if q.Labels != nil {
 		requirements, selectable := q.Labels.Requirements()
 		terms += len(requirements)
@@ -185,7 +203,7 @@ func compile(q Query) (*plan, error) {
 			if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") { // as declared fields in the index
 				return nil, fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
 			}
-			if p.pair == nil && q.OwnerUID == "" && equality(r) {
+			if p.pair == nil && !owned && equality(r) {
 				p.pair = &pair{r.Key(), r.ValuesUnsorted()[0]}
 				continue
 			}
@@ -208,16 +226,21 @@ func compile(q Query) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		if is, ok := c.(termIs); ok && !is.not && p.pair == nil && q.OwnerUID == "" {
-			p.pair = &is.pair
-			continue
-		}
-		if _, ok := c.(fieldIs); ok {
+		switch is := c.(type) {
+		case termIs:
+			if !is.not && len(is.values) == 1 && p.pair == nil && !owned {
+				p.pair = &pair{is.key, is.values[0]}
+				continue
+			}
+		case fieldIs:
 			p.fields = true
+			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
+				p.pair = image // it has it somewhere; the body says where
+			}
 		}
 		p.where = append(p.where, c)
 	}
-	if len(q.Names) == 1 && p.pair == nil && p.owner == "" && q.NamePrefix == "" {
+	if len(q.Names) == 1 && p.pair == nil && !owned && q.NamePrefix == "" {
 		p.name = q.Names[0]
 	} else if len(q.Names) > 0 {
 		p.where = append(p.where, columnIn{column: "o.name", values: q.Names})
@@ -231,28 +254,39 @@ func compile(q Query) (*plan, error) {
 // resource is the type of a query.
 func (q Query) resource() groupResource { return groupResource{q.Group, q.Resource} }
 
-// choose decides which index leads. There are no statistics: what is few is told by the query.
+// choose decides which index leads. There are no statistics: what is few is told by the query, or was probed.
 func (p *plan) choose() {
 	few := p.spans != nil && len(p.spans) <= fewSpans
 	timed := p.order == Newest || p.order == Oldest
 	p.leads = p.spans != nil
 	switch {
-	case p.counting && p.pair == nil && p.owner == "" && p.name == "" && p.prefix == "" && len(p.where) == 0:
+	case p.counting && p.pair == nil && p.owners == nil && p.name == "" && p.prefix == "" && len(p.where) == 0:
 		p.index = byTally
-	case p.owner != "":
-		p.index, p.leads, p.sorted = byOwner, false, true // an owner has few
+	case p.owners != nil:
+		p.index, p.leads, p.sorted = byOwner, false, true // owners have few
+	case p.candidates != nil:
+		p.index, p.leads, p.sorted = byCandidates, false, true
+		if p.pair != nil {
+			p.where = append(p.where, termIs{key: p.pair.key, values: []string{p.pair.value}})
+		}
 	case p.pair != nil && timed && p.pair.timed() && !few:
 		p.index, p.leads = byPairTime, false
 	case p.pair != nil:
 		p.index, p.sorted = byPair, p.order != ByKey
 	case p.name != "":
 		p.index, p.sorted = byName, p.order != ByKey
+	case p.recent && !timed:
+		p.index, p.leads, p.sorted = byTime, false, true
 	case p.order == ByKey || few:
 		p.index, p.sorted = byKey, p.order != ByKey
 	case timed:
 		p.index, p.leads = byTime, false
-	default:
+	case p.order == ByName || p.order.reverse(ByName):
 		p.index, p.leads = byName, false
+	case p.order.reverse(ByKey):
+		p.index, p.leads = byKey, false
+	default:
+		p.index, p.sorted = byKey, true // whatever is selected is read
 	}
 	if p.prefix != "" {
 		p.where = append(p.where, prefixed(p.prefix))
@@ -317,29 +351,59 @@ func compileLabel(r labels.Requirement) (condition, error) {
 
 // compileField translates a requirement on a field of the object: of a declared one by the index, of others by the body.
 func compileField(gr groupResource, f FieldRequirement) (condition, error) {
-	not := f.Operator == selection.NotEquals
-	switch f.Operator {
-	case selection.Equals, selection.DoubleEquals, selection.NotEquals:
-	default:
-		return nil, fmt.Errorf("%w: operator %q on field %s: use =, == or !=", ErrSelector, f.Operator, f.Path)
-	}
-	switch f.Path {
-	case "metadata.name":
-		return columnIn{column: "o.name", values: []string{f.Value}, not: not}, nil
-	case "metadata.namespace":
-		return columnIn{column: "o.namespace", values: []string{f.Value}, not: not}, nil
-	}
-	if term, ok := termOf(gr, f.Path, f.Value); ok {
-		return termIs{pair: term, not: not}, nil
-	}
-	if f.Path == FieldImages || f.Path == FieldReferences {
-		return nil, fmt.Errorf("%w: %s is a field of pods and of what makes pods, with values of 1 to %d bytes", ErrSelector, f.Path, mostTerm)
-	}
-	keys, err := ParseFieldPath(f.Path)
+	values, not, exists, err := f.asked()
 	if err != nil {
 		return nil, err
 	}
-	return fieldIs{keys: keys, value: f.Value, not: not}, nil
+	if column, ok := map[string]string{"metadata.name": "o.name", "metadata.namespace": "o.namespace"}[f.Path]; ok {
+		if exists {
+			values, not = []string{""}, !not
+		}
+		return columnIn{column: column, values: values, not: not}, nil
+	}
+	list := f.Path == FieldImages || f.Path == FieldReferences
+	if !exists {
+		if key, ok := termsFor(gr, f.Path, values); ok {
+			return termIs{key: key, values: values, not: not}, nil
+		}
+	}
+	if list {
+		return nil, fmt.Errorf("%w: %s is a field of pods and of what makes pods, which has values of 1 to %d bytes, and is always there", ErrSelector, f.Path, mostTerm)
+	}
+	path, err := ParseFieldPath(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	if len(values) > mostValues {
+		return nil, fmt.Errorf("%w: %d values of field %s, and at most %d can be answered", ErrSelector, len(values), f.Path, mostValues)
+	}
+	if path.lists() && slices.Contains(values, "") {
+		return nil, fmt.Errorf("%w: field %s: in a list nothing equals the empty value: ask whether it exists, or not", ErrSelector, f.Path)
+	}
+	return fieldIs{path: path, values: values, exists: exists, not: not}, nil
+}
+
+// image is the image that an object must have for the condition to hold, if that is indexed; nil: it is not.
+func (c fieldIs) image(gr groupResource) *pair {
+	n := len(c.path)
+	if c.not || c.exists || len(c.values) != 1 || n < 3 || c.path[n-1].Key != "image" || c.path[n-2].Key != "" {
+		return nil
+	}
+	switch c.path[n-3].Key {
+	case "containers", "initContainers", "ephemeralContainers":
+	default:
+		return nil
+	}
+	switch c.path[:n-3].String() {
+	case "spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec", "template.spec":
+	default:
+		return nil
+	}
+	one, ok := termOf(gr, FieldImages, c.values[0])
+	if !ok {
+		return nil
+	}
+	return &one
 }
 
 // within makes the plan one for the clusters that are known, of which some are being dropped, and for what comes
@@ -452,65 +516,4 @@ func (f *found) at() position {
 		p.Created = f.Created.Unix()
 	}
 	return p
-}
-
-// compare compares places in an order.
-func (o Order) compare(a, b position) int {
-	key := cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Namespace, b.Namespace))
-	switch o {
-	case Newest:
-		return cmp.Or(cmp.Compare(b.Created, a.Created), cmp.Compare(b.ID, a.ID))
-	case Oldest:
-		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.ID, b.ID))
-	case ByName:
-		return cmp.Or(cmp.Compare(a.Name, b.Name), key)
-	default:
-		return cmp.Or(key, cmp.Compare(a.Name, b.Name))
-	}
-}
-
-// ParseFieldPath returns the keys of spec.nodeName and metadata.annotations['a.b/c'].
-func ParseFieldPath(path string) (keys []string, err error) {
-	invalid := func(why string) ([]string, error) {
-		return nil, fmt.Errorf("%w: field %q: %s", ErrSelector, path, why)
-	}
-	if len(path) > 1024 {
-		return invalid("longer than 1024 characters")
-	}
-	for rest := path; ; {
-		var key string
-		if quoted, ok := strings.CutPrefix(rest, "['"); ok {
-			if key, rest, ok = strings.Cut(quoted, "']"); !ok {
-				return invalid("[' is not closed")
-			}
-			if strings.ContainsAny(key, `"\'`) {
-				return invalid("a quote or backslash in a key")
-			}
-		} else {
-			end := strings.IndexAny(rest, ".[")
-			if end < 0 {
-				end = len(rest)
-			}
-			key, rest = rest[:end], rest[end:]
-			if strings.ContainsFunc(key, func(r rune) bool { return !word(r) }) {
-				return invalid("write keys with other characters than letters, digits, _ and - as ['key']")
-			}
-		}
-		if key == "" {
-			return invalid("a key is empty")
-		}
-		keys = append(keys, key)
-		switch {
-		case rest == "":
-			return keys, nil
-		case rest[0] == '.':
-			rest = rest[1:]
-		case !strings.HasPrefix(rest, "['"):
-			return invalid("elements of lists cannot be selected")
-		}
-	}
-}
-
-func word(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
 }

@@ -50,7 +50,8 @@ func (q Query) fingerprint() uint64 {
 		selector = q.Labels.String()
 	}
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q %q %q %q %d %d %d", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix,
+		q.NameContains, q.OwnerName, q.OwnerResource.String(), q.OwnerSteps, seconds(q.Since), seconds(q.Before)) // a hash takes everything
 	if !q.At.IsZero() {
 		_, _ = fmt.Fprintf(h, " at %d", q.At.UnixMilli())
 	}

@@ -75,6 +75,9 @@ func (d *database) prepare(ctx context.Context) error {
 	if err := migrate(ctx, d.dialect, d.write); err != nil {
 		return err
 	}
+	if err := d.dialect.ready(ctx, d.write); err != nil {
+		return err
+	}
 	if err := d.prepareBatches(ctx); err != nil {
 		return err
 	}

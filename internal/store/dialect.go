@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
@@ -14,12 +15,24 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	parameter(n int) string
 	// in writes that an expression is one of values, of which there is at least one.
 	in(s *statement, expression string, values []string)
+	// ids writes that an expression is one of numbers, of which there is at least one.
+	ids(s *statement, expression string, values []int64)
 	// labelValue writes the value of a label of o; NULL: it has none.
 	labelValue(s *statement, key string)
 	// labelCompare writes that a label is a number, and greater or less.
 	labelCompare(s *statement, c labelCompare)
-	// field writes the text of a field of b; NULL, or "": it has none.
-	field(s *statement, keys []string)
+	// element is one of a list of b, the nth that a path goes through, from 1 on; 0: b itself. path is what is still to come.
+	//
+	// text writes the text of a field of an element; NULL, or "": it has none.
+	text(s *statement, element int, path FieldPath)
+	// there writes that an element has a field that is not null.
+	there(s *statement, element int, path FieldPath)
+	// elements writes the elements of a list of an element as a table, the next element.
+	elements(s *statement, element int, path FieldPath)
+	// has writes that a name has something in it.
+	has(s *statement, text string)
+	// grams writes a query of the ids of objects of a type whose names may have all of some texts in them; false: it would lead to too many.
+	grams(s *statement, kind int64, texts []string) bool
 	// list writes the statement of a page: its columns are those of scanRow.
 	list(s *statement, p *plan)
 	// count writes the statement that counts.
@@ -62,6 +75,8 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	snapshot() *sql.TxOptions
 
 	migrations() [][]string
+	// ready does what may be possible at one start and not at another, after the migrations.
+	ready(ctx context.Context, db *sql.DB) error
 	version(ctx context.Context, db *sql.DB) (int, error)
 	setVersion(ctx context.Context, tx *sql.Tx, n int) error
 }
@@ -146,8 +161,9 @@ func (c termIs) write(s *statement) {
 	if c.not {
 		s.sql("NOT ")
 	}
-	s.sql("EXISTS (SELECT 1 FROM label x WHERE x.type = o.type AND x.label_key = ").arg(c.key).sql(" AND x.label_value = ").arg(c.value).
-		sql(" AND x.cluster = o.cluster AND x.namespace = o.namespace AND x.name = o.name)")
+	s.sql("EXISTS (SELECT 1 FROM label x WHERE x.type = o.type AND x.label_key = ").arg(c.key).sql(" AND ")
+	s.dialect.in(s, "x.label_value", c.values)
+	s.sql(" AND x.cluster = o.cluster AND x.namespace = o.namespace AND x.name = o.name)")
 }
 
 func (c labelIn) write(s *statement) {
@@ -180,14 +196,48 @@ func (c sinceAtMost) write(s *statement) { s.sql("o.since <= ").arg(c.moment) }
 
 func (c labelCompare) write(s *statement) { s.dialect.labelCompare(s, c) }
 
-func (c fieldIs) write(s *statement) {
-	s.sql("coalesce(")
-	s.dialect.field(s, c.keys)
-	if c.not {
-		s.sql(", '') <> ").arg(c.value)
-	} else {
-		s.sql(", '') = ").arg(c.value)
+func (c nameHas) write(s *statement) { s.dialect.has(s, c.text) }
+
+func (c createdIn) write(s *statement) {
+	and := ""
+	if c.since != 0 {
+		s.sql("o.created >= ").arg(c.since)
+		and = " AND "
 	}
+	if c.until != 0 {
+		s.sql(and + "o.created < ").arg(c.until)
+	}
+}
+
+// write looks through the lists of a path one in the other.
+func (c fieldIs) write(s *statement) {
+	if c.not {
+		s.sql("NOT ")
+	}
+	lists, rest := c.path.split()
+	if s.sql("("); len(lists) > 0 {
+		s.sql("EXISTS (SELECT 1 FROM ")
+		for i, path := range lists {
+			if i > 0 {
+				s.sql(" CROSS JOIN ")
+			}
+			s.dialect.elements(s, i, path)
+		}
+		s.sql(" WHERE ")
+	}
+	if c.exists {
+		s.dialect.there(s, len(lists), rest)
+	} else {
+		value := &statement{dialect: s.dialect, args: s.args}
+		value.sql("coalesce(")
+		s.dialect.text(value, len(lists), rest)
+		s.args = value.sql(", '')").args
+		s.dialect.in(s, value.text.String(), c.values)
+	}
+	if len(lists) > 0 {
+		s.sql(")")
+	}
+	s.sql(")")
 }
 
 // columns are what scanRow reads of an object, but for its body.
@@ -196,27 +246,40 @@ const columns = "o.id, o.cluster, o.namespace, o.name, o.version, o.kind, o.uid,
 // lead writes which rows of the leading table are of the plan's type: all that come after WHERE, but for spans.
 func (s *statement) lead(p *plan) {
 	switch {
-	case p.pair != nil:
+	case p.alias() == "l":
 		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key).sql(" AND l.label_value = ").arg(p.pair.value)
 		if p.index == byPairTime {
 			s.sql(" AND l.label_key < '.'") // as the condition of the index says
 		}
 	case p.name != "":
 		s.sql("o.type = ").arg(p.kind).sql(" AND o.name = ").arg(p.name)
-	case p.owner != "":
-		s.sql("o.owner <> '' AND o.owner = ").arg(p.owner).sql(" AND o.type = ").arg(p.kind)
+	case p.index == byCandidates:
+		s.sql("o.type = ").arg(p.kind).sql(" AND ")
+		s.dialect.ids(s, "o.id", p.candidates)
+	case p.owners != nil:
+		s.sql("o.owner <> '' AND ")
+		s.dialect.in(s, "o.owner", p.owners)
+		s.sql(" AND o.type = ").arg(p.kind)
 	default:
 		s.sql("o.type = ").arg(p.kind)
 	}
 }
 
-// rowAfter writes that the columns of the order are beyond the plan's position, as a comparison of rows.
+// rowAfter writes that the columns of the order are beyond the plan's position, as a comparison of rows if they all go the same way.
 func (s *statement) rowAfter(p *plan) {
-	values := p.position()
-	if values == nil {
+	values, columns := p.position(), p.ordering()
+	if same, _ := uniform(columns); values == nil || !same {
+		s.columnsAfter(values, columns)
 		return
 	}
-	s.sql(" AND (" + strings.Join(p.ordering(), ", ") + ")" + p.beyond() + "(")
+	s.sql(" AND (")
+	for i, c := range columns {
+		if i > 0 {
+			s.sql(", ")
+		}
+		s.sql(c.Name)
+	}
+	s.sql(")" + columns[0].beyond() + "(")
 	for i, v := range values {
 		if i > 0 {
 			s.sql(", ")
@@ -224,6 +287,47 @@ func (s *statement) rowAfter(p *plan) {
 		s.arg(v)
 	}
 	s.sql(")")
+}
+
+// columnsAfter writes that columns are beyond values: for each of them, those before it are equal. Of no values it writes nothing.
+func (s *statement) columnsAfter(values []any, columns []OrderColumn) {
+	for i := range values {
+		s.sql(map[bool]string{true: " AND (", false: " OR "}[i == 0] + "(")
+		for j := range i {
+			s.sql(columns[j].Name + " = ").arg(values[j]).sql(" AND ")
+		}
+		s.sql(columns[i].Name + columns[i].beyond()).arg(values[i]).sql(")")
+	}
+	if values != nil {
+		s.sql(")")
+	}
+}
+
+// page writes how many rows are returned, and passed over before.
+func (s *statement) page(p *plan) {
+	if p.limit > 0 {
+		s.sql(" LIMIT ").arg(p.limit)
+	}
+	if p.offset > 0 {
+		if p.limit == 0 {
+			s.sql(" LIMIT ").arg(int64(1) << 62)
+		}
+		s.sql(" OFFSET ").arg(p.offset)
+	}
+}
+
+// stepsOf is a path as SQLite and MySQL write it. Keys have no quotes.
+func stepsOf(path FieldPath) string {
+	var out strings.Builder
+	out.WriteString("$")
+	for _, step := range path {
+		if step.Key == "" {
+			out.WriteString("[" + strconv.Itoa(step.Index) + "]")
+			continue
+		}
+		out.WriteString(`."` + step.Key + `"`)
+	}
+	return out.String()
 }
 
 // pathOf is the path of a field as SQLite and MySQL write it. Keys have no quotes.

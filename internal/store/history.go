@@ -14,7 +14,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Object names what had, or has, a name in a cluster.
@@ -160,7 +159,7 @@ func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 
 // listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
-	p, err := d.plan(q, after, false)
+	p, err := d.plan(ctx, q, after, false)
 	if err != nil {
 		return page, err
 	}
@@ -317,13 +316,14 @@ func (r *reader) spans(q Query) (out [][]string) {
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
+		!slices.ContainsFunc(q.NameContains, func(text string) bool { return !strings.Contains(r.Name, text) }) &&
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
 // Selects says whether a query selects a row. Of one without a body what is not known is taken for what the query wants.
 func (q Query) Selects(r *Row) bool {
 	if r.Body == nil {
-		q.Version, q.OwnerUID = "", ""
+		q.Version, q.OwnerUID, q.Since, q.Before = "", "", time.Time{}, time.Time{}
 		q.Fields = slices.DeleteFunc(slices.Clone(q.Fields), func(f FieldRequirement) bool {
 			return f.Path != "metadata.name" && f.Path != "metadata.namespace"
 		})
@@ -334,67 +334,52 @@ func (q Query) Selects(r *Row) bool {
 // selects says whether a query selects a whole row.
 func (q Query) selects(r *Row) bool {
 	if q.Version != "" && q.Version != r.Version || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
-		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) {
+		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) || !q.created(r) {
 		return false
 	}
 	var body map[string]any
 	for _, f := range q.Fields {
-		if term, ok := termOf(q.resource(), f.Path, f.Value); ok {
-			if slices.Contains(termsOf(q.resource(), r.Body), term) == (f.Operator == selection.NotEquals) {
+		c, err := compileField(q.resource(), f)
+		if err != nil {
+			return false
+		}
+		if is, ok := c.(fieldIs); ok {
+			if body == nil && r.searched(&body) != nil || !is.holds(body) {
 				return false
 			}
-			continue
-		}
-		var value string
-		switch f.Path {
-		case "metadata.name":
-			value = r.Name
-		case "metadata.namespace":
-			value = r.Namespace
-		default:
-			keys, err := ParseFieldPath(f.Path)
-			if err != nil {
-				return false
-			}
-			if body == nil {
-				searched := r.Body
-				if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets { // as in the database
-					if searched, _, err = onlyMetadata(r.Body); err != nil {
-						return false
-					}
-				}
-				d := json.NewDecoder(bytes.NewReader(searched))
-				d.UseNumber()
-				if d.Decode(&body) != nil {
-					return false
-				}
-			}
-			value = fieldText(body, keys)
-		}
-		if (value == f.Value) == (f.Operator == selection.NotEquals) {
+		} else if !holds(c, r) {
 			return false
 		}
 	}
 	return true
 }
 
-// fieldText is the text of a field; "": there is none.
-func fieldText(body any, keys []string) string {
-	for _, key := range keys {
-		of, ok := body.(map[string]any)
-		if !ok {
-			return ""
+// searched decodes what of a row's body is searched, as in the database.
+func (r *Row) searched(body *map[string]any) (err error) {
+	text := r.Body
+	if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets {
+		if text, _, err = onlyMetadata(r.Body); err != nil {
+			return err
 		}
-		body = of[key]
 	}
-	switch v := body.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return d.Decode(body)
+}
+
+// holds says whether a condition of a column or a declared field holds for a row.
+func holds(c condition, r *Row) bool {
+	switch c := c.(type) {
+	case columnIn:
+		value := r.Name
+		if c.column == "o.namespace" {
+			value = r.Namespace
+		}
+		return slices.Contains(c.values, value) != c.not
+	case termIs:
+		return slices.ContainsFunc(termsOf(groupResource{r.Group, r.Resource}, r.Body), func(t pair) bool { return t.key == c.key && slices.Contains(c.values, t.value) }) != c.not
 	default:
-		b, _ := json.Marshal(v) //nolint:errchkjson // it was JSON
-		return string(b)
+		return false
 	}
 }
 

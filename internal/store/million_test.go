@@ -314,6 +314,24 @@ func classes(b *testing.B, objects int) []class {
 		}, nil),
 		listOf("name-prefix", func(i int) Query { return Query{NamePrefix: fmt.Sprintf("app-%d-", i*7919%apps), Order: ByName} },
 			func(i int) peerQuery { return peerQuery{name: fmt.Sprintf("app-%d-", i*7919%apps), limit: 50} }),
+		listOf("name-contains-rare", func(i int) Query { return Query{NameContains: []string{fmt.Sprintf("-%d-0-", i*7919%apps)}} },
+			func(i int) peerQuery { return peerQuery{name: fmt.Sprintf("-%d-0-", i*7919%apps), limit: 50} }),
+		listOf("name-contains-many", func(int) Query { return Query{NameContains: []string{"app-1"}} }, nil),
+		listOf("name-contains-none", func(i int) Query { return Query{NameContains: []string{fmt.Sprint("zzz", i)}} }, nil),
+		listOf("name-contains-short", func(i int) Query { return Query{NameContains: []string{fmt.Sprint(i % 10)}} }, nil),
+		listOf("created-recent", func(int) Query { return Query{Since: time.Unix(1_700_000_000+2_592_000-600, 0)} }, nil),
+		listOf("created-many", func(int) Query { return Query{Before: time.Unix(1_700_000_000+1_296_000, 0)} }, nil),
+		listOf("order-name-down", func(int) Query { return Query{Order: orderOf(b, OrderColumn{"name", true})} }, nil),
+		listOf("order-cluster-down", func(int) Query { return Query{Order: orderOf(b, OrderColumn{"cluster", true})} }, nil),
+		listOf("order-sorted", func(int) Query { return Query{Order: orderOf(b, OrderColumn{"namespace", false})} }, nil),
+		listOf("offset-10000", func(i int) Query { return Query{Offset: MostOffset - i} }, func(i int) peerQuery { return peerQuery{offset: MostOffset - i, limit: 50} }),
+		listOf("owner-seniority-2", func(i int) Query { // what a Deployment's ReplicaSets own
+			return Query{OwnerUID: inhabitant((i*7919%apps*10+6)*millionClusters+i%millionClusters, 1).UID, OwnerSteps: 1, Clusters: []string{fmt.Sprintf("cluster-%02d", i%millionClusters)}}
+		}, nil),
+		listOf("field-of-list", func(i int) Query {
+			app := i * 7919 % apps
+			return Query{Fields: []FieldRequirement{{Path: "spec.containers[].image", Operator: "=", Value: fmt.Sprintf("registry.example.com/team-%d/app-%d:v1.%d", app%200, app, app%7)}}}
+		}, nil),
 		listOf("newest", func(int) Query { return Query{Order: Newest} }, func(int) peerQuery { return peerQuery{newest: true, limit: 50} }),
 		listOf("deep-page", func(i int) Query {
 			return Query{Continue: position{Cluster: fmt.Sprintf("cluster-%02d", 25+i%5), Namespace: "namespace-50", Name: "a", ID: 1}.token(Query{Resource: "pods"})}
@@ -337,6 +355,15 @@ func classes(b *testing.B, objects int) []class {
 		listOf("tenant-3000-newest", func(i int) Query { return Query{Scopes: grants(3000, i), Order: Newest} }, nil),
 		countOf("count-of-all", func(int) Query { return Query{} }, func(int) peerQuery { return peerQuery{count: true} }),
 	}
+}
+
+func orderOf(b *testing.B, columns ...OrderColumn) Order {
+	b.Helper()
+	o, err := OrderBy(columns...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return o
 }
 
 func selected(b *testing.B, s *Store, q Query) []Row {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -44,21 +45,64 @@ func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
 		arg(path).sql(")) AS SIGNED)" + operator(c)).arg(c.bound).sql(")")
 }
 
-func (mysqlDialect) field(s *statement, keys []string) {
-	const whole = "CASE b.json WHEN '" + noJSON + "' THEN CONVERT(UNCOMPRESS(SUBSTRING(b.packed, 2)) USING utf8mb4) ELSE b.json END"
-	path := pathOf(keys)
-	s.sql("CASE JSON_TYPE(JSON_EXTRACT(" + whole + ", ").arg(path).sql(")) WHEN 'NULL' THEN NULL ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(" + whole + ", ").
-		arg(path).sql(")) AS BINARY) END")
+func (mysqlDialect) ids(s *statement, expression string, values []int64) {
+	s.sql(expression).sql(" IN (")
+	for i, v := range values {
+		if i > 0 {
+			s.sql(", ")
+		}
+		s.arg(v)
+	}
+	s.sql(")")
 }
+
+func (mysqlDialect) element(n int) string {
+	if n == 0 {
+		return "CASE b.json WHEN '" + noJSON + "' THEN CONVERT(UNCOMPRESS(SUBSTRING(b.packed, 2)) USING utf8mb4) ELSE b.json END"
+	}
+	return "e" + strconv.Itoa(n) + ".value"
+}
+
+func (d mysqlDialect) text(s *statement, element int, path FieldPath) {
+	of, steps := d.element(element), stepsOf(path)
+	s.sql("CASE JSON_TYPE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) WHEN 'NULL' THEN NULL ")
+	if element > 0 { // of a list, nothing but values is compared
+		s.sql("WHEN 'OBJECT' THEN NULL WHEN 'ARRAY' THEN NULL ")
+	}
+	s.sql("ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) AS BINARY) END")
+}
+
+func (d mysqlDialect) there(s *statement, element int, path FieldPath) {
+	s.sql("coalesce(JSON_TYPE(JSON_EXTRACT(" + d.element(element) + ", ").arg(stepsOf(path)).sql(")), 'NULL') <> 'NULL'")
+}
+
+// elements numbers those of the list: the path of a JSON_TABLE is no parameter.
+func (d mysqlDialect) elements(s *statement, element int, path FieldPath) {
+	of, steps := d.element(element), stepsOf(path)
+	s.sql("JSON_TABLE(CASE JSON_TYPE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) WHEN 'ARRAY' THEN JSON_EXTRACT(" + of + ", ").arg(steps).
+		sql(") ELSE '[]' END, '$[*]' COLUMNS (value JSON PATH '$')) e" + strconv.Itoa(element+1))
+}
+
+func (mysqlDialect) has(s *statement, text string) { s.sql("LOCATE(").arg(text).sql(", o.name) > 0") }
+
+// grams looks through the names of the type, along an index that has nothing but keys: MariaDB has none of what is somewhere in a text.
+func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
+	s.sql("SELECT o.id FROM object o FORCE INDEX (object_name) WHERE o.type = ").arg(kind)
+	for _, text := range texts {
+		s.sql(" AND ")
+		d.has(s, text)
+	}
+	return true
+}
+
+func (mysqlDialect) ready(context.Context, *sql.DB) error { return nil }
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d mysqlDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
 	s.sql(p.orderBy(p.ordering()))
-	if p.limit > 0 {
-		s.sql(" LIMIT ").arg(p.limit)
-	}
+	s.page(p)
 	s.sql(") o JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 }
 
@@ -84,6 +128,8 @@ func (mysqlDialect) leading(p *plan) string {
 		return "object o FORCE INDEX (object_name)"
 	case byTime:
 		return "object o FORCE INDEX (object_created)"
+	case byCandidates:
+		return "object o FORCE INDEX (PRIMARY)"
 	case byTally:
 		return "tally o"
 	default:
@@ -103,7 +149,7 @@ func (d mysqlDialect) from(s *statement, p *plan, bodies bool) {
 	}
 	s.sql(" WHERE ")
 	s.lead(p)
-	d.after(s, p)
+	s.columnsAfter(p.position(), p.ordering())
 	cluster, namespace, name := p.alias()+".cluster", p.alias()+".namespace", p.alias()+".name"
 	for i, one := range p.spans {
 		if i == 0 {
@@ -128,21 +174,6 @@ func (d mysqlDialect) from(s *statement, p *plan, bodies bool) {
 		s.sql(")")
 	}
 	s.and(p)
-}
-
-// after writes that the columns of the order are beyond the plan's position: for each of them, those before it are equal.
-func (mysqlDialect) after(s *statement, p *plan) {
-	values, columns := p.position(), p.ordering()
-	for i := range values {
-		s.sql(map[bool]string{true: " AND (", false: " OR "}[i == 0] + "(")
-		for j := range i {
-			s.sql(columns[j] + " = ").arg(values[j]).sql(" AND ")
-		}
-		s.sql(columns[i] + p.beyond()).arg(values[i]).sql(")")
-	}
-	if values != nil {
-		s.sql(")")
-	}
 }
 
 func (mysqlDialect) replace(_ string, columns []string) string {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -41,8 +42,87 @@ func (d postgresDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql("::bigint").sql(operator(c)).arg(c.bound).sql("::bigint ELSE FALSE END")
 }
 
-func (postgresDialect) field(s *statement, keys []string) {
-	s.sql("(b.json #>> ").arg(keys).sql("::text[])")
+func (postgresDialect) ids(s *statement, expression string, values []int64) {
+	s.sql(expression).sql(" = ANY (").arg(values).sql("::bigint[])")
+}
+
+func (postgresDialect) element(n int) string {
+	if n == 0 {
+		return "b.json"
+	}
+	return "e" + strconv.Itoa(n) + ".value"
+}
+
+// stepsOfPostgres are the keys of a path, and the numbers of elements.
+func stepsOfPostgres(path FieldPath) []string {
+	out := make([]string, len(path))
+	for i, step := range path {
+		if out[i] = step.Key; step.Key == "" {
+			out[i] = strconv.Itoa(step.Index)
+		}
+	}
+	return out
+}
+
+func (d postgresDialect) text(s *statement, element int, path FieldPath) {
+	of := d.element(element)
+	if element == 0 {
+		s.sql("(" + of + " #>> ").arg(stepsOfPostgres(path)).sql("::text[])")
+		return
+	}
+	// Of a list, nothing but values is compared.
+	s.sql("CASE WHEN json_typeof(" + of + " #> ").arg(stepsOfPostgres(path)).sql("::text[]) NOT IN ('object', 'array') THEN " + of + " #>> ").arg(stepsOfPostgres(path)).sql("::text[] END")
+}
+
+func (d postgresDialect) there(s *statement, element int, path FieldPath) {
+	s.sql("coalesce(json_typeof(" + d.element(element) + " #> ").arg(stepsOfPostgres(path)).sql("::text[]), 'null') <> 'null'")
+}
+
+func (d postgresDialect) elements(s *statement, element int, path FieldPath) {
+	of := d.element(element)
+	s.sql("LATERAL json_array_elements(CASE json_typeof(" + of + " #> ").arg(stepsOfPostgres(path)).sql("::text[]) WHEN 'array' THEN " + of + " #> ").
+		arg(stepsOfPostgres(path)).sql("::text[] ELSE '[]' END) e" + strconv.Itoa(element+1) + " (value)")
+}
+
+// pattern is what LIKE finds a text with.
+func pattern(text string) string {
+	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
+}
+
+func (postgresDialect) has(s *statement, text string) {
+	s.sql("o.name LIKE ").arg(pattern(text)).sql("::text")
+}
+
+// ready makes the index of what is somewhere in names, where pg_trgm is there or may be made so.
+func (postgresDialect) ready(ctx context.Context, db *sql.DB) error {
+	for _, text := range []string{"CREATE EXTENSION IF NOT EXISTS pg_trgm", "CREATE INDEX IF NOT EXISTS object_grams ON object USING gin (name gin_trgm_ops)"} {
+		_, err := db.ExecContext(ctx, text)
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains([]string{
+			"42501",          // not allowed
+			"0A000", "58P01", // not installed
+			"42704", // in a schema that is not on the search path
+		}, e.Code) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("index the parts of names: %w", err)
+		}
+	}
+	return nil
+}
+
+// grams leads by pg_trgm's index where there is one; without it this looks through the names of the type, until there are enough.
+func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
+	long := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return utf8.RuneCountInString(text) < 3 })
+	if len(long) == 0 {
+		return false
+	}
+	s.sql("SELECT o.id FROM object o WHERE o.type = ").arg(kind)
+	for _, text := range long {
+		s.sql(" AND ")
+		d.has(s, text)
+	}
+	return true
 }
 
 // list takes the slim rows of the page first, and then their bodies.
@@ -56,9 +136,7 @@ func (d postgresDialect) list(s *statement, p *plan) {
 		}
 		s.sql(p.orderBy(ordering))
 	}
-	if p.limit > 0 {
-		s.sql(" LIMIT ").arg(p.limit)
-	}
+	s.page(p)
 	s.sql(") o JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 }
 
@@ -140,14 +218,14 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 		}
 		s.sql(p.orderBy(ordering))
 		if p.limit > 0 {
-			s.sql(" LIMIT ").arg(p.limit)
+			s.sql(" LIMIT ").arg(p.limit + p.offset)
 		}
 	}
 	s.sql(") o")
 }
 
 // shown are the columns of the order, of the rows that are shown.
-func (p *plan) shown() []string {
+func (p *plan) shown() []OrderColumn {
 	shown := *p
 	shown.index = byKey
 	return shown.ordering()

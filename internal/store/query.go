@@ -5,48 +5,49 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FieldRequirement compares one field of an object with a value, as text. A field that an
-// object does not have equals the empty string, as in Kubernetes.
+// FieldRequirement compares one field of an object with a value, as text. A field that an object does not have, or that is null, does not
+// exist, and equals the empty string, as in Kubernetes. Of a path through lists one value is enough, and != and notin say that it is not so.
 type FieldRequirement struct {
-	Path     string             // spec.nodeName, metadata.annotations['example.com/team'], FieldImages
-	Operator selection.Operator // =, == or !=
+	Path     string             // spec.nodeName, metadata.annotations['example.com/team'], spec.containers[].image, FieldImages
+	Operator selection.Operator // =, ==, !=, in, notin, exists or !
 	Value    string
+	Values   []string // of in and notin, instead of Value
 }
-
-// Order is that of the rows of an answer.
-type Order int
-
-// Orders of rows. Those of time are by when objects were created, to the second, and then by when the store heard of them.
-const (
-	ByKey  Order = iota // by cluster, namespace and name
-	Newest              // created last
-	Oldest              // created first
-	ByName              // by name, cluster and namespace
-)
 
 // Query selects objects of one type. An empty list of names selects every one.
 type Query struct {
 	Group, Resource             string
 	Version                     string // of the stored objects; "": any
 	Clusters, Namespaces, Names []string
-	NamePrefix                  string // what names begin with
+	NamePrefix                  string   // what names begin with
+	NameContains                []string // what is somewhere in names, each of it
 	// Scopes are the namespaces of each cluster outside of which nothing is selected; of a
 	// cluster that is not among them, nothing is. nil: everything.
 	Scopes   map[string][]string
 	OwnerUID types.UID
-	Labels   labels.Selector // nil: everything
-	Fields   []FieldRequirement
-	Order    Order
-	At       time.Time // the moment whose state is selected, as far back as there is a history; zero: now
-	Limit    int       // the most rows of a page; 0: all
-	Continue string    // Page.Continue of the page before
+	// OwnerName and OwnerResource name an owner instead of its UID; OwnerSteps is how many owners there are between it and what it owns, at most
+	// MostOwnerSteps. With either, one cluster must be named, and there is no moment.
+	OwnerName     string
+	OwnerResource schema.GroupResource
+	OwnerSteps    int
+	Since, Before time.Time       // objects created then or later, and before; zero: whenever
+	Labels        labels.Selector // nil: everything
+	Fields        []FieldRequirement
+	Order         Order
+	At            time.Time // the moment whose state is selected, as far back as there is a history; zero: now
+	Limit         int       // the most rows of a page; 0: all
+	Offset        int       // how many rows are passed over, at most MostOffset; not with Continue, nor with a moment
+	Continue      string    // Page.Continue of the page before
 }
 
 // Page is a part of a query's answer.
@@ -66,13 +67,14 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	if !q.At.IsZero() {
 		return d.listAt(ctx, q, after)
 	}
-	p, err := d.plan(q, after, false)
+	p, err := d.plan(ctx, q, after, false)
 	if err != nil || p == nil {
 		return page, err
 	}
 	if q.Limit > 0 {
 		p.limit = q.Limit + 1 // one more says whether there is a next page
 	}
+	p.offset = q.Offset
 	rows, err := d.page(ctx, d.read, q, p)
 	if err != nil {
 		return Page{}, err
@@ -124,7 +126,7 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	if q.NamePrefix != "" {
 		q.Order = ByName // the index of names leads
 	}
-	p, err := d.plan(q, position{}, true)
+	p, err := d.plan(ctx, q, position{}, true)
 	if err != nil || p == nil {
 		return 0, err
 	}
@@ -140,16 +142,24 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 }
 
 // plan translates a query for what comes after a position, or to be counted; nil: that is nothing.
-func (d *database) plan(q Query, after position, counting bool) (*plan, error) {
+func (d *database) plan(ctx context.Context, q Query, after position, counting bool) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
 		return nil, err
+	}
+	if q.chained() {
+		if p.owners, err = d.owners(ctx, q); err != nil || len(p.owners) == 0 {
+			return nil, err
+		}
 	}
 	known, dropped := d.names()
 	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {
 		return nil, nil
 	}
 	p.counting = counting
+	if err := d.probe(ctx, p); err != nil || p.candidates != nil && len(p.candidates) == 0 {
+		return nil, err
+	}
 	p.choose()
 	return p, nil
 }
@@ -157,9 +167,21 @@ func (d *database) plan(q Query, after position, counting bool) (*plan, error) {
 // mostParameters is how many parameters every database takes.
 const mostParameters = 60_000
 
+// fits refuses more values than databases take, and those that are no text, at which PostgreSQL fails.
 func (s *statement) fits() error {
 	if len(s.args) > mostParameters {
 		return fmt.Errorf("%w: it has %d values, and at most %d can be answered", ErrSelector, len(s.args), mostParameters)
+	}
+	for _, arg := range s.args {
+		texts, _ := arg.([]string)
+		if text, ok := arg.(string); ok {
+			texts = []string{text}
+		}
+		for _, text := range texts {
+			if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+				return fmt.Errorf("%w: %q is no text: nothing has it", ErrSelector, text)
+			}
+		}
 	}
 	return nil
 }
@@ -181,4 +203,41 @@ func (d *database) scanRow(rows *sql.Rows, q Query) (found, error) {
 		}
 	}
 	return r, d.unpack(&r.Row, packed)
+}
+
+// Unindexed says what of a query no index leads to: it is compared object by object.
+func (q Query) Unindexed() (out []string) {
+	for _, text := range q.NameContains {
+		if utf8.RuneCountInString(text) < 3 {
+			out = append(out, fmt.Sprintf("names with %q in them, which has less than three characters", text))
+		} else {
+			out = append(out, fmt.Sprintf("names with %q in them, where they are many or the database has no index of trigrams", text))
+		}
+	}
+	for _, f := range q.Fields {
+		c, err := compileField(q.resource(), f)
+		if err != nil {
+			continue
+		}
+		switch c := c.(type) {
+		case termIs:
+			if c.not {
+				out = append(out, "what field "+f.Path+" is not")
+			}
+		case fieldIs:
+			out = append(out, "field "+f.Path)
+		}
+	}
+	if q.Labels != nil {
+		requirements, _ := q.Labels.Requirements()
+		for _, r := range requirements {
+			if !equality(r) {
+				out = append(out, "label "+r.String())
+			}
+		}
+	}
+	if q.Order >= custom && !q.Order.reverse(ByKey) && !q.Order.reverse(ByName) {
+		out = append(out, "that order")
+	}
+	return out
 }

@@ -222,6 +222,13 @@ var sqliteMigrations = [][]string{
 	{`
 	ALTER TABLE body ADD COLUMN packed BLOB;
 	`},
+	// What is somewhere in names: of each run of three characters, the objects that have it. Names do not change.
+	{
+		`CREATE VIRTUAL TABLE object_grams USING fts5(name, content='', contentless_delete=1, detail=none, tokenize='trigram case_sensitive 1')`,
+		`INSERT INTO object_grams (rowid, name) SELECT id, name FROM object`,
+		`CREATE TRIGGER object_named AFTER INSERT ON object BEGIN INSERT INTO object_grams (rowid, name) VALUES (new.id, new.name); END`,
+		`CREATE TRIGGER object_unnamed AFTER DELETE ON object BEGIN DELETE FROM object_grams WHERE rowid = old.id; END`,
+	},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -110,25 +111,87 @@ func operator(c labelCompare) string {
 	return " < "
 }
 
-func (sqliteDialect) field(s *statement, keys []string) {
-	// What is compressed is decompressed for each of the two.
-	const whole = "CASE b.json WHEN '" + noJSON + "' THEN " + unpackFunction + "(b.packed) ELSE b.json END"
-	path := pathOf(keys)
-	s.sql("CASE json_type(" + whole + ", ").arg(path).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(json_extract(" + whole + ", ").
-		arg(path).sql(") AS TEXT) END")
+// ids takes one parameter however long the list is.
+func (sqliteDialect) ids(s *statement, expression string, values []int64) {
+	s.sql(expression).sql(" IN (SELECT value FROM json_each(").arg(list(values)).sql("))")
+}
+
+// element is the JSON of an element; NULL: it has no fields. What is compressed is decompressed wherever it is named.
+func (sqliteDialect) element(n int) string {
+	if n == 0 {
+		return "CASE b.json WHEN '" + noJSON + "' THEN " + unpackFunction + "(b.packed) ELSE b.json END"
+	}
+	e := "e" + strconv.Itoa(n)
+	return "CASE WHEN " + e + ".type IN ('object', 'array') THEN " + e + ".value END"
+}
+
+func (d sqliteDialect) text(s *statement, element int, path FieldPath) {
+	if len(path) == 0 {
+		e := "e" + strconv.Itoa(element)
+		s.sql("CASE " + e + ".type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(" + e + ".atom AS TEXT) END")
+		return
+	}
+	of, steps := d.element(element), stepsOf(path)
+	s.sql("CASE json_type(" + of + ", ").arg(steps).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ")
+	if element > 0 { // of a list, nothing but values is compared
+		s.sql("WHEN 'object' THEN NULL WHEN 'array' THEN NULL ")
+	}
+	s.sql("ELSE CAST(json_extract(" + of + ", ").arg(steps).sql(") AS TEXT) END")
+}
+
+func (d sqliteDialect) there(s *statement, element int, path FieldPath) {
+	if len(path) == 0 {
+		s.sql("e" + strconv.Itoa(element) + ".type <> 'null'")
+		return
+	}
+	s.sql("coalesce(json_type(" + d.element(element) + ", ").arg(stepsOf(path)).sql("), 'null') <> 'null'")
+}
+
+func (d sqliteDialect) elements(s *statement, element int, path FieldPath) {
+	of, steps := d.element(element), stepsOf(path)
+	s.sql("json_each(CASE json_type(" + of + ", ").arg(steps).sql(") WHEN 'array' THEN json_extract(" + of + ", ").arg(steps).
+		sql(") END) e" + strconv.Itoa(element+1))
+}
+
+func (sqliteDialect) ready(context.Context, *sql.DB) error { return nil }
+
+func (sqliteDialect) has(s *statement, text string) { s.sql("instr(o.name, ").arg(text).sql(") > 0") }
+
+// grams asks for all runs of three characters; what has fewer is in no such run.
+func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
+	var match []string
+	for _, text := range texts {
+		runes := []rune(text)
+		for i := 0; i+3 <= len(runes); i++ {
+			match = append(match, `"`+strings.ReplaceAll(string(runes[i:i+3]), `"`, `""`)+`"`)
+		}
+	}
+	if len(match) == 0 {
+		return false
+	}
+	s.sql("SELECT g.rowid FROM object_grams g CROSS JOIN object o ON o.id = g.rowid WHERE object_grams MATCH ").arg(strings.Join(match, " AND ")).sql(" AND o.type = ").arg(kind)
+	return true
 }
 
 func (d sqliteDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody())
+	if p.sorted && p.limit > 0 || p.offset > 0 { // bodies of those of the page alone
+		s.sql(" FROM (SELECT " + columns)
+		d.from(s, p, p.fields)
+		if p.ordered() {
+			s.sql(p.orderBy(p.ordering()))
+		}
+		s.page(p)
+		s.sql(") o CROSS JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
+		return
+	}
 	d.from(s, p, true)
 	// Spans are in order, and so are the rows of each: the joins are walked as they are written. SQLite
 	// does not know, and would sort; scan would notice.
 	if p.ordered() {
 		s.sql(p.orderBy(p.ordering()))
 	}
-	if p.limit > 0 {
-		s.sql(" LIMIT ").arg(p.limit)
-	}
+	s.page(p)
 }
 
 func (d sqliteDialect) count(s *statement, p *plan) {
@@ -153,6 +216,8 @@ func (sqliteDialect) leading(p *plan) string {
 		return "object o INDEXED BY object_name"
 	case byTime:
 		return "object o INDEXED BY object_created"
+	case byCandidates:
+		return "object o NOT INDEXED"
 	case byTally:
 		return "tally o"
 	default:

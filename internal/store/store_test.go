@@ -232,7 +232,7 @@ func testSelectRefuses(t *testing.T, at string) {
 	s := openStore(t, at)
 	for name, f := range map[string]FieldRequirement{
 		"Operator":    {Path: "spec.a", Operator: selection.In, Value: "x"},
-		"Exists":      {Path: "spec.a", Operator: selection.Exists},
+		"Greater":     {Path: "spec.a", Operator: selection.GreaterThan, Value: "1"},
 		"EmptyPath":   {Path: "", Operator: selection.Equals},
 		"EmptyKey":    {Path: "spec..a", Operator: selection.Equals},
 		"TrailingDot": {Path: "spec.", Operator: selection.Equals},
@@ -240,7 +240,10 @@ func testSelectRefuses(t *testing.T, at string) {
 		"DoubleQuote": {Path: `spec['a"b']`, Operator: selection.Equals},
 		"Injection":   {Path: `spec.a') OR 1=1 --`, Operator: selection.Equals},
 		"Wildcard":    {Path: "spec.*", Operator: selection.Equals},
-		"Index":       {Path: "spec.containers[0].image", Operator: selection.Equals},
+		"Index":       {Path: "spec.containers[x].image", Operator: selection.Equals},
+		"Negative":    {Path: "spec.containers[-1].image", Operator: selection.Equals},
+		"EmptyOfList": {Path: "spec.containers[].image", Operator: selection.Equals},
+		"NoValues":    {Path: "spec.a", Operator: selection.NotIn},
 		"Long":        {Path: strings.Repeat("a.", 1000) + "a", Operator: selection.Equals},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,6 +87,18 @@ func termOf(gr groupResource, path, value string) (pair, bool) {
 	return declaredPair(path, value), true
 }
 
+// termsFor is the key under which all values of a field are in the index, if they are.
+func termsFor(gr groupResource, path string, values []string) (key string, ok bool) {
+	for _, v := range values {
+		one, indexed := termOf(gr, path, v)
+		if !indexed {
+			return "", false
+		}
+		key = one.key
+	}
+	return key, true
+}
+
 // scalar is the text of a string, number or boolean, as fields are compared; of everything else it is "".
 type scalar string
 

@@ -25,6 +25,7 @@ type guard struct {
 	spec   map[string]int64
 	steps  []string // CLUSTER:REPLICAS, "-" for a deletion
 	broken []string
+	held   map[string]chan struct{} // steps that are on their way until the channel is closed
 }
 
 // guarded begins to guard a Deployment of which so many replicas are wanted.
@@ -37,7 +38,11 @@ func (w *world) guarded(name string, wanted int64) *guard {
 		} else if !apierrors.IsNotFound(err) {
 			w.Fatal(err)
 		}
-		m.OnWrite(func(r testenv.Write) { g.look(m, r) })
+		m.OnWrite(func(r testenv.Write) {
+			if held := g.look(m, r); held != nil {
+				<-held
+			}
+		})
 	}
 	w.Cleanup(func() {
 		for _, m := range members.List {
@@ -67,9 +72,21 @@ func (g *guard) sequence(m *testenv.Member) (steps []string) {
 	return steps
 }
 
-func (g *guard) look(m *testenv.Member, r testenv.Write) {
+// hold lets the next write that is this step be on its way until it is let go.
+func (g *guard) hold(step string) (letGo func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held := make(chan struct{})
+	g.held = map[string]chan struct{}{step: held}
+	letGo = sync.OnceFunc(func() { close(held) })
+	g.w.Cleanup(letGo)
+	return letGo
+}
+
+// look notes a write, and returns what it has to wait for.
+func (g *guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) {
 	if r.Resource != "deployments" || r.Namespace != g.w.ns || r.Name != g.name || r.DryRun || r.Subresource != "" {
-		return
+		return nil
 	}
 	n, ok := r.Replicas()
 	step := fmt.Sprintf("%s:%d", m.Name, n)
@@ -77,15 +94,16 @@ func (g *guard) look(m *testenv.Member, r testenv.Write) {
 		n, ok, step = 0, true, m.Name+":-"
 	}
 	if !ok {
-		return // marks only
+		return nil // marks only
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	held = g.held[step]
 	g.steps = append(g.steps, step)
 	before := g.spec[m.Name]
 	g.spec[m.Name] = n
 	if n >= before || g.wanted < 0 {
-		return
+		return held
 	}
 	var now, after int64
 	for _, other := range members.List {
@@ -102,6 +120,7 @@ func (g *guard) look(m *testenv.Member, r testenv.Write) {
 		g.broken = append(g.broken, fmt.Sprintf("%s in %s leaves %d available replicas of %d, and %d are wanted; writes so far: %v",
 			r.Verb, step, after, now, g.wanted, g.steps))
 	}
+	return held
 }
 
 // available asks a member itself, around its recorder.

@@ -87,6 +87,47 @@ func TestMoves(t *testing.T) {
 	}
 }
 
+// TestMoveWhileAnotherIsOnItsWay: what a write takes away that is on its way is no replacement for what moves out of another cluster.
+func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
+	w := start(t, "move-meanwhile")
+	place := func(weights map[string]int) { w.hub.Apply(t, policy(w.ns, "web", web, divided(weights))) }
+	place(map[string]int{"birch": 2, "pine": 3})
+	w.hub.Apply(t, deployment(w.ns, "web", 5))
+	w.available(w.birch, "web", 2)
+	w.available(w.pine, "web", 3)
+	w.applied("Deployment", "web")
+	g := w.guarded("web", 5)
+	letGo := g.hold("pine:2")
+	place(map[string]int{"birch": 2, "oak": 1, "pine": 2})
+	w.available(w.oak, "web", 1)
+	w.eventually("what pine loses is on its way", func() error {
+		if steps := g.sequence(w.pine); !slices.Contains(steps, "2") {
+			return fmt.Errorf("its writes are %v", steps)
+		}
+		return nil
+	})
+	open := w.closed(w.oak)
+	place(map[string]int{"birch": 1, "oak": 2, "pine": 2})
+	w.eventually("oak asks for two", func() error {
+		if steps := g.sequence(w.oak); !slices.Contains(steps, "2") {
+			return fmt.Errorf("its writes are %v", steps)
+		}
+		return nil
+	})
+	testenv.Never(t, "birch keeps what it has", 3*time.Second, func() error {
+		if steps := g.sequence(w.birch); slices.Contains(steps, "1") {
+			return fmt.Errorf("its writes are %v", steps)
+		}
+		return nil
+	})
+	letGo()
+	open()
+	w.available(w.birch, "web", 1)
+	w.available(w.oak, "web", 2)
+	w.available(w.pine, "web", 2)
+	w.applied("Deployment", "web")
+}
+
 // TestMoveIntoABrokenCluster moves a Deployment into a cluster where no pod becomes ready: what
 // serves elsewhere stays until it is mended.
 func TestMoveIntoABrokenCluster(t *testing.T) {

@@ -1,0 +1,398 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Collections are lists of several types at once, at the path and in the shape of Clusterpedia's.
+var collectionVersion = schema.GroupVersion{Group: "clusterpedia.io", Version: "v1beta1"}
+
+const (
+	collectionResource = "collectionresources"
+	collectionKind     = "CollectionResource"
+	collectionPath     = "/apis/clusterpedia.io/v1beta1/collectionresources/"
+)
+
+// collection says which types it has.
+type collection struct {
+	what string
+	// has says so of a type; of "any" the request does.
+	has func(p params, t schema.GroupVersionResource, kind string) bool
+}
+
+var collections = map[string]collection{
+	"any": {"what the parameters groups and resources name", func(p params, t schema.GroupVersionResource, _ string) bool {
+		return slices.ContainsFunc(p.groups, func(g string) bool { return namesGroup(g, t) }) ||
+			slices.ContainsFunc(p.resources, func(r string) bool { return namesResource(r, t) })
+	}},
+	"workloads": {"deployments, statefulsets and daemonsets", func(_ params, t schema.GroupVersionResource, _ string) bool {
+		return t.Group == "apps" && slices.Contains([]string{"deployments", "statefulsets", "daemonsets"}, t.Resource)
+	}},
+	"kuberesources": {"all types of Kubernetes itself", func(_ params, t schema.GroupVersionResource, kind string) bool {
+		return scheme.Scheme.Recognizes(t.GroupVersion().WithKind(kind))
+	}},
+}
+
+// coreGroup is the group "" as requests write it.
+func coreGroup(g string) string {
+	if g == "core" || g == "api" {
+		return ""
+	}
+	return g
+}
+
+// namesGroup says whether a group, or GROUP/VERSION, is that of a type.
+func namesGroup(text string, t schema.GroupVersionResource) bool {
+	group, v, _ := strings.Cut(text, "/")
+	return coreGroup(group) == t.Group && (v == "" || v == t.Version)
+}
+
+// namesResource says whether RESOURCE.GROUP, GROUP/RESOURCE or GROUP/VERSION/RESOURCE is a type.
+func namesResource(text string, t schema.GroupVersionResource) bool {
+	switch parts := strings.Split(text, "/"); len(parts) {
+	case 1:
+		return schema.ParseGroupResource(text) == t.GroupResource()
+	case 2:
+		return coreGroup(parts[0]) == t.Group && parts[1] == t.Resource || parts[0] == "v1" && t.Group == "" && t.Version == "v1" && parts[1] == t.Resource
+	case 3:
+		return coreGroup(parts[0]) == t.Group && parts[1] == t.Version && parts[2] == t.Resource
+	default:
+		return false
+	}
+}
+
+// addCollections adds them to what is discovered.
+func (c catalogue) addCollections() {
+	c[collectionVersion.Group] = map[string][]member.API{collectionVersion.Version: {{
+		GroupVersionKind: collectionVersion.WithKind(collectionKind), Resource: collectionResource, Singular: "collectionresource",
+	}}}
+}
+
+// entry is one type of a collection, as far as the caller may see it.
+type entry struct {
+	at      location
+	view    view
+	encoder encoder
+}
+
+func (e entry) key() string { return e.at.String() }
+
+// serveCollections lists the collections, or the objects of one.
+func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at location) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || at.subresource != "" {
+		return refuse(r, at)
+	}
+	p, err := parseParams(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if p.asked() > 0 || p.all {
+		return apierrors.NewBadRequest("parameters at, changedSince, history and deleted: ask for one type at a time, a collection is as it is now")
+	}
+	as, err := formOf(r)
+	if err != nil {
+		return err
+	}
+	switch one, ok := collections[at.name]; {
+	case at.namespace != "":
+		return notFound(collectionResource + " in a namespace")
+	case p.watch || at.watch:
+		return apierrors.NewBadRequest("parameter watch: collections are lists; watch their types one by one")
+	case at.name == "":
+		if err := s.checkClusters(at, p.clusters); at.cluster != "" && err != nil {
+			return err
+		}
+		return answer.JSON(w, http.StatusOK, listCollections(as))
+	case !ok:
+		return apierrors.NewNotFound(collectionVersion.WithResource(collectionResource).GroupResource(), at.name)
+	case at.name == "any" && p.groups == nil && p.resources == nil:
+		return apierrors.NewBadRequest("collection any: name what it is to have, with groups=apps,batch/v1 or resources=core/v1/pods,deployments.apps")
+	case at.name != "any" && (p.groups != nil || p.resources != nil):
+		return p.checkCollection()
+	case p.ordered:
+		return apierrors.NewBadRequest("parameter orderby: a collection has its types one after the other, each in the order of the key; order one type")
+	case p.offset > 0:
+		return apierrors.NewBadRequest("parameter offset: a collection goes on with its continue token")
+	case p.version != "" && p.version != "0":
+		return apierrors.NewBadRequest("parameter resourceVersion: a collection is as it is now")
+	default:
+		return s.serveCollection(w, r, at, one, p, p.form(as))
+	}
+}
+
+// listCollections are the collections by name.
+func listCollections(as form) any {
+	names := slices.Sorted(maps.Keys(collections))
+	if as.as == asTable {
+		table := metav1.Table{
+			TypeMeta:          metav1.TypeMeta{Kind: asTable, APIVersion: as.apiVersion()},
+			ColumnDefinitions: []metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name"}, {Name: "Has", Type: "string"}},
+		}
+		for _, name := range names {
+			table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{name, collections[name].what}})
+		}
+		return table
+	}
+	items := make([]any, len(names))
+	for i, name := range names {
+		items[i] = map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind, "metadata": map[string]any{"name": name}, "resourceTypes": []any{}, "items": []any{}}
+	}
+	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
+}
+
+// types are those of a collection that are mirrored, in their order: by group, the preferred version first, and name.
+func (s *Search) types(one collection, p params) (out []schema.GroupVersionResource) {
+	for _, t := range s.Mirror.Types() {
+		gvr := t.GroupVersionResource()
+		if one.has(p, gvr, t.GroupVersionKind.Kind) && !slices.Contains(out, gvr) {
+			out = append(out, gvr)
+		}
+	}
+	slices.SortFunc(out, func(a, b schema.GroupVersionResource) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), -version.CompareKubeAwareVersionStrings(a.Version, b.Version), cmp.Compare(a.Resource, b.Resource))
+	})
+	return out
+}
+
+// serveCollection answers with the objects of all types that the caller may list, each as its own list has them.
+func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at location, one collection, p params, as form) error {
+	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+	defer cancel()
+	var entries []entry
+	var refused, missing error
+	var warnings, closed []string
+	for _, gvr := range s.types(one, p) {
+		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names}}
+		var err error
+		e.view, err = s.look(ctx, e.at, p, "list")
+		switch {
+		case apierrors.IsForbidden(err):
+			refused = err
+			closed = append(closed, gvr.GroupResource().String())
+			continue
+		case apierrors.IsNotFound(err):
+			missing = err
+			continue
+		case err != nil:
+			return err
+		}
+		if len(e.view.kind.clusters) == 0 {
+			continue
+		}
+		e.view.kind.others = nil // these versions are entries of their own
+		warnings = append(warnings, s.warnings(e.at, e.view.kind, e.view.seen)...)
+		entries = append(entries, e)
+	}
+	switch {
+	case len(entries) > 0:
+	case refused != nil:
+		return refused
+	case missing != nil:
+		return missing
+	case at.name == "any":
+		return notFound("what groups and resources name")
+	}
+	if len(closed) > 0 {
+		warnings = append([]string{"left out, for you may not list them on the hub: " + enumerate(closed)}, warnings...)
+	}
+	pages, err := s.collect(ctx, entries, p)
+	if err != nil {
+		return err
+	}
+	enc, err := s.collectionEncoder(ctx, as, at, entries, p)
+	if err != nil {
+		return err
+	}
+	pages.name = at.name
+	tell(w, warnings)
+	return s.list(ctx, w, pages, enc, collectionResource+"/"+at.name)
+}
+
+// collectionEncoder writes each object as the encoder of its type does, and tables with columns that every type has.
+func (s *Search) collectionEncoder(ctx context.Context, as form, at location, entries []entry, p params) (encoder, error) {
+	by := map[string]encoder{}
+	columns := collectionColumns()
+	stale := false
+	types := []any{}
+	for i := range entries {
+		e := &entries[i]
+		seen := s.lastSeen(e.at, e.view.kind, time.Time{})
+		stale = stale || len(seen) > 0
+		show := shown{names: at.names, meta: as.apiVersion(), stale: seen}
+		if as.as == asTable {
+			of := columns.lastSeen(seen)
+			e.encoder.item = func(row store.Row) (any, error) { return tableRow(of, row, p.include, show) }
+		} else {
+			var err error
+			if e.encoder, err = s.encoder(ctx, as, e.at, e.view.kind, p.include, show); err != nil {
+				return encoder{}, err
+			}
+		}
+		by[e.key()] = e.encoder
+		gvk := e.view.kind.GroupVersionKind
+		types = append(types, map[string]any{"group": gvk.Group, "version": gvk.Version, "resource": e.at.Resource, "kind": gvk.Kind})
+	}
+	out := encoder{items: "items", item: func(row store.Row) (any, error) {
+		gvr := schema.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Resource}
+		one, ok := by[gvr.String()]
+		if !ok {
+			return nil, fmt.Errorf("%s is not of the collection", gvr)
+		}
+		item, err := one.item(row)
+		if cells, ok := item.(metav1.TableRow); ok && stale && len(cells.Cells) < len(columns.heads)+1 {
+			cells.Cells = append(cells.Cells, "now") // of a type that is not stale
+			item = cells
+		}
+		return item, err
+	}}
+	switch as.as {
+	case asTable:
+		definitions := columns.definitions()
+		if stale {
+			definitions = columns.lastSeen(map[string]time.Time{"": {}}).definitions()
+		}
+		out.items, out.list = "rows", map[string]any{"kind": asTable, "apiVersion": as.apiVersion(), "columnDefinitions": definitions}
+	case asPartial:
+		out.list = map[string]any{"kind": asPartial + "List", "apiVersion": as.apiVersion()}
+	default:
+		out.list = map[string]any{"kind": collectionKind, "apiVersion": collectionVersion.String(), "resourceTypes": types}
+	}
+	return out, nil
+}
+
+func collectionColumns() *columns {
+	return &columns{heads: []head{
+		clusterHead,
+		{name: "Namespace", typ: "string", cell: func(r store.Row) any { return r.Namespace }},
+		{name: "Kind", typ: "string", cell: func(r store.Row) any { return r.Kind }},
+		nameHead,
+		{name: "API Version", typ: "string", wide: true, cell: func(r store.Row) any {
+			return schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
+		}},
+		ageHead,
+	}, row: func(store.Row) ([]any, error) { return nil, nil }}
+}
+
+// collector reads the types of a collection one after the other.
+type collector struct {
+	entries []entry
+	pagers  []*pager
+	name    string
+	limit   int // 0: none
+	now     int // which is being read
+	read    int
+	before  int
+	total   int64
+	version store.Version
+	last    bool
+}
+
+// collectionToken is where a collection goes on.
+type collectionToken struct {
+	Type string `json:"t"`
+	Next string `json:"n"` // the type's own; "": from its beginning
+	Read int    `json:"r"`
+}
+
+// collect reads what is in the entries, from where a request goes on.
+func (s *Search) collect(ctx context.Context, entries []entry, p params) (*collector, error) {
+	c := &collector{entries: entries, limit: p.limit, last: p.noContinue}
+	var token collectionToken
+	if p.next != "" {
+		b, err := base64.RawURLEncoding.DecodeString(p.next)
+		if err == nil {
+			err = json.Unmarshal(b, &token)
+		}
+		if err != nil || token.Type == "" || token.Read < 0 {
+			return nil, badToken()
+		}
+		c.now = slices.IndexFunc(entries, func(e entry) bool { return e.key() == token.Type })
+		if c.now < 0 {
+			return nil, apierrors.NewResourceExpired("the continue token is of a type that the collection has no more, for you: list again without it")
+		}
+		c.before = token.Read
+	}
+	for i, e := range entries {
+		one := p
+		one.next, one.limit = "", 0
+		if i == c.now {
+			one.next = token.Next
+		}
+		pages, err := s.pages(e.view.query, one, 0)
+		if err != nil {
+			return nil, err
+		}
+		c.pagers = append(c.pagers, pages)
+		whole := *pages
+		whole.limit = p.limit
+		if err := whole.count(ctx, p, e.view.kind); err != nil {
+			return nil, err
+		}
+		c.total += whole.total
+	}
+	return c, nil
+}
+
+func (c *collector) next(ctx context.Context) (store.Page, error) {
+	for c.now < len(c.pagers) && (c.limit == 0 || c.read < c.limit) {
+		one := c.pagers[c.now]
+		if c.limit > 0 {
+			one.limit = one.read + c.limit - c.read
+			one.done = one.done && one.query.Continue == ""
+		}
+		page, err := one.next(ctx)
+		if apierrors.IsResourceExpired(err) || errors.Is(err, store.ErrContinue) {
+			return page, expired()
+		}
+		if err != nil {
+			return page, err
+		}
+		c.version = cmp.Or(c.version, page.Version)
+		c.read += len(page.Rows)
+		if one.query.Continue == "" {
+			c.now++
+		}
+		if len(page.Rows) > 0 {
+			return page, nil
+		}
+	}
+	return store.Page{}, nil
+}
+
+// tail implements source. What goes on is said twice, once where Clusterpedia's clients look for it.
+func (c *collector) tail() (metav1.ListMeta, map[string]any) {
+	meta := metav1.ListMeta{ResourceVersion: c.version.String()}
+	more := map[string]any{}
+	if c.now < len(c.pagers) && !c.last {
+		b, _ := json.Marshal(collectionToken{c.entries[c.now].key(), c.pagers[c.now].token(), c.before + c.read}) //nolint:errchkjson // strings and a number
+		meta.Continue = base64.RawURLEncoding.EncodeToString(b)
+		more["continue"] = meta.Continue
+	}
+	if rest := c.total - int64(c.before+c.read); c.total > 0 && c.now < len(c.pagers) {
+		rest = max(rest, 0)
+		meta.RemainingItemCount = &rest
+		more["remainingItemCount"] = rest
+	}
+	more["metadata"] = map[string]any{"name": c.name, "resourceVersion": meta.ResourceVersion, "continue": meta.Continue, "remainingItemCount": meta.RemainingItemCount}
+	return meta, more
+}

@@ -1,0 +1,35 @@
+package search
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// checkOwner refuses to look for an owner by its name to who may not list its type where they look: whose objects there are tells of it.
+func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
+	if p.owner.name == "" {
+		return nil
+	}
+	owner := location{cluster: at.cluster, namespace: at.namespace}
+	found := false
+	for _, t := range s.Mirror.Types() {
+		if t.GroupVersionKind.Group == p.owner.resource.Group && t.Resource == p.owner.resource.Resource {
+			owner.GroupVersionResource = t.GroupVersionResource()
+			if found = true; !t.Namespaced {
+				owner.namespace = ""
+			}
+		}
+	}
+	if !found {
+		return apierrors.NewBadRequest("parameter ownerGR: " + p.owner.resource.String() + " is not mirrored from any cluster; write it in the plural with its group, such as deployments.apps")
+	}
+	if owner.namespace == "" && at.namespace != "" {
+		p.namespaces = nil
+	}
+	seen, err := s.authorize(ctx, owner, p, "list")
+	if err == nil && owner.namespace == "" && at.namespace != "" && seen.refused != nil {
+		return seen.refused
+	}
+	return err
+}

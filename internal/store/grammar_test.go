@@ -1,0 +1,236 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestRandomQueries: whatever is combined, a query answers with what a naive filter leaves of all rows, in its order, and counts it.
+func TestRandomQueries(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		random := rand.New(rand.NewPCG(11, 12))
+		rows := map[string]Row{}
+		for range 300 {
+			r := resident(random, string(rune('a'+random.IntN(3))), string(rune('x'+random.IntN(3))), fmt.Sprintf("pod-%02d-%x", random.IntN(20), random.IntN(30)))
+			rows[keys([]Row{r})[0]] = r
+		}
+		var all []Row
+		for _, key := range slices.Sorted(func(yield func(string) bool) {
+			for key := range rows {
+				if !yield(key) {
+					return
+				}
+			}
+		}) {
+			all = append(all, rows[key])
+		}
+		write(t, s, all...)
+		ids := map[string]int64{}
+		check(t, each(t.Context(), s.db.read, "SELECT id, cluster, namespace, name FROM object", func(rows *sql.Rows) error {
+			var r Row
+			var id int64
+			err := rows.Scan(&id, &r.Cluster, &r.Namespace, &r.Name)
+			ids[keys([]Row{r})[0]] = id
+			return err
+		}))
+		orders := orders(t)
+		for n := range 400 {
+			q := randomQuery(t, random)
+			q.Order = orders[random.IntN(len(orders))]
+			var kept []found
+			for _, r := range all {
+				if q.selects(&r) {
+					kept = append(kept, found{Row: r, id: ids[keys([]Row{r})[0]]})
+				}
+			}
+			slices.SortFunc(kept, q.Order.rows)
+			var want []string
+			for _, r := range kept {
+				want = append(want, keys([]Row{r.Row})...)
+			}
+			paged(t, s, fmt.Sprintf("%d: %+v", n, q), q, want)
+			if got, err := s.Count(t.Context(), q); err != nil || got != int64(len(want)) {
+				t.Errorf("%+v: counted %d, %v, want %d", q, got, err, len(want))
+			}
+		}
+	})
+}
+
+// randomQuery combines some of all that can be asked for.
+func randomQuery(t *testing.T, random *rand.Rand) Query {
+	t.Helper()
+	q := Query{Resource: "pods"}
+	one := func(of ...string) string { return of[random.IntN(len(of))] }
+	some := func(of ...string) (out []string) {
+		for len(out) == 0 {
+			out = slices.DeleteFunc(slices.Clone(of), func(string) bool { return random.IntN(2) == 0 })
+		}
+		return out
+	}
+	values := map[string][]string{
+		"status.phase": {"Running", "Pending", "Failed", ""}, "spec.nodeName": {"node-0", "node-1", "node-9"}, "status.other": {"0", "1", "2", ""},
+		"spec.containers[].image": {"image-0", "image-1", "sidecar", "none"}, "spec.containers[0].image": {"image-0", "image-2", "sidecar", ""},
+		"spec.containers[].ports[].containerPort": {"80", "81", "82"}, "spec.containers[].args[]": {"a", "true", "1", "b"}, "spec.sometimes": {"0", "false", "x", ""},
+		"metadata.name": {"pod-03-1", "pod-1"}, "metadata.namespace": {"x", "y", "none"}, FieldImages: {"image-0", "sidecar"}, "spec.containers[1].image": {"sidecar", ""},
+	}
+	for range random.IntN(4) {
+		switch random.IntN(10) {
+		case 0:
+			q.Clusters = some("a", "b", "c", "none")
+		case 1:
+			q.Namespaces = some("x", "y", "z")
+		case 2:
+			q.Scopes = map[string][]string{"a": some("x", "y"), "c": some("y", "z", "none")}
+		case 3:
+			q.NameContains = some("d-1", "-0", "1", "pod", "0-1")
+		case 4:
+			q.Since = time.Unix(1_700_000_000+int64(random.IntN(8)), 0)
+		case 5:
+			q.Before = time.Unix(1_700_000_000+int64(random.IntN(9)), 0)
+		case 6:
+			q.OwnerUID = types.UID(one("owner-0", "owner-1", "nobody"))
+		case 7:
+			q.Labels = selector(t, one("app=app-1", "app in (app-0,app-2)", "app!=app-1", "!app", "app=app-0,app"))
+		case 8:
+			q.NamePrefix = one("pod-1", "pod-03", "x")
+		default:
+			path := one("status.phase", "spec.nodeName", "status.other", "spec.containers[].image", "spec.containers[0].image", "spec.containers[].ports[].containerPort",
+				"spec.containers[].args[]", "spec.sometimes", "metadata.name", "metadata.namespace", FieldImages, "spec.containers[1].image")
+			f := FieldRequirement{Path: path, Operator: selection.Operator(one("=", "==", "!=", "in", "notin", "exists", "!"))}
+			if f.Operator == selection.In || f.Operator == selection.NotIn {
+				f.Values = some(values[path]...)
+			} else if f.Operator != selection.Exists && f.Operator != selection.DoesNotExist {
+				f.Value = one(values[path]...)
+			}
+			if _, err := compileField(q.resource(), f); err == nil {
+				q.Fields = append(q.Fields, f)
+			}
+		}
+	}
+	return q
+}
+
+// TestOwners: chains of owners are followed step by step, within a cluster and what may be seen of it.
+func TestOwners(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		made := func(cluster, group, resource, namespace, name, uid, owner string) Row {
+			r := pod(cluster, namespace, name, nil, nil)
+			r.Group, r.Resource, r.UID, r.OwnerUID = group, resource, types.UID(uid), types.UID(owner)
+			return r
+		}
+		for _, cluster := range []string{"a", "b"} { // a clone: UIDs are the same
+			write(
+				t, s,
+				made(cluster, "apps", "deployments", "x", "web", "d", ""), made(cluster, "apps", "deployments", "y", "web", "e", ""),
+				made(cluster, "apps", "replicasets", "x", "web-1", "r1", "d"), made(cluster, "apps", "replicasets", "x", "web-2", "r2", "d"), made(cluster, "apps", "replicasets", "y", "web-1", "s1", "e"),
+				made(cluster, "", "pods", "x", "web-1-a", "p1", "r1"), made(cluster, "", "pods", "x", "web-2-a", "p2", "r2"), made(cluster, "", "pods", "y", "web-1-a", "q1", "s1"),
+				made(cluster, "", "pods", "x", "loop", "l", "l"),
+			)
+		}
+		deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+		in := []string{"a"}
+		for name, c := range map[string]struct {
+			q    Query
+			want []string
+		}{
+			"Direct":       {Query{Group: "apps", Resource: "replicasets", OwnerUID: "d", Clusters: in}, []string{"a/x/web-1", "a/x/web-2"}},
+			"Two":          {Query{Resource: "pods", OwnerUID: "d", OwnerSteps: 1, Clusters: in}, []string{"a/x/web-1-a", "a/x/web-2-a"}},
+			"Named":        {Query{Resource: "pods", OwnerName: "web", OwnerResource: deployments, OwnerSteps: 1, Clusters: in}, []string{"a/x/web-1-a", "a/x/web-2-a", "a/y/web-1-a"}},
+			"InNamespace":  {Query{Resource: "pods", OwnerName: "web", OwnerResource: deployments, OwnerSteps: 1, Clusters: in, Namespaces: []string{"y"}}, []string{"a/y/web-1-a"}},
+			"InScopes":     {Query{Resource: "pods", OwnerName: "web", OwnerResource: deployments, OwnerSteps: 1, Clusters: in, Scopes: map[string][]string{"a": {"x"}}}, []string{"a/x/web-1-a", "a/x/web-2-a"}},
+			"OutOfScopes":  {Query{Resource: "pods", OwnerName: "web", OwnerResource: deployments, OwnerSteps: 1, Clusters: in, Scopes: map[string][]string{"b": {"x"}}}, nil},
+			"Loop":         {Query{Resource: "pods", OwnerUID: "l", OwnerSteps: MostOwnerSteps, Clusters: in}, []string{"a/x/loop"}},
+			"Nobody":       {Query{Resource: "pods", OwnerName: "none", OwnerResource: deployments, Clusters: in}, nil},
+			"UnknownType":  {Query{Resource: "pods", OwnerName: "web", OwnerResource: schema.GroupResource{Resource: "none"}, Clusters: in}, nil},
+			"AndSelectors": {Query{Resource: "pods", OwnerUID: "d", OwnerSteps: 1, Clusters: in, NameContains: []string{"web-2"}, Order: Newest}, []string{"a/x/web-2-a"}},
+		} {
+			paged(t, s, name, c.q, c.want)
+			if n, err := s.Count(t.Context(), c.q); err != nil || n != int64(len(c.want)) {
+				t.Errorf("%s: %d %v", name, n, err)
+			}
+		}
+		for name, q := range map[string]Query{
+			"NoCluster":   {OwnerUID: "d", OwnerSteps: 1},
+			"TwoClusters": {OwnerUID: "d", OwnerSteps: 1, Clusters: []string{"a", "b"}},
+			"Steps":       {OwnerUID: "d", OwnerSteps: MostOwnerSteps + 1, Clusters: in},
+			"NoOwner":     {OwnerSteps: 1, Clusters: in},
+			"Both":        {OwnerUID: "d", OwnerName: "web", OwnerResource: deployments, Clusters: in},
+			"NoType":      {OwnerName: "web", Clusters: in},
+			"Moment":      {OwnerUID: "d", OwnerSteps: 1, Clusters: in, At: time.Now()},
+			"OffsetFar":   {Offset: MostOffset + 1},
+			"OffsetThen":  {Offset: 1, At: time.Now()},
+			"Ancient":     {Since: time.Unix(-5, 0)},
+			"Contains":    {NameContains: []string{""}},
+			"NUL":         {Names: []string{"a\x00"}},
+		} {
+			q.Resource = "pods"
+			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrSelector) {
+				t.Errorf("%s: %v, want ErrSelector", name, err)
+			}
+		}
+	})
+}
+
+// TestNamesAreIndexed: the index of the parts of names has what there is, after objects came, went and came again, and clusters were dropped.
+func TestNamesAreIndexed(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		var want []string
+		rows := make([]Row, 0, 3*fewCandidates/2)
+		for i := range 3 * fewCandidates / 2 {
+			name := fmt.Sprintf("some-%04d", i)
+			if i%100 == 0 {
+				name = fmt.Sprintf("rare-%04d", i)
+				want = append(want, "a/x/"+name)
+			}
+			rows = append(rows, pod("a", "x", name, nil, nil))
+		}
+		write(t, s, rows...)
+		contain := func(text string) Query { return Query{Resource: "pods", NameContains: []string{text}} }
+		paged(t, s, "rare", contain("are-"), want)
+		if n := len(listed(t, s, contain("some"))); n != 3*fewCandidates/2-len(want) {
+			t.Error(n)
+		}
+		check(t, s.Write(t.Context(), []Change{{Row: pod("a", "x", want[3][len("a/x/"):], nil, nil), Delete: true}}))
+		paged(t, s, "deleted", contain("are-"), slices.Concat(want[:3], want[4:]))
+		write(t, s, pod("a", "x", want[3][len("a/x/"):], nil, nil), pod("b", "x", "rare", nil, nil))
+		paged(t, s, "again", contain("are-"), want)
+		check(t, s.DropCluster(t.Context(), "a"))
+		if diff := cmp.Diff([]string{"b/x/rare"}, listed(t, s, contain("rar"))); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestNoTrigrams: without leave to install pg_trgm PostgreSQL has no index of the parts of names, and answers all the same.
+func TestNoTrigrams(t *testing.T) {
+	at := testenv.PostgreSQL.Create(t)
+	s := openStore(t, at)
+	write(t, s, pod("a", "x", "one", nil, nil), pod("a", "x", "other", nil, nil))
+	for _, text := range []string{"DROP INDEX object_grams", "DROP EXTENSION pg_trgm"} {
+		_, err := s.db.write.ExecContext(t.Context(), text)
+		check(t, err)
+	}
+	paged(t, s, "without", Query{Resource: "pods", NameContains: []string{"the"}}, []string{"a/x/other"})
+	check(t, s.db.dialect.ready(context.WithoutCancel(t.Context()), s.db.write))
+	var n int
+	check(t, s.db.read.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_indexes WHERE indexname = 'object_grams'").Scan(&n))
+	if n != 1 {
+		t.Error("it is not made again")
+	}
+}

@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of a query.
+const (
+	MostOwnerSteps = 10
+	MostOffset     = 10_000
+	mostOwners     = 10_000 // that a step of a chain of owners may have
+	mostNeedles    = 10     // of NameContains
+	mostValues     = 500    // of a field that is not declared, of which each is compared with each body
+	// fewCandidates is how many objects are read and sorted, that an index leads to, rather than everything in the order of the page until it is
+	// full: where there are more, one object in some hundreds is one of them, and a page is soon full.
+	fewCandidates = 2000
+)
+
+// chained says whether the owners of a query must be looked for.
+func (q Query) chained() bool { return q.OwnerName != "" || q.OwnerSteps > 0 }
+
+// check refuses what cannot be answered.
+func (q Query) check() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrSelector, fmt.Sprintf(format, args...))
+	}
+	wrong := func(text string) bool { return !utf8.ValidString(text) || strings.Contains(text, "\x00") }
+	switch {
+	case !q.Order.valid():
+		return refuse("there is no order %d", q.Order)
+	case wrong(q.NamePrefix):
+		return refuse("no name begins with %q", q.NamePrefix)
+	case len(q.NameContains) > mostNeedles:
+		return refuse("names are to have %d texts in them, and at most %d can be looked for", len(q.NameContains), mostNeedles)
+	case slices.ContainsFunc(q.NameContains, func(text string) bool { return text == "" || len(text) > 253 || wrong(text) }):
+		return refuse("what is looked for in names must be text of 1 to 253 bytes")
+	case !q.Since.IsZero() && q.Since.Unix() <= 0 || !q.Before.IsZero() && q.Before.Unix() <= 0:
+		return refuse("nothing was created before 1970")
+	case q.Offset < 0 || q.Offset > MostOffset:
+		return refuse("offset %d: it must be from 0 to %d; go on with continue", q.Offset, MostOffset)
+	case q.Offset > 0 && (q.Continue != "" || !q.At.IsZero()):
+		return refuse("an offset goes with neither continue nor a moment: go on with continue alone")
+	case q.OwnerSteps < 0 || q.OwnerSteps > MostOwnerSteps:
+		return refuse("%d owners between: it must be from 0 to %d", q.OwnerSteps, MostOwnerSteps)
+	case q.OwnerSteps > 0 && q.OwnerUID == "" && q.OwnerName == "":
+		return refuse("owners between nobody and what they own: name the owner by UID, or by name and type")
+	case q.OwnerName != "" && q.OwnerUID != "":
+		return refuse("an owner by UID and by name: say one of them")
+	case q.OwnerName != "" && q.OwnerResource.Resource == "":
+		return refuse("owner %q has no type", q.OwnerName)
+	case q.chained() && len(q.Clusters) != 1:
+		return refuse("owners are looked for within one cluster: name it")
+	case q.chained() && !q.At.IsZero():
+		return refuse("owners of a moment are not known: ask for the owner's UID alone")
+	}
+	return nil
+}
+
+// owners are the UIDs of those whose objects a query asks for: of the owner that it names, or of what is as many steps below it. Outside of what may
+// be seen nobody is looked for but in no namespace.
+func (d *database) owners(ctx context.Context, q Query) (uids []string, err error) {
+	within := func(s *statement) {
+		s.sql(" AND o.cluster = ").arg(q.Clusters[0])
+		var namespaces []string
+		switch {
+		case q.Scopes != nil:
+			namespaces = slices.Clone(q.Scopes[q.Clusters[0]])
+		case len(q.Namespaces) > 0:
+			namespaces = slices.Clone(q.Namespaces)
+		default:
+			return
+		}
+		s.sql(" AND ")
+		d.dialect.in(s, "o.namespace", append(namespaces, ""))
+	}
+	read := func(s *statement) ([]string, error) {
+		var out []string
+		s.sql(" LIMIT ").arg(mostOwners + 1)
+		if err := s.fits(); err != nil {
+			return nil, err
+		}
+		if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+			var uid string
+			err := rows.Scan(&uid)
+			out = append(out, uid)
+			return err
+		}, s.args...); err != nil {
+			return nil, fmt.Errorf("look for owners: %w", err)
+		}
+		if len(out) > mostOwners {
+			return nil, fmt.Errorf("%w: there are more than %d owners between: name one that is nearer to what it owns, or namespaces", ErrSelector, mostOwners)
+		}
+		return slices.DeleteFunc(out, func(uid string) bool { return uid == "" }), nil
+	}
+	if uids = []string{string(q.OwnerUID)}; q.OwnerUID == "" {
+		s := &statement{dialect: d.dialect}
+		s.sql("SELECT o.uid FROM object o WHERE o.type = ").arg(d.kind(groupResource{q.OwnerResource.Group, q.OwnerResource.Resource})).sql(" AND o.name = ").arg(q.OwnerName)
+		within(s)
+		if uids, err = read(s); err != nil {
+			return nil, err
+		}
+	}
+	for range q.OwnerSteps {
+		if len(uids) == 0 {
+			return nil, nil
+		}
+		s := &statement{dialect: d.dialect}
+		s.sql("SELECT o.uid FROM object o WHERE o.owner <> '' AND ")
+		d.dialect.in(s, "o.owner", uids)
+		within(s)
+		if uids, err = read(s); err != nil {
+			return nil, err
+		}
+	}
+	return uids, nil
+}
+
+// probe asks the indexes of names and of times how many objects they lead to, and for those if they are few.
+func (d *database) probe(ctx context.Context, p *plan) error {
+	if p.owners != nil || p.name != "" {
+		return nil // they lead, to few
+	}
+	if s := (&statement{dialect: d.dialect}); len(p.contains) > 0 && d.dialect.grams(s, p.kind, p.contains) {
+		found, err := d.few(ctx, s)
+		if err != nil {
+			return err
+		}
+		if len(found) <= fewCandidates {
+			p.candidates = found
+			return nil
+		}
+	}
+	if p.pair == nil && (p.since != 0 || p.until != 0) && p.order != Newest && p.order != Oldest {
+		s := &statement{dialect: d.dialect}
+		s.sql("SELECT o.id FROM object o WHERE o.type = ").arg(p.kind).sql(" AND ")
+		createdIn{p.since, p.until}.write(s)
+		found, err := d.few(ctx, s)
+		if err != nil {
+			return err
+		}
+		p.recent = len(found) <= fewCandidates
+	}
+	return nil
+}
+
+// few reads the ids that a statement finds, until they are more than a few.
+func (d *database) few(ctx context.Context, s *statement) (ids []int64, err error) {
+	s.sql(" LIMIT ").arg(fewCandidates + 1)
+	if err := s.fits(); err != nil {
+		return nil, err
+	}
+	ids = []int64{}
+	if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, s.args...); err != nil {
+		return nil, fmt.Errorf("look for candidates: %w", err)
+	}
+	return ids, nil
+}
+
+// seconds is a moment as objects have it; 0: none.
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+// created says whether an object was created in the time that a query asks for.
+func (q Query) created(r *Row) bool {
+	return (q.Since.IsZero() || !r.Created.IsZero() && r.Created.Unix() >= q.Since.Unix()) &&
+		(q.Before.IsZero() || r.Created.IsZero() || r.Created.Unix() < q.Before.Unix())
+}
