@@ -102,6 +102,7 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 		if err != nil {
 			return nil, fmt.Errorf("ask the fleet what it has of cluster %s: %w", at.Name, err)
 		}
+		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" }) // the fleet's own
 		types, err := typesBelow(cfg, fleetv1alpha1.ClustersPath+"/"+at.Name+"/proxy")
 		if err != nil {
 			at.Problem, types = err.Error(), mirrored

@@ -107,7 +107,7 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 		return err
 	}
 	if p.asked() > 0 || p.all {
-		return apierrors.NewBadRequest("parameters at, changedSince, history and deleted: ask for one type at a time, a collection is as it is now")
+		return withoutHistory("parameters at, changedSince, history and deleted: ask for one type at a time, a collection is as it is now")
 	}
 	as, err := formOf(r)
 	if err != nil {

@@ -141,7 +141,12 @@ func noHistory(err error, at string) error {
 	if !errors.Is(err, store.ErrNoHistory) {
 		return nil
 	}
-	refused := apierrors.NewBadRequest(fmt.Sprintf("no history is kept of %s: of Events and Leases there is none, nor of what orrery server was told to leave out", at))
-	refused.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: fleetv1alpha1.CauseNoHistory, Message: "no history is kept of " + at}}}
+	return withoutHistory(fmt.Sprintf("no history is kept of %s: of Events and Leases there is none, nor of what orrery server was told to leave out", at))
+}
+
+// withoutHistory refuses what there is no history of, in a way that programs know.
+func withoutHistory(message string) error {
+	refused := apierrors.NewBadRequest(message)
+	refused.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: fleetv1alpha1.CauseNoHistory, Message: message}}}
 	return refused
 }
