@@ -247,7 +247,11 @@ func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clust
 			list := must[*unstructured.UnstructuredList](t)(c.Resource(gvr).List(t.Context(), metav1.ListOptions{}))
 			for i := range list.Items {
 				o := &list.Items[i]
-				o.SetManagedFields(nil)
+				if kept := managers(entriesOf(t, o), o.GetAPIVersion()); kept != nil {
+					if err := unstructured.SetNestedSlice(o.Object, kept, "metadata", "managedFields"); err != nil {
+						t.Fatal(err)
+					}
+				}
 				for _, cluster := range clusters {
 					want[fmt.Sprint(gvr, cluster, o.GetNamespace(), o.GetName())] = object{string(o.GetUID()), o.GetResourceVersion(), o.GetLabels(), o.Object}
 				}
@@ -273,6 +277,16 @@ func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clust
 		diff = cmp.Diff(want, got)
 		return diff == "" && total > 0
 	})
+}
+
+// entriesOf are the managedFields of an object.
+func entriesOf(t *testing.T, o *unstructured.Unstructured) []any {
+	t.Helper()
+	entries, _, err := unstructured.NestedSlice(o.Object, "metadata", "managedFields")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
 }
 
 // normal is a value as it is read from JSON.

@@ -161,6 +161,9 @@ func TestMirror(t *testing.T) {
 				"name": "stored", "namespace": namespace, "uid": string(o.UID), "resourceVersion": o.ResourceVersion,
 				"creationTimestamp": o.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"),
 				"labels":            map[string]any{"app": "x"}, "annotations": map[string]any{"keep": "me"},
+				"managedFields": []any{map[string]any{
+					"manager": o.ManagedFields[0].Manager, "operation": "Update", "apiVersion": "v1", "time": o.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"),
+				}},
 			},
 		}
 		if diff := cmp.Diff(want, body); diff != "" {

@@ -149,6 +149,12 @@ func strip(object map[string]any) map[string]any {
 	}
 	meta = maps.Clone(meta)
 	delete(meta, "managedFields")
+	if entries, ok := object["metadata"].(map[string]any)["managedFields"].([]any); ok {
+		version, _ := object["apiVersion"].(string)
+		if kept := managers(entries, version); len(kept) > 0 {
+			meta["managedFields"] = kept
+		}
+	}
 	if annotations, ok := meta["annotations"].(map[string]any); ok {
 		annotations = maps.Clone(annotations)
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
@@ -160,6 +166,30 @@ func strip(object map[string]any) map[string]any {
 	object = maps.Clone(object)
 	object["metadata"] = meta
 	return object
+}
+
+// managers are the entries of managedFields that say who changed the object last, and who wrote it in another version of its API than the one that is
+// mirrored; without the fields, which are most of their size.
+func managers(entries []any, version string) (kept []any) {
+	newest := ""
+	each := func(f func(entry map[string]any, at string)) {
+		for _, e := range entries {
+			if entry, ok := e.(map[string]any); ok {
+				at, _ := entry["time"].(string) // in UTC and to the second: as text they are in the order of time
+				f(entry, at)
+			}
+		}
+	}
+	each(func(_ map[string]any, at string) { newest = max(newest, at) })
+	each(func(entry map[string]any, at string) {
+		if at == newest || entry["apiVersion"] != version {
+			entry = maps.Clone(entry)
+			delete(entry, "fieldsType")
+			delete(entry, "fieldsV1")
+			kept = append(kept, entry)
+		}
+	})
+	return kept
 }
 
 // owner is the UID of the object's controller, or else of its first owner.
@@ -174,7 +204,7 @@ func owner(o *unstructured.Unstructured) types.UID {
 }
 
 // note is what is stored beside an object that is placed or was orphaned: the hash of the fields
-// that we own, for managedFields are not stored; "" for another. Controllers copy labels and
+// that we own, for the fields of managedFields are not stored; "" for another. Controllers copy labels and
 // annotations to what they make, such as a Service's to its EndpointSlices: a mark counts only
 // where we own something.
 func note(o *unstructured.Unstructured) string {

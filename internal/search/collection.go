@@ -106,6 +106,9 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 	if err != nil {
 		return err
 	}
+	if p.moments() > 0 || p.all {
+		return withoutHistory("parameters at, changedSince, history and deleted: ask for one type at a time, a collection is as it is now")
+	}
 	as, err := formOf(r)
 	if err != nil {
 		return err
@@ -235,7 +238,7 @@ func (s *Search) collectionEncoder(ctx context.Context, as form, at location, en
 	types := []any{}
 	for i := range entries {
 		e := &entries[i]
-		seen := s.lastSeen(e.at, e.view.kind)
+		seen := s.lastSeen(e.at, e.view.kind, time.Time{})
 		stale = stale || len(seen) > 0
 		show := shown{names: at.names, meta: as.apiVersion(), stale: seen}
 		if as.as == asTable {

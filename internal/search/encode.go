@@ -232,7 +232,7 @@ func (p *pager) count(ctx context.Context, asked params, k kind) (err error) {
 		}
 		return nil
 	}
-	if p.limit == 0 || asked.remaining == nil && !asked.plain() || asked.remaining != nil && !*asked.remaining {
+	if p.limit == 0 || asked.remaining == nil && (!asked.plain() || !asked.at.IsZero()) || asked.remaining != nil && !*asked.remaining {
 		return nil
 	}
 	q := p.query
@@ -253,7 +253,7 @@ func (p *pager) count(ctx context.Context, asked params, k kind) (err error) {
 
 // tail implements source.
 func (p *pager) tail() (metav1.ListMeta, map[string]any) {
-	meta := metav1.ListMeta{ResourceVersion: p.version.String(), Continue: p.token()}
+	meta := metav1.ListMeta{ResourceVersion: p.resourceVersion(), Continue: p.token()}
 	if rest := p.total - int64(p.before+p.read); p.total > 0 && p.query.Continue != "" {
 		rest = max(rest, 1)
 		meta.RemainingItemCount = &rest
@@ -266,7 +266,19 @@ func (p *pager) token() string {
 	if p.query.Continue == "" || p.last {
 		return ""
 	}
-	return fmt.Sprintf("%s.%s%s.%d", p.version, p.tag, p.query.Continue, p.before+p.read)
+	token := fmt.Sprintf("%s.%s%s.%d", p.version, p.tag, p.query.Continue, p.before+p.read)
+	if !p.query.At.IsZero() {
+		token = marked(p.query.At, token)
+	}
+	return token
+}
+
+// resourceVersion is that of the list. What was has none: from there on nothing can be watched.
+func (p *pager) resourceVersion() string {
+	if !p.query.At.IsZero() {
+		return ""
+	}
+	return p.version.String()
 }
 
 // next are the next rows; none: there are no more, or the rest is for another request.

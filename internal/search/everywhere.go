@@ -79,6 +79,8 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 		return apierrors.NewBadRequest("parameters orderby, offset, withContinue, withRemainingCount, those of owners, groups and resources are for lists; use q")
 	case p.fields != nil:
 		return apierrors.NewBadRequest("parameter fieldSelector: it is of one kind; use q or filter")
+	case p.moments() > 0 || p.all:
+		return apierrors.NewBadRequest("parameters at, changedSince, history, deleted and allFields are for lists of one kind, which take q and filter beside at")
 	case p.version != "" && p.version != "0" || p.match != "" || p.timeout != 0:
 		return apierrors.NewBadRequest("parameters resourceVersion, resourceVersionMatch and timeoutSeconds are for lists of one kind")
 	}
@@ -284,7 +286,7 @@ func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind
 			break
 		}
 	}
-	stale := e.lastSeen(at, k)
+	stale := e.lastSeen(at, k, time.Time{})
 	for _, row := range rows {
 		h := hit{row: row, stale: stale}
 		if i >= 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
@@ -53,17 +54,21 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return err
 	}
 	as = p.form(as)
+	p.watch = p.watch || at.watch
+	if err := p.checkTimes(at.name != ""); err != nil {
+		return err
+	}
 	switch {
 	case at.name != "" && (!p.asked.empty() || p.group != nil):
 		return apierrors.NewBadRequest("parameters q, filter and group are for lists: the path names one object")
 	case p.explain:
 		return apierrors.NewBadRequest("parameter explain: it is for the path " + searchPath)
-	case p.group != nil && at.watch:
+	case p.group != nil && p.watch:
 		return apierrors.NewBadRequest("parameter group: counts have no watch")
 	case p.group != nil:
 		return s.serveCounts(w, r, at, p, as)
 	}
-	if p.watch = p.watch || at.watch; p.watch {
+	if p.watch {
 		return s.serveWatch(w, r, at, p, as)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
@@ -80,15 +85,21 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind)})
+	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)})
 	if err != nil {
 		return err
 	}
+	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
-	q := v.query
+	if p.told() {
+		return s.serveHistory(ctx, w, at, p, v)
+	}
+	if v.query.At = p.at; !p.at.IsZero() {
+		warnOfThen(w, p.at)
+	}
 	if at.name != "" {
-		q.Names = []string{at.name}
-		return s.get(ctx, w, at, q, enc)
+		v.query.Names = []string{at.name}
+		return s.get(ctx, w, at, v.query, enc)
 	}
 	pages, err := s.pages(v, p, asked)
 	if err != nil {
@@ -212,6 +223,8 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
+	// told is true when not objects are shown, but what became of them.
+	told bool
 }
 
 // find looks the type up in the clusters asked for: nil for all.
@@ -272,11 +285,11 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
-// lastSeen says when the clusters whose objects are stale last said something of the type.
-func (s *Search) lastSeen(at location, k kind) map[string]time.Time {
+// lastSeen says when the clusters whose objects are stale last said something of the type; at a moment, unless that is zero.
+func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time.Time {
 	stale := map[string]time.Time{}
 	for _, c := range k.clusters {
-		if seen, old := s.Mirror.Freshness(c, at.GroupResource()); old {
+		if seen, old := s.Mirror.Freshness(c, at.GroupResource()); old && (moment.IsZero() || seen.Before(moment)) {
 			stale[c] = seen
 		}
 	}
@@ -324,7 +337,7 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	if len(k.scopes[true]) > 0 && len(k.scopes[false]) > 0 {
 		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
 	}
-	if gr.Group == "" && gr.Resource == "secrets" {
+	if gr.Group == "" && gr.Resource == "secrets" && !k.told {
 		if bare := slices.DeleteFunc(slices.Clone(k.clusters), func(c string) bool { return !s.Mirror.WithoutData(c) }); len(bare) > 0 {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}
@@ -391,6 +404,9 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	within, cancel := context.WithTimeout(ctx, s.longest)
 	defer cancel()
 	page, err := s.Store.List(within, q)
+	if refused := noHistory(err, schema.GroupResource{Group: q.Group, Resource: q.Resource}.String()); refused != nil {
+		return page, refused
+	}
 	return page, s.answered(ctx, within, q, err)
 }
 
@@ -410,7 +426,8 @@ func (s *Search) answered(ctx, within context.Context, q store.Query, err error)
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if err == nil || ctx.Err() != nil {
+	var known apierrors.APIStatus
+	if err == nil || errors.As(err, &known) || ctx.Err() != nil {
 		return err
 	}
 	if within.Err() != nil {

@@ -37,6 +37,7 @@ type params struct {
 	explain                     bool
 
 	grammar
+	times
 }
 
 // parameters is the grammar: each known parameter and what it does to params.
@@ -108,6 +109,20 @@ var parameters = map[string]func(p *params, value string) error{
 	},
 	"explain": func(p *params, v string) (err error) {
 		p.explain, err = strconv.ParseBool(v)
+		return err
+	},
+	"at":           func(p *params, v string) error { return p.moment(&p.at, v) },
+	"changedSince": func(p *params, v string) error { return p.moment(&p.compared, v) },
+	"history": func(p *params, v string) (err error) {
+		p.history, err = strconv.ParseBool(v)
+		return err
+	},
+	"deleted": func(p *params, v string) (err error) {
+		p.deleted, err = strconv.ParseBool(v)
+		return err
+	},
+	"allFields": func(p *params, v string) (err error) {
+		p.all, err = strconv.ParseBool(v)
 		return err
 	},
 	// Clusterpedia's, in grammar.go.

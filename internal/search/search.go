@@ -12,6 +12,9 @@
 // not ignored: also a field that objects of the type do not have. Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
+// What was is asked for in the same places: at=MOMENT has lists and reads answer for a moment, and history=true, deleted=true and changedSince=MOMENT are
+// answered with an ObjectHistory, to those who may see the objects.
+//
 // All of it can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
 //
 // The answer comes from the mirror. Where that may differ from the truth, a Warning
@@ -67,6 +70,10 @@ type Mirror interface {
 // Store is what search needs of the store.
 type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
+	Revisions(ctx context.Context, of store.Object, before int64, limit int) (store.Revisions, error)
+	Revision(ctx context.Context, of store.Object, seq int64) (store.Revision, error)
+	Deleted(ctx context.Context, q store.Query, before int64, limit int) (store.Revisions, error)
+	Compare(ctx context.Context, q store.Query) (store.Differences, error)
 	Count(ctx context.Context, q store.Query) (int64, error)
 	Groups(ctx context.Context, q store.Query, by []store.By) ([]store.Group, error)
 	Version(ctx context.Context) (store.Version, error)

@@ -286,3 +286,76 @@ func rolled(o map[string]any, roll, phase, version int) {
 		},
 	}
 }
+
+// BenchmarkMoment asks for what was, of 20,000 objects of 10 clusters of which each has changed twice since, but for 10 that changed thrice: the first page of the moment before, one object of
+// it, and what is another now than before the last changes.
+func BenchmarkMoment(b *testing.B) {
+	const objects, clusters = 20_000, 10
+	s := openStore(b, b.TempDir())
+	now := time.Now().Add(time.Minute)
+	s.keeping.now = func() time.Time { return now }
+	put := func(n, version int) {
+		now = now.Add(time.Second)
+		for i := 0; i < n; i += 500 {
+			var changes []Change
+			for j := i; j < min(i+500, n); j++ {
+				r := benchRow(fmt.Sprintf("cluster-%d", j%clusters), j)
+				r.Body = bytes.Replace(r.Body, []byte(`"nodeName"`), fmt.Appendf(nil, `"version":%d,"nodeName"`, version), 1)
+				r.ResourceVersion = strconv.Itoa(version)
+				changes = append(changes, Change{Row: r})
+			}
+			if err := s.Write(b.Context(), changes); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	put(objects, 0)
+	first := now
+	put(objects, 1)
+	put(objects, 2)
+	before := now
+	put(10, 3)
+	page := func(q Query, want int) func(*testing.B) {
+		return func(b *testing.B) {
+			q.Resource = "pods"
+			for b.Loop() {
+				p, err := s.List(b.Context(), q)
+				if err != nil || len(p.Rows) != want {
+					b.Fatalf("%d rows, %v, want %d", len(p.Rows), err, want)
+				}
+			}
+		}
+	}
+	b.Run("Page", page(Query{At: first, Limit: 50}, 50))
+	b.Run("PageNow", page(Query{Limit: 50}, 50))
+	b.Run("One", page(Query{At: first, Clusters: []string{"cluster-7"}, Namespaces: []string{"namespace-17"}, Names: []string{"pod-000017"}}, 1))
+	b.Run("OneAnywhere", page(Query{At: first, Namespaces: []string{"namespace-17"}, Names: []string{"pod-000017"}}, 1))
+	b.Run("Label", page(Query{At: first, Labels: selector(b, "app=app-17"), Limit: 50}, 40))
+	compare := func(q Query, want int) func(*testing.B) {
+		return func(b *testing.B) {
+			q.Resource = "pods"
+			for b.Loop() {
+				d, err := s.Compare(b.Context(), q)
+				if err != nil || len(d.Items) != want {
+					b.Fatalf("%d differences, %v, want %d", len(d.Items), err, want)
+				}
+			}
+		}
+	}
+	b.Run("FewChanged", compare(Query{At: before, Limit: 100}, 10))
+	b.Run("AllChanged", compare(Query{At: first, Limit: 100}, 100))
+	b.Run("Revisions", func(b *testing.B) {
+		of := Object{Cluster: "cluster-7", Resource: pods, Namespace: "namespace-17", Name: "pod-000017"}
+		for b.Loop() {
+			r, err := s.Revisions(b.Context(), of, 0, 100)
+			if err != nil || len(r.Items) != 3 {
+				b.Fatalf("%d, %v", len(r.Items), err)
+			}
+			for _, one := range r.Items {
+				if _, err := s.Revision(b.Context(), of, one.Seq); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}

@@ -104,7 +104,7 @@ func (r *reader) since(t time.Time) (int64, error) {
 	if ms := t.UnixMilli(); ms >= r.from {
 		return ms, nil
 	}
-	return 0, fmt.Errorf("%w: it is kept from %s on", ErrNoHistory, time.UnixMilli(r.from).UTC().Format(time.RFC3339))
+	return 0, &TooOldError{time.UnixMilli(r.from).Add(time.Second - 1).Truncate(time.Second).UTC()} // it is said to the second, and is to be one that can be asked for
 }
 
 // epochOf is the epoch of what is read.
@@ -207,52 +207,109 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 		after = position{}
 	}
 	var last int64
-	for {
-		var some []candidate
-		n := 0
-		if err := each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
-			WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?
-			ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), func(rows *sql.Rows) error {
-			c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
-			if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
-				return err
+	for _, within := range r.spans(q) {
+		for n := chunk; n == chunk; {
+			var some []candidate
+			n = 0
+			if err := r.pastWithin(within, after, last, moment, func(rows *sql.Rows) error {
+				c := candidate{row: Row{Group: q.Group, Resource: q.Resource}}
+				if err := rows.Scan(&c.object, &c.row.Cluster, &c.row.Namespace, &c.row.Name, &c.id, &c.row.Changed); err != nil {
+					return err
+				}
+				n++
+				last, after = c.object, position{Cluster: c.row.Cluster, Namespace: c.row.Namespace, Name: c.row.Name}
+				if r.visible(c.row.Cluster) != "" && q.reaches(&c.row) {
+					some = append(some, c)
+				}
+				return nil
+			}); err != nil {
+				return nil, err
 			}
-			n++
-			last, after = c.object, position{Cluster: c.row.Cluster, Namespace: c.row.Namespace, Name: c.row.Name}
-			if r.visible(c.row.Cluster) != "" && q.reaches(&c.row) {
-				some = append(some, c)
+			for _, c := range some {
+				record, err := r.restore(&c.row, c.object, c.id)
+				if err == nil {
+					err = unrecord(record, &c.row)
+				}
+				if err != nil {
+					return nil, fmt.Errorf("%s/%s of cluster %s: %w", c.row.Namespace, c.row.Name, c.row.Cluster, err)
+				}
+				c.row.Note = ""
+				one := found{Row: c.row, id: c.object}
+				if !q.selects(&c.row) || q.Order != ByKey && begin.Cluster != "" && q.Order.compare(begin, one.at()) >= 0 {
+					continue
+				}
+				out = append(out, one)
+				switch {
+				case q.Limit <= 0:
+				case q.Order == ByKey && len(out) > q.Limit:
+					return out, nil
+				case len(out) > 2*q.Limit+chunk: // they may all be before what is still to come
+					slices.SortFunc(out, q.Order.rows)
+					out = out[:q.Limit+1]
+				}
 			}
-			return nil
-		}, r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment, chunk); err != nil {
-			return nil, err
-		}
-		for _, c := range some {
-			record, err := r.restore(&c.row, c.object, c.id)
-			if err == nil {
-				err = unrecord(record, &c.row)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s/%s of cluster %s: %w", c.row.Namespace, c.row.Name, c.row.Cluster, err)
-			}
-			c.row.Note = ""
-			one := found{Row: c.row, id: c.object}
-			if !q.selects(&c.row) || q.Order != ByKey && begin.Cluster != "" && q.Order.compare(begin, one.at()) >= 0 {
-				continue
-			}
-			out = append(out, one)
-			switch {
-			case q.Limit <= 0:
-			case q.Order == ByKey && len(out) > q.Limit:
-				return out, nil
-			case len(out) > 2*q.Limit+chunk: // they may all be before what is still to come
-				slices.SortFunc(out, q.Order.rows)
-				out = out[:q.Limit+1]
-			}
-		}
-		if n < chunk {
-			return out, nil
 		}
 	}
+	return out, nil
+}
+
+// pastWithin calls f with the next chunk of what was something else at a moment than it is, in a span, after a position and the id of its object.
+func (r *reader) pastWithin(within []string, after position, last, moment int64, f func(*sql.Rows) error) error {
+	args := []any{r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment}
+	for _, part := range within {
+		args = append(args, part)
+	}
+	return each(r.ctx, r.tx, say(r.dialect, `SELECT p.id, p.cluster, p.namespace, p.name, r.id, r.began FROM past p JOIN revision r ON r.object = p.id
+		WHERE p.type = ? AND p.cluster >= ? AND (p.cluster, p.namespace, p.name, p.id) > (?, ?, ?, ?) AND r.since <= ? AND r.until > ?`+
+		[]string{"", " AND p.cluster = ?", " AND p.cluster = ? AND p.namespace = ?", " AND p.cluster = ? AND p.namespace = ? AND p.name = ?"}[len(within)]+
+		` ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), f, append(args, chunk)...)
+}
+
+// mostPastSpans is how many ranges of the past are looked up one by one: of more, all of it is read.
+const mostPastSpans = 1000
+
+// spans are the ranges of keys, in order, outside of which a query selects nothing: each is a cluster, or one and a namespace, or these and a name; or
+// there is one without any, which is everything.
+func (r *reader) spans(q Query) (out [][]string) {
+	clusters := slices.Clone(q.Clusters)
+	if len(clusters)+len(q.Namespaces)+len(q.Names) == 0 && q.Scopes == nil {
+		return [][]string{nil}
+	}
+	if len(clusters) == 0 {
+		clusters, _ = r.names()
+	}
+	namespaces, names := slices.Clone(q.Namespaces), slices.Clone(q.Names)
+	for _, list := range []*[]string{&clusters, &namespaces, &names} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	for _, cluster := range clusters {
+		in := namespaces
+		if q.Scopes != nil {
+			in = slices.Sorted(slices.Values(q.Scopes[cluster]))
+			if len(namespaces) > 0 {
+				in = slices.DeleteFunc(in, func(namespace string) bool { return !slices.Contains(namespaces, namespace) })
+			}
+		}
+		switch {
+		case len(in) == 0 && q.Scopes == nil:
+			out = append(out, []string{cluster})
+		case len(names) == 0:
+			for _, namespace := range in {
+				out = append(out, []string{cluster, namespace})
+			}
+		default:
+			for _, namespace := range in {
+				for _, name := range names {
+					out = append(out, []string{cluster, namespace, name})
+				}
+			}
+		}
+		if len(out) > mostPastSpans {
+			return [][]string{nil}
+		}
+	}
+	return out
 }
 
 // reaches says whether a query can select a row with a key.

@@ -294,6 +294,7 @@ func beat(a, b []byte) bool {
 			return nil
 		}
 		delete(node.Metadata, "resourceVersion")
+		delete(node.Metadata, "managedFields") // whose time is that of the heartbeat
 		conditions, _ := node.Status["conditions"].([]any)
 		for _, c := range conditions {
 			if c, ok := c.(map[string]any); ok {

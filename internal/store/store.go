@@ -35,6 +35,19 @@ var (
 	ErrSelector = errors.New("selector is not supported")
 )
 
+// TooOldError is an ErrNoHistory: of a moment not everything is known, any more or yet.
+type TooOldError struct {
+	From time.Time // from when on everything is
+}
+
+// Error implements error.
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("%v: it is kept from %s on", ErrNoHistory, e.From.Format(time.RFC3339))
+}
+
+// Is says what the error is.
+func (e *TooOldError) Is(target error) bool { return target == ErrNoHistory }
+
 // RejectedError names a row that the database refused; every other change of the same
 // Write was written.
 type RejectedError struct {
@@ -60,7 +73,7 @@ type Row struct {
 	ResourceVersion string
 	Created         time.Time
 	Labels          map[string]string
-	Body            []byte // JSON, without managedFields
+	Body            []byte // JSON, of managedFields without the fields
 	// Note is what the writer wants to find again with the row, such as what it made of the
 	// managedFields. Rows returns it; no query sees it.
 	Note string
@@ -462,6 +475,16 @@ func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after 
 func (s *Store) Deleted(ctx context.Context, q Query, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.deleted(ctx, q, before, limit)
+		return err
+	})
+	return out, err
+}
+
+// Compare returns what is now another than at the moment of a query, or is there no more, or was not yet, in the order of the key and at most as much as
+// the query's limit. Of the query the type, the clusters, namespaces, names and scopes count; others are refused, as by Changed.
+func (s *Store) Compare(ctx context.Context, q Query) (out Differences, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.compare(ctx, q)
 		return err
 	})
 	return out, err

@@ -69,7 +69,7 @@ type running struct {
 	stopped chan error
 }
 
-func start() (_ *Server, err error) {
+func start(flags ...string) (_ *Server, err error) {
 	s := &Server{}
 	if s.dir, err = os.MkdirTemp("", "orrery-test-"); err != nil {
 		return nil, err
@@ -85,6 +85,7 @@ func start() (_ *Server, err error) {
 	}
 	s.plan = clusters.Processes()
 	s.plan[1].After = nil
+	s.plan[1].Command = append(s.plan[1].Command, flags...)
 	c := clusters.List()[0]
 	if s.cfg, err = c.Config(); err != nil {
 		return nil, err
@@ -134,10 +135,10 @@ func (s *Server) stop() error {
 	return errors.Join(s.api.end(), s.etcd.end(), os.RemoveAll(s.dir))
 }
 
-// StartServer starts an API server for one test, which may signal it.
-func StartServer(t testing.TB) *Server {
+// StartServer starts an API server, with flags beside those that it always has, for one test, which may signal it.
+func StartServer(t testing.TB, flags ...string) *Server {
 	t.Helper()
-	s, err := start()
+	s, err := start(flags...)
 	if err != nil {
 		t.Fatal(err)
 	}

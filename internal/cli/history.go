@@ -1,0 +1,455 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// typedChange is a change of an object of a type.
+type typedChange struct {
+	Resource string `json:"resource"` // RESOURCE.GROUP
+	fleetv1alpha1.ObjectChange
+}
+
+// object is RESOURCE.GROUP/NAME.
+func (c *typedChange) object() string { return c.Resource + "/" + c.Name }
+
+func (c *typedChange) when() string {
+	if c.Time == nil {
+		return "-"
+	}
+	return c.Time.UTC().Format(time.RFC3339)
+}
+
+// by is who made the change, as far as that is known.
+func (c *typedChange) by() string {
+	var names []string
+	for _, m := range c.By {
+		name := m.Manager
+		if m.Subresource != "" {
+			name += "/" + m.Subresource
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return cmp.Or(strings.Join(names, ","), "-")
+}
+
+const (
+	mostShown   = 60 // characters of a value on a line
+	fieldsShown = 3  // fields in a table
+)
+
+// short is a value on a line.
+func short(value json.RawMessage, most int) string {
+	if value == nil {
+		return "(none)"
+	}
+	text := string(value)
+	if r := []rune(text); most > 0 && len(r) > most {
+		text = string(r[:most]) + "…"
+	}
+	return text
+}
+
+// what sums a change up: its fields, some of them unless all are wanted.
+func (c *typedChange) what(all bool) string {
+	var parts []string
+	for i, d := range c.Fields {
+		if i == fieldsShown && !all {
+			parts = append(parts, fmt.Sprintf("and %d more", len(c.Fields)-i))
+			break
+		}
+		if d.Hidden {
+			parts = append(parts, d.Path)
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s → %s", d.Path, short(d.Before, mostShown), short(d.After, mostShown)))
+	}
+	if c.Cause != "" {
+		parts = append(parts, fmt.Sprintf("(%s)", c.Cause))
+	}
+	return cmp.Or(strings.Join(parts, "; "), "-")
+}
+
+// printFields prints what was and what is of each field. Of texts of several lines the lines that both begin and end with are left out.
+func printFields(w io.Writer, c *typedChange) error {
+	for _, d := range c.Fields {
+		switch before, after := lines(d.Before), lines(d.After); {
+		case d.Hidden:
+			if err := say(w, "    ~ %s: (not shown)\n", d.Path); err != nil {
+				return err
+			}
+		case len(before) > 1 || len(after) > 1:
+			if err := printLines(w, d.Path, before, after); err != nil {
+				return err
+			}
+		default:
+			if d.Before != nil {
+				if err := say(w, "    - %s: %s\n", d.Path, d.Before); err != nil {
+					return err
+				}
+			}
+			if d.After != nil {
+				if err := say(w, "    + %s: %s\n", d.Path, d.After); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lines are those of a text; nil: it is none.
+func lines(value json.RawMessage) []string {
+	var text string
+	if value == nil || json.Unmarshal(value, &text) != nil {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}
+
+func printLines(w io.Writer, path string, before, after []string) error {
+	first := 0
+	for first < min(len(before), len(after)) && before[first] == after[first] {
+		first++
+	}
+	last := 0
+	for last < min(len(before), len(after))-first && before[len(before)-1-last] == after[len(after)-1-last] {
+		last++
+	}
+	if err := say(w, "    ~ %s, line %d:\n", path, first+1); err != nil {
+		return err
+	}
+	for _, side := range []struct {
+		sign  string
+		lines []string
+	}{{"-", before[first : len(before)-last]}, {"+", after[first : len(after)-last]}} {
+		for _, line := range side.lines {
+			if err := say(w, "      %s %s\n", side.sign, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// named splits what a user says of an object: TYPE/NAME, or TYPE NAME.
+func named(args []string) (kind, name string, err error) {
+	switch {
+	case len(args) == 1:
+		var ok bool
+		if kind, name, ok = strings.Cut(args[0], "/"); ok && kind != "" && name != "" {
+			return kind, name, nil
+		}
+	case len(args) == 2:
+		return args[0], args[1], nil
+	}
+	return "", "", usageError{fmt.Errorf("want one object, TYPE/NAME, not %q; see %q", strings.Join(args, " "), "orrery history --help")}
+}
+
+func newHistory(s streams) *cobra.Command {
+	var (
+		f                  hubFlags
+		in                 where
+		output             string
+		limit              int
+		deleted, diff, all bool
+	)
+	cmd := &cobra.Command{
+		Use:   "history TYPE/NAME | --deleted [TYPE ...]",
+		Short: "Tell what became of an object of the fleet, who changed it and what; or which objects were deleted",
+		Long: `Tell the changes to an object, in every cluster that has it or had it, the latest first:
+when the hub heard of them, who made them (the field manager), and what they changed. An object
+that is gone is told of as well. Changes of nothing but status and the like are left out,
+unless --all-fields asks for them.
+
+With --deleted, list the objects that were deleted lately, of some types or of all.
+
+What was is kept for as long as "orrery server --mirror-history-time" says, a week by default.`,
+		Example: `  orrery history deploy/web --cluster oak -n shop --diff
+  orrery history --deleted -n shop`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return usageError{errors.New("--limit must not be negative")}
+			}
+			if deleted && (diff || all) {
+				return usageError{errors.New("--diff and --all-fields are of one object's changes: what is deleted has none")}
+			}
+			var kind, name string
+			if !deleted {
+				var err error
+				if kind, name, err = named(args); err != nil {
+					return err
+				}
+			}
+			fleet, err := f.fleet(s.err)
+			if err != nil {
+				return err
+			}
+			if deleted {
+				changes, err := fleet.deleted(cmd.Context(), s.err, args, &in, limit)
+				if err != nil {
+					return err
+				}
+				return printValue(s.out, output, changes, func(w io.Writer) error { return printDeleted(w, changes) })
+			}
+			changes, quiet, err := fleet.history(cmd.Context(), kind, name, &in, limit, all)
+			if err != nil {
+				return err
+			}
+			if err := printValue(s.out, output, changes, func(w io.Writer) error {
+				return printHistory(w, changes, output == outputWide, diff)
+			}); err != nil || quiet == 0 {
+				return err
+			}
+			return say(s.err, "Left out are changes of status and the like alone: %d. --all-fields shows them.\n", quiet)
+		},
+	}
+	f.add(cmd)
+	in.add(cmd, &f, `namespace of the object (default "default"), or, with --deleted, of what is listed (default: all)`)
+	addOutput(cmd, &output)
+	cmd.Flags().IntVar(&limit, "limit", 20, "how many changes to show; 0 for all that are known")
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "list objects that were deleted")
+	cmd.Flags().BoolVar(&diff, "diff", false, "show what each field was and is")
+	cmd.Flags().BoolVar(&all, "all-fields", false, "show changes of status and of metadata that changes all the time, too")
+	return cmd
+}
+
+// history returns the changes to an object, and how many were left out as noise.
+func (c *fleetClient) history(ctx context.Context, kind, name string, in *where, limit int, all bool) (changes []typedChange, quiet int, err error) {
+	found, err := c.find(kind)
+	if err != nil {
+		return nil, 0, err
+	}
+	namespace := ""
+	if found.Scope.Name() == meta.RESTScopeNameNamespace {
+		namespace = cmp.Or(in.namespace, metav1.NamespaceDefault)
+	} else if in.namespace != "" {
+		return nil, 0, usageError{fmt.Errorf("--namespace: %s are in no namespace", found.Resource.Resource)}
+	}
+	resource := found.Resource.GroupResource().String()
+	parameters := in.parameters(all)
+	parameters.Set("history", "true")
+	changes = []typedChange{}
+	err = c.changes(ctx, pathOf(found.Resource, namespace, name), parameters, func(change fleetv1alpha1.ObjectChange) bool {
+		if change.Change == fleetv1alpha1.ChangeUpdated && len(change.Fields) == 0 {
+			quiet++
+		} else {
+			changes = append(changes, typedChange{resource, change})
+		}
+		return limit == 0 || len(changes) < limit
+	})
+	if apierrors.IsNotFound(err) {
+		return nil, 0, fmt.Errorf("nothing is known of %s/%s%s: no cluster asked for has it, or had it as long as history is kept", resource, name, inNamespace(namespace))
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the history of %s/%s%s: %w", resource, name, inNamespace(namespace), err)
+	}
+	return changes, quiet, nil
+}
+
+func inNamespace(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return " in namespace " + namespace
+}
+
+func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
+	if !diff {
+		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush reports it
+		for i := range changes {
+			c := &changes[i]
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
+		}
+		return t.Flush()
+	}
+	for i := range changes {
+		c := &changes[i]
+		cause := ""
+		if c.Cause != "" {
+			cause = " (" + c.Cause + ")"
+		}
+		if err := say(w, "%s  revision %d  %s  %s by %s%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), cause); err != nil {
+			return err
+		}
+		if err := printFields(w, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask calls ask for the types that a user names, or for all of which there is a history and that the user may see. Those that are left out are told to w.
+func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) error {
+	var types []schema.GroupVersionResource
+	for _, name := range names {
+		found, err := c.find(name)
+		if err != nil {
+			return err
+		}
+		types = append(types, found.Resource)
+	}
+	if len(names) == 0 {
+		lists, err := c.served.ServerPreferredResources()
+		if err != nil {
+			return fmt.Errorf("read the fleet's types: %w", err)
+		}
+		for _, list := range lists {
+			gv, err := schema.ParseGroupVersion(list.GroupVersion)
+			if err != nil {
+				return fmt.Errorf("read the fleet's types: %w", err)
+			}
+			for _, r := range list.APIResources {
+				types = append(types, gv.WithResource(r.Name))
+			}
+		}
+	}
+	var forbidden []string
+	for _, gvr := range types {
+		err := ask(gvr)
+		switch {
+		case err == nil:
+		case len(names) == 0 && apierrors.IsForbidden(err):
+			forbidden = append(forbidden, gvr.GroupResource().String())
+		case len(names) == 0 && (apierrors.HasStatusCause(err, fleetv1alpha1.CauseNoHistory) || apierrors.IsNotFound(err)): // none is kept, or no cluster asked for has the type
+		default:
+			return fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
+		}
+	}
+	if len(forbidden) > 0 {
+		return say(w, "Left out is what you may not list: %s.\n", strings.Join(forbidden, ", "))
+	}
+	return nil
+}
+
+// deleted returns objects that are gone, the latest first.
+func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) ([]typedChange, error) {
+	changes := []typedChange{}
+	parameters := in.parameters(false)
+	parameters.Set("deleted", "true")
+	if err := c.ask(w, types, func(gvr schema.GroupVersionResource) error {
+		n := 0
+		return c.changes(ctx, pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
+			changes = append(changes, typedChange{gvr.GroupResource().String(), change})
+			n++
+			return limit == 0 || n < limit
+		})
+	}); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(changes, func(a, b typedChange) int { return cmp.Compare(b.Revision, a.Revision) })
+	if limit > 0 && len(changes) > limit {
+		changes = changes[:limit]
+	}
+	return changes, nil
+}
+
+func printDeleted(w io.Writer, changes []typedChange) error {
+	if len(changes) == 0 {
+		return say(w, "Nothing was deleted.\n")
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
+	for i := range changes {
+		c := &changes[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
+	}
+	return t.Flush()
+}
+
+func newDiff(s streams) *cobra.Command {
+	var (
+		f             hubFlags
+		in            where
+		output, since string
+		all           bool
+	)
+	cmd := &cobra.Command{
+		Use:   "diff --since MOMENT [TYPE ...]",
+		Short: "Show what of the fleet is another now than it was: what came, changed and went",
+		Long: `Show what differs between a moment and now: objects that are new, those that are gone, and
+those that changed, with what each field was and is. What changed back is no difference.
+Changes of nothing but status and the like are left out, unless --all-fields asks for them.
+
+The moment is how long ago it was, such as 1h or 2d, or a time, such as 2026-11-20T10:00Z.`,
+		Example: `  orrery diff --since 1h -n shop
+  orrery diff --since 2026-11-20T10:00Z --cluster oak deployments configmaps`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if since == "" {
+				return usageError{fmt.Errorf("--since must be given, such as --since 1h; see %q", cmd.CommandPath()+" --help")}
+			}
+			fleet, err := f.fleet(s.err)
+			if err != nil {
+				return err
+			}
+			changes := []typedChange{}
+			parameters := in.parameters(all)
+			parameters.Set("changedSince", since)
+			if err := fleet.ask(s.err, args, func(gvr schema.GroupVersionResource) error {
+				return fleet.changes(cmd.Context(), pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
+					changes = append(changes, typedChange{gvr.GroupResource().String(), change})
+					return true
+				})
+			}); err != nil {
+				return err
+			}
+			return printValue(s.out, output, changes, func(w io.Writer) error { return printDiff(w, changes, output == outputWide) })
+		},
+	}
+	f.add(cmd)
+	in.add(cmd, &f, "only in this namespace (default: all, and what is in none)")
+	addOutput(cmd, &output)
+	cmd.Flags().StringVar(&since, "since", "", "the moment with which now is compared: how long ago, such as 1h or 2d, or a time")
+	cmd.Flags().BoolVar(&all, "all-fields", false, "show changes of status and of metadata that changes all the time, too")
+	return cmd
+}
+
+// signs are those of changes in a diff.
+var signs = map[fleetv1alpha1.ChangeType]string{
+	fleetv1alpha1.ChangeCreated: "+", fleetv1alpha1.ChangeSeen: "+", fleetv1alpha1.ChangeDeleted: "-",
+	fleetv1alpha1.ChangeUpdated: "~", fleetv1alpha1.ChangeRecreated: "±",
+}
+
+func printDiff(w io.Writer, changes []typedChange, wide bool) error {
+	if len(changes) == 0 {
+		return say(w, "Nothing changed.\n")
+	}
+	for i := range changes {
+		c := &changes[i]
+		place := c.Cluster
+		if c.Namespace != "" {
+			place += "/" + c.Namespace
+		}
+		uid := ""
+		if wide {
+			uid = "  uid " + string(c.UID)
+		}
+		if err := say(w, "%s %s  %s  %s %s by %s%s\n", signs[c.Change], place, c.object(), c.Change, c.when(), c.by(), uid); err != nil {
+			return err
+		}
+		if err := printFields(w, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestTimeOnAHub asks a hub, with real members, what became of objects, who changed them, and what the members serve.
+func TestTimeOnAHub(t *testing.T) {
+	dir := t.TempDir()
+	binary, err := testenv.BuildOrrery(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oak, elm := testenv.StartServer(t, "--runtime-config=networking.k8s.io/v1beta1=true"), testenv.StartServer(t)
+	hub, err := testenv.StartHub(dir, binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hub.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	run := func(args ...string) (code int, out, errOut string) {
+		t.Helper()
+		var o, e bytes.Buffer
+		code = Main(append(args, "--kubeconfig="+hub.Kubeconfig()), strings.NewReader(""), &o, &e)
+		return code, o.String(), e.String()
+	}
+	// eventually runs a command until all of its output has texts.
+	eventually := func(texts []string, args ...string) string {
+		t.Helper()
+		var last string
+		testenv.Eventually(t, strings.Join(args, " "), testenv.Patience, func() error {
+			code, out, errOut := run(args...)
+			last = out + errOut
+			for _, text := range texts {
+				if code != 0 || !strings.Contains(last, text) {
+					return fmt.Errorf("%d, without %q: %s", code, text, last)
+				}
+			}
+			return nil
+		})
+		return last
+	}
+	for name, member := range map[string]*testenv.Server{"oak": oak, "elm": elm} {
+		kubeconfig := filepath.Join(dir, name)
+		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errOut := run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
+			t.Fatalf("join %s: %s%s", name, out, errOut)
+		}
+	}
+	in := kubernetes.NewForConfigOrDie(oak.Config())
+	if _, err := in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually([]string{"kube-apiserver"}, "history", "ns/kube-system", "--cluster=oak")
+	eventually([]string{"RESOURCE", "deployments.apps"}, "api-resources")
+
+	labels := map[string]string{"app": "web"}
+	replicas := int32(1)
+	deployments := in.AppsV1().Deployments("shop")
+	web, err := deployments.Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop/web:1"}}}},
+		},
+	}, metav1.CreateOptions{FieldManager: "carol"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	history := []string{"history", "deploy/web", "-n", "shop"}
+	eventually([]string{"Created", "carol"}, history...)
+	then := time.Now().UTC().Format(time.RFC3339Nano)
+
+	if _, err := deployments.Patch(t.Context(), "web", types.StrategicMergePatchType,
+		[]byte(`{"spec":{"replicas":2,"template":{"spec":{"containers":[{"name":"web","image":"shop/web:2"}]}}}}`), metav1.PatchOptions{FieldManager: "dave"}); err != nil {
+		t.Fatal(err)
+	}
+	table := eventually([]string{"dave", "spec.replicas: 1 → 2", `spec.template.spec.containers[name=web].image: "shop/web:1" → "shop/web:2"`}, history...)
+	if _, err := deployments.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"status":{"observedGeneration":2}}`), metav1.PatchOptions{FieldManager: "erin"}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	eventually([]string{"Left out are changes of status and the like alone: 1."}, history...)
+	if _, out, _ := run(history...); out != table {
+		t.Errorf("a change of status alone is shown:\n%s\nbefore:\n%s", out, table)
+	}
+	eventually([]string{"erin/status", "status.observedGeneration"}, append(slices.Clone(history), "--all-fields")...)
+	if _, out, _ := run(append(slices.Clone(history), "--diff", "--cluster=oak", "--limit=1")...); !strings.Contains(out, "    - spec.replicas: 1\n    + spec.replicas: 2\n") || strings.Contains(out, "Created") {
+		t.Errorf("--diff --limit=1 prints %s", out)
+	}
+	_, out, _ := run(append(slices.Clone(history), "-o", "json")...)
+	var changes []typedChange
+	if err := json.Unmarshal([]byte(out), &changes); err != nil || len(changes) != 2 || changes[1].UID != web.UID || changes[0].By[0].Manager != "dave" || changes[0].Resource != "deployments.apps" {
+		t.Errorf("as JSON: %s, %v", out, err)
+	}
+
+	want := "~ oak/shop  deployments.apps/web  Updated"
+	if code, out, errOut := run("diff", "--since="+then, "-n", "shop"); code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "+ spec.replicas: 2") {
+		t.Errorf("diff: %s%s", out, errOut)
+	}
+	if _, out, _ := run("diff", "--since="+then, "-n", "shop", "--cluster=elm"); out != "Nothing changed.\n" {
+		t.Errorf("diff of elm: %s", out)
+	}
+	if _, out, _ := run("diff", "--since="+then, "-n", "shop", "-o", "yaml", "configmaps"); out != "[]\n" {
+		t.Errorf("diff of configmaps: %s", out)
+	}
+	if code, _, errOut := run("diff", "--since=2020-01-01"); code != 1 || !strings.Contains(errOut, "is known from ") {
+		t.Errorf("diff since long ago: %d %s", code, errOut)
+	}
+	if code, _, errOut := run("diff", "--since=1h", "events"); code != 1 || !strings.Contains(errOut, "no history is kept") {
+		t.Errorf("diff of events: %d %s", code, errOut)
+	}
+
+	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually([]string{"deployments.apps/web", string(web.UID)}, "history", "--deleted", "-n", "shop")
+	eventually([]string{"Deleted", "dave", "carol"}, history...)
+	eventually([]string{"- oak/shop  deployments.apps/web  Deleted"}, "diff", "--since="+then, "deploy")
+
+	// A ServiceCIDR is written in a version that goes.
+	if _, err := in.NetworkingV1beta1().ServiceCIDRs().Create(t.Context(), &networkingv1beta1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1beta1.ServiceCIDRSpec{CIDRs: []string{"10.97.0.0/16"}},
+	}, metav1.CreateOptions{FieldManager: "frank"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually([]string{"networking.k8s.io/v1beta1", "servicecidrs.networking.k8s.io/more", "frank", "1.37"}, "api-resources")
+	if _, out, _ := run("api-resources", "--clusters"); !strings.Contains(out, "v1 (elm,oak) v1beta1 (oak)") {
+		t.Errorf("by cluster: %s", out)
+	}
+	var report servedReport
+	if _, out, _ := run("api-resources", "-o", "json"); json.Unmarshal([]byte(out), &report) != nil || len(report.Leaving) != 1 || len(report.Clusters) != 2 ||
+		!slices.Equal(report.Leaving[0].By, []string{"frank"}) || report.Leaving[0].Cluster != "oak" || report.Clusters[0].Problem != "" {
+		t.Errorf("as JSON: %s", out)
+	}
+
+	// Nothing is forgotten over a restart.
+	_, before, _ := run(history...)
+	if err := errors.Join(hub.Stop(), hub.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if after := eventually([]string{"Deleted"}, history...); !strings.HasPrefix(after, before) {
+		t.Errorf("after a restart:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+func TestHistoryIsRefused(t *testing.T) {
+	for name, args := range map[string][]string{
+		"NoObject": {"history"}, "NoName": {"history", "deploy"}, "TwoObjects": {"history", "a", "b", "c"}, "Limit": {"history", "deploy/web", "--limit=-1"},
+		"DiffOfDeleted": {"history", "--deleted", "--diff"}, "NoMoment": {"diff"}, "Format": {"diff", "--since=1h", "-o", "name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var errOut bytes.Buffer
+			if code := Main(args, strings.NewReader(""), &bytes.Buffer{}, &errOut); code != 2 {
+				t.Errorf("%d: %s, want 2", code, errOut.String())
+			}
+		})
+	}
+}
+
+func TestPrintFields(t *testing.T) {
+	var c typedChange
+	if err := json.Unmarshal([]byte(`{"fields": [
+		{"path": "spec.replicas", "before": 1, "after": 2}, {"path": "data", "hidden": true}, {"path": "spec.new", "after": {"a": "b"}},
+		{"path": "data.file", "before": "one\ntwo\nthree\n", "after": "one\n2\nthree\n"}
+	]}`), &c); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printFields(&out, &c); err != nil {
+		t.Fatal(err)
+	}
+	want := `    - spec.replicas: 1
+    + spec.replicas: 2
+    ~ data: (not shown)
+    + spec.new: {"a": "b"}
+    ~ data.file, line 2:
+      - two
+      + 2
+`
+	if out.String() != want {
+		t.Errorf("%s, want:\n%s", out.String(), want)
+	}
+	if got := c.what(false); got != `spec.replicas: 1 → 2; data; spec.new: (none) → {"a": "b"}; and 1 more` {
+		t.Errorf("%q", got)
+	}
+}

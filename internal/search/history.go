@@ -1,0 +1,269 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/history"
+	"orrery.dev/orrery/internal/store"
+)
+
+// How many changes an answer tells, unless a limit says less, and at most.
+const (
+	changesTold     = 100
+	mostChangesTold = 500
+)
+
+// serveHistory answers with an ObjectHistory.
+func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at location, p params, v view) error {
+	out := fleetv1alpha1.ObjectHistory{
+		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ObjectHistory"}, Items: []fleetv1alpha1.ObjectChange{},
+	}
+	limit := min(p.limit, mostChangesTold)
+	if limit == 0 {
+		limit = changesTold
+	}
+	q := v.query
+	q.Version = "" // it may have been another then
+	nowhere := q.Clusters != nil && len(q.Clusters) == 0
+	t := teller{search: s, ctx: ctx, gr: at.GroupResource(), params: p, limit: limit, out: &out}
+	var err error
+	switch {
+	case nowhere:
+	case p.history:
+		err = t.history(at, v.kind.clusters)
+	case p.deleted:
+		err = t.deleted(q)
+	default:
+		err = t.since(q)
+	}
+	if refused := noHistory(err, at.GroupResource().String()); refused != nil {
+		return refused
+	}
+	if err != nil {
+		return s.answered(ctx, ctx, q, err)
+	}
+	return answer.JSON(w, http.StatusOK, out)
+}
+
+// teller tells what became of objects of a type.
+type teller struct {
+	search *Search
+	ctx    context.Context //nolint:containedctx // lives as long as one request
+	gr     schema.GroupResource
+	params params
+	limit  int
+	out    *fleetv1alpha1.ObjectHistory
+}
+
+// change begins to tell of a change to an object.
+func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when time.Time) fleetv1alpha1.ObjectChange {
+	c := fleetv1alpha1.ObjectChange{Cluster: row.Cluster, Namespace: row.Namespace, Name: row.Name, UID: row.UID, Change: kind, Revision: revision}
+	if !when.IsZero() {
+		c.Time = &metav1.MicroTime{Time: when}
+	}
+	return c
+}
+
+// tell adds a change, with the states before and after it, either of which may be nil, that there is none or that it is not known.
+func (t *teller) tell(c fleetv1alpha1.ObjectChange, before, after *history.State) (err error) {
+	shown := after
+	if after == nil {
+		shown = before
+	} else {
+		c.By, c.Cause = history.By(before, after), history.Cause(before, after)
+	}
+	if before != nil && after != nil {
+		c.Fields = history.Differences(before, after, t.params.all)
+	}
+	if t.params.include == metav1.IncludeObject && shown != nil {
+		if c.Object, err = shown.Object(); err != nil {
+			return err
+		}
+	}
+	t.out.Items = append(t.out.Items, c)
+	return nil
+}
+
+// history tells the changes to the object of a name, cluster by cluster and the latest first.
+func (t *teller) history(at location, clusters []string) error {
+	clusters = slices.Sorted(slices.Values(clusters))
+	var before int64
+	if t.params.next != "" {
+		text, cluster, _ := strings.Cut(t.params.next, ".")
+		var err error
+		before, err = strconv.ParseInt(text, 10, 64)
+		if !slices.Contains(clusters, cluster) || err != nil || before <= 0 {
+			return apierrors.NewBadRequest("parameter continue: it is not of this list, or the cluster has gone meanwhile")
+		}
+		clusters = clusters[slices.Index(clusters, cluster):]
+	}
+	for i, cluster := range clusters {
+		if i > 0 {
+			before = 0
+		}
+		of := store.Object{Cluster: cluster, Resource: t.gr, Namespace: at.namespace, Name: at.name}
+		next, told, err := t.revisions(of, before, t.limit-len(t.out.Items))
+		switch {
+		case err != nil:
+			return err
+		case next != 0:
+			t.out.Continue = fmt.Sprintf("%d.%s", next, cluster)
+			return nil
+		case told && len(t.out.Items) >= t.limit && i+1 < len(clusters):
+			t.out.Continue = fmt.Sprintf("%d.%s", int64(1<<62), clusters[i+1])
+			return nil
+		}
+	}
+	if len(t.out.Items) == 0 && t.params.next == "" {
+		return apierrors.NewNotFound(t.gr, at.name)
+	}
+	return nil
+}
+
+// revisions tells up to limit states of an object, and the ends of those that were its last. next is where the next page begins; 0: there is none.
+func (t *teller) revisions(of store.Object, before int64, limit int) (next int64, told bool, err error) {
+	page, err := t.search.Store.Revisions(t.ctx, of, before, limit+1)
+	if err != nil {
+		return 0, false, err
+	}
+	states := make([]*history.State, len(page.Items))
+	for i, r := range page.Items {
+		whole, err := t.search.Store.Revision(t.ctx, of, r.Seq)
+		if errors.Is(err, store.ErrNoHistory) { // it became too old just now, and so did those before
+			page.Items, states = page.Items[:i], states[:i]
+			break
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		page.Items[i].Row = whole.Row
+		if states[i], err = history.Parse(t.gr, whole.Row.Body); err != nil {
+			return 0, false, err
+		}
+	}
+	for i := range page.Items[:min(limit, len(page.Items))] {
+		r := &page.Items[i]
+		if r.Deleted {
+			if err := t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), states[i], nil); err != nil {
+				return 0, false, err
+			}
+		}
+		kind, predecessor := fleetv1alpha1.ChangeUpdated, (*history.State)(nil)
+		switch {
+		case i+1 == len(page.Items):
+			kind = history.First(r.Row.Created, r.Since)
+		case page.Items[i+1].Row.UID != r.Row.UID:
+			kind = fleetv1alpha1.ChangeCreated
+		default:
+			predecessor = states[i+1]
+		}
+		if err := t.tell(change(&r.Row, kind, r.Seq, r.Since), predecessor, states[i]); err != nil {
+			return 0, false, err
+		}
+	}
+	if len(page.Items) > limit && limit > 0 {
+		next = page.Items[limit-1].Seq
+	}
+	return next, len(page.Items) > 0, nil
+}
+
+// endedBefore begins the continue tokens of what is deleted: a number alone is an offset.
+const endedBefore = "ended-"
+
+// deleted tells which objects are gone, the latest first.
+func (t *teller) deleted(q store.Query) error {
+	var before int64
+	if t.params.next != "" {
+		text, ok := strings.CutPrefix(t.params.next, endedBefore)
+		var err error
+		if before, err = strconv.ParseInt(text, 10, 64); !ok || err != nil || before <= 0 {
+			return apierrors.NewBadRequest("parameter continue: it is not of this list")
+		}
+	}
+	page, err := t.search.Store.Deleted(t.ctx, q, before, t.limit)
+	if err != nil {
+		return err
+	}
+	for i := range page.Items {
+		r := &page.Items[i]
+		last, err := history.Parse(t.gr, r.Row.Body)
+		if err == nil {
+			err = t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), last, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if page.Next != 0 {
+		t.out.Continue = endedBefore + strconv.FormatInt(page.Next, 10)
+	}
+	return nil
+}
+
+// since tells what is another now than at a moment, but for objects in which only noise is, unless that is asked for.
+func (t *teller) since(q store.Query) error {
+	q.At, q.Continue, q.Limit = t.params.compared, t.params.next, t.limit
+	for {
+		page, err := t.search.Store.Compare(t.ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			if err := t.difference(&page.Items[i]); err != nil {
+				return err
+			}
+		}
+		if q.Continue = page.Continue; q.Continue == "" {
+			return nil
+		}
+		if q.Limit = t.limit - len(t.out.Items); q.Limit <= 0 {
+			t.out.Continue = marked(t.params.compared, q.Continue)
+			return nil
+		}
+	}
+}
+
+func (t *teller) difference(d *store.Difference) error {
+	var before, after *history.State
+	var err error
+	row, kind := d.After, fleetv1alpha1.ChangeUpdated
+	switch {
+	case d.After == nil:
+		row, kind = d.Before, fleetv1alpha1.ChangeDeleted
+	case d.Before == nil:
+		kind = history.First(d.After.Created, t.params.compared) // what is older than the moment came to be seen since
+	case d.Before.UID != d.After.UID:
+		kind = fleetv1alpha1.ChangeRecreated
+	}
+	if d.Before != nil {
+		if before, err = history.Parse(t.gr, d.Before.Body); err != nil {
+			return err
+		}
+	}
+	if d.After != nil {
+		if after, err = history.Parse(t.gr, d.After.Body); err != nil {
+			return err
+		}
+	}
+	n := len(t.out.Items)
+	if err := t.tell(change(row, kind, 0, d.Changed), before, after); err != nil {
+		return err
+	}
+	if kind == fleetv1alpha1.ChangeUpdated && len(t.out.Items[n].Fields) == 0 {
+		t.out.Items = t.out.Items[:n]
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Difference is an object that is another now than it was at a moment.
+type Difference struct {
+	Before, After *Row      // nil: it was not there yet, or is there no more
+	Changed       time.Time // when it became what it is, or went
+}
+
+// Differences are a page of them.
+type Differences struct {
+	Items    []Difference
+	Continue string // for Query.Continue; "" on the last page
+}
+
+// compare reads both sides in one snapshot: what was something else are revisions, and what was not there yet is found by when it was made.
+func (d *database) compare(ctx context.Context, q Query) (out Differences, err error) {
+	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 || q.OwnerName != "" || q.OwnerSteps != 0 || !q.Since.IsZero() || !q.Before.IsZero() || q.Offset != 0 || q.Order != ByKey {
+		return out, fmt.Errorf("%w: differences are selected by cluster, namespace and name only", ErrSelector)
+	}
+	q.Labels = labels.Everything()
+	after, err := parseContinue(q)
+	if err != nil {
+		return out, err
+	}
+	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
+		moment, err := r.since(q.At)
+		if err != nil {
+			return err
+		}
+		before, err := r.past(q, after, moment)
+		if err != nil {
+			return err
+		}
+		keys := make(map[position]*Row, len(before))
+		found := make([]position, 0, len(before))
+		add := func(p position, was *Row) {
+			found = append(found, p)
+			keys[p.key()] = was
+		}
+		for i := range before {
+			add(before[i].at(), &before[i].Row)
+		}
+		made, err := r.made(q, after, moment)
+		if err != nil {
+			return err
+		}
+		for _, p := range made {
+			if _, known := keys[p.key()]; !known { // else it took the name of another
+				add(p, nil)
+			}
+		}
+		slices.SortFunc(found, ByKey.compare)
+		if q.Limit > 0 && len(found) > q.Limit {
+			found = found[:q.Limit]
+			out.Continue = found[q.Limit-1].token(q)
+		}
+		for _, p := range found {
+			one := Difference{Before: keys[p.key()]}
+			if one.After, one.Changed, err = r.present(q, p); err != nil {
+				return err
+			}
+			out.Items = append(out.Items, one)
+		}
+		return nil
+	})
+	if err != nil {
+		return Differences{}, fmt.Errorf("compare %s with %s: %w", q.Resource, q.At.UTC().Format(time.RFC3339), err)
+	}
+	return out, nil
+}
+
+// key is the position without what differs between objects of one name.
+func (p position) key() position {
+	return position{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
+}
+
+// made returns where the objects are that were made after a moment: those that come first after a position, one more than the query's limit, and perhaps others.
+func (r *reader) made(q Query, after position, moment int64) (out []position, err error) {
+	err = each(r.ctx, r.tx, say(r.dialect, "SELECT o.id, o.cluster, o.namespace, o.name FROM object o WHERE o.type = ? AND o.made > ?"), func(rows *sql.Rows) error {
+		row := Row{Group: q.Group, Resource: q.Resource}
+		p := position{}
+		if err := rows.Scan(&p.ID, &row.Cluster, &row.Namespace, &row.Name); err != nil {
+			return err
+		}
+		p.Cluster, p.Namespace, p.Name = row.Cluster, row.Namespace, row.Name
+		if r.visible(row.Cluster) == "" || !q.reaches(&row) || after.Cluster != "" && ByKey.compare(after, p) >= 0 {
+			return nil
+		}
+		if out = append(out, p); q.Limit > 0 && len(out) > 2*q.Limit+chunk {
+			slices.SortFunc(out, ByKey.compare)
+			out = out[:q.Limit+1]
+		}
+		return nil
+	}, r.kind, moment)
+	return out, err
+}
+
+// present returns what is at a position now, and since when; nil: it is there no more, since then.
+func (r *reader) present(q Query, p position) (row *Row, since time.Time, err error) {
+	key := Row{Group: q.Group, Resource: q.Resource, Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
+	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT "+stateColumns(r.dialect)+` FROM object o JOIN body b ON b.object = o.id
+		WHERE o.type = ? AND o.cluster = ? AND o.namespace = ? AND o.name = ?`), func(rows *sql.Rows) error {
+		_, s, err := r.scanState(rows, func(int64) Row { return key })
+		if err != nil {
+			return err
+		}
+		row, since = &key, moment(s.since)
+		err = unrecord(s.record, row)
+		row.Note = ""
+		return err
+	}, r.kind, p.Cluster, p.Namespace, p.Name); err != nil || row != nil {
+		return row, since, err
+	}
+	err = each(r.ctx, r.tx, say(r.dialect, `SELECT r.until FROM past p JOIN revision r ON r.id = p.ended
+		WHERE p.type = ? AND p.cluster = ? AND p.namespace = ? AND p.name = ? AND p.ended > 0 ORDER BY p.ended DESC LIMIT 1`), func(rows *sql.Rows) error {
+		var until int64
+		err := rows.Scan(&until)
+		since = moment(until)
+		return err
+	}, r.kind, p.Cluster, p.Namespace, p.Name)
+	return nil, since, err
+}
