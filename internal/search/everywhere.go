@@ -336,8 +336,14 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 
 // searched are the columns of the table of every kind.
 var searched = []metav1.TableColumnDefinition{
-	{Name: "Kind", Type: "string"}, {Name: "Cluster", Type: "string"}, {Name: "Namespace", Type: "string"}, {Name: "Name", Type: "string", Format: "name"},
-	{Name: "Age", Type: "string"}, {Name: "Status", Type: "string"}, {Name: "API Version", Type: "string", Priority: 1}, {Name: "Created", Type: "string", Priority: 1},
+	{Name: "Kind", Type: "string"},
+	{Name: "Cluster", Type: "string"},
+	{Name: "Namespace", Type: "string"},
+	{Name: "Name", Type: "string", Format: "name"},
+	{Name: "Age", Type: "string"},
+	{Name: "Status", Type: "string"},
+	{Name: "API Version", Type: "string", Priority: 1},
+	{Name: "Created", Type: "string", Priority: 1},
 }
 
 func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta metav1.ListMeta, show func(hit) shown) error {

@@ -216,19 +216,8 @@ func compile(q Query) (*plan, error) {
 		requirements, selectable := q.Labels.Requirements()
 		terms += len(requirements)
 		nothing = !selectable
-		for _, r := range requirements {
-			if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") { // as declared fields in the index
-				return nil, fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
-			}
-			if p.pair == nil && !owned && equality(r) {
-				p.pair = &pair{r.Key(), r.ValuesUnsorted()[0]}
-				continue
-			}
-			c, err := compileLabel(r)
-			if err != nil {
-				return nil, err
-			}
-			p.where = append(p.where, c)
+		if err := p.selectLabels(requirements, owned); err != nil {
+			return nil, err
 		}
 	}
 	if terms > maxTerms {
@@ -238,24 +227,8 @@ func compile(q Query) (*plan, error) {
 	if q.Version != "" {
 		p.where = append(p.where, columnIn{column: "o.version", values: []string{q.Version}})
 	}
-	for _, f := range q.Fields {
-		c, err := compileField(q.resource(), f)
-		if err != nil {
-			return nil, err
-		}
-		switch is := c.(type) {
-		case termIs:
-			if !is.not && len(is.values) == 1 && p.pair == nil && !owned {
-				p.pair = &pair{is.key, is.values[0]}
-				continue
-			}
-		case fieldIs:
-			p.fields = true
-			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
-				p.pair = image // it has it somewhere; the body says where
-			}
-		}
-		p.where = append(p.where, c)
+	if err := p.selectFields(q, owned); err != nil {
+		return nil, err
 	}
 	more, err := q.conditions()
 	if err != nil {
@@ -274,6 +247,49 @@ func compile(q Query) (*plan, error) {
 		return nil, nil
 	}
 	return p, nil
+}
+
+// selectLabels adds what is required of labels. The first that names one value leads, unless the owner does.
+func (p *plan) selectLabels(requirements labels.Requirements, owned bool) error {
+	for _, r := range requirements {
+		if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") { // as declared fields in the index
+			return fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
+		}
+		if p.pair == nil && !owned && equality(r) {
+			p.pair = &pair{r.Key(), r.ValuesUnsorted()[0]}
+			continue
+		}
+		c, err := compileLabel(r)
+		if err != nil {
+			return err
+		}
+		p.where = append(p.where, c)
+	}
+	return nil
+}
+
+// selectFields adds what is required of fields, of which one that is declared may lead.
+func (p *plan) selectFields(q Query, owned bool) error {
+	for _, f := range q.Fields {
+		c, err := compileField(q.resource(), f)
+		if err != nil {
+			return err
+		}
+		switch is := c.(type) {
+		case termIs:
+			if !is.not && len(is.values) == 1 && p.pair == nil && !owned {
+				p.pair = &pair{is.key, is.values[0]}
+				continue
+			}
+		case fieldIs:
+			p.fields = true
+			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
+				p.pair = image // it has it somewhere; the body says where
+			}
+		}
+		p.where = append(p.where, c)
+	}
+	return nil
 }
 
 // resource is the type of a query.
