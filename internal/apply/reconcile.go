@@ -98,6 +98,10 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if !w.Decided {
 		return w, source
 	}
+	divided := binding.Divided(b) && target.Replicas != nil
+	if !divided {
+		a.results.leave(b.UID, q.name(), 0, 0) // it keeps all that it has
+	}
 	if q.member.Reachable() {
 		switch served {
 		case presence.Absent:
@@ -112,7 +116,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		}
 		a.mirror.Require(binding.Kind(b))
 	}
-	if binding.Divided(b) && target.Replicas != nil {
+	if divided {
 		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
 	}
 	manifest, digest, err := a.renders.Render(render.Input{
@@ -257,12 +261,12 @@ func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 // there for now.
 func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+	o, there := a.placedAs(b, cluster)
+	moves := task || there && a.unclaimed(source, o, 0) > 0
+	needed := moves && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
 	a.releasing.Lock()
 	defer a.releasing.Unlock()
-	o, there := a.placedAs(b, cluster)
-	unclaimed := there && a.unclaimed(source, o, 0) > 0
-	held := (task || unclaimed) &&
-		(Release(a.placements(b, source, cluster))[cluster] > 0 || dependency(binding.Kind(b)) && a.neededBy(b, cluster))
+	held := moves && (needed || Release(a.placements(b, source, cluster))[cluster] > 0)
 	leaves := int32(0)
 	if held {
 		leaves = o.Replicas
@@ -326,14 +330,13 @@ func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, 
 // placements are what the clusters have, and shall have, of a binding, as the one of them has to see it that asks how much it may let go: of
 // every other only what stays once the writes have arrived that are on their way.
 func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, asks string) []Placement {
-	found := map[string]mirror.Object{}
+	found, shrinks := map[string]mirror.Object{}, map[string]bool{}
 	for _, o := range a.mirror.Placed(b.UID) {
 		if o.Name != b.Spec.Resource.Name {
 			continue
 		}
-		if o.Cluster != asks {
-			o.Replicas = a.results.leaves(b.UID, o.Cluster, o.Replicas)
-			o.Available = min(o.Available, o.Replicas)
+		if left := a.results.leaves(b.UID, o.Cluster, o.Replicas); o.Cluster != asks && left < o.Replicas {
+			o.Replicas, o.Available, shrinks[o.Cluster] = left, min(o.Available, left), true
 		}
 		found[o.Cluster] = o
 	}
@@ -344,7 +347,8 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			o, there := found[cluster]
 			s, _ := a.results.get(b.UID, cluster)
 			r := s.current()
-			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest}
+			// What stays of a copy that was told to let go of some serves, whether or not that was done yet.
+			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest || shrinks[cluster]}
 			if there && a.reachable(cluster) && !o.Deleting {
 				p.Available = o.Available
 			}

@@ -67,6 +67,9 @@ func newResults() *results {
 func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if before, told := r.left[binding][cluster]; told && r.states[binding][cluster].acts.Unsure {
+		leaves = min(leaves, before) // what was asked for may still be done
+	}
 	if leaves >= has {
 		if delete(r.left[binding], cluster); len(r.left[binding]) == 0 {
 			delete(r.left, binding)

@@ -35,7 +35,7 @@ type servedReport struct {
 type servedCluster struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"` // of its Kubernetes
-	// Problem is why it could not be asked: its types are those that are mirrored, each in one version.
+	// Problem is why it could not be asked, or not for all: other types are those that are mirrored, each in one version.
 	Problem string `json:"problem,omitempty"`
 	// Unknown are types that have versions that go, and of whose objects nothing is known: they are not mirrored.
 	Unknown []string `json:"unknown,omitempty"`
@@ -104,7 +104,15 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 		}
 		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" }) // the fleet's own
 		types, err := typesBelow(cfg, fleetv1alpha1.ClustersPath+"/"+at.Name+"/proxy")
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case discovery.IsGroupDiscoveryFailedError(err): // the others are known
+			at.Problem = err.Error()
+			types = append(types, slices.DeleteFunc(slices.Clone(mirrored), func(t served.Type) bool {
+				return slices.ContainsFunc(types, func(known served.Type) bool { return known.Group == t.Group })
+			})...)
+		case err != nil:
 			at.Problem, types = err.Error(), mirrored
 		}
 		is := served.Cluster{Name: at.Name, Types: types}
@@ -123,7 +131,8 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 	return report, nil
 }
 
-// typesBelow are the types that are served below a path of the hub, in each of their versions.
+// typesBelow are the types that are served below a path of the hub, in each of their versions. With an error of groups that could not be discovered it returns the
+// types of all others.
 func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + path
@@ -131,9 +140,9 @@ func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, lists, err := c.ServerGroupsAndResources()
-	if err != nil {
-		return nil, err
+	_, lists, partly := c.ServerGroupsAndResources()
+	if partly != nil && !discovery.IsGroupDiscoveryFailedError(partly) {
+		return nil, partly
 	}
 	var out []served.Type
 	for _, list := range lists {
@@ -148,7 +157,7 @@ func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 			out = append(out, served.Type{GroupVersionKind: gv.WithKind(r.Kind), Resource: r.Name, Namespaced: r.Namespaced})
 		}
 	}
-	return out, nil
+	return out, partly
 }
 
 // findLeaving returns the objects of a cluster that are written in versions that go, and the types that have such and are not mirrored.
@@ -270,7 +279,7 @@ func printServed(w io.Writer, report *servedReport, named bool) error {
 	}
 	for _, c := range report.Clusters {
 		if c.Problem != "" {
-			err = errors.Join(err, say(w, "Cluster %s could not be asked, and is shown as it is mirrored, each type in one version: %s\n", c.Name, c.Problem))
+			err = errors.Join(err, say(w, "Cluster %s could not be asked for all, and what is missing is shown as it is mirrored, each type in one version: %s\n", c.Name, harmless(c.Problem)))
 		}
 		if len(c.Unknown) > 0 {
 			err = errors.Join(err, say(w, "Of cluster %s these are not mirrored, and have versions that go: %s\n", c.Name, strings.Join(c.Unknown, ", ")))

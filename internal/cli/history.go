@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,7 +63,7 @@ func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"
 	}
-	text := string(value)
+	text := harmless(string(value))
 	if r := []rune(text); most > 0 && len(r) > most {
 		text = string(r[:most]) + "…"
 	}
@@ -78,13 +79,13 @@ func (c *typedChange) what(all bool) string {
 			break
 		}
 		if d.Hidden {
-			parts = append(parts, d.Path)
+			parts = append(parts, harmless(d.Path))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s: %s → %s", d.Path, short(d.Before, mostShown), short(d.After, mostShown)))
+		parts = append(parts, fmt.Sprintf("%s: %s → %s", harmless(d.Path), short(d.Before, mostShown), short(d.After, mostShown)))
 	}
 	if c.Cause != "" {
-		parts = append(parts, fmt.Sprintf("(%s)", c.Cause))
+		parts = append(parts, fmt.Sprintf("(%s)", harmless(c.Cause)))
 	}
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
@@ -92,6 +93,7 @@ func (c *typedChange) what(all bool) string {
 // printFields prints what was and what is of each field. Of texts of several lines the lines that both begin and end with are left out.
 func printFields(w io.Writer, c *typedChange) error {
 	for _, d := range c.Fields {
+		d.Path = harmless(d.Path)
 		switch before, after := lines(d.Before), lines(d.After); {
 		case d.Hidden:
 			if err := say(w, "    ~ %s: (not shown)\n", d.Path); err != nil {
@@ -103,18 +105,28 @@ func printFields(w io.Writer, c *typedChange) error {
 			}
 		default:
 			if d.Before != nil {
-				if err := say(w, "    - %s: %s\n", d.Path, d.Before); err != nil {
+				if err := say(w, "    - %s: %s\n", d.Path, harmless(string(d.Before))); err != nil {
 					return err
 				}
 			}
 			if d.After != nil {
-				if err := say(w, "    + %s: %s\n", d.Path, d.After); err != nil {
+				if err := say(w, "    + %s: %s\n", d.Path, harmless(string(d.After))); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// harmless is a text from an object as a terminal may show it: what would steer the terminal, or forge lines and columns, is replaced.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // lines are those of a text; nil: it is none.
@@ -143,7 +155,7 @@ func printLines(w io.Writer, path string, before, after []string) error {
 		lines []string
 	}{{"-", before[first : len(before)-last]}, {"+", after[first : len(after)-last]}} {
 		for _, line := range side.lines {
-			if err := say(w, "      %s %s\n", side.sign, line); err != nil {
+			if err := say(w, "      %s %s\n", side.sign, harmless(line)); err != nil {
 				return err
 			}
 		}
@@ -287,7 +299,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		c := &changes[i]
 		cause := ""
 		if c.Cause != "" {
-			cause = " (" + c.Cause + ")"
+			cause = " (" + harmless(c.Cause) + ")"
 		}
 		if err := say(w, "%s  revision %d  %s  %s by %s%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), cause); err != nil {
 			return err

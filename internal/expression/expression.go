@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp/syntax"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 )
@@ -34,7 +37,11 @@ const (
 	mostDepth     = 60
 	mostOfOne     = 20_000
 	mostOfAll     = 2_000_000
-	interruptions = 100 // steps of a loop between looks at the context
+	interruptions = 100  // steps of a loop between looks at the context
+	mostPattern   = 1000 // instructions of a regular expression, each of which may be run for each character
+
+	longestOfOne = 200 * time.Millisecond
+	longestOfAll = 5 * time.Second // of all processors together
 )
 
 // pricing has texts that are made cost what they take, of memory too: CEL counts them as one, unless their type was known before.
@@ -95,6 +102,9 @@ func Compile(text string) (*Expression, error) {
 	if !checked.OutputType().IsExactType(cel.BoolType) {
 		return nil, fmt.Errorf("%w: it is a %s, and must be true or false: compare it with something, as in object.spec.replicas > 3", ErrInvalid, checked.OutputType())
 	}
+	if err := checkPatterns(checked.NativeRep().Expr()); err != nil {
+		return nil, err
+	}
 	program, err := environment.Program(checked,
 		cel.EvalOptions(cel.OptOptimize), cel.CostTracking(pricing{}), cel.CostLimit(mostOfOne), cel.InterruptCheckFrequency(interruptions))
 	if err != nil {
@@ -107,14 +117,52 @@ func Compile(text string) (*Expression, error) {
 	return e, nil
 }
 
+// checkPatterns refuses regular expressions that are not written down, or are large: CEL prices them by their text, and compiles them before anything is asked.
+func checkPatterns(root ast.Expr) (err error) {
+	ast.PreOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
+		if x.Kind() != ast.CallKind || x.AsCall().FunctionName() != overloads.Matches || err != nil {
+			return
+		}
+		args := x.AsCall().Args()
+		text, ok := textOf(args[len(args)-1])
+		if !ok {
+			err = fmt.Errorf("%w: matches takes a pattern that is written down, in quotes", ErrInvalid)
+			return
+		}
+		pattern, wrong := syntax.Parse(text, syntax.Perl)
+		switch {
+		case wrong != nil:
+			err = fmt.Errorf("%w: %w", ErrInvalid, wrong)
+		case instructions(pattern) > mostPattern:
+			err = fmt.Errorf("%w: the pattern %.40q is too large: it may have repetitions of fewer", ErrInvalid, text)
+		}
+	}))
+	return err
+}
+
+// instructions is about how many a regular expression is compiled to; of one that is too large, at least as many as show that.
+func instructions(pattern *syntax.Regexp) int {
+	n := 1 + len(pattern.Rune)
+	for _, part := range pattern.Sub {
+		n = min(n+instructions(part), mostPattern+1)
+	}
+	if pattern.Op == syntax.OpRepeat {
+		n *= max(pattern.Min, pattern.Max, 1)
+	}
+	return min(n, mostPattern+1)
+}
+
 // String is the expression as it was written.
 func (e *Expression) String() string { return e.text }
 
 // Equalities are what must be equal to a text. There is more to an expression than these.
 func (e *Expression) Equalities() []Equality { return e.equal }
 
-// Budget is what the evaluations of one request may cost together.
-type Budget struct{ spent atomic.Uint64 }
+// Budget is what the evaluations of one request may cost together: by CEL's prices, and, for what these are wrong of, in time.
+type Budget struct {
+	spent atomic.Uint64
+	took  atomic.Int64 // nanoseconds
+}
 
 // Matches says whether the expression is true of an object, which is JSON. ErrCost: it is not known, and is not to be asked of more.
 func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, budget *Budget) (bool, error) {
@@ -122,14 +170,20 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 	if err != nil {
 		return false, fmt.Errorf("read the object: %w", err)
 	}
-	value, details, err := e.program.ContextEval(ctx, map[string]any{"object": object, "cluster": cluster})
+	one, cancel := context.WithTimeout(ctx, longestOfOne)
+	defer cancel()
+	began := time.Now()
+	value, details, err := e.program.ContextEval(one, map[string]any{"object": object, "cluster": cluster})
+	if budget.took.Add(int64(time.Since(began))) > int64(longestOfAll) {
+		return false, fmt.Errorf("%w on all objects together; narrow them by kind, namespace, label or cluster first", ErrCost)
+	}
 	if details != nil && details.ActualCost() != nil && budget.spent.Add(*details.ActualCost()) > mostOfAll {
 		return false, fmt.Errorf("%w on all objects together; narrow them by kind, namespace, label or cluster first", ErrCost)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
-	case err != nil && strings.Contains(err.Error(), "cost limit exceeded"):
+	case err != nil && (one.Err() != nil || strings.Contains(err.Error(), "cost limit exceeded")):
 		return false, fmt.Errorf("%w on one object; it may have fewer loops in each other", ErrCost)
 	case err != nil:
 		return false, nil //nolint:nilerr // the object does not have what is asked for

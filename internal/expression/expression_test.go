@@ -69,6 +69,8 @@ func TestInvalid(t *testing.T) {
 		"Empty": "", "Syntax": "object.spec.", "Unknown": "pod.spec == 1", "NoBoolean": "object.spec.replicas", "Number": "1 + 1",
 		"Long": "true || " + strings.Repeat(" ", mostBytes), "Deep": strings.Repeat("(", 500) + "true" + strings.Repeat(")", 500),
 		"NoText": "\xff == 1", "Regex": `"a".matches("(")`,
+		"LargeRegex": `object.metadata.name.matches("` + strings.Repeat("(?:.?){1000}", 300) + `!$")`, "MadeRegex": `"a".matches(object.metadata.name)`,
+		"NestedRegex": `object.metadata.name.matches("((a{30}){30}){30}")`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Compile(text); !errors.Is(err, ErrInvalid) {
@@ -78,7 +80,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestBombs: what does too much is refused, by its cost and not by the time that has passed.
+// TestBombs: what does too much is refused: by its cost, or, where CEL's prices are too low, by the time that it takes.
 func TestBombs(t *testing.T) {
 	var items []string
 	for i := range 300 {
@@ -99,6 +101,7 @@ func TestBombs(t *testing.T) {
 		"Maps":  `object.spec.items.map(a, object.spec.items.map(b, object.spec.items.map(c, c.n))).size() > 0`,
 		"Texts": `object.spec.items.all(i, object.spec.text.contains("aaaaaaaaaaaaaaaaaaab") == false)`,
 		"Regex": `object.spec.items.all(i, object.spec.text.matches("(a*)*(b*)*c") == false)`,
+		"Equal": `[0,1,2,3,4,5,6,7,8,9].all(a, [0,1,2,3,4,5,6,7,8,9].all(b, object.spec.items.all(i, object == object)))`,
 		"Sums":  `object.spec.items.all(i, (object.spec.text + object.spec.text + object.spec.text).size() > 0)`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -360,6 +360,9 @@ func duration(text string) (sum time.Duration, err error) {
 func moment(text string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04Z07:00", "2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil {
+			if t.Unix() <= 0 {
+				return t, fmt.Errorf("%q: nothing was created before 1970", text)
+			}
 			return t, nil
 		}
 	}

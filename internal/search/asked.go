@@ -1,11 +1,13 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +30,8 @@ type asked struct {
 	text   string // of q
 	query  query.Query
 	filter *expression.Expression
-	now    time.Time // to which ages are compared
+	now    time.Time          // to which ages are compared
+	budget *expression.Budget // of a request that looks at several types; nil: each look has its own
 }
 
 // mostCandidates is how many objects a request reads to find those that are asked for.
@@ -124,7 +127,11 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		}
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				return apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
+				refused := apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
+				if slices.Contains(s.Clusters(), v.Text) {
+					return closedError{refused}
+				}
+				return refused
 			}
 		}
 		only(func(cluster string) bool {
@@ -184,7 +191,7 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	if !rest && a.filter == nil {
 		return nil, nil //nolint:nilnil // there is nothing to look for
 	}
-	aliases, budget := kindNames(k), new(expression.Budget)
+	aliases, budget := kindNames(k), cmp.Or(a.budget, new(expression.Budget))
 	return func(ctx context.Context, row *store.Row) (bool, error) {
 		if row.Body == nil { // of a state of which no more is known
 			return true, nil
@@ -220,6 +227,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 	case query.Kind, query.Cluster, query.Age, query.Created: // elsewhere
 	case query.Word:
 		v := t.Values[0]
+		if pushPrefix(q, t) {
+			return false, nil
+		}
 		if !v.Glob {
 			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 { // of so many an index may tell
 				q.NameContains = append(slices.Clip(q.NameContains), v.Text)
@@ -232,6 +242,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 	case query.Name:
 		if !globbed && !t.Not && q.Names == nil {
 			q.Names = texts(t)
+			return false, nil
+		}
+		if pushPrefix(q, t) {
 			return false, nil
 		}
 		pattern(false, t.Values...)
@@ -254,6 +267,19 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// pushPrefix adds a pattern that is the beginning of a name, if it is one and there is none yet.
+func pushPrefix(q *store.Query, t query.Term) bool {
+	if t.Not || len(t.Values) != 1 || !t.Values[0].Glob || q.NamePrefix != "" {
+		return false
+	}
+	pieces := t.Values[0].Pieces()
+	if len(pieces) != 2 || pieces[0] == "" || pieces[1] != "" {
+		return false
+	}
+	q.NamePrefix = pieces[0]
+	return true
 }
 
 // pushLabel adds a term of a label. Of patterns the store looks for the label only.
@@ -326,6 +352,11 @@ func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error
 	var running sync.WaitGroup
 	for w := range workers {
 		running.Go(func() {
+			defer func() {
+				if panicked := recover(); panicked != nil {
+					failed[w] = unexpected(panicked)
+				}
+			}()
 			for i := w * len(rows) / workers; i < (w+1)*len(rows)/workers && failed[w] == nil; i++ {
 				var ok bool
 				if ok, failed[w] = f(ctx, &rows[i]); ok {
@@ -336,6 +367,11 @@ func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error
 	}
 	running.Wait()
 	return slices.Concat(found...), errors.Join(failed...)
+}
+
+// unexpected is the error of a panic beside the request's own goroutine, where it would end the process.
+func unexpected(panicked any) error {
+	return fmt.Errorf("look for what is asked: panic: %v\n%s", panicked, debug.Stack())
 }
 
 // tooMany says that what is asked cannot be answered from so many objects at once.

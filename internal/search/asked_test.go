@@ -371,6 +371,34 @@ func TestAskedRights(t *testing.T) {
 	}
 }
 
+// TestKindsDiffer: what is closed of one kind is left out of a search, and does not end it for the others; a token is of the search that it was given for.
+func TestKindsDiffer(t *testing.T) {
+	f, _ := everyKind(t)
+	f.some = []string{"shop"}
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "services" && what.Namespace != "shop" }
+	f.closed = map[string][]string{"shop": {"elm"}}
+	for _, path := range []string{"/search?q=cluster:elm", "/search?clusters=elm", "/clusters/elm/search"} {
+		code, body := f.ask(t, http.MethodGet, path, "")
+		if raw := fmt.Sprint(body); code.StatusCode != http.StatusOK || !strings.Contains(raw, "Pod") || strings.Contains(raw, "kind:Service ") {
+			t.Errorf("%s: %d %s", path, code.StatusCode, raw)
+		}
+	}
+	if code, body := f.ask(t, http.MethodGet, "/search?q=cluster:elm+kind:Service", ""); code.StatusCode != http.StatusBadRequest {
+		t.Errorf("a cluster that is closed: %d %v", code.StatusCode, body)
+	}
+	_, body := f.ask(t, http.MethodGet, "/search?namespaces=shop&limit=1", "")
+	token := fmt.Sprint(body["metadata"].(map[string]any)["continue"])
+	for path, want := range map[string]int{
+		"/search?namespaces=shop&limit=7&continue=": http.StatusOK,
+		"/search?namespaces=blog&limit=1&continue=": http.StatusBadRequest,
+		"/search?limit=1&continue=":                 http.StatusBadRequest,
+	} {
+		if code, body := f.ask(t, http.MethodGet, path+url.QueryEscape(token), ""); code.StatusCode != want {
+			t.Errorf("%s: %d %v", path, code.StatusCode, body)
+		}
+	}
+}
+
 // TestCandidates: what must be looked for in objects is looked for in so many for each request: with a limit the answer comes in pages, some of which may
 // be empty; without one it is refused.
 func TestCandidates(t *testing.T) {
@@ -398,7 +426,7 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("%s: all pages have %v", path, got)
 		}
 	}
-	for _, path := range []string{"/api/v1/pods?filter=" + url.QueryEscape(last), "/api/v1/pods?q=has:owner", "/search?group=cluster&q=has:owner"} {
+	for _, path := range []string{"/api/v1/pods?filter=" + url.QueryEscape(last), "/api/v1/pods?limit=5&withContinue=false&filter=" + url.QueryEscape(last), "/api/v1/pods?q=has:owner", "/search?group=cluster&q=has:owner"} {
 		if code, body := f.ask(t, http.MethodGet, path, ""); code.StatusCode != http.StatusBadRequest || !strings.Contains(fmt.Sprint(body["message"]), "set a limit") {
 			t.Errorf("%s: %d %v", path, code.StatusCode, body)
 		}

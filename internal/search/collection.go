@@ -192,7 +192,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			refused = err
 			closed = append(closed, gvr.GroupResource().String())
 			continue
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err), isClosed(err):
 			missing = err
 			continue
 		case err != nil:
@@ -297,6 +297,7 @@ func collectionColumns() *columns {
 
 // collector reads the types of a collection one after the other.
 type collector struct {
+	tag     string // of what is asked for
 	entries []entry
 	pagers  []*pager
 	name    string
@@ -314,18 +315,19 @@ type collectionToken struct {
 	Type string `json:"t"`
 	Next string `json:"n"` // the type's own; "": from its beginning
 	Read int    `json:"r"`
+	Tag  string `json:"q"` // of what is asked for
 }
 
 // collect reads what is in the entries, from where a request goes on.
 func (s *Search) collect(ctx context.Context, entries []entry, p params) (*collector, error) {
-	c := &collector{entries: entries, limit: p.limit, last: p.noContinue}
+	c := &collector{entries: entries, limit: p.limit, last: p.noContinue, tag: p.tag}
 	var token collectionToken
 	if p.next != "" {
 		b, err := base64.RawURLEncoding.DecodeString(p.next)
 		if err == nil {
 			err = json.Unmarshal(b, &token)
 		}
-		if err != nil || token.Type == "" || token.Read < 0 {
+		if err != nil || token.Type == "" || token.Read < 0 || token.Tag != p.tag {
 			return nil, badToken()
 		}
 		c.now = slices.IndexFunc(entries, func(e entry) bool { return e.key() == token.Type })
@@ -386,7 +388,7 @@ func (c *collector) tail() (metav1.ListMeta, map[string]any) {
 	meta := metav1.ListMeta{ResourceVersion: c.version.String()}
 	more := map[string]any{}
 	if c.now < len(c.pagers) && !c.last {
-		b, _ := json.Marshal(collectionToken{c.entries[c.now].key(), c.pagers[c.now].token(), c.before + c.read}) //nolint:errchkjson // strings and a number
+		b, _ := json.Marshal(collectionToken{c.entries[c.now].key(), c.pagers[c.now].token(), c.before + c.read, c.tag}) //nolint:errchkjson // strings and a number
 		meta.Continue = base64.RawURLEncoding.EncodeToString(b)
 		more["continue"] = meta.Continue
 	}

@@ -72,6 +72,16 @@ func parseGroupings(text string) (out []grouping, err error) {
 type counts struct {
 	total  int64
 	groups map[string]int64 // by the values as JSON
+
+	candidates int // that were read
+}
+
+// bounded refuses an answer that is too large.
+func (c *counts) bounded() error {
+	if len(c.groups) > mostGroups {
+		return apierrors.NewBadRequest(fmt.Sprintf("parameter group: there are more than %d groups; narrow the search, or count by less", mostGroups))
+	}
+	return nil
 }
 
 func (c *counts) add(values []string, n int64) {
@@ -89,6 +99,9 @@ func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location
 	}
 	c := counts{groups: map[string]int64{}}
 	if err := s.countView(ctx, at, v, p.group, &c); err != nil {
+		return err
+	}
+	if err := c.bounded(); err != nil {
 		return err
 	}
 	tell(w, s.warnings(at, v.kind, v.seen))
@@ -152,11 +165,15 @@ func (s *Search) countView(ctx context.Context, at location, v view, by []groupi
 
 // countCandidates counts what has to be looked for in objects.
 func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *counts) error {
-	pages := pager{search: s, query: v.query, keep: v.keep}
+	if c.candidates >= mostCandidates {
+		return tooMany(v.query.Resource)
+	}
+	pages := pager{search: s, query: v.query, keep: v.keep, candidates: c.candidates}
 	page, err := pages.next(ctx)
 	if err != nil {
 		return err
 	}
+	c.candidates = pages.candidates
 	for i := range page.Rows {
 		row := &page.Rows[i]
 		c.total++
@@ -185,6 +202,9 @@ func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *
 		}
 		for _, values := range all {
 			c.add(values, 1)
+		}
+		if err := c.bounded(); err != nil {
+			return err
 		}
 	}
 	return nil

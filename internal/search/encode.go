@@ -314,7 +314,7 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 		case p.query.Continue == "":
 			p.done = true
 		case p.done:
-		case p.limit == 0 && (p.candidates >= mostCandidates || kept > mostKept):
+		case (p.limit == 0 || p.last) && (p.candidates >= mostCandidates || kept > mostKept):
 			return page, tooMany(p.query.Resource)
 		case p.candidates >= mostCandidates || kept > mostKept:
 			p.done = true
@@ -338,8 +338,14 @@ func (p *pager) ahead(ctx context.Context) func() (store.Page, error) {
 	}
 	answered := make(chan answer, 1) // nobody may wait for it any more
 	go func() {
-		page, err := p.search.query(ctx, q)
-		answered <- answer{page, err}
+		var a answer
+		defer func() {
+			if panicked := recover(); panicked != nil {
+				a.err = unexpected(panicked)
+			}
+			answered <- a
+		}()
+		a.page, a.err = p.search.query(ctx, q)
 	}()
 	return func() (store.Page, error) {
 		a := <-answered

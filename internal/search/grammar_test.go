@@ -250,6 +250,16 @@ func TestOwnerNeedsRights(t *testing.T) {
 	if resp.StatusCode != http.StatusForbidden {
 		t.Error(resp.StatusCode, body)
 	}
+
+	// Who may list it in some namespaces finds owners in those, and names them.
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "deployments" && what.Namespace != "blog" }
+	f.some = []string{"blog"}
+	for query, want := range map[string]int{"": http.StatusForbidden, "&namespaces=shop": http.StatusForbidden, "&namespaces=blog": http.StatusOK} {
+		resp, body := f.ask(t, http.MethodGet, "/api/v1/pods?ownerName=web&ownerGR=deployments.apps&ownerSeniority=1&clusters=oak"+query, "")
+		if resp.StatusCode != want {
+			t.Errorf("%q: %d %v", query, resp.StatusCode, body)
+		}
+	}
 }
 
 // TestSlowQueries: what no index leads to is given up after a while, with what it was and the way out.

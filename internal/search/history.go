@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,7 +25,11 @@ import (
 const (
 	changesTold     = 100
 	mostChangesTold = 500
+	statesCompared  = 50 // at once
 )
+
+// mostRead is how many bytes of objects are read for an answer, about: what is left is for the next page.
+const mostRead = 16 << 20
 
 // serveHistory answers with an ObjectHistory.
 func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at location, p params, v view) error {
@@ -43,7 +48,7 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 	switch {
 	case nowhere:
 	case p.history:
-		err = t.history(at, v.kind.clusters)
+		err = t.history(at, slices.Concat(append(slices.Collect(maps.Values(v.kind.others)), v.kind.clusters)...))
 	case p.deleted:
 		err = t.deleted(q)
 	default:
@@ -65,6 +70,7 @@ type teller struct {
 	gr     schema.GroupResource
 	params params
 	limit  int
+	read   int // bytes of objects
 	out    *fleetv1alpha1.ObjectHistory
 }
 
@@ -149,9 +155,16 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 		if err != nil {
 			return 0, false, err
 		}
-		page.Items[i].Row = whole.Row
 		if states[i], err = history.Parse(t.gr, whole.Row.Body); err != nil {
 			return 0, false, err
+		}
+		t.read += len(whole.Row.Body)
+		whole.Row.Body = nil
+		page.Items[i].Row = whole.Row
+		if i > 0 && t.read > mostRead {
+			limit = min(limit, i)
+			page.Items, states = page.Items[:i+1], states[:i+1]
+			break
 		}
 	}
 	for i := range page.Items[:min(limit, len(page.Items))] {
@@ -215,8 +228,13 @@ func (t *teller) deleted(q store.Query) error {
 
 // since tells what is another now than at a moment, but for objects in which only noise is, unless that is asked for.
 func (t *teller) since(q store.Query) error {
-	q.At, q.Continue, q.Limit = t.params.compared, t.params.next, t.limit
-	for {
+	q.At, q.Continue = t.params.compared, t.params.next
+	for compared := 0; ; compared += statesCompared {
+		q.Limit = min(t.limit-len(t.out.Items), statesCompared)
+		if q.Limit == 0 || t.read > mostRead || compared >= 10*mostChangesTold {
+			t.out.Continue = marked(t.params.compared, q.Continue)
+			return nil
+		}
 		page, err := t.search.Store.Compare(t.ctx, q)
 		if err != nil {
 			return err
@@ -227,10 +245,6 @@ func (t *teller) since(q store.Query) error {
 			}
 		}
 		if q.Continue = page.Continue; q.Continue == "" {
-			return nil
-		}
-		if q.Limit = t.limit - len(t.out.Items); q.Limit <= 0 {
-			t.out.Continue = marked(t.params.compared, q.Continue)
 			return nil
 		}
 	}
@@ -256,6 +270,11 @@ func (t *teller) difference(d *store.Difference) error {
 	if d.After != nil {
 		if after, err = history.Parse(t.gr, d.After.Body); err != nil {
 			return err
+		}
+	}
+	for _, side := range []*store.Row{d.Before, d.After} {
+		if side != nil {
+			t.read += len(side.Body)
 		}
 	}
 	n := len(t.out.Items)

@@ -95,6 +95,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
+		v.query.Version = "" // it may have been another then
 		warnOfThen(w, p.at)
 	}
 	if at.name != "" {
@@ -123,6 +124,9 @@ type view struct {
 func (s *Search) qualifyFields(at location, p *params) error {
 	if at.names == Merged {
 		return nil
+	}
+	if slices.ContainsFunc(p.asked.namespaces(), func(name string) bool { return strings.Contains(name, "@") }) {
+		return apierrors.NewBadRequest("parameter q: it is of names as they are in their clusters: write namespace:shop cluster:oak for shop@oak")
 	}
 	fields := slices.Clone(p.fields)
 	for i, f := range fields {

@@ -24,12 +24,15 @@ func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
 	if !found {
 		return apierrors.NewBadRequest("parameter ownerGR: " + p.owner.resource.String() + " is not mirrored from any cluster; write it in the plural with its group, such as deployments.apps")
 	}
-	if owner.namespace == "" && at.namespace != "" {
+	if !s.namespaced(owner) {
 		p.namespaces = nil
 	}
 	seen, err := s.authorize(ctx, owner, p, "list")
-	if err == nil && owner.namespace == "" && at.namespace != "" && seen.refused != nil {
+	switch {
+	case err != nil:
+		return err
+	case seen.refused != nil: // who may list it in some namespaces is to name those
 		return seen.refused
 	}
-	return err
+	return seen.check(owner, p)
 }

@@ -3,6 +3,7 @@ package search
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"net/url"
 	"slices"
@@ -35,6 +36,7 @@ type params struct {
 	asked                       asked
 	group                       []grouping
 	explain                     bool
+	tag                         string // for continue tokens of several types: tells what is asked apart
 
 	grammar
 	times
@@ -186,6 +188,7 @@ func parseParams(query url.Values) (params, error) {
 			return p, apierrors.NewBadRequest(fmt.Sprintf("parameter %s=%q: %v", name, value, err))
 		}
 	}
+	p.tag = tagOf(query)
 	if err := p.takeLabels(query.Get("labelSelector"), func(name string) bool { return query.Get(name) != "" }); err != nil {
 		return p, err
 	}
@@ -193,6 +196,17 @@ func parseParams(query url.Values) (params, error) {
 		return p, err
 	}
 	return p, p.checkVersions()
+}
+
+// tagOf hashes what a request asks for, but not which page of it nor in which form.
+func tagOf(query url.Values) string {
+	query = maps.Clone(query)
+	for _, name := range []string{"continue", "limit", "includeObject", "onlyMetadata", "explain", "pretty", "timeout"} {
+		query.Del(name)
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(query.Encode())) // a hash takes everything
+	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
 // checkVersions refuses what says nothing together, as API servers do.

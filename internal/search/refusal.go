@@ -1,6 +1,7 @@
 package search
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -52,12 +53,23 @@ func tooLong(q store.Query, after time.Duration) error {
 
 // noCluster says that the fleet has no cluster of a name. One that is closed to whoever asks
 // looks the same: its name is not for them.
-func noCluster(name string) error {
+func noCluster(name string) *apierrors.StatusError {
 	return apierrors.NewNotFound(clusterv1alpha1.GroupVersion.WithResource("clusters").GroupResource(), name)
 }
 
+// closedError is that a cluster is none for a caller, of one type: of another it may be.
+type closedError struct{ *apierrors.StatusError }
+
+// Unwrap returns what the client is told.
+func (e closedError) Unwrap() error { return e.StatusError }
+
+func isClosed(err error) bool {
+	_, ok := errors.AsType[closedError](err)
+	return ok
+}
+
 // noClusters says the same of a name among others.
-func noClusters(name string) error {
+func noClusters(name string) *apierrors.StatusError {
 	return apierrors.NewBadRequest(fmt.Sprintf("parameter clusters: %q is not a cluster of the fleet", name))
 }
 

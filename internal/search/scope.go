@@ -101,10 +101,10 @@ func (s scope) check(at location, p params) error {
 		return nil
 	}
 	if at.cluster != "" && s.closed(at.cluster) {
-		return noCluster(at.cluster)
+		return closedError{noCluster(at.cluster)}
 	}
 	if i := slices.IndexFunc(p.clusters, s.closed); i >= 0 {
-		return noClusters(p.clusters[i])
+		return closedError{noClusters(p.clusters[i])}
 	}
 	return nil
 }

@@ -90,6 +90,8 @@ func (p *params) checkTimes(named bool) error {
 		return apierrors.NewBadRequest("parameters since and before: they are of lists of objects; of what became of them they select only what is deleted")
 	case p.history && (p.names != nil || p.namespaces != nil || p.contains != nil):
 		return apierrors.NewBadRequest("parameter history: the path has the one name")
+	case !p.at.IsZero() && p.remaining != nil && *p.remaining:
+		return apierrors.NewBadRequest("parameter withRemainingCount: objects are counted as they are now")
 	case moments > 0 && p.group != nil:
 		return apierrors.NewBadRequest("parameter group: objects are counted as they are now; list them with at")
 	case p.told() && !p.asked.empty():

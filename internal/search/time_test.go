@@ -183,6 +183,7 @@ func TestTimesAreRefused(t *testing.T) {
 		"ForgedToken":        {"/api/v1/pods?" + at(then) + "&continue=at-99999999999999999999.x", 400, "continue"},
 		"ForgedHistory":      {"/api/v1/namespaces/shop/pods/web?history=true&continue=7.nowhere", 400, "continue"},
 		"ForgedDeleted":      {"/api/v1/pods?deleted=true&continue=ended--7", 400, "continue"},
+		"RemainingThen":      {"/api/v1/pods?limit=1&withRemainingCount=true&at=-0s", 400, "as they are now"},
 		"CountsOfThen":       {"/api/v1/pods?group=cluster&at=-0s", 400, "as they are now"},
 		"AskedChanges":       {"/api/v1/pods?changedSince=-0s&q=web", 400, "q and filter"},
 		"SearchOfThen":       {"/search?q=web&at=-0s", 400, "lists of one kind"},

@@ -54,6 +54,8 @@ type watch struct {
 	newer map[key]store.Version
 	// switched is set from a review until what changed during its lists is told.
 	switched *switched
+	// gone are objects of which a deletion was told although they changed only, since their state before is not known: it is told once.
+	gone map[key]struct{}
 
 	out   *http.ResponseController
 	write func(kind apiwatch.EventType, object any) error
@@ -98,7 +100,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, out: http.NewResponseController(w)}
+	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, gone: map[key]struct{}{}, out: http.NewResponseController(w)}
 	initial := p.version == "" || p.version == "0" || p.initial
 	if f.version, err = s.asked(ctx, p); err != nil {
 		return err
@@ -269,9 +271,13 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 		return err
 	}
 	after, err := f.view.shows(ctx, e.After)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	if f.toldGone(keyOf(row), e, before, after) {
+		return nil
+	}
+	switch {
 	case before && after:
 		return f.event(apiwatch.Modified, e.After)
 	case after:
@@ -281,6 +287,21 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	default:
 		return nil
 	}
+}
+
+// toldGone says whether an object is told as deleted already. Of types without a history nothing is known of the state that a change ended: it counts as selected.
+func (f *watch) toldGone(k key, e *store.Event, before, after bool) bool {
+	if after || !before || e.Before.Body != nil {
+		delete(f.gone, k)
+		return false
+	}
+	_, told := f.gone[k]
+	if e.After == nil {
+		delete(f.gone, k)
+	} else {
+		f.gone[k] = struct{}{}
+	}
+	return told
 }
 
 // had says whether the client has an object, by the state that a change ended; nil: there was none.
@@ -330,10 +351,24 @@ func (f *watch) review(ctx context.Context) error {
 		}
 	}
 	if refused {
-		return err
+		return errors.Join(f.last(ctx), err)
 	}
 	f.switched.until, err = f.search.now(ctx)
 	return err
+}
+
+// last tells what changed while a watch was refused: nothing of it is shown any more, and the client has some of it.
+func (f *watch) last(ctx context.Context) error {
+	events, _, _, err := f.search.Store.Since(f.at.GroupResource(), f.version)
+	if err != nil {
+		return expired()
+	}
+	for _, e := range events {
+		if err := f.tell(ctx, e); err != nil {
+			return err
+		}
+	}
+	return f.flush()
 }
 
 // event sends an object.

@@ -258,6 +258,15 @@ func (q Query) Unindexed() (out []string) {
 			}
 		}
 	}
+	if len(q.Patterns) > 0 {
+		out = append(out, "patterns of names or namespaces")
+	}
+	if len(q.Mentions) > 0 {
+		out = append(out, "parts of fields")
+	}
+	if !q.CreatedFrom.IsZero() || !q.CreatedBefore.IsZero() {
+		out = append(out, "ages")
+	}
 	if q.Order >= custom && !q.Order.reverse(ByKey) && !q.Order.reverse(ByName) {
 		out = append(out, "that order")
 	}
