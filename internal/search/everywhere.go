@@ -141,6 +141,7 @@ func compareKinds(a, b location) int {
 // who may list none is refused.
 func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
 	var unlisted []string
+	var closed error
 	seen := false
 	for _, at := range e.kinds {
 		if from.Resource != "" && compareKinds(at, from) < 0 {
@@ -154,7 +155,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
 		case isClosed(err): // there is no such cluster for the caller, where it is of this kind
-			e.refused = cmp.Or(e.refused, err)
+			closed = cmp.Or(closed, err)
 			continue
 		case isUnlike(err):
 			why = strings.TrimPrefix(err.Error(), "parameter q: ")
@@ -181,8 +182,8 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			break
 		}
 	}
-	if !seen && e.refused != nil {
-		return e.refused
+	if refused := cmp.Or(closed, e.refused); !seen && refused != nil {
+		return refused
 	}
 	if len(unlisted) > 0 {
 		e.warn("left out, since you may not list them on the hub: " + enumerate(unlisted))
