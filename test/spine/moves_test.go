@@ -128,29 +128,6 @@ func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
 	w.applied("Deployment", "web")
 }
 
-// TestMoveAfterOneThatWasTakenBack: what a cluster was told to let go is its own again when it is placed there again, and counts for later moves.
-func TestMoveAfterOneThatWasTakenBack(t *testing.T) {
-	w := start(t, "move-takenback")
-	place := func(clusters ...string) { w.hub.Apply(t, policy(w.ns, "web", web, in(clusters...))) }
-	place("oak", "pine")
-	w.hub.Apply(t, deployment(w.ns, "web", 2))
-	w.available(w.oak, "web", 2)
-	w.available(w.pine, "web", 2)
-	w.applied("Deployment", "web")
-	w.oak.Fail(testenv.Cut)
-	w.lost(w.oak)
-	place("pine")
-	w.moved("ResourceBinding", "web-deployment", "pine")
-	place("oak", "pine")
-	w.moved("ResourceBinding", "web-deployment", "oak", "pine")
-	w.oak.Heal()
-	w.applied("Deployment", "web")
-	w.guarded("web", 2)
-	place("oak")
-	w.gone(w.pine, "apps/v1", "Deployment", "web")
-	w.available(w.oak, "web", 2)
-}
-
 // TestMoveIntoABrokenCluster moves a Deployment into a cluster where no pod becomes ready: what
 // serves elsewhere stays until it is mended.
 func TestMoveIntoABrokenCluster(t *testing.T) {
