@@ -185,8 +185,8 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 		return false, ctx.Err()
 	case err != nil && (one.Err() != nil || strings.Contains(err.Error(), "cost limit exceeded")):
 		return false, fmt.Errorf("%w on one object; it may have fewer loops in each other", ErrCost)
-	case err != nil:
-		return false, nil //nolint:nilerr // the object does not have what is asked for
+	case err != nil: // the object does not have what is asked for
+		return false, nil
 	}
 	return value == types.True, nil
 }

@@ -375,7 +375,9 @@ func TestAskedRights(t *testing.T) {
 func TestKindsDiffer(t *testing.T) {
 	f, _ := everyKind(t)
 	f.some = []string{"shop"}
-	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "services" && what.Namespace != "shop" }
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Resource == "services" && what.Namespace != "shop"
+	}
 	f.closed = map[string][]string{"shop": {"elm"}}
 	for _, path := range []string{"/search?q=cluster:elm", "/search?clusters=elm", "/clusters/elm/search"} {
 		code, body := f.ask(t, http.MethodGet, path, "")

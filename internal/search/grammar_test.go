@@ -252,7 +252,9 @@ func TestOwnerNeedsRights(t *testing.T) {
 	}
 
 	// Who may list it in some namespaces finds owners in those, and names them.
-	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "deployments" && what.Namespace != "blog" }
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Resource == "deployments" && what.Namespace != "blog"
+	}
 	f.some = []string{"blog"}
 	for query, want := range map[string]int{"": http.StatusForbidden, "&namespaces=shop": http.StatusForbidden, "&namespaces=blog": http.StatusOK} {
 		resp, body := f.ask(t, http.MethodGet, "/api/v1/pods?ownerName=web&ownerGR=deployments.apps&ownerSeniority=1&clusters=oak"+query, "")

@@ -212,7 +212,7 @@ func (a *arrival) shown(i int) time.Duration {
 	}
 }
 
-// changes changes objects at a constant rate, and measures.
+// changes makes changes at a constant rate, and measures how long each takes.
 func (a *arrival) changes(during time.Duration) {
 	a.b.Helper()
 	list, err := a.list(url.Values{"limit": {"1"}})
