@@ -201,10 +201,14 @@ func (a *arrival) shown(i int) time.Duration {
 	a.mu.Lock()
 	sent := a.sent[i]
 	a.mu.Unlock()
-	for {
+	for end := time.Now().Add(time.Minute); ; {
 		list, err := a.list(url.Values{"names": {name}, "clusters": {cluster}, "onlyMetadata": {"true"}})
-		if err != nil {
-			a.b.Fatal(err)
+		if time.Now().After(end) {
+			a.b.Fatalf("%s in %s is not shown: %v", name, cluster, err)
+		}
+		if err != nil { // a hub that has just started does not know the cluster yet
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		if len(list.Items) == 1 && list.Items[0].Annotations[mark] == strconv.FormatInt(sent, 10) {
 			return time.Duration(time.Now().UnixNano() - sent)
