@@ -35,7 +35,8 @@ func (f *hubFlags) fleet(w io.Writer) (*fleetClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath
+	hub := strings.TrimSuffix(strings.TrimSuffix(cfg.Host, "/"), fleetv1alpha1.FleetPath) // the context fleet has the same hub
+	cfg.Host = hub + fleetv1alpha1.FleetPath
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
 	c := &fleetClient{config: cfg}
 	asJSON := dynamic.ConfigFor(cfg)

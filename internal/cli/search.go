@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -102,10 +101,11 @@ func (f *searching) run(ctx context.Context, text string) error {
 	case f.group != nil && f.output == outputName:
 		return usageError{errors.New("--output name: counts have no names")}
 	}
-	c, err := f.client()
+	fleet, err := f.hub.fleet(f.err)
 	if err != nil {
 		return err
 	}
+	c := fleet.client
 	switch {
 	case f.explain:
 		return f.explained(ctx, c, text)
@@ -115,26 +115,9 @@ func (f *searching) run(ctx context.Context, text string) error {
 	return f.found(ctx, c, text)
 }
 
-// client is of the hub's API server, whoever may use it.
-func (f *searching) client() (rest.Interface, error) {
-	cfg, path, err := f.hub.config()
-	if err != nil {
-		return nil, err
-	}
-	cfg = dynamic.ConfigFor(cfg)
-	cfg.GroupVersion = &schema.GroupVersion{}
-	cfg.Host = strings.TrimSuffix(cfg.Host, fleetv1alpha1.FleetPath) // the context fleet has the same hub
-	cfg.WarningHandler = rest.NewWarningWriter(f.err, rest.WarningWriterOptions{Deduplicate: true})
-	c, err := rest.UnversionedRESTClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
-	}
-	return c, nil
-}
-
 // ask sends a search and returns the answer.
 func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, parameters url.Values) ([]byte, error) {
-	r := c.Get().AbsPath(fleetv1alpha1.FleetPath, "search").SetHeader("Accept", accept)
+	r := c.Get().AbsPath("search").SetHeader("Accept", accept)
 	for name := range parameters {
 		if value := parameters.Get(name); value != "" {
 			r = r.Param(name, value)
@@ -321,11 +304,11 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	if slices.Contains([]string{query.Kind, query.Cluster, query.Namespace}, key) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		c, err := f.client()
+		fleet, err := f.hub.fleet(io.Discard) // a warning would be taken for a completion's
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		body, err := f.ask(ctx, c, "application/json", url.Values{"group": {key}})
+		body, err := f.ask(ctx, fleet.client, "application/json", url.Values{"group": {key}})
 		var counts fleetv1alpha1.SearchCounts
 		if err != nil || json.Unmarshal(body, &counts) != nil {
 			return nil, cobra.ShellCompDirectiveError

@@ -181,7 +181,6 @@ func (a *arrival) touch(i int) error {
 func (a *arrival) counted() {
 	a.b.Helper()
 	poll(a.b, 30*time.Minute, "every object in the fleet", func(context.Context) (bool, error) {
-		time.Sleep(20 * time.Millisecond)
 		list, err := a.list(url.Values{"limit": {"1"}, "onlyMetadata": {"true"}})
 		if err != nil {
 			return false, nil //nolint:nilerr // the hub starts
