@@ -54,7 +54,7 @@ type watch struct {
 	newer map[key]store.Version
 	// switched is set from a review until what changed during its lists is told.
 	switched *switched
-	// gone are objects of which a deletion was told although they changed only, since their state before is not known: it is told once.
+	// gone are objects of types without a history of which a deletion was told because they changed: their state before is not known and counts as selected, once.
 	gone map[key]struct{}
 
 	out   *http.ResponseController
@@ -274,8 +274,13 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	if err != nil {
 		return err
 	}
-	if f.toldGone(keyOf(row), e, before, after) {
-		return nil
+	if _, gone := f.gone[keyOf(row)]; gone {
+		before = false // the client was told so
+	} else if before && !after && e.After != nil && e.Before.Body == nil {
+		f.gone[keyOf(row)] = struct{}{}
+	}
+	if after || e.After == nil {
+		delete(f.gone, keyOf(row))
 	}
 	switch {
 	case before && after:
@@ -287,21 +292,6 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	default:
 		return nil
 	}
-}
-
-// toldGone says whether an object is told as deleted already. Of types without a history nothing is known of the state that a change ended: it counts as selected.
-func (f *watch) toldGone(k key, e *store.Event, before, after bool) bool {
-	if after || !before || e.Before.Body != nil {
-		delete(f.gone, k)
-		return false
-	}
-	_, told := f.gone[k]
-	if e.After == nil {
-		delete(f.gone, k)
-	} else {
-		f.gone[k] = struct{}{}
-	}
-	return told
 }
 
 // had says whether the client has an object, by the state that a change ended; nil: there was none.

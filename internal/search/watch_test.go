@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -308,6 +309,15 @@ func TestWatchRightsWhileChanging(t *testing.T) {
 	})
 	change("shop", "blog")
 	w.expect("ADDED elm/blog/press", "ADDED oak/blog/goes", "ADDED oak/blog/changes", "DELETED oak/shop/db")
+	meanwhile.once(func() {
+		f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
+		f.put(t, "oak", "pods", newObject(podKind, "blog", "unseen"))
+	})
+	f.mu.Lock()
+	denied = func(authorizationv1.ResourceAttributes) bool { return true }
+	f.mu.Unlock()
+	change()
+	w.expect("DELETED elm/blog/press", "DELETED elm/shop/web", "DELETED oak/blog/goes", "DELETED oak/shop/web", "DELETED oak/blog/changes", "ERROR 403 Forbidden", "")
 }
 
 // listening is a store that does something before it answers a list.
@@ -333,6 +343,35 @@ func (l *listening) List(ctx context.Context, q store.Query) (store.Page, error)
 		do()
 	}
 	return l.Store.List(ctx, q)
+}
+
+// TestWatchWithoutHistory: of a type whose former states are not known, an object that is not selected is told as deleted at most once, however often it changes.
+func TestWatchWithoutHistory(t *testing.T) {
+	f := threeClusters(t)
+	lease := schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
+	f.serve(lease, "leases", true, "oak")
+	put := func(name, holder string) {
+		t.Helper()
+		f.put(t, "oak", "leases", newObject(lease, "shop", name, "spec.holderIdentity="+holder))
+	}
+	const path = "/apis/coordination.k8s.io/v1/leases"
+	put("other", "y")
+	w := f.watch(t, path+"?watch=true&filter="+url.QueryEscape("object.spec.holderIdentity == 'x'")+"&resourceVersion="+f.version(t, path))
+	for range 3 {
+		put("other", "y")
+	}
+	put("other", "x")
+	put("other", "x")
+	for range 3 {
+		put("other", "y")
+	}
+	if err := f.store.Write(t.Context(), []store.Change{{Delete: true, Row: store.Row{
+		Cluster: "oak", Group: lease.Group, Resource: "leases", Namespace: "shop", Name: "other",
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	put("new", "x")
+	w.expect("DELETED oak/shop/other", "ADDED oak/shop/other", "MODIFIED oak/shop/other", "DELETED oak/shop/other", "ADDED oak/shop/new")
 }
 
 // TestVersionsOfRequests: a version that is not known is refused, as clients expect of an API server.
