@@ -127,8 +127,8 @@ func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, _ string)
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTimeout bounds a completion: somebody is typing.
-const completeTimeout = 3 * time.Second
+// completeTimeout bounds a completion: somebody is typing. A hub that is busy counts the namespaces of a fleet in seconds.
+const completeTimeout = 10 * time.Second
 
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{

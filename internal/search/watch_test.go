@@ -40,7 +40,7 @@ type stream struct {
 // watch opens a watch, which is to be answered.
 func (f *fleet) watch(t *testing.T, path string) *stream {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute) // an event that never comes fails the test long before the server ends the watch
 	t.Cleanup(stop)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+path, nil)
 	if err != nil {
