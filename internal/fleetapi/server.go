@@ -107,6 +107,11 @@ func New(o Options) (*Server, error) {
 	}
 	changes := newGrants()
 	o.Fleet.SubscribeFences(func(sets.Set[string]) { changes.change() })
+	o.Fleet.Subscribe(func(c fleet.Change) {
+		if c.What&(fleet.Membership|fleet.Labels) != 0 { // by which fences select
+			changes.change()
+		}
+	})
 	roles, err := newRoles(context.Background(), o.Informers, changes.change)
 	if err != nil {
 		return nil, err

@@ -20,47 +20,28 @@ type scope struct {
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
 // it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
 func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
-	what := authorizationv1.ResourceAttributes{
-		Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
+	what := authorizationv1.ResourceAttributes{Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Name: at.name}
+	// That all clusters of now are open to a namespace says nothing of the next one: only who may see everything is let through without a fence.
+	refused := s.Authorize(ctx, what)
+	if !apierrors.IsForbidden(refused) {
+		return scope{}, refused
 	}
-	if at.name != "" {
-		what.Name = at.name
-		if isNamespaces(at) {
-			what.Namespace = at.name // as API servers do
-		}
-	}
-	err := s.Authorize(ctx, what)
-	namespaces := []string{what.Namespace}
+	namespaces := p.namespaces
 	switch {
-	case what.Namespace == "" && err == nil:
-		return scope{}, nil
-	case what.Namespace == "" && len(p.namespaces) == 0:
-		return s.authorizeSome(ctx, at, what, err)
-	case what.Namespace == "":
-		namespaces = p.namespaces
-		for _, what.Namespace = range namespaces {
-			if err := s.Authorize(ctx, what); err != nil {
-				return scope{}, err
-			}
+	case at.namespace != "":
+		namespaces = []string{at.namespace}
+	case at.name != "" && isNamespaces(at):
+		namespaces = []string{at.name} // as API servers do
+	case len(namespaces) == 0:
+		return s.authorizeSome(ctx, at, what, refused)
+	}
+	for _, what.Namespace = range namespaces {
+		if err := s.Authorize(ctx, what); err != nil {
+			return scope{}, err
 		}
-	case err != nil:
-		return scope{}, err
 	}
 	fence, err := s.Fence()
-	if err != nil {
-		return scope{}, err
-	}
-	open := !slices.ContainsFunc(s.Clusters(), func(cluster string) bool {
-		return slices.ContainsFunc(namespaces, func(namespace string) bool { return !fence.Allowed(namespace, cluster) })
-	})
-	if open {
-		return scope{}, nil
-	}
-	what.Namespace = ""
-	if err := s.Authorize(ctx, what); !apierrors.IsForbidden(err) {
-		return scope{}, err
-	}
-	return scope{fence: fence, namespaces: namespaces}, nil
+	return scope{fence: fence, namespaces: namespaces}, err
 }
 
 // authorizeSome finds what a caller may see who may not see all. What is in no namespace needs a right to all: one object by its name,
