@@ -129,7 +129,8 @@ func New(o Options) (*Server, error) {
 			proxy:      proxies,
 			search: search.New(search.Options{
 				Mirror: o.Mirror, Store: o.Store,
-				Clusters:  func() []string { return names(o.Registry.Members()) },
+				Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
+				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
 				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
 				Grants:  changes.wait,
@@ -152,10 +153,10 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 	return f.Snapshot(), nil
 }
 
-func names(members []*member.Member) []string {
-	names := make([]string, 0, len(members))
-	for _, m := range members {
-		names = append(names, m.Name())
+func names(clusters []*fleet.Cluster) []string {
+	names := make([]string, 0, len(clusters))
+	for _, c := range clusters {
+		names = append(names, c.Name)
 	}
 	return names
 }

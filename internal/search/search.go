@@ -89,6 +89,9 @@ type Fence interface {
 type Options struct {
 	Mirror Mirror
 	Store  Store
+	// Ready is false until Clusters, and the Types of the Mirror, are those that were known before the process began: what is missing in them need
+	// not be missing. Once true it stays so.
+	Ready func() bool
 	// Clusters are the names of the fleet's clusters.
 	Clusters func() []string
 	// Authorize returns an error when the request's user may not do that on the hub.
@@ -165,6 +168,9 @@ func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, l
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
 func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, names Names) error {
+	if !s.Ready() {
+		return starting()
+	}
 	at, ok := locate(path)
 	if !ok || !at.qualify(names) {
 		return notFound(path)

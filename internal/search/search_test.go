@@ -298,6 +298,21 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
+// TestStarting: while it is not known what there is nothing is said to be none, whatever is asked.
+func TestStarting(t *testing.T) {
+	f := threeClusters(t)
+	f.starting = true
+	for _, path := range []string{
+		"", "/apis", "/api/v1", "/api/v1/pods", "/api/v1/pods?watch=true", "/api/v1/pods?clusters=none", "/clusters/none/api/v1/pods",
+		"/clusters/oak/api/v1/namespaces/shop/pods/web", "/apis/none/v1/nothing", "/search?q=cluster:none", "/api/v1/pods?history=true",
+	} {
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(fmt.Sprint(body["message"]), "ask again in a moment") {
+			t.Errorf("%s: %d %v", path, resp.StatusCode, body)
+		}
+	}
+}
+
 // Behind a fence a right in a namespace shows it in the clusters that it may use, and of the
 // others not even that they are there; a right in all namespaces shows all clusters.
 func TestFence(t *testing.T) {
