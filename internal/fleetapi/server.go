@@ -133,6 +133,7 @@ func New(o Options) (*Server, error) {
 				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
 				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
+				Made:    o.Fleet.Made,
 				Grants:  changes.wait,
 				Version: hub.Discovery().ServerVersion,
 			}),

@@ -100,6 +100,8 @@ type Options struct {
 	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
 	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
 	Fence func() (Fence, error)
+	// Made is when a namespace of the hub was made: what was in clusters before was that of another one of the name; false: it is not known.
+	Made func(namespace string) (time.Time, bool)
 	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
 	Grants func() <-chan struct{}
 	// Version is what the fleet says it is; clients compare their own with it.

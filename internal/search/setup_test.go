@@ -118,9 +118,10 @@ type fleet struct {
 	url      string
 	server   *httptest.Server
 	search   *Search
-	starting bool         // what there is is not known yet
-	mu       sync.Mutex   // of some, where it changes
-	grants   atomic.Value // a chan struct{}
+	made     map[string]time.Time // namespaces of the hub; all others: long ago
+	starting bool                 // what there is is not known yet
+	mu       sync.Mutex           // of some, where it changes
+	grants   atomic.Value         // a chan struct{}
 }
 
 // Allowed implements Fence.
@@ -168,7 +169,12 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			defer f.mu.Unlock()
 			return f.some, nil
 		},
-		Fence:  func() (Fence, error) { return f, nil },
+		Fence: func() (Fence, error) { return f, nil },
+		Made: func(namespace string) (time.Time, bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.made[namespace], true
+		},
 		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
