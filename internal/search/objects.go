@@ -49,11 +49,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := p.checkCollection(); err != nil {
 		return err
 	}
-	as, err := formOf(r)
-	if err != nil {
-		return err
-	}
-	as = p.form(as)
+	accepts := formsOf(r)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
@@ -66,10 +62,14 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	case p.group != nil && p.watch:
 		return apierrors.NewBadRequest("parameter group: counts have no watch")
 	case p.group != nil:
-		return s.serveCounts(w, r, at, p, as)
+		as, err := formOf(r)
+		if err != nil {
+			return err
+		}
+		return s.serveCounts(w, r, at, p, p.form(as))
 	}
 	if p.watch {
-		return s.serveWatch(w, r, at, p, as)
+		return s.serveWatch(w, r, at, p, accepts)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -85,10 +85,12 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)})
+	can := func(f form) bool { return p.form(f).can(v.kind.GroupVersionKind) }
+	as, err := accepts.first(can)
 	if err != nil {
 		return err
 	}
+	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
 	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
 	if p.told() {
@@ -98,18 +100,36 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		v.query.Version = "" // it may have been another then
 		warnOfThen(w, p.at)
 	}
+	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
+	if err != nil {
+		return err
+	}
 	if at.name != "" {
 		v.query.Names = []string{at.name}
 		return s.get(ctx, w, at, v.query, enc)
 	}
-	pages, err := s.pages(v, p, asked)
+	list := func(enc encoder) error {
+		pages, err := s.pages(v, p, asked)
+		if err != nil {
+			return err
+		}
+		if err := pages.count(ctx, p, v.kind); err != nil {
+			return err
+		}
+		return s.list(ctx, w, pages, enc, at.Resource)
+	}
+	if err := list(enc); !errors.Is(err, errLongInProtobuf) {
+		return err
+	}
+	as, err = accepts.first(func(f form) bool { return f.wire != inProtobuf && can(f) })
 	if err != nil {
+		return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
+			"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
+	}
+	if enc, err = s.encoder(ctx, p.form(as), at, v.kind, p.include, show); err != nil {
 		return err
 	}
-	if err := pages.count(ctx, p, v.kind); err != nil {
-		return err
-	}
-	return s.list(ctx, w, pages, enc, at.Resource)
+	return list(enc)
 }
 
 // view is what a request is shown: what it asks for, as far as the caller may see it.
