@@ -41,7 +41,8 @@ func (s *Search) encoder(
 func (s *Search) formed(
 	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
-	show.meta = as.apiVersion()
+	show.meta, show.at = as.apiVersion(), at
+	shown := at.as(k)
 	switch as.as {
 	case asTable:
 		columns, err := s.columns(ctx, at, k)
@@ -66,10 +67,10 @@ func (s *Search) formed(
 		}, nil
 	default:
 		return encoder{
-			list:  map[string]any{"kind": k.GroupVersionKind.Kind + "List", "apiVersion": at.GroupVersion().String()},
+			list:  map[string]any{"kind": shown.Kind + "List", "apiVersion": shown.GroupVersion().String()},
 			items: "items",
 			item:  func(row store.Row) (any, error) { return object(row, show) },
-			kind:  map[string]any{"kind": k.GroupVersionKind.Kind, "apiVersion": at.GroupVersion().String()},
+			kind:  map[string]any{"kind": shown.Kind, "apiVersion": shown.GroupVersion().String()},
 		}, nil
 	}
 }

@@ -49,6 +49,13 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := p.checkCollection(); err != nil {
 		return err
 	}
+	if api, ok := s.live(at); ok {
+		return s.serveLive(w, r, at, p, api)
+	}
+	at = s.source(at)
+	if err := at.translate(&p); err != nil {
+		return err
+	}
 	accepts := formsOf(r)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
@@ -85,7 +92,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	can := func(f form) bool { return p.form(f).can(v.kind.GroupVersionKind) }
+	can := func(f form) bool { return p.form(f).can(at.as(v.kind)) }
 	as, err := accepts.first(can)
 	if err != nil {
 		return err
@@ -148,9 +155,16 @@ func (s *Search) qualifyFields(at location, p *params) error {
 	if slices.ContainsFunc(p.asked.namespaces(), func(name string) bool { return strings.Contains(name, "@") }) {
 		return apierrors.NewBadRequest("parameter q: it is of names as they are in their clusters: write namespace:shop cluster:oak for shop@oak")
 	}
+	return s.qualifyNamed(at, p, func(path string) bool {
+		return path == "metadata.namespace" || path == "metadata.name" && !s.namespaced(at)
+	})
+}
+
+// qualifyNamed does so for paths of which is says that they name a cluster.
+func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool) error {
 	fields := slices.Clone(p.fields)
 	for i, f := range fields {
-		if f.Path != "metadata.namespace" && (f.Path != "metadata.name" || s.namespaced(at)) {
+		if !is(f.Path) {
 			continue
 		}
 		name, cluster, ok := unqualified(f.Value)
@@ -217,6 +231,9 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	p.into(&q)
+	if t.mixed {
+		q.Version = "" // those that are not interchangeable are of other clusters
+	}
 	if err := s.checkOwner(ctx, at, p); err != nil {
 		return view{}, err
 	}
@@ -247,6 +264,8 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
+	// mixed is true when some have it in a version that is interchangeable with the one asked for.
+	mixed bool
 	// told is true when not objects are shown, but what became of them.
 	told bool
 }
@@ -268,7 +287,10 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
-		if v := t.GroupVersionKind.Version; v != at.Version {
+		if v := t.GroupVersionKind.Version; v != at.Version && areInterchangeable(at.GroupResource(), v, at.Version) {
+			k.mixed = true
+			t.GroupVersionKind.Version = at.Version
+		} else if v != at.Version {
 			k.others[v] = append(k.others[v], clusters...)
 			k.partial = true
 			continue
@@ -403,17 +425,26 @@ func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q 
 	if err != nil {
 		return err
 	}
-	switch len(page.Rows) {
+	row, err := single(at, page.Rows)
+	if err != nil {
+		return err
+	}
+	return enc.one(w, row)
+}
+
+// single is the one of rows which is all that there may be.
+func single(at location, rows []store.Row) (store.Row, error) {
+	switch len(rows) {
 	case 0:
-		return apierrors.NewNotFound(at.GroupResource(), at.name)
+		return store.Row{}, apierrors.NewNotFound(at.asked().GroupResource(), at.name)
 	case 1:
-		return enc.one(w, page.Rows[0])
+		return rows[0], nil
 	default:
 		var clusters []string
-		for _, row := range page.Rows {
+		for _, row := range rows {
 			clusters = append(clusters, row.Cluster)
 		}
-		return failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
+		return store.Row{}, failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
 			"%s %q is in %d clusters (%s): ask one of them (kubectl --context %s get %s %s), or list them all (kubectl get %s --field-selector metadata.name=%s)",
 			at.GroupResource(), at.name, len(clusters), enumerate(clusters), clusters[0], at.Resource, at.name, at.Resource, at.name))
 	}

@@ -20,8 +20,9 @@ type scope struct {
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
 // it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
 func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
+	asked := at.asked()
 	what := authorizationv1.ResourceAttributes{
-		Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
+		Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Namespace: at.namespace,
 	}
 	if at.name != "" {
 		what.Name = at.name

@@ -95,7 +95,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	as, err := accepts.first(func(f form) bool { return f.wire.streamType() != "" && p.form(f).can(v.kind.GroupVersionKind) })
+	as, err := accepts.first(func(f form) bool { return f.wire.streamType() != "" && p.form(f).can(at.as(v.kind)) })
 	if err != nil {
 		return err
 	}
