@@ -108,6 +108,11 @@ func New(o Options) (*Server, error) {
 	}
 	changes := newGrants()
 	o.Fleet.SubscribeFences(func(sets.Set[string]) { changes.change() })
+	o.Fleet.Subscribe(func(c fleet.Change) {
+		if c.What&(fleet.Membership|fleet.Labels) != 0 { // by which fences select
+			changes.change()
+		}
+	})
 	roles, err := newRoles(context.Background(), o.Informers, changes.change)
 	if err != nil {
 		return nil, err
@@ -125,9 +130,11 @@ func New(o Options) (*Server, error) {
 			proxy:      proxies,
 			search: search.New(search.Options{
 				Mirror: o.Mirror, Store: o.Store,
-				Clusters:  func() []string { return names(o.Registry.Members()) },
+				Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
+				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
 				Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
+				Made:   o.Fleet.Made,
 				Grants: changes.wait,
 				Live: func(name string) (search.Live, bool) {
 					m, ok := o.Registry.Member(name)
@@ -161,10 +168,10 @@ func (l live) Serves(gvr schema.GroupVersionResource) bool {
 	return api.Resource != ""
 }
 
-func names(members []*member.Member) []string {
-	names := make([]string, 0, len(members))
-	for _, m := range members {
-		names = append(names, m.Name())
+func names(clusters []*fleet.Cluster) []string {
+	names := make([]string, 0, len(clusters))
+	for _, c := range clusters {
+		names = append(names, c.Name)
 	}
 	return names
 }

@@ -352,6 +352,9 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	if seen.refused != nil {
 		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
 	}
+	if len(seen.young) > 0 {
+		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
+	}
 	var parts []string // clusters of which the type is mirrored in part
 	for _, c := range k.clusters {
 		switch since, stale := s.Mirror.Stale(c); {
