@@ -47,6 +47,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
@@ -132,9 +133,13 @@ func New(o Options) (*Server, error) {
 				Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
 				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
-				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
-				Made:    o.Fleet.Made,
-				Grants:  changes.wait,
+				Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
+				Made:   o.Fleet.Made,
+				Grants: changes.wait,
+				Live: func(name string) (search.Live, bool) {
+					m, ok := o.Registry.Member(name)
+					return live{m}, ok
+				},
 				Version: hub.Discovery().ServerVersion,
 			}),
 			reviews: &reviews{o.Hub, authorizer},
@@ -152,6 +157,15 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
 	}
 	return f.Snapshot(), nil
+}
+
+// live is a cluster that search asks itself.
+type live struct{ *member.Member }
+
+// Serves implements search.Live, also while whatever serves the type in the cluster is away.
+func (l live) Serves(gvr schema.GroupVersionResource) bool {
+	api, _ := l.APIs().Resource(gvr)
+	return api.Resource != ""
 }
 
 func names(clusters []*fleet.Cluster) []string {

@@ -24,7 +24,8 @@ type scope struct {
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
 // it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
 func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
-	what := authorizationv1.ResourceAttributes{Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Name: at.name}
+	asked := at.asked()
+	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
 	// That all clusters of now are open to a namespace says nothing of the next one: only who may see everything is let through without a fence.
 	refused := s.Authorize(ctx, what)
 	if !apierrors.IsForbidden(refused) {

@@ -104,6 +104,8 @@ type Options struct {
 	Made func(namespace string) (time.Time, bool)
 	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
 	Grants func() <-chan struct{}
+	// Live is a cluster to be asked itself; false: there is none of the name.
+	Live func(cluster string) (Live, bool)
 	// Version is what the fleet says it is; clients compare their own with it.
 	Version func() (*version.Info, error)
 }
@@ -241,6 +243,7 @@ type location struct {
 	namespace, name, subresource string
 	watch                        bool
 	names                        Names
+	shown                        *conversion // nil: objects are shown as what they are
 }
 
 // locate parses a path. It knows no types: whether they exist is for others to say.

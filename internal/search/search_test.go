@@ -635,14 +635,14 @@ func TestForms(t *testing.T) {
 		query, accept, kind string
 		want                map[string]any // nil: none
 	}{
-		"Plain":            {"", "application/json", "PodList", whole},
-		"Anything":         {"", "*/*", "PodList", whole},
-		"ClientGo":         {"", "application/vnd.kubernetes.protobuf,application/json", "PodList", whole},
-		"Table":            {"", kubectl, "Table", metadata},
-		"TableWithNone":    {"&includeObject=None", kubectl, "Table", nil},
-		"TableWithObjects": {"&includeObject=Object", kubectl, "Table", whole},
-		"Metadata":         {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
-		"OldTable":         {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
+		"Plain":             {"", "application/json", "PodList", whole},
+		"Anything":          {"", "*/*", "PodList", whole},
+		"NoTableInProtobuf": {"", "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", "PodList", whole},
+		"Table":             {"", kubectl, "Table", metadata},
+		"TableWithNone":     {"&includeObject=None", kubectl, "Table", nil},
+		"TableWithObjects":  {"&includeObject=Object", kubectl, "Table", whole},
+		"Metadata":          {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
+		"OldTable":          {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
 		"OldestTableFallsBack": {
 			"", "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", "PodList", whole,
 		},

@@ -115,6 +115,7 @@ type fleet struct {
 	closed   map[string][]string                  // clusters, by the namespace that may not use them
 	some     []string                             // the namespaces in which the caller may see what they may not see everywhere
 	fenced   func(namespace, cluster string) bool // instead of closed
+	live     map[string]Live
 	url      string
 	server   *httptest.Server
 	search   *Search
@@ -176,6 +177,7 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			return f.made[namespace], true
 		},
 		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
+		Live:   func(cluster string) (Live, bool) { c, ok := f.live[cluster]; return c, ok },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},
