@@ -91,12 +91,12 @@ type prose struct {
 }
 
 // prosaic notes what becomes of the words of an object. What has the fingerprint that it had is not looked at: most changes are such.
-func (out *outgoing) prosaic(p place, o *object, print int64, source func() words.Source) {
-	if print == o.prose {
+func (out *outgoing) prosaic(p place, o *object, fingerprint int64, source func() words.Source) {
+	if fingerprint == o.prose {
 		return
 	}
 	one := prose{kind: p.kind, id: o.id, fresh: o.prose == 0}
-	if print != 0 {
+	if fingerprint != 0 {
 		one.text = " " + proseKind(p.kind) + source().Text()
 	}
 	out.prose = append(out.prose, one)

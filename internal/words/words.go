@@ -143,7 +143,7 @@ func split(text string, f func(word string) bool) {
 		}
 		before := len(word)
 		if r = unicode.ToLower(r); r < unicode.MaxASCII {
-			word = append(word, byte(r))
+			word = append(word, string(r)...)
 		} else {
 			word = append(strconv.AppendInt(append(word, '_'), int64(r), 16), '_')
 		}
