@@ -426,7 +426,7 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 			return nil
 		}
 		set = append(set, [3]any{encodeTerms(terms), fingerprint, id})
-		out.prosaic(r.place, &object{id: id, prose: r.prose}, fingerprint, func() words.Source { return source })
+		out.prosaic(r.place, &object{id: id, prose: r.prose}, fingerprint, source)
 		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
 		return nil
 	}); err != nil {

@@ -322,7 +322,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	}
 	out.dropObject = append(out.dropObject, []any{o.id})
 	out.dropBody = append(out.dropBody, []any{o.id})
-	out.prosaic(p, o, 0, nil)
+	out.prosaic(p, o, 0, words.Source{})
 	out.count(p, -1)
 	out.pairs(p, o.id, 0, before, nil, false)
 	return nil
@@ -401,7 +401,7 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 		o.id, p.kind, p.cluster, p.namespace, p.name,
 		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), fingerprint, h.Created, string(r.OwnerUID), w.now,
 	})
-	out.prosaic(p, o, fingerprint, func() words.Source { return source })
+	out.prosaic(p, o, fingerprint, source)
 	*stored = append(*stored, append([]any{o.id}, body...))
 	return terms, h.Created, nil
 }
