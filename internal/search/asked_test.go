@@ -96,7 +96,7 @@ var queries = []string{
 	"", "web", "-web", "we*-0*", "kind:Pod", "kind:po,deploy", "-kind:Pod", "kind:apps/*", "kind:deployments.apps", "cluster:oak", "cluster:*k", "-cluster:a*", "cluster:ash,oak ns:shop",
 	"ns:shop", "ns:sh*", "-ns:shop", "ns:shop,blog name:web-0*", "name:web-02", "name:web-02,db-03", "-name:web-02", "name:*-1*", `name:"web*"`,
 	"app=web", "app!=web", "label:app", "-label:app", "app=w*", "-app=w*", "app=web,db team=red", "label:team=red,blue",
-	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
+	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:NGINX:1", "image:io/nginx,*nothing*", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
 	"text:web", "text:WEB-02", "text:we*", "-text:web", "text:nginx,redis", "text:nginx:1.25", `text:"5 web"`, `text:"\"odd\""`, "text:failed", "text:restarting*", "kind:Event text:back-off", "text:team-red text:web", "text:nothing",
 	"owner:web-5d", "owner:ReplicaSet/web*", "-owner:job", "restarts>3", "restarts:0", "-restarts<2", "replicas>=3", "-replicas:0",
 	"age<1d", "age>2d", "-age<1d", "created>2020-01-01", "created<2020-01-01", "has:owner", "-has:label", "has:node,image", "is:ready", "-is:ready", "is:terminating",
