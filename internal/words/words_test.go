@@ -2,6 +2,7 @@ package words
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -53,6 +54,21 @@ func TestBounded(t *testing.T) {
 	s.Annotations["a"] = "other"
 	if s.Fingerprint() == fingerprint || s.Text() == text {
 		t.Error("what is read does not count")
+	}
+}
+
+// TestManyImages: what is long besides takes no room of images.
+func TestManyImages(t *testing.T) {
+	s := Source{Name: "n", Annotations: map[string]Text{"a": Text(strings.Repeat("x ", most))}, Message: strings.Repeat("y ", most)}
+	for i := range 100 {
+		s.Images = append(s.Images, fmt.Sprintf("registry.example.com/%s/image-%d:v1", strings.Repeat("long", 20), i))
+	}
+	text := s.Text()
+	for _, image := range s.Images {
+		p, err := Parse(image, false)
+		if err != nil || !p.In(text) {
+			t.Fatalf("%s is not in the text: %v", image, err)
+		}
 	}
 }
 
