@@ -84,6 +84,7 @@ Start with "orrery demo up".`,
 		newHistory(s),
 		newDiff(s),
 		newAPIResources(s),
+		newMigrate(s),
 		newKubectl(s),
 		newVersion(s),
 	)

@@ -282,10 +282,10 @@ func indexedExactly(t *testing.T, s *Store) {
 	want, got := map[entry]bool{}, map[entry]bool{}
 	prose := map[int64]string{}
 	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.name, o.created, o.labels, o.prose, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
-		var id, kind, created, print int64
+		var id, kind, created, fingerprint int64
 		var name, text string
 		var body, packed []byte
-		if err := rows.Scan(&id, &kind, &name, &created, &text, &print, &body, &packed); err != nil {
+		if err := rows.Scan(&id, &kind, &name, &created, &text, &fingerprint, &body, &packed); err != nil {
 			return err
 		}
 		var labels map[string]string
@@ -301,10 +301,10 @@ func indexedExactly(t *testing.T, s *Store) {
 		}
 		row.Name, row.Labels = name, labels
 		_, source := read(s.db.kindOf(kind), &row)
-		if print != source.Fingerprint() {
-			t.Errorf("the fingerprint of %s is %d, want %d", name, print, source.Fingerprint())
+		if fingerprint != source.Fingerprint() {
+			t.Errorf("the fingerprint of %s is %d, want %d", name, fingerprint, source.Fingerprint())
 		}
-		if print != 0 {
+		if fingerprint != 0 {
 			prose[id] = " " + proseKind(kind) + source.Text()
 		}
 		return nil

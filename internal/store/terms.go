@@ -421,12 +421,12 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 		}
 		whole.Name = r.name
 		terms, source := read(w.kindOf(r.kind), &whole)
-		print := source.Fingerprint()
-		if slices.Equal(terms, r.terms) && print == r.prose {
+		fingerprint := source.Fingerprint()
+		if slices.Equal(terms, r.terms) && fingerprint == r.prose {
 			return nil
 		}
-		set = append(set, [3]any{encodeTerms(terms), print, id})
-		out.prosaic(r.place, &object{id: id, prose: r.prose}, print, func() words.Source { return source })
+		set = append(set, [3]any{encodeTerms(terms), fingerprint, id})
+		out.prosaic(r.place, &object{id: id, prose: r.prose}, fingerprint, source)
 		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
 		return nil
 	}); err != nil {
