@@ -5,12 +5,15 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/json"
+
+	"orrery.dev/orrery/internal/graph"
 )
 
 // Object is what terms are about.
 type Object struct {
-	Cluster, Group, Kind, Namespace, Name string
+	Cluster, Group, Kind, Resource, Namespace, Name string
 
 	Aliases []string // other names of the kind: plural, singular, short ones
 	Labels  map[string]string
@@ -29,17 +32,9 @@ type details struct {
 			Name string `json:"name"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
-	Template template `json:"template"`
-	Spec     struct {
-		podSpec     `json:",inline"`
-		NodeName    string   `json:"nodeName"`
-		Replicas    *int64   `json:"replicas"`
-		Template    template `json:"template"`
-		JobTemplate struct {
-			Spec struct {
-				Template template `json:"template"`
-			} `json:"spec"`
-		} `json:"jobTemplate"`
+	Spec struct {
+		NodeName string `json:"nodeName"`
+		Replicas *int64 `json:"replicas"`
 	} `json:"spec"`
 	Status struct {
 		Phase      string `json:"phase"`
@@ -53,18 +48,7 @@ type details struct {
 }
 
 type container struct {
-	Image        string `json:"image"`
-	RestartCount int64  `json:"restartCount"`
-}
-
-type podSpec struct {
-	Containers          []container `json:"containers"`
-	InitContainers      []container `json:"initContainers"`
-	EphemeralContainers []container `json:"ephemeralContainers"`
-}
-
-type template struct {
-	Spec podSpec `json:"spec"`
+	RestartCount int64 `json:"restartCount"`
 }
 
 // Matches says whether all terms hold for an object now. An object that does not have what a term asks for, such as a Service a phase,
@@ -122,10 +106,13 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 		phase := body().Status.Phase
 		return one(phase), phase != ""
 	case Image:
-		images := body().images()
+		images := graph.ImagesOf(o.Body)
 		return slices.ContainsFunc(images, t.isImage), len(images) > 0
 	case Owner:
 		return t.owned(body()), true
+	case Uses:
+		gr := schema.GroupResource{Group: o.Group, Resource: o.Resource}
+		return slices.ContainsFunc(graph.Terms(graph.Referring(gr, o.Body)), one), graph.Refers(gr)
 	case Restarts:
 		all := slices.Concat(body().Status.InitContainerStatuses, body().Status.ContainerStatuses)
 		var sum int64
@@ -218,17 +205,6 @@ func (t Term) compare(n int64) bool {
 	}
 }
 
-func (d *details) images() (out []string) {
-	for _, p := range []podSpec{d.Spec.podSpec, d.Spec.Template.Spec, d.Spec.JobTemplate.Spec.Template.Spec, d.Template.Spec} {
-		for _, c := range slices.Concat(p.InitContainers, p.Containers, p.EphemeralContainers) {
-			if c.Image != "" {
-				out = append(out, c.Image)
-			}
-		}
-	}
-	return out
-}
-
 func (d *details) has(what string, o Object) bool {
 	switch what {
 	case "annotation":
@@ -236,7 +212,7 @@ func (d *details) has(what string, o Object) bool {
 	case "finalizer":
 		return len(d.Metadata.Finalizers) > 0
 	case "image":
-		return len(d.images()) > 0
+		return len(graph.ImagesOf(o.Body)) > 0
 	case "label":
 		return len(o.Labels) > 0
 	case "node":
@@ -256,7 +232,7 @@ func (o Object) Values(key string) []string {
 	case Node:
 		return []string{d.Spec.NodeName}
 	case Image:
-		if images := d.images(); len(images) > 0 {
+		if images := graph.ImagesOf(o.Body); len(images) > 0 {
 			slices.Sort(images)
 			return slices.Compact(images)
 		}

@@ -33,6 +33,7 @@ const (
 	Replicas  = "replicas"
 	Has       = "has"
 	Is        = "is"
+	Uses      = "uses"
 )
 
 // keys are what is known, with what each means.
@@ -52,6 +53,7 @@ var keys = []struct{ name, means string }{
 	{Replicas, "spec.replicas"},
 	{Has, "what it has: annotation, finalizer, image, label, node, owner"},
 	{Is, "what it is: ready, terminating"},
+	{Uses, "what it refers to, as KIND/NAME: secret, configmap, persistentvolumeclaim, storageclass, service, …"},
 }
 
 // Keys are the keys of terms, each with what it means.
@@ -292,6 +294,8 @@ func (t Term) Means() string {
 		return map[bool]string{false: "it ", true: "not: it "}[t.Not] + t.Key + " " + list
 	case Image:
 		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has in it, " + list
+	case Uses:
+		return map[bool]string{false: "it refers to ", true: "it does not refer to "}[t.Not] + list
 	case Owner:
 		return map[bool]string{false: "an owner is ", true: "no owner is "}[t.Not] + list
 	}

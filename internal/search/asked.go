@@ -96,6 +96,8 @@ func (s *Search) about(ctx context.Context, at location, k kind, key string) err
 		return unlike("%s have no %s: %s", at.GroupResource(), key, why)
 	case key == query.Image && !store.FieldOf(at.Group, at.Resource, store.FieldImages):
 		return unlike("%s have no images", at.GroupResource())
+	case key == query.Uses && !store.FieldOf(at.Group, at.Resource, store.FieldReferences):
+		return unlike("%s refer to nothing that is looked for", at.GroupResource())
 	case key == query.Restarts && (at.Group != "" || at.Resource != "pods"):
 		return unlike("%s are not restarted: only pods are", at.GroupResource())
 	}
@@ -197,7 +199,7 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 			return true, nil
 		}
 		if rest && !a.query.Matches(query.Object{
-			Cluster: row.Cluster, Group: row.Group, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name,
+			Cluster: row.Cluster, Group: row.Group, Kind: row.Kind, Resource: row.Resource, Namespace: row.Namespace, Name: row.Name,
 			Aliases: aliases, Labels: row.Labels, Created: row.Created, Body: row.Body,
 		}, a.now) {
 			return false, nil
@@ -262,6 +264,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		return true, nil
 	case query.Image:
 		pushField(q, t, store.FieldImages)
+		return true, nil
+	case query.Uses:
+		pushField(q, t, store.FieldReferences)
 		return true, nil
 	default:
 		return true, nil

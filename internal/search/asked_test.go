@@ -43,6 +43,9 @@ func anObject(random *rand.Rand, gvk schema.GroupVersionKind, namespace, name st
 		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: "u"}})
 	}
 	pod := map[string]any{"containers": []any{map[string]any{"name": "c", "image": pick("docker.io/nginx:1.25", "redis:7", `"odd" <image> & 'more'`)}}}
+	if secret := pick("db-pass", "other", "").(string); secret != "" {
+		pod["volumes"] = []any{map[string]any{"name": "v", "secret": map[string]any{"secretName": secret}}, map[string]any{"name": "w", "configMap": map[string]any{"name": pick("a", "b")}}}
+	}
 	switch gvk.Kind {
 	case "Pod":
 		pod["nodeName"] = pick("n1", "n2", "m1")
@@ -96,6 +99,7 @@ var queries = []string{
 	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
 	"owner:web-5d", "owner:ReplicaSet/web*", "-owner:job", "restarts>3", "restarts:0", "-restarts<2", "replicas>=3", "-replicas:0",
 	"age<1d", "age>2d", "-age<1d", "created>2020-01-01", "created<2020-01-01", "has:owner", "-has:label", "has:node,image", "is:ready", "-is:ready", "is:terminating",
+	"uses:secret/db-pass", "-uses:secret/db-pass", "uses:secret/*", "uses:cm/a,secrets/db-pass", "kind:Pod uses:configmaps/a app=web", "uses:sc/fast",
 	"kind:Pod phase:Running node:n1 image:nginx app=web web", "kind:Service has:owner age<3d",
 }
 
@@ -115,7 +119,7 @@ func TestAsked(t *testing.T) {
 			var all []string
 			for _, r := range rows {
 				if q.Matches(query.Object{
-					Cluster: r.Cluster, Group: r.Group, Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Aliases: aliases[r.Resource],
+					Cluster: r.Cluster, Group: r.Group, Kind: r.Kind, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name, Aliases: aliases[r.Resource],
 					Labels: r.Labels, Created: r.Created, Body: r.Body,
 				}, time.Now()) {
 					key := r.Cluster + "/" + r.Namespace + "/" + r.Name

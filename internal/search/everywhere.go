@@ -464,7 +464,7 @@ func how(t query.Term) string {
 			return byRow
 		}
 		return byIndex
-	case query.Phase, query.Node:
+	case query.Phase, query.Node, query.Uses:
 		if !globbed && !t.Not && len(t.Values) == 1 {
 			return byIndex
 		}
