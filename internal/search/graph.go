@@ -38,6 +38,12 @@ const (
 	mostSelecting = 1000
 )
 
+var (
+	podsType   = schema.GroupResource{Resource: "pods"}
+	eventsType = schema.GroupResource{Resource: "events"}
+	nodeOnly   = schema.GroupKind{Kind: "Node"}
+)
+
 // imagePrefix begins what asks for an image.
 const imagePrefix = "image:"
 
@@ -411,9 +417,10 @@ func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
 	return from.cluster == to.cluster && (!to.reach.namespaced || cmp.Or(l.Namespace, from.namespace) == to.namespace)
 }
 
-// used finds what vertices use.
+// used finds what vertices use. What is missing uses nothing, whatever still names it as its owner.
 func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
 	var out []*vertex
+	frontier = slices.DeleteFunc(slices.Clone(frontier), func(v *vertex) bool { return v.state != "" })
 	err := g.follow(ctx, frontier, false, &out)
 	if err == nil {
 		err = g.selected(ctx, frontier, &out)
@@ -558,7 +565,7 @@ func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex)
 			if l.Selector == nil || !g.relations[l.Relation] {
 				continue
 			}
-			if err := g.found(ctx, schema.GroupResource{Resource: "pods"}, func(q *store.Query) {
+			if err := g.found(ctx, podsType, func(q *store.Query) {
 				q.Namespaces, q.Labels = []string{v.namespace}, l.Selector
 				among(q, []string{v.cluster})
 			}, func(pod *vertex) error {
@@ -593,7 +600,7 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 	}
 	uids := map[string][]types.UID{}
 	for _, v := range frontier {
-		if v.state == "" && v.uid != "" && v.reach != nil {
+		if v.uid != "" && v.reach != nil {
 			uids[v.cluster] = append(uids[v.cluster], v.uid)
 		}
 	}
@@ -607,7 +614,7 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 	}
 	for _, v := range frontier {
 		for _, gr := range owned[v.cluster][v.uid] {
-			if v.uid == "" || v.state != "" || !g.mirrored[gr] {
+			if !g.mirrored[gr] {
 				continue
 			}
 			r, err := g.reachOf(ctx, gr)
@@ -728,20 +735,20 @@ func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 		}
 		return nil
 	}
-	if v.kind == (schema.GroupKind{Kind: "Node"}) && g.relations[graph.Node] {
-		if err := by(schema.GroupResource{Resource: "pods"}, "spec.nodeName", v.name); err != nil {
+	if v.kind == nodeOnly && g.relations[graph.Node] {
+		if err := by(podsType, "spec.nodeName", v.name); err != nil {
 			return err
 		}
 	}
 	if v.uid != "" && g.relations[graph.Event] {
-		return by(schema.GroupResource{Resource: "events"}, "involvedObject.uid", string(v.uid))
+		return by(eventsType, "involvedObject.uid", string(v.uid))
 	}
 	return nil
 }
 
 // selecting finds what selects a pod, among what there is of it in the pod's namespace.
 func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error {
-	if pod.kind != (schema.GroupKind{Kind: "Pod"}) || pod.state != "" || !g.relations[graph.Selector] {
+	if pod.kind.Kind != "Pod" || pod.kind.Group != "" || pod.state != "" || !g.relations[graph.Selector] {
 		return nil
 	}
 	for _, gr := range graph.Selecting() {
@@ -842,7 +849,7 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 
 // missing calls f with what is said to have the name that is asked for, and is not there.
 func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
-	return g.referringTo(ctx, r.kind, g.namespace, g.name, nil, false, func(says *vertex) error {
+	each := func(says *vertex) error {
 		for _, l := range says.links {
 			key := vertexKey{kind: r.kind, cluster: says.cluster, name: g.name}
 			if r.namespaced {
@@ -857,7 +864,15 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 			}
 		}
 		return nil
-	})
+	}
+	if r.kind == nodeOnly && g.mirrored[podsType] {
+		if err := g.found(ctx, podsType, func(q *store.Query) {
+			q.Fields = []store.FieldRequirement{{Path: "spec.nodeName", Operator: selection.Equals, Value: g.name}}
+		}, each); err != nil {
+			return err
+		}
+	}
+	return g.referringTo(ctx, r.kind, g.namespace, g.name, nil, false, each)
 }
 
 // rootType is the type that the request means.
