@@ -67,7 +67,7 @@ another refers to, and that is not there, is MISSING.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
 	f.hub.add(cmd)
-	f.where.add(cmd, &f.hub, "where the object is (default: in any namespace)")
+	f.add(cmd, &f.hub, "where the object is (default: in any namespace)")
 	flags := cmd.Flags()
 	flags.IntVar(&f.depth, "depth", 3, "how many steps from the object, at most 10")
 	flags.IntVar(&f.limit, "limit", 300, "how many objects there are at most, up to 2000")
@@ -250,7 +250,7 @@ func (t *tree) print(node int, indent string) error {
 	return nil
 }
 
-// nodeIn is a node on a line, below another: where it is is said if that is elsewhere.
+// nodeIn is a node on a line, below another: its place is said if that is elsewhere.
 func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	n := &g.Nodes[node]
 	out := n.Kind + "/" + n.Name

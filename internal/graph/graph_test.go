@@ -71,7 +71,7 @@ spec: {volumeName: pv-1, storageClassName: fast, dataSource: {kind: PersistentVo
 	{"BudgetWrong", "poddisruptionbudgets.policy", `spec: {selector: {matchExpressions: [{key: app, operator: Near}]}}`, nil},
 	{"NetworkPolicy", "networkpolicies.networking.k8s.io", `spec: {}`, []string{"selector Pod []"}},
 	{"Event", "events", `{metadata: {namespace: shop}, involvedObject: {apiVersion: apps/v1, kind: Deployment, namespace: shop, name: web, uid: u}}`, []string{"event Deployment.apps web u"}},
-	{"EventOfNode", "events", `{metadata: {namespace: default}, involvedObject: {kind: Node, name: n1, uid: n1}}`, []string{"event Node n1 n1"}},
+	{"EventOfNode", "events", `{metadata: {namespace: default}, involvedObject: {kind: Node, name: n1, uid: u}}`, []string{"event Node n1 u"}},
 	{"Ingress", "ingresses.networking.k8s.io", `
 spec:
   ingressClassName: nginx
@@ -92,8 +92,10 @@ metadata: {namespace: shop}
 roleRef: {kind: Role, name: r}
 subjects: [{kind: ServiceAccount, namespace: shop, name: a}, {kind: ServiceAccount, namespace: ci, name: b}, {kind: User, name: u}]
 `, []string{"binding Role.rbac.authorization.k8s.io r", "binding ServiceAccount a", "binding ServiceAccount ci/b"}},
-	{"ClusterRoleBinding", "clusterrolebindings.rbac.authorization.k8s.io", `{roleRef: {kind: ClusterRole, name: r}, subjects: [{kind: ServiceAccount, namespace: ci, name: b}]}`,
-		[]string{"binding ClusterRole.rbac.authorization.k8s.io r", "binding ServiceAccount ci/b"}},
+	{
+		"ClusterRoleBinding", "clusterrolebindings.rbac.authorization.k8s.io", `{roleRef: {kind: ClusterRole, name: r}, subjects: [{kind: ServiceAccount, namespace: ci, name: b}]}`,
+		[]string{"binding ClusterRole.rbac.authorization.k8s.io r", "binding ServiceAccount ci/b"},
+	},
 	{"Autoscaler", "horizontalpodautoscalers.autoscaling", `spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}`, []string{"scale Deployment.apps web"}},
 	{"VerticalAutoscaler", "verticalpodautoscalers.autoscaling.k8s.io", `spec: {targetRef: {apiVersion: argoproj.io/v1, kind: Rollout, name: web}}`, []string{"scale Rollout.argoproj.io web"}},
 	{"Webhook", "validatingwebhookconfigurations.admissionregistration.k8s.io", `webhooks: [{clientConfig: {service: {namespace: sys, name: a}}}, {clientConfig: {url: x}}]`, []string{"webhook Service sys/a"}},

@@ -26,9 +26,14 @@ var (
 	pods   = source{read: readPods, to: podsTo}
 
 	podMakers = []schema.GroupResource{
-		{Resource: "podtemplates"}, {Resource: "replicationcontrollers"},
-		{Group: "apps", Resource: "deployments"}, {Group: "apps", Resource: "daemonsets"}, {Group: "apps", Resource: "replicasets"}, {Group: "apps", Resource: "statefulsets"},
-		{Group: "batch", Resource: "cronjobs"}, {Group: "batch", Resource: "jobs"},
+		{Resource: "podtemplates"},
+		{Resource: "replicationcontrollers"},
+		{Group: "apps", Resource: "deployments"},
+		{Group: "apps", Resource: "daemonsets"},
+		{Group: "apps", Resource: "replicasets"},
+		{Group: "apps", Resource: "statefulsets"},
+		{Group: "batch", Resource: "cronjobs"},
+		{Group: "batch", Resource: "jobs"},
 	}
 
 	sources = map[schema.GroupResource]source{

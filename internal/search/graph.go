@@ -278,8 +278,8 @@ func (g *walk) around(ctx context.Context, roots []*vertex) error {
 }
 
 func compareVertices(a, b *vertex) int {
-	return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind.Group, b.kind.Group),
-		cmp.Compare(a.kind.Kind, b.kind.Kind), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind.Kind, b.kind.Kind),
+		cmp.Compare(a.kind.Group, b.kind.Group), cmp.Compare(a.name, b.name))
 }
 
 // reachOf finds out what of a type the caller may list.
@@ -308,14 +308,14 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 	}
 	g.reaches[gr] = r
 	seen, err := g.authorize(ctx, r.at, params{}, "list")
-	switch {
-	case apierrors.IsForbidden(err):
+	if r.refused = seen.refused; apierrors.IsForbidden(err) {
 		r.refused = err
-		return r, nil
-	case err != nil:
+	} else if err != nil {
 		return nil, err
-	case seen.refused != nil && !r.namespaced:
-		r.refused = seen.refused
+	} else if r.namespaced {
+		r.refused = nil // some may be listed
+	}
+	if r.refused != nil {
 		return r, nil
 	}
 	r.seen = seen
@@ -452,16 +452,29 @@ func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error)
 	return out, err
 }
 
+// target is a name to which links lead, wherever.
+type target struct {
+	kind schema.GroupKind
+	name string
+}
+
+// saying is a link that a vertex says.
+type saying struct {
+	by   *vertex
+	link graph.Link
+}
+
+// place is where a link leads, to an object of a type.
+func (s saying) place(r *reach) vertexKey {
+	key := vertexKey{kind: s.link.Kind, cluster: s.by.cluster, name: s.link.Name}
+	if r.namespaced {
+		key.namespace = cmp.Or(s.link.Namespace, s.by.namespace)
+	}
+	return key
+}
+
 // follow finds what vertices name: what they use or, inverse, what uses them.
 func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
-	type target struct {
-		kind schema.GroupKind
-		name string
-	}
-	type saying struct {
-		by   *vertex
-		link graph.Link
-	}
 	wanted := map[target][]saying{}
 	var order []target
 	for _, v := range frontier {
@@ -485,54 +498,57 @@ func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out
 		}
 	}
 	for _, to := range order {
-		gr, ok := g.typeOf(to.kind)
-		if !ok {
-			continue
-		}
-		r, err := g.reachOf(ctx, gr)
-		if err != nil {
+		if err := g.named(ctx, to, wanted[to], out); err != nil {
 			return err
 		}
-		if r.refused != nil {
-			continue
+	}
+	return nil
+}
+
+// named finds what has a name, in the places to which links lead, all at once.
+func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vertex) error {
+	gr, ok := g.typeOf(to.kind)
+	if !ok {
+		return nil
+	}
+	r, err := g.reachOf(ctx, gr)
+	if err != nil || r.refused != nil {
+		return err
+	}
+	var clusters, namespaces []string
+	for _, s := range said {
+		key := s.place(r)
+		clusters = append(clusters, key.cluster)
+		if r.namespaced {
+			namespaces = append(namespaces, key.namespace)
 		}
-		var clusters, namespaces []string
-		for _, s := range wanted[to] {
-			clusters = append(clusters, s.by.cluster)
-			if r.namespaced {
-				namespaces = append(namespaces, cmp.Or(s.link.Namespace, s.by.namespace))
+	}
+	found := map[vertexKey]*vertex{}
+	if err := g.found(ctx, gr, func(q *store.Query) {
+		q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
+		among(q, clusters)
+	}, func(v *vertex) error {
+		found[v.key()] = v
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, s := range said {
+		key := s.place(r)
+		v, there := found[key]
+		if !there {
+			if !r.sees(key.cluster, key.namespace) {
+				continue
 			}
+			v = g.absent(r, key, s.link.UID)
 		}
-		found := map[vertexKey]*vertex{}
-		if err := g.found(ctx, gr, func(q *store.Query) {
-			q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
-			among(q, clusters)
-		}, func(v *vertex) error {
-			found[v.key()] = v
-			return nil
-		}); err != nil {
+		if !g.leads(s.by, s.link, v) {
+			continue // it is another of the name
+		}
+		if err := g.join(s.by, v, s.link); err != nil {
 			return err
 		}
-		for _, s := range wanted[to] {
-			key := vertexKey{kind: to.kind, cluster: s.by.cluster, name: to.name}
-			if r.namespaced {
-				key.namespace = cmp.Or(s.link.Namespace, s.by.namespace)
-			}
-			v, there := found[key]
-			if !there {
-				if !r.sees(key.cluster, key.namespace) {
-					continue
-				}
-				v = g.absent(r, key, s.link.UID)
-			}
-			if !g.leads(s.by, s.link, v) {
-				continue // it is another of the name
-			}
-			if err := g.join(s.by, v, s.link); err != nil {
-				return err
-			}
-			*out = append(*out, g.vertices[v.key()])
-		}
+		*out = append(*out, g.vertices[v.key()])
 	}
 	return nil
 }

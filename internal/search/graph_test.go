@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -742,5 +743,95 @@ func TestGraphRefused(t *testing.T) {
 		if resp, _ := f.ask(t, http.MethodGet, "/graph?"+query, ""); resp.StatusCode != http.StatusForbidden {
 			t.Errorf("%s of what one may not list: %d", query, resp.StatusCode)
 		}
+	}
+}
+
+// BenchmarkGraph asks for graphs of a fleet of 50 clusters, each with 200 Deployments, their ReplicaSets and 400 pods in 10 namespaces; b.N is how often each is asked.
+func BenchmarkGraph(b *testing.B) {
+	var clusters []string
+	for i := range 50 {
+		clusters = append(clusters, fmt.Sprintf("c%02d", i))
+	}
+	f := newFleet(b, clusters...)
+	for _, typ := range related {
+		f.mirror.serve(member.API{GroupVersionKind: typ.gvk, Resource: typ.resource, Singular: strings.ToLower(typ.gvk.Kind), Namespaced: typ.namespaced}, clusters)
+	}
+	yes := true
+	for _, cluster := range clusters {
+		objects := map[string][]*unstructured.Unstructured{}
+		add := func(i int, kind schema.GroupVersionKind, resource, namespace, name, owner, ownerName string, content map[string]any) {
+			o := &unstructured.Unstructured{Object: content}
+			o.SetGroupVersionKind(kind)
+			o.SetNamespace(namespace)
+			o.SetName(name)
+			o.SetUID(uidOf(kind.Kind, cluster, namespace, name))
+			o.SetLabels(map[string]string{"app": fmt.Sprint("app-", i)})
+			o.SetAnnotations(map[string]string{"fill": strings.Repeat("x", 1000)})
+			if owner != "" {
+				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: ownerName, UID: uidOf(owner, cluster, namespace, ownerName), Controller: &yes}})
+			}
+			objects[resource] = append(objects[resource], o)
+		}
+		pod := func(i int) map[string]any {
+			return map[string]any{
+				"containers": []any{map[string]any{"image": fmt.Sprintf("registry.example.com/app-%d:1.%d", i, i%7), "envFrom": []any{map[string]any{"configMapRef": map[string]any{"name": fmt.Sprint("app-", i)}}}}},
+				"volumes":    []any{map[string]any{"secret": map[string]any{"secretName": "db-pass"}}},
+			}
+		}
+		for n := range 10 {
+			namespace := fmt.Sprint("team-", n)
+			add(-1, secretVersion, "secrets", namespace, "db-pass", "", "", map[string]any{})
+			for i := range 20 {
+				app := fmt.Sprint("app-", 20*n+i)
+				template := map[string]any{"template": map[string]any{"spec": pod(20*n + i)}}
+				add(20*n+i, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", namespace, app, "", "", map[string]any{})
+				add(20*n+i, schema.GroupVersionKind{Version: "v1", Kind: "Service"}, "services", namespace, app, "", "", map[string]any{"spec": map[string]any{"selector": map[string]any{"app": app}}})
+				add(20*n+i, deploymentKind, "deployments", namespace, app, "", "", map[string]any{"spec": template})
+				add(20*n+i, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, "replicasets", namespace, app, "Deployment", app, map[string]any{"spec": template})
+				for p := range 2 {
+					add(20*n+i, podKind, "pods", namespace, fmt.Sprint(app, "-", p), "ReplicaSet", app, map[string]any{"spec": pod(20*n + i)})
+				}
+			}
+		}
+		for resource, of := range objects {
+			f.put(b, cluster, resource, of...)
+		}
+	}
+	for _, one := range []struct {
+		name, query string
+		role        role
+	}{
+		{"SecretOfOneCluster", "of=secret/team-3/db-pass&direction=usedBy&clusters=c07&depth=3&limit=2000", role{}},
+		{"ConfigMapOfFiftyClusters", "of=configmap/team-3/app-61&direction=usedBy&depth=2&limit=2000", role{}},
+		{"DeploymentBoth", "of=deploy/team-3/app-61&clusters=c07", role{}},
+		{"Image", "of=image:registry.example.com/app-61:1.5&direction=usedBy&depth=1&limit=2000", role{}},
+		{"Repository", "of=image:app-61&direction=usedBy&depth=1&limit=2000", role{}},
+		{"ConfigMapOfATenant", "of=configmap/team-3/app-61&direction=usedBy&depth=2&limit=2000", role{limited: true, spaces: map[string][]string{
+			"configmaps": {"team-3"}, "pods": {"team-3"}, "deployments.apps": {"team-3"}, "replicasets.apps": {"team-3"}, "services": {"team-3"},
+		}}},
+	} {
+		b.Run(one.name, func(b *testing.B) {
+			one.role.is(f)
+			q, err := url.ParseQuery(one.query)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var took []time.Duration
+			nodes, edges := 0, 0
+			for b.Loop() {
+				began := time.Now()
+				code, g, body := f.graph(b, "", q)
+				took = append(took, time.Since(began))
+				if code != http.StatusOK || g.Cut != "" {
+					b.Fatal(code, body[:min(len(body), 500)])
+				}
+				nodes, edges = len(g.Nodes), len(g.Edges)
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
+			b.ReportMetric(float64(nodes), "nodes")
+			b.ReportMetric(float64(edges), "edges")
+		})
 	}
 }

@@ -367,11 +367,13 @@ func TestTermsOf(t *testing.T) {
 		"CronJob":     {groupResource{"batch", "cronjobs"}, `{"spec":{"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"image":"a"}]}}}}}}`, []pair{{".[images]", "a"}}},
 		"PodTemplate": {groupResource{"", "podtemplates"}, `{"template":{"spec":{"containers":[{"image":"a"}]}}}`, []pair{{".[images]", "a"}}},
 		"Ingress": {
-			groupResource{"networking.k8s.io", "ingresses"}, `{"spec":{"tls":[{"secretName":"s"}],"rules":[{"http":{"paths":[{"backend":{"service":{"name":"web"}}}]}}]}}`,
+			groupResource{"networking.k8s.io", "ingresses"},
+			`{"spec":{"tls":[{"secretName":"s"}],"rules":[{"http":{"paths":[{"backend":{"service":{"name":"web"}}}]}}]}}`,
 			[]pair{{".[references]", "Service/web"}, {".[references]", "Secret/s"}},
 		},
 		"RoleBinding": {
-			groupResource{"rbac.authorization.k8s.io", "rolebindings"}, `{"metadata":{"namespace":"a"},"roleRef":{"kind":"Role","name":"r"},"subjects":[{"kind":"ServiceAccount","namespace":"b","name":"x"}]}`,
+			groupResource{"rbac.authorization.k8s.io", "rolebindings"},
+			`{"metadata":{"namespace":"a"},"roleRef":{"kind":"Role","name":"r"},"subjects":[{"kind":"ServiceAccount","namespace":"b","name":"x"}]}`,
 			[]pair{{".[references]", "Role.rbac.authorization.k8s.io/r"}, {".[references]", "ServiceAccount/x"}, {".[references]", "ServiceAccount/b/x"}},
 		},
 		"Event":         {groupResource{"", "events"}, `{"type":"Warning","involvedObject":{"uid":"u"}}`, []pair{{"!type", "Warning"}, {".involvedObject.uid", "u"}}},
