@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,7 @@ type Cache struct {
 	mu           sync.Mutex // one change after another
 	objects      map[string]*clusterv1alpha1.Cluster
 	rules        *access.Rules
+	made         map[string]time.Time // the hub's namespaces
 	subscribers  []func(Change)
 	fenceChanged []func(namespaces sets.Set[string])
 
@@ -94,7 +96,7 @@ func NewCache(ctx context.Context, informers cache.Informers, source Source, byD
 }
 
 func newCache(source Source, byDefault access.Default) *Cache {
-	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}, rules: access.NewRules(byDefault)}
+	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}, rules: access.NewRules(byDefault), made: map[string]time.Time{}}
 	c.unmeasured.clusters, c.unmeasured.reserved = sets.New[string](), map[string]*reserved{}
 	c.current.Store(NewSnapshot(0).WithAccess(access.Unknown()))
 	c.fences.Store(true)
@@ -198,8 +200,10 @@ func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	changed := false
 	if after != nil {
 		changed = c.rules.Namespace(after.Name, after.Labels)
+		c.made[after.Name] = after.CreationTimestamp.Time
 	} else {
 		c.rules.RemoveNamespace(before.Name)
+		delete(c.made, before.Name)
 	}
 	if changed || after == nil {
 		c.fences.Store(true)
@@ -209,6 +213,14 @@ func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	if changed {
 		tell(subscribers, after.Name)
 	}
+}
+
+// Made is when a namespace of the hub was made; false: no such namespace is known.
+func (c *Cache) Made(namespace string) (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	made, ok := c.made[namespace]
+	return made, ok
 }
 
 func tell(subscribers []func(sets.Set[string]), namespaces ...string) {

@@ -256,7 +256,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 				rows: rows, fleet: fleet, namespaces: namespaces, names: names, reviews: map[string]bool{},
 			}
 			d.search = search.New(search.Options{
-				Mirror: mirrored{apis, fleet}, Store: db, Clusters: func() []string { return fleet },
+				Mirror: mirrored{apis, fleet}, Store: db, Ready: func() bool { return true }, Made: func(string) (time.Time, bool) { return time.Time{}, true }, Clusters: func() []string { return fleet },
 				Authorize: d.authorizer.resource, Namespaces: d.authorizer.namespaces, Fence: func() (search.Fence, error) { return fence, nil },
 				Version: hub.Discovery().ServerVersion,
 			})

@@ -47,6 +47,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
@@ -107,6 +108,11 @@ func New(o Options) (*Server, error) {
 	}
 	changes := newGrants()
 	o.Fleet.SubscribeFences(func(sets.Set[string]) { changes.change() })
+	o.Fleet.Subscribe(func(c fleet.Change) {
+		if c.What&(fleet.Membership|fleet.Labels) != 0 { // by which fences select
+			changes.change()
+		}
+	})
 	roles, err := newRoles(context.Background(), o.Informers, changes.change)
 	if err != nil {
 		return nil, err
@@ -124,10 +130,16 @@ func New(o Options) (*Server, error) {
 			proxy:      proxies,
 			search: search.New(search.Options{
 				Mirror: o.Mirror, Store: o.Store,
-				Clusters:  func() []string { return names(o.Registry.Members()) },
+				Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
+				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
 				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
-				Fence:   func() (search.Fence, error) { return fences(o.Fleet) },
-				Grants:  changes.wait,
+				Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
+				Made:   o.Fleet.Made,
+				Grants: changes.wait,
+				Live: func(name string) (search.Live, bool) {
+					m, ok := o.Registry.Member(name)
+					return live{m}, ok
+				},
 				Version: hub.Discovery().ServerVersion,
 			}),
 			reviews: &reviews{o.Hub, authorizer},
@@ -147,10 +159,19 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 	return f.Snapshot(), nil
 }
 
-func names(members []*member.Member) []string {
-	names := make([]string, 0, len(members))
-	for _, m := range members {
-		names = append(names, m.Name())
+// live is a cluster that search asks itself.
+type live struct{ *member.Member }
+
+// Serves implements search.Live, also while whatever serves the type in the cluster is away.
+func (l live) Serves(gvr schema.GroupVersionResource) bool {
+	api, _ := l.APIs().Resource(gvr)
+	return api.Resource != ""
+}
+
+func names(clusters []*fleet.Cluster) []string {
+	names := make([]string, 0, len(clusters))
+	for _, c := range clusters {
+		names = append(names, c.Name)
 	}
 	return names
 }

@@ -2,9 +2,8 @@ package mirror
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
-	"orrery.dev/orrery/internal/store"
 )
 
 // listsOfOne is how many types of one cluster are listed at once.
@@ -133,8 +131,6 @@ func (c *cluster) run(ctx context.Context) {
 	}
 	var recalling sync.WaitGroup
 	defer recalling.Wait()
-	remembered := make(chan []store.Type, 1)
-	recalling.Go(func() { c.recall(ctx, remembered) })
 	for {
 		data := c.secretData() // before the plan, which may know more, and then comes again
 		next, unwanted, changed := c.plan()
@@ -157,10 +153,8 @@ func (c *cluster) run(ctx context.Context) {
 		case enter <- struct{}{}:
 			next.start(ctx, sync.OnceFunc(func() { <-c.slots }))
 		case <-c.wake:
-		case types := <-remembered:
-			c.remember(log, types)
 		case <-ctx.Done():
-			for _, t := range c.tables { // only this goroutine adds or removes tables
+			for _, t := range c.all() {
 				t.stop()
 			}
 			return
@@ -205,38 +199,23 @@ func (c *cluster) clients() (err error) {
 	return nil
 }
 
-// recall asks the store, until it answers, for the types that it has of the cluster.
-func (c *cluster) recall(ctx context.Context, to chan<- []store.Type) {
-	for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
-		types, err := c.mirror.store.Types(ctx, c.name)
-		if err == nil {
-			to <- types
-			return
-		}
-		logr.FromContextOrDiscard(ctx).V(1).Info("the store cannot say which types it has; it is asked again", "error", err.Error())
-		select {
-		case <-time.After(delay + rand.N(delay)/2): //nolint:gosec // spreads load, guards nothing
-		case <-ctx.Done():
-			return
+// remember makes the types that the store has of the cluster known, so that a cluster that
+// cannot be asked can be searched.
+func (c *cluster) remember(apis []member.API) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, api := range apis {
+		if gr := resourceOf(api); c.tables != nil && c.tables[gr] == nil {
+			c.tables[gr] = newTable(c, api)
 		}
 	}
 }
 
-// remember makes the types that the store has of the cluster known, so that a cluster that
-// cannot be asked can be searched.
-func (c *cluster) remember(log logr.Logger, stored []store.Type) {
+// all returns the tables of the cluster.
+func (c *cluster) all() []*table {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range stored {
-		var api member.API
-		if err := json.Unmarshal(s.API, &api); err != nil { //nolint:musttag // written by this package
-			log.Error(err, "Stored type cannot be read, and is known again when the cluster answers", "resource", s.Resource.String())
-			continue
-		}
-		if c.tables[s.Resource] == nil {
-			c.tables[s.Resource] = newTable(c, api)
-		}
-	}
+	return slices.Collect(maps.Values(c.tables))
 }
 
 // plan compares what is mirrored with what the cluster serves. next is the type to start

@@ -3,9 +3,11 @@ package mirror
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -48,6 +50,7 @@ type Mirror struct {
 
 	// Replaced under mu and never changed: they are read at each event.
 	clusters        atomic.Pointer[map[string]*cluster]
+	remembered      atomic.Pointer[map[string][]member.API] // types that the store has of clusters that are not among clusters yet; nil: it has not said so yet
 	required        atomic.Pointer[map[schema.GroupVersionKind]bool]
 	policies        atomic.Pointer[[]policy]
 	subscribers     atomic.Pointer[[]func(Event)]
@@ -63,7 +66,7 @@ type Mirror struct {
 // index does not depend on it.
 type database interface { //nolint:interfacebloat // one store
 	Write(ctx context.Context, changes []store.Change) error
-	Types(ctx context.Context, cluster string) ([]store.Type, error)
+	Types(ctx context.Context) ([]store.Type, error)
 	Keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]store.Key, error)
 	Rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after store.Key, limit int) ([]store.Row, error)
 	Epoch(ctx context.Context) (string, error)
@@ -128,6 +131,7 @@ func (m *Mirror) Start(ctx context.Context) error {
 	m.run = func(f func(context.Context)) { running.Go(func() { f(ctx) }) }
 	m.mu.Unlock()
 	running.Go(func() { m.writer.run(ctx) })
+	running.Go(func() { m.recall(ctx) })
 	if m.metered {
 		if err := prometheus.Register(lags{m}); err != nil { // nothing else depends on it
 			m.log.Error(err, "The mirror's lags are not among the metrics")
@@ -176,7 +180,9 @@ func (m *Mirror) changed(e member.Event) {
 	c := m.cluster(e.Name)
 	if c == nil {
 		c = newCluster(m, e.Name, source)
+		c.remember(m.remembers(e.Name))
 		m.replace(e.Name, c)
+		m.forget(e.Name)
 		m.run(c.run)
 	}
 	c.reachable(source.Reachable())
@@ -252,6 +258,7 @@ func (m *Mirror) Drop(name string) error {
 	if c != nil {
 		m.dropped[name] = c.source.Cluster().UID
 	}
+	m.forget(name)
 	m.mu.Unlock()
 	if c != nil {
 		c.stop()
@@ -284,6 +291,65 @@ type Type struct {
 	Clusters []string // that have it so, by name
 }
 
+// recall asks the store, until it answers, for the types that it has of clusters.
+func (m *Mirror) recall(ctx context.Context) {
+	var stored []store.Type
+	for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
+		var err error
+		if stored, err = m.store.Types(ctx); err == nil {
+			break
+		}
+		m.log.V(1).Info("the store cannot say which types it has; it is asked again", "error", err.Error())
+		select {
+		case <-time.After(delay + rand.N(delay)/2): //nolint:gosec // spreads load, guards nothing
+		case <-ctx.Done():
+			return
+		}
+	}
+	remembered := map[string][]member.API{}
+	for _, s := range stored {
+		var api member.API
+		if err := json.Unmarshal(s.API, &api); err != nil { //nolint:musttag // written by this package
+			m.log.Error(err, "Stored type cannot be read, and is known again when the cluster answers", "cluster", s.Cluster, "resource", s.Resource.String())
+			continue
+		}
+		remembered[s.Cluster] = append(remembered[s.Cluster], api)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.all() {
+		c.remember(remembered[c.name])
+		delete(remembered, c.name)
+		c.wakeUp()
+	}
+	for name := range m.dropped {
+		delete(remembered, name)
+	}
+	m.remembered.Store(&remembered)
+}
+
+// Recalled is true once it is known which types the store has of which clusters. Until then a type that no cluster has may be one that
+// is stored all the same.
+func (m *Mirror) Recalled() bool { return m.remembered.Load() != nil }
+
+// remembers returns the types that the store has of a cluster that is not mirrored yet.
+func (m *Mirror) remembers(name string) []member.API {
+	if r := m.remembered.Load(); r != nil {
+		return (*r)[name]
+	}
+	return nil
+}
+
+// forget ends that: the cluster itself knows them, or is dropped. mu must be locked.
+func (m *Mirror) forget(name string) {
+	if len(m.remembers(name)) == 0 {
+		return
+	}
+	remembered := maps.Clone(*m.remembered.Load())
+	delete(remembered, name)
+	m.remembered.Store(&remembered)
+}
+
 // Types returns what is mirrored, by group, resource, version and scope.
 func (m *Mirror) Types() []Type {
 	type served struct {
@@ -291,7 +357,18 @@ func (m *Mirror) Types() []Type {
 		api     member.API
 	}
 	var all []served
-	for _, c := range m.all() {
+	remembered, running := m.remembered.Load(), m.clusters.Load() // in this order: a cluster that begins to run is among these before it is not among those
+	if remembered != nil {
+		for name, apis := range *remembered {
+			if (*running)[name] != nil {
+				continue
+			}
+			for _, api := range apis {
+				all = append(all, served{name, api})
+			}
+		}
+	}
+	for _, c := range *running {
 		c.mu.Lock()
 		for _, t := range c.tables {
 			all = append(all, served{c.name, t.api})

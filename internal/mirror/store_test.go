@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/presence"
@@ -51,11 +53,11 @@ func (b *brokenStore) Write(ctx context.Context, changes []store.Change) error {
 	return b.Store.Write(ctx, changes)
 }
 
-func (b *brokenStore) Types(ctx context.Context, cluster string) ([]store.Type, error) {
+func (b *brokenStore) Types(ctx context.Context) ([]store.Type, error) {
 	if err := b.failure(); err != nil {
 		return nil, err
 	}
-	return b.Store.Types(ctx, cluster)
+	return b.Store.Types(ctx)
 }
 
 func (b *brokenStore) Keys(ctx context.Context, cluster string, gr schema.GroupResource) ([]store.Key, error) {
@@ -169,7 +171,7 @@ func TestLostStore(t *testing.T) {
 			t.Errorf("subscribers were told %+v", e)
 		}
 	}
-	if types, err := s.Types(t.Context(), "east"); err != nil || len(types) < 2 {
+	if types, err := s.Types(t.Context()); err != nil || len(types) < 2 {
 		t.Errorf("types %v are known to the new database, %v", types, err)
 	}
 	stop()
@@ -273,6 +275,51 @@ func TestTypesOfDifferentVersionsAndScopes(t *testing.T) {
 	if diff := cmp.Diff(want, m.Types()); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestRecall: what the store has of clusters is known before the registry tells of them, so that nobody is told that it is not there; also of a cluster of
+// which there are no credentials, and never of one that left.
+func TestRecall(t *testing.T) {
+	s := &brokenStore{Store: openStore(t)}
+	gadgets := member.API{GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, Resource: "gadgets", Namespaced: true}
+	raw := must[[]byte](t)(json.Marshal(gadgets)) //nolint:musttag // as the mirror writes it
+	for _, name := range []string{"east", "west", "south"} {
+		if err := s.SaveType(t.Context(), store.Type{Cluster: name, Resource: resourceOf(gadgets), API: raw}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.set(errors.New("disk I/O error"))
+	fleet := newFleet()
+	m, stop := start(t, s, fleet)
+	defer stop()
+	if m.Recalled() || len(m.Types()) > 0 {
+		t.Errorf("recalled %v, types %v of a store that does not answer", m.Recalled(), m.Types())
+	}
+	s.set(nil)
+	eventually(t, "the store was asked", m.Recalled)
+	known := func(clusters ...string) {
+		t.Helper()
+		if diff := cmp.Diff([]Type{{API: gadgets, Clusters: clusters}}, m.Types()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	known("east", "south", "west")
+	east := sourceOf("east", &rest.Config{Host: "https://127.0.0.1:1"})
+	east.reachable = false
+	fleet.mu.Lock()
+	fleet.sources["east"] = east
+	fleet.mu.Unlock()
+	fleet.notify(member.Event{Type: member.Joined, Name: "east"})
+	known("east", "south", "west")
+	if m.Synced("east", resourceOf(gadgets)) {
+		t.Error("a cluster that was not asked is read whole")
+	}
+	for _, name := range []string{"south", "east"} { // one that runs, and one that does not
+		if err := m.Drop(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known("west")
 }
 
 // TestRemovedTypeIsForgotten: what a cluster does not serve any more leaves the mirror, be

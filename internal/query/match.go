@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -9,11 +10,12 @@ import (
 	"sigs.k8s.io/json"
 
 	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/words"
 )
 
 // Object is what terms are about.
 type Object struct {
-	Cluster, Group, Kind, Resource, Namespace, Name string
+	Cluster, Group, Resource, Kind, Namespace, Name string
 
 	Aliases []string // other names of the kind: plural, singular, short ones
 	Labels  map[string]string
@@ -24,15 +26,18 @@ type Object struct {
 // details are what terms ask of a body. Lists that are none, and other values than are expected, are as if they were not there.
 type details struct {
 	Metadata struct {
-		Annotations       map[string]any `json:"annotations"`
-		Finalizers        []any          `json:"finalizers"`
-		DeletionTimestamp any            `json:"deletionTimestamp"`
+		Annotations       map[string]words.Text `json:"annotations"`
+		Finalizers        []any                 `json:"finalizers"`
+		DeletionTimestamp any                   `json:"deletionTimestamp"`
 		OwnerReferences   []struct {
 			Kind string `json:"kind"`
 			Name string `json:"name"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
-	Spec struct {
+	Reason  words.Text `json:"reason"` // of an Event, as are the next two
+	Message words.Text `json:"message"`
+	Note    words.Text `json:"note"`
+	Spec    struct {
 		NodeName string `json:"nodeName"`
 		Replicas *int64 `json:"replicas"`
 	} `json:"spec"`
@@ -108,6 +113,9 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	case Image:
 		images := graph.ImagesOf(o.Body)
 		return slices.ContainsFunc(images, t.isImage), len(images) > 0
+	case Text:
+		text := body().text(o)
+		return slices.ContainsFunc(t.phrases, func(p words.Phrase) bool { return p.In(text) }), true
 	case Owner:
 		return t.owned(body()), true
 	case Uses:
@@ -169,13 +177,17 @@ func (t Term) IsKind(group string, names []string) bool {
 	})
 }
 
-// isImage: without a star a part of the image is enough.
+// isImage: without a star a part of the image is enough that has whole words.
 func (t Term) isImage(image string) bool {
+	text := words.Source{Name: image}.Text()
+	phrases := t.phrases
 	return slices.ContainsFunc(t.Values, func(v Value) bool {
 		if v.Glob {
 			return v.Matches(image)
 		}
-		return strings.Contains(image, v.Text)
+		p := phrases[0]
+		phrases = phrases[1:]
+		return strings.Contains(image, v.Text) && p.In(text)
 	})
 }
 
@@ -203,6 +215,11 @@ func (t Term) compare(n int64) bool {
 	default:
 		return n == t.number
 	}
+}
+
+// text is where the words of an object are.
+func (d *details) text(o Object) string {
+	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, graph.ImagesOf(o.Body), d.Reason, cmp.Or(d.Message, d.Note)).Text()
 }
 
 func (d *details) has(what string, o Object) bool {

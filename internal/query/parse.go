@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/words"
 )
 
 // ErrSyntax says that a query is not understood.
@@ -305,6 +306,9 @@ func (t Term) check() (Term, error) {
 		if t.Key == Uses {
 			return t.used()
 		}
+		if t.Key == Text || t.Key == Image {
+			return t.phrased()
+		}
 		return t, nil
 	case len(t.Values) != 1 && compares:
 		return t, wrong("%s is compared with one value", t.Key)
@@ -353,6 +357,27 @@ func (t Term) used() (Term, error) {
 		values[i].Text = graph.Term(of, name)
 	}
 	t.Values = values
+	return t, nil
+}
+
+// phrased reads the phrases of a text, or of those images that are not patterns.
+func (t Term) phrased() (Term, error) {
+	for _, v := range t.Values {
+		text, star := v.Text, false
+		if v.Glob && t.Key == Image {
+			continue
+		}
+		if v.Glob {
+			if text, star = strings.CutSuffix(text, "*"); !star || strings.Contains(text, "*") {
+				return t, wrong("%s:%s: a star stands at the end, for the rest of a word", t.Key, v.Text)
+			}
+		}
+		p, err := words.Parse(text, star)
+		if err != nil {
+			return t, wrong("%s: %v", t.Key, err)
+		}
+		t.phrases = append(t.phrases, p)
+	}
 	return t, nil
 }
 

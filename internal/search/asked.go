@@ -199,7 +199,7 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 			return true, nil
 		}
 		if rest && !a.query.Matches(query.Object{
-			Cluster: row.Cluster, Group: row.Group, Kind: row.Kind, Resource: row.Resource, Namespace: row.Namespace, Name: row.Name,
+			Cluster: row.Cluster, Group: row.Group, Resource: row.Resource, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name,
 			Aliases: aliases, Labels: row.Labels, Created: row.Created, Body: row.Body,
 		}, a.now) {
 			return false, nil
@@ -256,6 +256,8 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		}
 	case query.Label:
 		return pushLabel(q, t, globbed)
+	case query.Text:
+		q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases(), Not: t.Not})
 	case query.Phase:
 		pushField(q, t, "status.phase")
 		return true, nil
@@ -263,6 +265,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		pushField(q, t, "spec.nodeName")
 		return true, nil
 	case query.Image:
+		if !globbed && !t.Not { // what has the words in an image has them in its text
+			q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases()})
+		}
 		pushField(q, t, store.FieldImages)
 		return true, nil
 	case query.Uses:

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 )
@@ -122,7 +121,7 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 		if err := s.checkClusters(at, p.clusters); at.cluster != "" && err != nil {
 			return err
 		}
-		return answer.JSON(w, http.StatusOK, listCollections(as))
+		return as.wire.answer(w, http.StatusOK, listCollections(as))
 	case !ok:
 		return apierrors.NewNotFound(collectionVersion.WithResource(collectionResource).GroupResource(), at.name)
 	case !p.asked.empty() || p.group != nil || p.explain:
@@ -254,7 +253,7 @@ func (s *Search) collectionEncoder(ctx context.Context, as form, at location, en
 		gvk := e.view.kind.GroupVersionKind
 		types = append(types, map[string]any{"group": gvk.Group, "version": gvk.Version, "resource": e.at.Resource, "kind": gvk.Kind})
 	}
-	out := encoder{items: "items", item: func(row store.Row) (any, error) {
+	out := encoder{wire: as.wire, items: "items", item: func(row store.Row) (any, error) {
 		gvr := schema.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Resource}
 		one, ok := by[gvr.String()]
 		if !ok {

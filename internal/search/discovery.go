@@ -24,7 +24,7 @@ const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisco
 
 // verbs are what the fleet can do with the types of a group.
 func verbs(group string) []string {
-	if group == collectionVersion.Group {
+	if group == collectionVersion.Group || group == metricsVersion.Group {
 		return []string{"get", "list"}
 	}
 	return []string{"get", "list", "watch"}
@@ -78,6 +78,8 @@ func (c catalogue) versions(group string) []string {
 // discover answers with what is mirrored.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
 	c := s.catalogue(at.cluster)
+	c.addConverted()
+	c.addLive(s, at.cluster)
 	c.addCollections()
 	root := at.Group == "" && at.Version == ""
 	w.Header().Set("Vary", "Accept")

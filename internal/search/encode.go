@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/store"
 )
 
@@ -28,13 +26,23 @@ type encoder struct {
 	item func(store.Row) (any, error)
 	// kind is that of a single object, which has nothing else.
 	kind map[string]any
+	wire wire
 }
 
 // encoder returns the encoder of a form.
 func (s *Search) encoder(
 	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
-	show.meta = as.apiVersion()
+	e, err := s.formed(ctx, as, at, k, include, show)
+	e.wire = as.wire
+	return e, err
+}
+
+func (s *Search) formed(
+	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
+) (encoder, error) {
+	show.meta, show.at = as.apiVersion(), at
+	shown := at.as(k)
 	switch as.as {
 	case asTable:
 		columns, err := s.columns(ctx, at, k)
@@ -59,10 +67,10 @@ func (s *Search) encoder(
 		}, nil
 	default:
 		return encoder{
-			list:  map[string]any{"kind": k.GroupVersionKind.Kind + "List", "apiVersion": at.GroupVersion().String()},
+			list:  map[string]any{"kind": shown.Kind + "List", "apiVersion": shown.GroupVersion().String()},
 			items: "items",
 			item:  func(row store.Row) (any, error) { return object(row, show) },
-			kind:  map[string]any{"kind": k.GroupVersionKind.Kind, "apiVersion": at.GroupVersion().String()},
+			kind:  map[string]any{"kind": shown.Kind, "apiVersion": shown.GroupVersion().String()},
 		}, nil
 	}
 }
@@ -73,7 +81,7 @@ func (e encoder) one(w http.ResponseWriter, row store.Row) error {
 	if err != nil {
 		return err
 	}
-	return answer.JSON(w, http.StatusOK, item)
+	return e.wire.answer(w, http.StatusOK, item)
 }
 
 // single is one object by itself.
@@ -98,16 +106,20 @@ type source interface {
 
 // list answers with the rows of a query page by page, so that no answer has to fit into
 // memory. An error after the first page breaks the connection: the client must not take
-// what it has for the whole.
+// what it has for the whole. What is too long for protobuf is errLongInProtobuf, before anything is written.
 func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, e encoder, resource string) error {
 	page, err := pages.next(ctx)
 	if err != nil {
 		return err
 	}
 	rows := page.Rows
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", e.wire.mediaType())
 	out := bufio.NewWriterSize(w, 64<<10)
-	if err := e.write(ctx, out, rows, pages); err != nil {
+	err = e.write(ctx, out, rows, pages)
+	if e.wire == inProtobuf {
+		return err // nothing was written yet
+	}
+	if err != nil {
 		if ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "list broke off", "resource", resource)
 		}
@@ -117,22 +129,13 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, 
 }
 
 func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row, pages source) error {
-	head, err := json.Marshal(e.list)
-	if err != nil {
+	list := e.wire.listing(out)
+	if err := list.begin(e.list, e.items); err != nil {
 		return err
 	}
-	// The list's own fields, without the closing brace, then the items as they come.
-	if _, err := fmt.Fprintf(out, `%s,%q:[`, head[:len(head)-1], e.items); err != nil {
-		return err
-	}
-	separator := ""
 	for len(rows) > 0 {
 		for _, row := range rows {
-			if _, err := io.WriteString(out, separator); err != nil {
-				return err
-			}
-			separator = ","
-			if err := e.writeItem(out, row); err != nil {
+			if err := e.writeItem(list, row); err != nil {
 				return err
 			}
 		}
@@ -145,17 +148,13 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row,
 	meta, more := pages.tail()
 	tail := map[string]any{"metadata": meta}
 	maps.Copy(tail, more)
-	last, err := json.Marshal(tail)
-	if err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(out, "],%s", last[1:]); err != nil {
+	if err := list.end(tail); err != nil {
 		return err
 	}
 	return out.Flush()
 }
 
-func (e encoder) writeItem(out io.Writer, row store.Row) error {
+func (e encoder) writeItem(list listing, row store.Row) error {
 	item, err := e.item(row)
 	if err != nil {
 		return fmt.Errorf("encode %s %s/%s of cluster %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, err)
@@ -164,8 +163,10 @@ func (e encoder) writeItem(out io.Writer, row store.Row) error {
 	if err != nil {
 		return err
 	}
-	_, err = out.Write(body)
-	return err
+	if err := list.item(body); err != nil {
+		return fmt.Errorf("write %s %s/%s of cluster %s in %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, e.wire.mediaType(), err)
+	}
+	return nil
 }
 
 // pager reads a query's rows, at most limit of them, in pages. Its query continues where

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
-	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/expression"
 	"orrery.dev/orrery/internal/query"
 	"orrery.dev/orrery/internal/store"
@@ -33,14 +32,15 @@ const (
 	mostHits  = 1000
 )
 
-// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves.
-var noise = []schema.GroupResource{
-	{Resource: "events"},
-	{Group: "events.k8s.io", Resource: "events"},
+// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves. In Events words are looked for, too.
+var noise = append([]schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"},
 	{Resource: "endpoints"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
-}
+}, worded...)
+
+// worded are types in whose messages words are looked for.
+var worded = []schema.GroupResource{{Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}}
 
 // hit is an object that was found, and as which kind.
 type hit struct {
@@ -103,20 +103,21 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	}
 	if p.explain {
 		e.explain(next != "", time.Since(began))
-		return answer.JSON(w, http.StatusOK, e.explains)
+		return as.wire.answer(w, http.StatusOK, e.explains)
 	}
 	tell(w, e.warned)
 	return e.answer(w, as, hits, next)
 }
 
-// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise.
+// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise, of which Events are among those that have words.
 func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	named := slices.ContainsFunc(terms, func(t query.Term) bool { return !t.Not })
+	texts := slices.ContainsFunc(q.Of(query.Text), func(t query.Term) bool { return !t.Not })
 	found := map[schema.GroupVersionResource]bool{}
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
-		if !named && slices.Contains(noise, gvr.GroupResource()) ||
+		if !named && slices.Contains(noise, gvr.GroupResource()) && (!texts || !slices.Contains(worded, gvr.GroupResource())) ||
 			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
 			continue
 		}
@@ -345,7 +346,7 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 	if as.as == asPartial {
 		list["apiVersion"], list["kind"] = as.apiVersion(), asPartial+"List"
 	}
-	return answer.JSON(w, http.StatusOK, list)
+	return as.wire.answer(w, http.StatusOK, list)
 }
 
 // searched are the columns of the table of every kind.
@@ -395,7 +396,7 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 		}
 		table.Rows = append(table.Rows, row)
 	}
-	return answer.JSON(w, http.StatusOK, table)
+	return as.wire.answer(w, http.StatusOK, table)
 }
 
 // counts answers with counts of all kinds together.
@@ -451,6 +452,11 @@ func how(t query.Term) string {
 		return byIndex
 	case query.Age, query.Created:
 		return byRow
+	case query.Text:
+		if t.Not {
+			return byRow
+		}
+		return byIndex
 	case query.Word, query.Name, query.Namespace:
 		if globbed || t.Not {
 			return byRow
@@ -464,6 +470,11 @@ func how(t query.Term) string {
 			return byRow
 		}
 		return byIndex
+	case query.Image:
+		if !globbed && !t.Not {
+			return byIndex
+		}
+		return byReading
 	case query.Phase, query.Node, query.Uses:
 		if !globbed && !t.Not && len(t.Values) == 1 {
 			return byIndex

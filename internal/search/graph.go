@@ -161,9 +161,12 @@ type reach struct {
 	query      store.Query
 }
 
+// hidden says whether the caller may list none.
+func (r *reach) hidden() bool { return r.refused != nil }
+
 // sees says whether the caller may list the type in a namespace of a cluster.
 func (r *reach) sees(cluster, namespace string) bool {
-	return r.refused == nil && (r.seen.fence == nil || slices.Contains(r.seen.namespaces, namespace) && r.seen.fence.Allowed(namespace, cluster))
+	return !r.hidden() && (r.seen.fence == nil || slices.Contains(r.seen.namespaces, namespace) && r.seen.fence.Allowed(namespace, cluster))
 }
 
 // vertex is a node of the graph that is being made.
@@ -308,14 +311,16 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 	}
 	g.reaches[gr] = r
 	seen, err := g.authorize(ctx, r.at, params{}, "list")
-	if r.refused = seen.refused; apierrors.IsForbidden(err) {
+	switch {
+	case apierrors.IsForbidden(err):
 		r.refused = err
-	} else if err != nil {
+		return r, nil
+	case err != nil:
 		return nil, err
-	} else if r.namespaced {
-		r.refused = nil // some may be listed
+	case !r.namespaced && seen.refused != nil:
+		r.refused = seen.refused
 	}
-	if r.refused != nil {
+	if r.hidden() {
 		return r, nil
 	}
 	r.seen = seen
@@ -341,7 +346,7 @@ func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
 
 // each calls f with the vertex of each object that a query of a reach selects, until it fails.
 func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), f func(v *vertex) error) error {
-	if r.refused != nil || len(r.clusters) == 0 {
+	if r.hidden() || len(r.clusters) == 0 {
 		return nil
 	}
 	q := r.query
@@ -512,7 +517,7 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 		return nil
 	}
 	r, err := g.reachOf(ctx, gr)
-	if err != nil || r.refused != nil {
+	if err != nil || r.hidden() {
 		return err
 	}
 	var clusters, namespaces []string

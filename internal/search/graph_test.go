@@ -381,7 +381,7 @@ func told(n fleetv1alpha1.GraphNode) thing {
 	return thing{schema.GroupKind{Group: n.Group, Kind: n.Kind}.String(), n.Cluster, n.Namespace, n.Name, string(n.State)}
 }
 
-func sortedText[T comparable](of map[T]bool) (out []string) {
+func sortedText[T thing | relation](of map[T]bool) (out []string) {
 	for one := range of {
 		out = append(out, fmt.Sprintf("%+v", one))
 	}

@@ -43,7 +43,7 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 	q := v.query
 	q.Version = "" // it may have been another then
 	nowhere := q.Clusters != nil && len(q.Clusters) == 0
-	t := teller{search: s, ctx: ctx, gr: at.GroupResource(), params: p, limit: limit, out: &out}
+	t := teller{search: s, ctx: ctx, gr: at.GroupResource(), seen: v.seen, params: p, limit: limit, out: &out}
 	var err error
 	switch {
 	case nowhere:
@@ -68,6 +68,7 @@ type teller struct {
 	search *Search
 	ctx    context.Context //nolint:containedctx // lives as long as one request
 	gr     schema.GroupResource
+	seen   scope
 	params params
 	limit  int
 	read   int // bytes of objects
@@ -145,6 +146,9 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	if err != nil {
 		return 0, false, err
 	}
+	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return t.search.past(t.seen, of.Namespace, r.Until) }); i >= 0 {
+		page.Items = page.Items[:i] // as if these were not kept any more
+	}
 	states := make([]*history.State, len(page.Items))
 	for i, r := range page.Items {
 		whole, err := t.search.Store.Revision(t.ctx, of, r.Seq)
@@ -212,6 +216,9 @@ func (t *teller) deleted(q store.Query) error {
 	}
 	for i := range page.Items {
 		r := &page.Items[i]
+		if t.search.past(t.seen, r.Row.Namespace, r.Until) {
+			continue
+		}
 		last, err := history.Parse(t.gr, r.Row.Body)
 		if err == nil {
 			err = t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), last, nil)

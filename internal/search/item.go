@@ -28,17 +28,27 @@ type shown struct {
 	names Names
 	meta  string               // the version of meta.k8s.io, where the form is one of its kinds
 	stale map[string]time.Time // clusters whose rows are stale, and when they were last seen
+	at    location             // as which type
 }
 
-// object is the whole object, as its cluster has it but for our annotation. Its kind is
+// object is the whole object, as its cluster has it but for our annotation, or as it would convert it. Its kind is
 // the row's, for the body may be only the metadata of one.
 func object(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
 		return nil, err
 	}
-	gv := schema.GroupVersion{Group: row.Group, Version: row.Version}
-	return o, errors.Join(o.set("apiVersion", gv.String()), o.set("kind", row.Kind))
+	gvk := schema.GroupVersionKind{Group: row.Group, Version: row.Version, Kind: row.Kind}
+	switch as := show.at.shown; {
+	case as != nil && as.from == gvk:
+		if err := as.convert(o); err != nil {
+			return nil, err
+		}
+		gvk = as.to
+	case areInterchangeable(show.at.GroupResource(), gvk.Version, show.at.Version):
+		gvk.Version = show.at.Version
+	}
+	return o, errors.Join(o.set("apiVersion", gvk.GroupVersion().String()), o.set("kind", gvk.Kind))
 }
 
 // partial is the object's metadata.
@@ -67,7 +77,12 @@ func annotated(row store.Row, show shown) (body, error) {
 		}
 	}
 	annotations[fleetv1alpha1.ClusterAnnotation] = row.Cluster
-	annotations[fleetv1alpha1.ResourceVersionAnnotation] = row.ResourceVersion
+	if row.Changed != 0 { // else it is not of the store
+		annotations[fleetv1alpha1.ResourceVersionAnnotation] = row.ResourceVersion
+		if err := metadata.set("resourceVersion", row.Changed.String()); err != nil {
+			return nil, err
+		}
+	}
 	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // it is ours to say
 	if seen, ok := show.stale[row.Cluster]; ok {
 		annotations[fleetv1alpha1.LastSeenAnnotation] = seen.UTC().Format(time.RFC3339)
@@ -81,7 +96,7 @@ func annotated(row store.Row, show shown) (body, error) {
 			return nil, err
 		}
 	}
-	return o, errors.Join(metadata.set("annotations", annotations), metadata.set("resourceVersion", row.Changed.String()), o.set("metadata", metadata))
+	return o, errors.Join(metadata.set("annotations", annotations), o.set("metadata", metadata))
 }
 
 // tableRow is the object as the columns show it.

@@ -49,11 +49,14 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := p.checkCollection(); err != nil {
 		return err
 	}
-	as, err := formOf(r)
-	if err != nil {
+	if api, ok := s.live(at); ok {
+		return s.serveLive(w, r, at, p, api)
+	}
+	at = s.source(at)
+	if err := at.translate(&p); err != nil {
 		return err
 	}
-	as = p.form(as)
+	accepts := formsOf(r)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
@@ -66,10 +69,14 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	case p.group != nil && p.watch:
 		return apierrors.NewBadRequest("parameter group: counts have no watch")
 	case p.group != nil:
-		return s.serveCounts(w, r, at, p, as)
+		as, err := formOf(r)
+		if err != nil {
+			return err
+		}
+		return s.serveCounts(w, r, at, p, p.form(as))
 	}
 	if p.watch {
-		return s.serveWatch(w, r, at, p, as)
+		return s.serveWatch(w, r, at, p, accepts)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -85,10 +92,12 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)})
+	can := func(f form) bool { return p.form(f).can(at.as(v.kind)) }
+	as, err := accepts.first(can)
 	if err != nil {
 		return err
 	}
+	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
 	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
 	if p.told() {
@@ -98,18 +107,36 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		v.query.Version = "" // it may have been another then
 		warnOfThen(w, p.at)
 	}
+	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
+	if err != nil {
+		return err
+	}
 	if at.name != "" {
 		v.query.Names = []string{at.name}
 		return s.get(ctx, w, at, v.query, enc)
 	}
-	pages, err := s.pages(v, p, asked)
+	list := func(enc encoder) error {
+		pages, err := s.pages(v, p, asked)
+		if err != nil {
+			return err
+		}
+		if err := pages.count(ctx, p, v.kind); err != nil {
+			return err
+		}
+		return s.list(ctx, w, pages, enc, at.Resource)
+	}
+	if err := list(enc); !errors.Is(err, errLongInProtobuf) {
+		return err
+	}
+	as, err = accepts.first(func(f form) bool { return f.wire != inProtobuf && can(f) })
 	if err != nil {
+		return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
+			"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
+	}
+	if enc, err = s.encoder(ctx, p.form(as), at, v.kind, p.include, show); err != nil {
 		return err
 	}
-	if err := pages.count(ctx, p, v.kind); err != nil {
-		return err
-	}
-	return s.list(ctx, w, pages, enc, at.Resource)
+	return list(enc)
 }
 
 // view is what a request is shown: what it asks for, as far as the caller may see it.
@@ -128,9 +155,16 @@ func (s *Search) qualifyFields(at location, p *params) error {
 	if slices.ContainsFunc(p.asked.namespaces(), func(name string) bool { return strings.Contains(name, "@") }) {
 		return apierrors.NewBadRequest("parameter q: it is of names as they are in their clusters: write namespace:shop cluster:oak for shop@oak")
 	}
+	return s.qualifyNamed(at, p, func(path string) bool {
+		return path == "metadata.namespace" || path == "metadata.name" && !s.namespaced(at)
+	})
+}
+
+// qualifyNamed does so for paths of which is says that they name a cluster.
+func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool) error {
 	fields := slices.Clone(p.fields)
 	for i, f := range fields {
-		if f.Path != "metadata.namespace" && (f.Path != "metadata.name" || s.namespaced(at)) {
+		if !is(f.Path) {
 			continue
 		}
 		name, cluster, ok := unqualified(f.Value)
@@ -197,6 +231,9 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	p.into(&q)
+	if t.mixed {
+		q.Version = "" // those that are not interchangeable are of other clusters
+	}
 	if err := s.checkOwner(ctx, at, p); err != nil {
 		return view{}, err
 	}
@@ -227,6 +264,8 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
+	// mixed is true when some have it in a version that is interchangeable with the one asked for.
+	mixed bool
 	// told is true when not objects are shown, but what became of them.
 	told bool
 }
@@ -248,7 +287,10 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
-		if v := t.GroupVersionKind.Version; v != at.Version {
+		if v := t.GroupVersionKind.Version; v != at.Version && areInterchangeable(at.GroupResource(), v, at.Version) {
+			k.mixed = true
+			t.GroupVersionKind.Version = at.Version
+		} else if v != at.Version {
 			k.others[v] = append(k.others[v], clusters...)
 			k.partial = true
 			continue
@@ -309,6 +351,9 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	gr := at.GroupResource()
 	if seen.refused != nil {
 		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
+	}
+	if len(seen.young) > 0 {
+		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
 	}
 	var parts []string // clusters of which the type is mirrored in part
 	for _, c := range k.clusters {
@@ -383,17 +428,26 @@ func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q 
 	if err != nil {
 		return err
 	}
-	switch len(page.Rows) {
+	row, err := single(at, page.Rows)
+	if err != nil {
+		return err
+	}
+	return enc.one(w, row)
+}
+
+// single is the one of rows which is all that there may be.
+func single(at location, rows []store.Row) (store.Row, error) {
+	switch len(rows) {
 	case 0:
-		return apierrors.NewNotFound(at.GroupResource(), at.name)
+		return store.Row{}, apierrors.NewNotFound(at.asked().GroupResource(), at.name)
 	case 1:
-		return enc.one(w, page.Rows[0])
+		return rows[0], nil
 	default:
 		var clusters []string
-		for _, row := range page.Rows {
+		for _, row := range rows {
 			clusters = append(clusters, row.Cluster)
 		}
-		return failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
+		return store.Row{}, failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
 			"%s %q is in %d clusters (%s): ask one of them (kubectl --context %s get %s %s), or list them all (kubectl get %s --field-selector metadata.name=%s)",
 			at.GroupResource(), at.name, len(clusters), enumerate(clusters), clusters[0], at.Resource, at.name, at.Resource, at.name))
 	}

@@ -29,6 +29,14 @@ func unavailable() error {
 	return err
 }
 
+// starting says that it is not known yet what there is: neither that a cluster is none of the fleet nor that a type is not mirrored can be told.
+func starting() error {
+	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		"the fleet cannot be searched yet: the hub has just begun, and learns which clusters it has and what is mirrored of them; ask again in a moment")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
+}
+
 // expired says that a version is not one from which on the changes are known: the client lists again.
 func expired() error {
 	return apierrors.NewResourceExpired("the resourceVersion is too old, or not one of the fleet's: list again, and go on from the version of that list")

@@ -2,7 +2,9 @@ package search
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +15,8 @@ import (
 type scope struct {
 	fence      Fence
 	namespaces []string
+	// young are the namespaces that the hub did not have at the moment asked for; they are not among the others.
+	young []string
 	// refused is why the caller does not see all namespaces, who asked for all of them.
 	refused error
 }
@@ -20,52 +24,37 @@ type scope struct {
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
 // it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
 func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
-	what := authorizationv1.ResourceAttributes{
-		Verb: verb, Group: at.Group, Version: at.Version, Resource: at.Resource, Namespace: at.namespace,
+	asked := at.asked()
+	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
+	// That all clusters of now are open to a namespace says nothing of the next one: only who may see everything is let through without a fence.
+	refused := s.Authorize(ctx, what)
+	if !apierrors.IsForbidden(refused) {
+		return scope{}, refused
 	}
-	if at.name != "" {
-		what.Name = at.name
-		if isNamespaces(at) {
-			what.Namespace = at.name // as API servers do
-		}
-	}
-	err := s.Authorize(ctx, what)
-	namespaces := []string{what.Namespace}
+	namespaces := p.namespaces
 	switch {
-	case what.Namespace == "" && err == nil:
-		return scope{}, nil
-	case what.Namespace == "" && len(p.namespaces) == 0:
-		return s.authorizeSome(ctx, at, what, err)
-	case what.Namespace == "":
-		namespaces = p.namespaces
-		for _, what.Namespace = range namespaces {
-			if err := s.Authorize(ctx, what); err != nil {
-				return scope{}, err
-			}
+	case at.namespace != "":
+		namespaces = []string{at.namespace}
+	case at.name != "" && isNamespaces(at):
+		namespaces = []string{at.name} // as API servers do
+	case len(namespaces) == 0:
+		return s.authorizeSome(ctx, at, what, p, refused)
+	}
+	for _, what.Namespace = range namespaces {
+		if err := s.Authorize(ctx, what); err != nil {
+			return scope{}, err
 		}
-	case err != nil:
-		return scope{}, err
 	}
 	fence, err := s.Fence()
 	if err != nil {
 		return scope{}, err
 	}
-	open := !slices.ContainsFunc(s.Clusters(), func(cluster string) bool {
-		return slices.ContainsFunc(namespaces, func(namespace string) bool { return !fence.Allowed(namespace, cluster) })
-	})
-	if open {
-		return scope{}, nil
-	}
-	what.Namespace = ""
-	if err := s.Authorize(ctx, what); !apierrors.IsForbidden(err) {
-		return scope{}, err
-	}
-	return scope{fence: fence, namespaces: namespaces}, nil
+	return s.then(scope{fence: fence, namespaces: namespaces}, p)
 }
 
 // authorizeSome finds what a caller may see who may not see all. What is in no namespace needs a right to all: one object by its name,
 // and namespaces themselves.
-func (s *Search) authorizeSome(ctx context.Context, at location, what authorizationv1.ResourceAttributes, refused error) (scope, error) {
+func (s *Search) authorizeSome(ctx context.Context, at location, what authorizationv1.ResourceAttributes, p params, refused error) (scope, error) {
 	if !apierrors.IsForbidden(refused) || at.name != "" || isNamespaces(at) {
 		return scope{}, refused
 	}
@@ -77,7 +66,44 @@ func (s *Search) authorizeSome(ctx context.Context, at location, what authorizat
 		return scope{}, refused
 	}
 	fence, err := s.Fence()
-	return scope{fence: fence, namespaces: namespaces, refused: refused}, err
+	if err != nil {
+		return scope{}, err
+	}
+	return s.then(scope{fence: fence, namespaces: namespaces, refused: refused}, p)
+}
+
+// then leaves the namespaces that the hub had at the moment asked for. What a cluster had in a namespace before the hub made its own is not for who has
+// rights in this one.
+func (s *Search) then(seen scope, p params) (scope, error) {
+	moment := p.at
+	if moment.IsZero() {
+		moment = p.compared
+	}
+	if moment.IsZero() {
+		return seen, nil
+	}
+	var old []string
+	for _, namespace := range seen.namespaces {
+		if made, known := s.Made(namespace); known && !moment.Before(made) {
+			old = append(old, namespace)
+		} else {
+			seen.young = append(seen.young, namespace)
+		}
+	}
+	if seen.namespaces = old; len(old) == 0 {
+		return scope{}, apierrors.NewResourceExpired(fmt.Sprintf("at %s the hub did not have %s yet, and what clusters had under the name before is not shown: ask for a later moment",
+			moment.Format(time.RFC3339), enumerate(seen.young)))
+	}
+	return seen, nil
+}
+
+// past says whether a state that ended at a moment (zero: it has not) was one before the hub made the namespace.
+func (s *Search) past(seen scope, namespace string, ended time.Time) bool {
+	if seen.fence == nil || ended.IsZero() {
+		return false
+	}
+	made, known := s.Made(namespace)
+	return !known || ended.Before(made)
 }
 
 func isNamespaces(at location) bool { return at.Group == "" && at.Resource == "namespaces" }

@@ -93,6 +93,9 @@ type Fence interface {
 type Options struct {
 	Mirror Mirror
 	Store  Store
+	// Ready is false until Clusters, and the Types of the Mirror, are those that were known before the process began: what is missing in them need
+	// not be missing. Once true it stays so.
+	Ready func() bool
 	// Clusters are the names of the fleet's clusters.
 	Clusters func() []string
 	// Authorize returns an error when the request's user may not do that on the hub.
@@ -101,8 +104,12 @@ type Options struct {
 	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
 	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
 	Fence func() (Fence, error)
+	// Made is when a namespace of the hub was made: what was in clusters before was that of another one of the name; false: it is not known.
+	Made func(namespace string) (time.Time, bool)
 	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
 	Grants func() <-chan struct{}
+	// Live is a cluster to be asked itself; false: there is none of the name.
+	Live func(cluster string) (Live, bool)
 	// Version is what the fleet says it is; clients compare their own with it.
 	Version func() (*version.Info, error)
 }
@@ -169,6 +176,9 @@ func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, l
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
 func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, names Names) error {
+	if !s.Ready() {
+		return starting()
+	}
 	at, ok := locate(path)
 	if !ok || !at.qualify(names) {
 		return notFound(path)
@@ -240,6 +250,7 @@ type location struct {
 	namespace, name, subresource string
 	watch                        bool
 	names                        Names
+	shown                        *conversion // nil: objects are shown as what they are
 }
 
 // locate parses a path. It knows no types: whether they exist is for others to say.

@@ -229,7 +229,7 @@ func TestRefusals(t *testing.T) {
 		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
 		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 410, "Expired", "list again"},
 		"IncludeObject":       {"GET", "/api/v1/pods?includeObject=All", "", 400, "BadRequest", "Metadata"},
-		"Protobuf":            {"GET", "/api/v1/pods", "application/vnd.kubernetes.protobuf", 406, "NotAcceptable", "application/json"},
+		"NotAcceptable":       {"GET", "/api/v1/pods", "text/html", 406, "NotAcceptable", "application/json"},
 		"UnknownType":         {"GET", "/apis/apps/v1/deployments", "", 404, "NotFound", "deployments of apps/v1"},
 		"UnknownVersion":      {"GET", "/api/v2/pods", "", 404, "NotFound", "pods of v2"},
 		"UnknownGroup":        {"GET", "/apis/none", "", 404, "NotFound", "none"},
@@ -271,16 +271,17 @@ func TestAuthorization(t *testing.T) {
 	}{
 		"Everywhere":         {"/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
 		"OneCluster":         {"/clusters/oak/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
-		"Namespace":          {"/api/v1/namespaces/blog/pods", 200, []authorizationv1.ResourceAttributes{pods("list", "blog", "")}},
-		"OtherNamespace":     {"/api/v1/namespaces/shop/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "shop", "")}},
+		"Namespace":          {"/api/v1/namespaces/blog/pods", 200, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", "")}},
+		"OtherNamespace":     {"/api/v1/namespaces/shop/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "shop", "")}},
 		"NamespaceParameter": {"/api/v1/pods?namespaces=blog", 200, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", "")}},
 		"NamespacesOneDenied": {
 			"/api/v1/pods?namespaces=blog,shop", 403,
 			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "shop", "")},
 		},
 		"Field": {"/api/v1/pods?fieldSelector=metadata.namespace=blog", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
-		"Get":   {"/api/v1/namespaces/blog/pods/press", 200, []authorizationv1.ResourceAttributes{pods("get", "blog", "press")}},
+		"Get":   {"/api/v1/namespaces/blog/pods/press", 200, []authorizationv1.ResourceAttributes{pods("get", "", "press"), pods("get", "blog", "press")}},
 		"Namespace itself": {"/api/v1/namespaces/shop", 403, []authorizationv1.ResourceAttributes{
+			{Verb: "get", Version: "v1", Resource: "namespaces", Name: "shop"},
 			{Verb: "get", Version: "v1", Resource: "namespaces", Namespace: "shop", Name: "shop"},
 		}},
 	} {
@@ -294,6 +295,21 @@ func TestAuthorization(t *testing.T) {
 				t.Errorf("asked the hub (-want, +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestStarting: while it is not known what there is nothing is said to be none, whatever is asked.
+func TestStarting(t *testing.T) {
+	f := threeClusters(t)
+	f.starting = true
+	for _, path := range []string{
+		"", "/apis", "/api/v1", "/api/v1/pods", "/api/v1/pods?watch=true", "/api/v1/pods?clusters=none", "/clusters/none/api/v1/pods",
+		"/clusters/oak/api/v1/namespaces/shop/pods/web", "/apis/none/v1/nothing", "/search?q=cluster:none", "/api/v1/pods?history=true",
+	} {
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(fmt.Sprint(body["message"]), "ask again in a moment") {
+			t.Errorf("%s: %d %v", path, resp.StatusCode, body)
+		}
 	}
 }
 
@@ -619,14 +635,14 @@ func TestForms(t *testing.T) {
 		query, accept, kind string
 		want                map[string]any // nil: none
 	}{
-		"Plain":            {"", "application/json", "PodList", whole},
-		"Anything":         {"", "*/*", "PodList", whole},
-		"ClientGo":         {"", "application/vnd.kubernetes.protobuf,application/json", "PodList", whole},
-		"Table":            {"", kubectl, "Table", metadata},
-		"TableWithNone":    {"&includeObject=None", kubectl, "Table", nil},
-		"TableWithObjects": {"&includeObject=Object", kubectl, "Table", whole},
-		"Metadata":         {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
-		"OldTable":         {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
+		"Plain":             {"", "application/json", "PodList", whole},
+		"Anything":          {"", "*/*", "PodList", whole},
+		"NoTableInProtobuf": {"", "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", "PodList", whole},
+		"Table":             {"", kubectl, "Table", metadata},
+		"TableWithNone":     {"&includeObject=None", kubectl, "Table", nil},
+		"TableWithObjects":  {"&includeObject=Object", kubectl, "Table", whole},
+		"Metadata":          {"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "PartialObjectMetadataList", metadata},
+		"OldTable":          {"", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Table", older},
 		"OldestTableFallsBack": {
 			"", "application/json;as=Table;v=v1alpha1;g=meta.k8s.io,application/json", "PodList", whole,
 		},

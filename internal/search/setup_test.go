@@ -108,20 +108,23 @@ func (f *fakeMirror) WithoutData(cluster string) bool { return !f.data[cluster] 
 
 // fleet is a search over a store, served.
 type fleet struct {
-	mirror  *fakeMirror
-	store   *store.Store
-	dir     string // of the store
-	denied  func(authorizationv1.ResourceAttributes) bool
-	asked   []authorizationv1.ResourceAttributes
-	closed  map[string][]string                                    // clusters, by the namespace that may not use them
-	granted func(what authorizationv1.ResourceAttributes) []string // instead of some
-	some    []string                                               // the namespaces in which the caller may see what they may not see everywhere
-	fenced  func(namespace, cluster string) bool                   // instead of closed
-	url     string
-	server  *httptest.Server
-	search  *Search
-	mu      sync.Mutex   // of some, where it changes
-	grants  atomic.Value // a chan struct{}
+	mirror   *fakeMirror
+	store    *store.Store
+	dir      string // of the store
+	denied   func(authorizationv1.ResourceAttributes) bool
+	asked    []authorizationv1.ResourceAttributes
+	closed   map[string][]string                                    // clusters, by the namespace that may not use them
+	granted  func(what authorizationv1.ResourceAttributes) []string // instead of some
+	some     []string                                               // the namespaces in which the caller may see what they may not see everywhere
+	fenced   func(namespace, cluster string) bool                   // instead of closed
+	live     map[string]Live
+	url      string
+	server   *httptest.Server
+	search   *Search
+	made     map[string]time.Time // namespaces of the hub; all others: long ago
+	starting bool                 // what there is is not known yet
+	mu       sync.Mutex           // of some, where it changes
+	grants   atomic.Value         // a chan struct{}
 }
 
 // Allowed implements Fence.
@@ -156,7 +159,7 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 	}, store: s, dir: dir}
 	f.grants.Store(make(chan struct{}))
 	search := New(Options{
-		Mirror: f.mirror, Store: s, Clusters: func() []string { return clusters },
+		Mirror: f.mirror, Store: s, Ready: func() bool { return !f.starting }, Clusters: func() []string { return clusters },
 		Authorize: func(_ context.Context, what authorizationv1.ResourceAttributes) error {
 			f.asked = append(f.asked, what)
 			if f.denied != nil && f.denied(what) {
@@ -172,8 +175,14 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			defer f.mu.Unlock()
 			return f.some, nil
 		},
-		Fence:  func() (Fence, error) { return f, nil },
+		Fence: func() (Fence, error) { return f, nil },
+		Made: func(namespace string) (time.Time, bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.made[namespace], true
+		},
 		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
+		Live:   func(cluster string) (Live, bool) { c, ok := f.live[cluster]; return c, ok },
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},

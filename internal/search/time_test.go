@@ -333,3 +333,76 @@ func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 		}
 	}
 }
+
+// TestPredecessor: who has rights in a namespace of the hub is not shown what was in clusters before the hub made it: that was of another one of the name.
+func TestPredecessor(t *testing.T) {
+	f := threeClusters(t)
+	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Running"))
+	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Running"))
+	before := now()
+	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Failed"))
+	f.drop(t, "oak", "pods", "shop", "secret")
+	f.drop(t, "oak", "pods", "shop", "db")
+	f.made = map[string]time.Time{"shop": now()}
+	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Failed"))
+	after := now()
+	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Pending"))
+	f.drop(t, "oak", "pods", "shop", "web")
+
+	all := func(authorizationv1.ResourceAttributes) bool { return false }
+	some := func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	f.some = []string{"blog", "shop"}
+	told := func(path string) string {
+		t.Helper()
+		_, body := f.ask(t, http.MethodGet, path, "")
+		if body["kind"] == "Pod" {
+			return fmt.Sprint(body["metadata"].(map[string]any)["name"])
+		}
+		if _, is := body["items"]; !is {
+			return fmt.Sprint(body["code"], " ", body["message"])
+		}
+		out := []string{}
+		for _, one := range body["items"].([]any) {
+			m := one.(map[string]any)
+			if meta, ok := m["metadata"].(map[string]any); ok {
+				out = append(out, fmt.Sprint(meta["name"]))
+			} else {
+				out = append(out, fmt.Sprint(m["change"], " ", m["cluster"], "/", m["namespace"], "/", m["name"]))
+			}
+		}
+		slices.Sort(out)
+		return strings.Join(out, ", ")
+	}
+	const pods, shop = "/api/v1/pods", "/api/v1/namespaces/shop/pods"
+	since := "changedSince=" + strings.TrimPrefix(at(before), "at=")
+	for _, c := range []struct{ path, all, some string }{
+		{shop + "?" + at(before), "db, secret, stays, web, web", "410 "},
+		{shop + "?" + at(after), "stays, web, web", "stays, web, web"},
+		{pods + "?" + at(before), "db, press, secret, stays, web, web", "press"},
+		{pods + "?namespaces=shop,blog&" + at(before), "db, press, secret, stays, web, web", "press"},
+		{shop + "/secret?" + at(before), "secret", "410 "},
+		{shop + "?" + since, "Deleted oak/shop/db, Deleted oak/shop/web, Recreated oak/shop/secret", "410 "},
+		{pods + "?" + since, "Deleted oak/shop/db, Deleted oak/shop/web, Recreated oak/shop/secret", ""},
+		{shop + "?deleted=true", "Deleted oak/shop/db, Deleted oak/shop/secret, Deleted oak/shop/secret, Deleted oak/shop/web", "Deleted oak/shop/web"},
+		// A state that lasted until after is one that whoever has the namespace now could see.
+		{shop + "/stays?history=true", "Seen oak/shop/stays, Updated oak/shop/stays", "Seen oak/shop/stays, Updated oak/shop/stays"},
+		{
+			shop + "/secret?history=true", "Created oak/shop/secret, Deleted oak/shop/secret, Deleted oak/shop/secret, Seen oak/shop/secret, Updated oak/shop/secret",
+			"Seen oak/shop/secret",
+		},
+		{shop + "/db?history=true", "Deleted oak/shop/db, Seen oak/shop/db", "404 "},
+	} {
+		f.denied = all
+		if got := told(c.path); got != c.all {
+			t.Errorf("%s: whoever may see everything is told %s, want %s", c.path, got, c.all)
+		}
+		f.denied = some
+		if got := told(c.path); got != c.some && (!strings.HasSuffix(c.some, " ") || !strings.HasPrefix(got, c.some)) {
+			t.Errorf("%s: who has the namespace is told %s, want %s", c.path, got, c.some)
+		}
+	}
+	resp, _ := f.ask(t, http.MethodGet, pods+"?"+at(before), "")
+	if w := strings.Join(resp.Header.Values("Warning"), " "); !strings.Contains(w, "the hub did not have shop yet") {
+		t.Errorf("warnings: %s", w)
+	}
+}

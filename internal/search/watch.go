@@ -82,7 +82,7 @@ func IsWatch(r *http.Request, path string) bool {
 }
 
 // serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
-func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, as form) error {
+func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, accepts forms) error {
 	if at.name != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
 	}
@@ -95,6 +95,11 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
+	as, err := accepts.first(func(f form) bool { return f.wire.streamType() != "" && p.form(f).can(at.as(v.kind)) })
+	if err != nil {
+		return err
+	}
+	as = p.form(as)
 	// How long ago a cluster was last seen is not said, for it changes without an event.
 	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
 	if err != nil {
@@ -119,13 +124,10 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	defer ends.Stop()
 
 	s.warn(w, at, v.kind, v.seen)
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", as.wire.streamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
-	encode := json.NewEncoder(w)
-	f.write = func(kind apiwatch.EventType, object any) error {
-		return encode.Encode(map[string]any{"type": kind, "object": object})
-	}
+	f.write = as.wire.events(w)
 	watches.Inc()
 	defer watches.Dec()
 	err = f.flush()

@@ -271,6 +271,17 @@ func TestWatchRights(t *testing.T) {
 	}
 }
 
+// TestWatchOfANewCluster: all clusters are open to a namespace, and then one joins that is not.
+func TestWatchOfANewCluster(t *testing.T) {
+	f := threeClusters(t)
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+	f.closed = map[string][]string{"shop": {"iron"}} // which is not there yet
+	w := f.watch(t, "/api/v1/namespaces/shop/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/namespaces/shop/pods"))
+	f.put(t, "iron", "pods", newObject(podKind, "shop", "secret"))
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "seen"))
+	w.expect("ADDED oak/shop/seen")
+}
+
 // TestWatchRightsWhileChanging: what changes between a watch's version and the lists that are read because its rights changed, is told once and right.
 func TestWatchRightsWhileChanging(t *testing.T) {
 	f := threeClusters(t)

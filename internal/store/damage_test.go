@@ -82,7 +82,7 @@ func use(t *testing.T, s *Store) {
 		},
 		"Count":      func() error { _, err := s.Count(ctx, Query{Resource: "pods"}); return err },
 		"Keys":       func() error { _, err := s.Keys(ctx, "a", pods); return err },
-		"Types":      func() error { _, err := s.Types(ctx, "a"); return err },
+		"Types":      func() error { _, err := s.Types(ctx); return err },
 		"SaveType":   func() error { return s.SaveType(ctx, Type{Cluster: "a", Resource: pods, API: []byte("{}")}) },
 		"Rows":       func() error { _, err := s.Rows(ctx, "a", pods, true, Key{}, 10); return err },
 		"Epoch":      func() error { _, err := s.Epoch(ctx); return err },

@@ -35,17 +35,17 @@ func (d *database) saveType(ctx context.Context, t Type) error {
 	return nil
 }
 
-func (d *database) served(ctx context.Context, cluster string) ([]Type, error) {
+func (d *database) served(ctx context.Context) ([]Type, error) {
 	var out []Type
-	if err := each(ctx, d.read, say(d.dialect, `SELECT t.grp, t.resource, s.api
+	if err := each(ctx, d.read, `SELECT c.name, t.grp, t.resource, s.api
 		FROM cluster c JOIN served s ON s.cluster = c.name JOIN type t ON t.id = s.type
-		WHERE c.name = ? AND c.dropped = 0 ORDER BY t.grp, t.resource`), func(rows *sql.Rows) error {
-		t := Type{Cluster: cluster}
-		err := rows.Scan(&t.Resource.Group, &t.Resource.Resource, &t.API)
+		WHERE c.dropped = 0 ORDER BY c.name, t.grp, t.resource`, func(rows *sql.Rows) error {
+		var t Type
+		err := rows.Scan(&t.Cluster, &t.Resource.Group, &t.Resource.Resource, &t.API)
 		out = append(out, t)
 		return err
-	}, cluster); err != nil {
-		return nil, fmt.Errorf("list types of cluster %s: %w", cluster, err)
+	}); err != nil {
+		return nil, fmt.Errorf("list types of clusters: %w", err)
 	}
 	return out, nil
 }

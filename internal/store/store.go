@@ -495,10 +495,10 @@ func (s *Store) SaveType(ctx context.Context, t Type) error {
 	return s.do(ctx, func(d *database) error { return d.saveType(ctx, t) })
 }
 
-// Types returns the types of a cluster that are remembered.
-func (s *Store) Types(ctx context.Context, cluster string) (out []Type, err error) {
+// Types returns the types that are remembered, by cluster, group and resource.
+func (s *Store) Types(ctx context.Context) (out []Type, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
-		out, err = d.served(ctx, cluster)
+		out, err = d.served(ctx)
 		return err
 	})
 	return out, err

@@ -467,8 +467,8 @@ func testDrop(t *testing.T, at string) {
 	if n := count("apps", "deployments"); n != chunk+10 {
 		t.Errorf("%d deployments are left, want those of one cluster", n)
 	}
-	if got, err := s.Types(t.Context(), "a"); err != nil || len(got) != 0 {
-		t.Errorf("types %v, %v", got, err)
+	if got, err := s.Types(t.Context()); err != nil || len(got) != 1 || got[0].Cluster != "b" {
+		t.Errorf("types %v, %v, want those of b", got, err)
 	}
 	if err := errors.Join(s.DropCluster(t.Context(), "b"), s.DropCluster(t.Context(), "b")); err != nil {
 		t.Fatal(err)
@@ -505,7 +505,7 @@ func testTypesAndKeysAreRemembered(t *testing.T, at string) {
 	}
 	write(t, s, pod("a", "x", "1", nil, nil), pod("b", "x", "2", nil, nil))
 	s = openStore(t, at)
-	types, err := s.Types(t.Context(), "a")
+	types, err := s.Types(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -746,7 +746,10 @@ func TestMigrations(t *testing.T) {
 			if got := listed(t, s, Query{Resource: "pods", Fields: running}); len(got) != 2 {
 				t.Errorf("%v are running", got)
 			}
-			types, err := s.Types(t.Context(), "b")
+			if got := listed(t, s, Query{Resource: "pods", Slim: texts(t, "app web")}); len(got) != 2 {
+				t.Errorf("%v have the words of their label", got)
+			}
+			types, err := s.Types(t.Context())
 			if diff := cmp.Diff([]Type{{Cluster: "b", Resource: schema.GroupResource{Resource: "pods"}, API: []byte(`{"b":1}`)}}, types); diff != "" || err != nil {
 				t.Error(diff, err)
 			}

@@ -1,0 +1,438 @@
+package search
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	sigsjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// wire is how answers are encoded. Objects are kept as JSON, so that is the one which costs nothing; the others are made of it, object by
+// object.
+type wire int
+
+const (
+	inJSON wire = iota
+	inYAML
+	inCBOR
+	inProtobuf
+)
+
+const (
+	mediaJSON         = "application/json"
+	mediaYAML         = "application/yaml"
+	mediaCBOR         = "application/cbor"
+	mediaCBORSequence = "application/cbor-seq"
+	mediaProtobuf     = "application/vnd.kubernetes.protobuf"
+)
+
+// mediaType of documents.
+func (w wire) mediaType() string {
+	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf}[w]
+}
+
+// streamType is the media type of watches; "": YAML has none.
+func (w wire) streamType() string {
+	return [...]string{mediaJSON, "", mediaCBORSequence, mediaProtobuf + ";stream=watch"}[w]
+}
+
+// known are the types that can be had in protobuf. What a cluster has in their fields that they do not have is not in the answer then.
+var known = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		kubescheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme, metav1beta1.AddMetaToScheme,
+	} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}()
+
+// protobufs encodes them.
+var protobufs = protobuf.NewSerializer(known, known)
+
+// marshaler is what has an encoding in protobuf.
+type marshaler interface{ Marshal() ([]byte, error) }
+
+// can says whether objects of a kind can be had in a form.
+func (f form) can(gvk schema.GroupVersionKind) bool {
+	if f.wire != inProtobuf || f.as == asPartial {
+		return true
+	}
+	if f.as == asTable {
+		return false
+	}
+	o, err := known.New(gvk)
+	_, ok := o.(marshaler)
+	return err == nil && ok
+}
+
+// typed is an object of one of the known types, of its JSON.
+func typed(raw []byte) (runtime.Object, error) {
+	var t metav1.TypeMeta
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return nil, err
+	}
+	o, err := known.New(t.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	return o, sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
+}
+
+// document encodes an object by itself.
+func (w wire) document(raw []byte) ([]byte, error) {
+	switch w {
+	case inYAML:
+		return yaml.JSONToYAML(raw)
+	case inCBOR:
+		item, err := cborOf(raw)
+		return slices.Concat(selfDescribed, item), err
+	case inProtobuf:
+		o, err := typed(raw)
+		if err != nil {
+			return nil, err
+		}
+		var out bytes.Buffer
+		err = protobufs.Encode(o, &out)
+		return out.Bytes(), err
+	default:
+		return raw, nil
+	}
+}
+
+// answer writes an object.
+func (w wire) answer(to http.ResponseWriter, code int, object any) error {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	body, err := w.document(raw)
+	if err != nil {
+		return fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+	}
+	to.Header().Set("Content-Type", w.mediaType())
+	to.WriteHeader(code)
+	_, _ = to.Write(body) // the client has gone: there is nobody to tell
+	return nil
+}
+
+// events writes the events of a watch.
+func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
+	if w == inJSON {
+		encode := json.NewEncoder(to)
+		return func(kind apiwatch.EventType, object any) error {
+			return encode.Encode(map[string]any{"type": kind, "object": object})
+		}
+	}
+	return func(kind apiwatch.EventType, object any) error {
+		raw, err := json.Marshal(object)
+		if err != nil {
+			return err
+		}
+		frame, err := w.event(kind, raw)
+		if err != nil {
+			return fmt.Errorf("encode in %s: %w", w.streamType(), err)
+		}
+		_, err = to.Write(frame)
+		return err
+	}
+}
+
+// event is one event of a watch, with its length where the encoding does not tell.
+func (w wire) event(kind apiwatch.EventType, raw []byte) ([]byte, error) {
+	if w == inCBOR {
+		var object any
+		if err := utiljson.Unmarshal(raw, &object); err != nil {
+			return nil, err
+		}
+		frame, err := direct.Marshal(map[string]any{"type": string(kind), "object": object})
+		return slices.Concat(selfDescribed, frame), err
+	}
+	object, err := inProtobuf.document(raw)
+	if err != nil {
+		return nil, err
+	}
+	frame, err := (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}).Marshal()
+	return slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame), err //nolint:gosec // no object is of 4 GB
+}
+
+// listing writes a list item by item.
+type listing interface {
+	// begin writes what a list has besides its items, which are in a field of that name, and metadata.
+	begin(list map[string]any, items string) error
+	item(raw []byte) error
+	// end writes the rest of its fields.
+	end(fields map[string]any) error
+}
+
+// listing writes to out. In protobuf nothing is written before the end, since a list says its length first.
+func (w wire) listing(out *bufio.Writer) listing {
+	switch w {
+	case inYAML:
+		return &yamlList{out: out}
+	case inCBOR:
+		return &cborList{out: out}
+	case inProtobuf:
+		return &protobufList{out: out}
+	default:
+		return &jsonList{out: out}
+	}
+}
+
+type jsonList struct {
+	out       *bufio.Writer
+	separator string
+}
+
+func (l *jsonList) begin(list map[string]any, items string) error {
+	head, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	// The list's own fields, without the closing brace, then the items as they come.
+	_, err = fmt.Fprintf(l.out, `%s,%q:[`, head[:len(head)-1], items)
+	return err
+}
+
+func (l *jsonList) item(raw []byte) error {
+	if _, err := l.out.WriteString(l.separator); err != nil {
+		return err
+	}
+	l.separator = ","
+	_, err := l.out.Write(raw)
+	return err
+}
+
+func (l *jsonList) end(fields map[string]any) error {
+	last, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(l.out, "],%s", last[1:])
+	return err
+}
+
+type yamlList struct {
+	out   *bufio.Writer
+	items string
+	begun bool
+}
+
+func (l *yamlList) begin(list map[string]any, items string) error {
+	l.items = items
+	return l.fields(list)
+}
+
+func (l *yamlList) fields(fields map[string]any) error {
+	text, err := yaml.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	_, err = l.out.Write(text)
+	return err
+}
+
+func (l *yamlList) item(raw []byte) error {
+	text, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		return err
+	}
+	if !l.begun {
+		l.begun = true
+		if _, err := fmt.Fprintf(l.out, "%s:\n", l.items); err != nil {
+			return err
+		}
+	}
+	indent := "- "
+	for line := range bytes.Lines(text) {
+		if _, err := l.out.WriteString(indent); err != nil {
+			return err
+		}
+		if _, err := l.out.Write(line); err != nil {
+			return err
+		}
+		indent = "  "
+	}
+	return nil
+}
+
+func (l *yamlList) end(fields map[string]any) error {
+	if !l.begun {
+		fields = maps.Clone(fields)
+		fields[l.items] = []any{}
+	}
+	return l.fields(fields)
+}
+
+// What CBOR is made of (RFC 8949): the tag of what describes itself, and lists and maps whose length is not known when they begin.
+var selfDescribed = []byte{0xd9, 0xd9, 0xf7}
+
+const (
+	cborMap   = 0xbf
+	cborArray = 0x9f
+	cborBreak = 0xff
+)
+
+func cborOf(raw []byte) ([]byte, error) {
+	var value any
+	if err := utiljson.Unmarshal(raw, &value); err != nil {
+		return nil, err
+	}
+	return direct.Marshal(value)
+}
+
+type cborList struct{ out *bufio.Writer }
+
+func (l *cborList) begin(list map[string]any, items string) error {
+	if _, err := l.out.Write(append(slices.Clone(selfDescribed), cborMap)); err != nil {
+		return err
+	}
+	if err := l.fields(list); err != nil {
+		return err
+	}
+	name, err := direct.Marshal(items)
+	if err != nil {
+		return err
+	}
+	_, err = l.out.Write(append(name, cborArray))
+	return err
+}
+
+func (l *cborList) fields(fields map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		raw, err := json.Marshal(fields[name]) // as JSON has it: fields that are left out, times, quantities
+		if err != nil {
+			return err
+		}
+		value, err := cborOf(raw)
+		if err != nil {
+			return err
+		}
+		key, err := direct.Marshal(name)
+		if err != nil {
+			return err
+		}
+		if _, err := l.out.Write(append(key, value...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *cborList) item(raw []byte) error {
+	value, err := cborOf(raw)
+	if err != nil {
+		return err
+	}
+	_, err = l.out.Write(value)
+	return err
+}
+
+func (l *cborList) end(fields map[string]any) error {
+	if err := l.out.WriteByte(cborBreak); err != nil {
+		return err
+	}
+	if err := l.fields(fields); err != nil {
+		return err
+	}
+	return l.out.WriteByte(cborBreak)
+}
+
+// mostInProtobuf is how many bytes of a list in protobuf are in memory at most; what is longer is written in another encoding, if
+// the client takes one.
+const mostInProtobuf = 32 << 20
+
+var errLongInProtobuf = errors.New("the list is too long for protobuf")
+
+// The fields of lists, which are the same in all kinds but one, and of what is around an object (runtime.Unknown).
+const (
+	listMetadata    = protowire.Number(1)
+	listItems       = protowire.Number(2)
+	unknownTypeMeta = protowire.Number(1)
+	unknownRaw      = protowire.Number(2)
+)
+
+type protobufList struct {
+	out             *bufio.Writer
+	kind            runtime.TypeMeta
+	metadata, field protowire.Number
+	items           [][]byte
+	size            int
+}
+
+func (l *protobufList) begin(list map[string]any, _ string) error {
+	l.kind.APIVersion, _ = list["apiVersion"].(string)
+	l.kind.Kind, _ = list["kind"].(string)
+	l.metadata, l.field = listMetadata, listItems
+	if l.kind.APIVersion == metav1beta1.SchemeGroupVersion.String() { // the list of metadata
+		l.metadata, l.field = listItems, listMetadata
+	}
+	return nil
+}
+
+func (l *protobufList) item(raw []byte) error {
+	o, err := typed(raw)
+	if err != nil {
+		return err
+	}
+	m, ok := o.(marshaler)
+	if !ok {
+		return fmt.Errorf("%T has no encoding in protobuf", o)
+	}
+	item, err := m.Marshal()
+	if err != nil {
+		return err
+	}
+	head := protowire.AppendVarint(protowire.AppendTag(nil, l.field, protowire.BytesType), uint64(len(item)))
+	l.items = append(l.items, head, item)
+	if l.size += len(head) + len(item); l.size > mostInProtobuf {
+		return errLongInProtobuf
+	}
+	return nil
+}
+
+func (l *protobufList) end(fields map[string]any) error {
+	meta, ok := fields["metadata"].(metav1.ListMeta)
+	if !ok || len(fields) > 1 {
+		return fmt.Errorf("a list in protobuf has metadata and nothing else, not %v", slices.Sorted(maps.Keys(fields)))
+	}
+	described, err := meta.Marshal()
+	if err != nil {
+		return err
+	}
+	described = protowire.AppendBytes(protowire.AppendTag(nil, l.metadata, protowire.BytesType), described)
+	kind, err := l.kind.Marshal()
+	if err != nil {
+		return err
+	}
+	head := protowire.AppendBytes(protowire.AppendTag([]byte("k8s\x00"), unknownTypeMeta, protowire.BytesType), kind)
+	head = protowire.AppendVarint(protowire.AppendTag(head, unknownRaw, protowire.BytesType), uint64(len(described)+l.size)) //nolint:gosec // lengths are positive
+	for _, part := range slices.Concat([][]byte{head, described}, l.items) {
+		if _, err := l.out.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
