@@ -229,6 +229,12 @@ func TestGraphOnAHub(t *testing.T) {
 			return nil
 		})
 	}
+	if code, out, errOut := run("graph", "clusterrole/cluster-admin", "--used-by", "--depth", "1", "--relations", "binding"); code != 0 || !strings.Contains(out, "ClusterRoleBinding/cluster-admin (binding)") {
+		t.Errorf("of a ClusterRole: %d %s%s", code, out, errOut)
+	}
+	if code, out, errOut := run("graph", "svc/kubernetes", "-n", "default"); code != 0 || !strings.HasPrefix(out, "Service/kubernetes in default of oak\n") {
+		t.Errorf("of a Service: %d %s%s", code, out, errOut)
+	}
 	code, out, errOut := run("graph", "secret/db-pass", "-n", "shop", "--used-by", "-o", "json")
 	var g fleetv1alpha1.ObjectGraph
 	if err := json.Unmarshal([]byte(out), &g); err != nil || code != 0 || g.Kind != "ObjectGraph" || len(g.Nodes) != 4 || len(g.Roots) != 1 || g.Nodes[g.Roots[0]].UID == "" {
