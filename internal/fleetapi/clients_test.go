@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -47,6 +48,8 @@ func kubelet(t *testing.T) *net.TCPAddr {
 			conn.PayloadType = websocket.BinaryFrame
 			fmt.Fprintf(conn, "\x01%s runs %s\n", conn.Request().PathValue("pod"), strings.Join(conn.Request().URL.Query()["command"], " "))
 			fmt.Fprint(conn, "\x03"+`{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+			_ = conn.WriteClose(1000)
+			_, _ = io.Copy(io.Discard, conn) // until the client has gone, too
 		},
 	})
 	server := httptest.NewTLSServer(mux)
