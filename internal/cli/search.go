@@ -308,13 +308,8 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		body, err := f.ask(ctx, fleet.client, "application/json", url.Values{"group": {key}})
-		var counts fleetv1alpha1.SearchCounts
-		if err != nil || json.Unmarshal(body, &counts) != nil {
+		if values, err = f.completions(ctx, fleet.client, key, value); err != nil {
 			return nil, cobra.ShellCompDirectiveError
-		}
-		for _, g := range counts.Groups {
-			values = append(values, g.Values...)
 		}
 	}
 	var out []string
@@ -323,5 +318,59 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 			out = append(out, before+v)
 		}
 	}
-	return out, nothing
+	return out[:min(len(out), mostCompletions)], nothing
+}
+
+// mostCompletions is how many a shell is shown.
+const mostCompletions = 200
+
+// completions are the values of a key with which something can be seen. Namespaces are found by the beginning of their names where they may be listed; else they, as all others, are
+// those of which something is counted.
+func (f *searching) completions(ctx context.Context, c rest.Interface, key, typed string) (values []string, err error) {
+	if key == query.Namespace {
+		if values = f.namespaces(ctx, c, strings.ToLower(typed)); len(values) > 0 {
+			return values, nil
+		}
+	}
+	body, err := f.ask(ctx, c, "application/json", url.Values{"group": {key}})
+	if err != nil {
+		return nil, err
+	}
+	var counts fleetv1alpha1.SearchCounts
+	if err := json.Unmarshal(body, &counts); err != nil {
+		return nil, fmt.Errorf("read counts: %w", err)
+	}
+	for _, g := range counts.Groups {
+		values = append(values, g.Values...)
+	}
+	return values, nil
+}
+
+// namespaces are the names that begin so, of the Namespaces that may be listed, as far as a few pages have them: of each name there is one in many clusters.
+func (f *searching) namespaces(ctx context.Context, c rest.Interface, prefix string) (names []string) {
+	const pages, page = 5, 1000
+	q := "kind:namespaces"
+	if strings.Trim(prefix, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return nil // of no namespace
+	}
+	if prefix != "" {
+		q += " name:" + prefix + "*"
+	}
+	more := ""
+	for range pages {
+		body, err := f.ask(ctx, c, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", url.Values{"q": {q}, "limit": {strconv.Itoa(page)}, "continue": {more}})
+		var list metav1.PartialObjectMetadataList
+		if err != nil || json.Unmarshal(body, &list) != nil {
+			return names
+		}
+		for _, item := range list.Items {
+			if !slices.Contains(names, item.Name) {
+				names = append(names, item.Name)
+			}
+		}
+		if more = list.Continue; more == "" || len(names) >= mostCompletions {
+			break
+		}
+	}
+	return names
 }

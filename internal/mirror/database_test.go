@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// changesOfAFault is how much clusters change while a database is at fault: several times what may wait to be stored of it.
+// changesOfAFault is how much clusters change while a database is at fault, unless CHANGES says so: several times what may wait to be stored of it. 60000 take
+// about a minute.
 const changesOfAFault = 2000
 
 // TestDatabaseFaults: the database is at fault while clusters change. Nothing else stops: objects that are placed are found, deletions
@@ -186,7 +188,9 @@ func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) 
 	})
 
 	end := begin(t, at)
-	changes(changesOfAFault)
+	began, wanted := time.Now(), environmentNumber(t, "CHANGES", changesOfAFault)
+	changes(wanted)
+	t.Logf("%d changes while the database was at fault, in %s", wanted, time.Since(began).Round(time.Second))
 	// Placement goes on.
 	applyMap(t, cfg, placedMap(namespace, "during", namespace, "d1", nil))
 	if err := k.Delete(t.Context(), "before", metav1.DeleteOptions{}); err != nil {

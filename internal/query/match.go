@@ -1,16 +1,19 @@
 package query
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/json"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // Object is what terms are about.
 type Object struct {
-	Cluster, Group, Kind, Namespace, Name string
+	Cluster, Group, Resource, Kind, Namespace, Name string
 
 	Aliases []string // other names of the kind: plural, singular, short ones
 	Labels  map[string]string
@@ -21,15 +24,18 @@ type Object struct {
 // details are what terms ask of a body. Lists that are none, and other values than are expected, are as if they were not there.
 type details struct {
 	Metadata struct {
-		Annotations       map[string]any `json:"annotations"`
-		Finalizers        []any          `json:"finalizers"`
-		DeletionTimestamp any            `json:"deletionTimestamp"`
+		Annotations       map[string]words.Text `json:"annotations"`
+		Finalizers        []any                 `json:"finalizers"`
+		DeletionTimestamp any                   `json:"deletionTimestamp"`
 		OwnerReferences   []struct {
 			Kind string `json:"kind"`
 			Name string `json:"name"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
-	Template template `json:"template"`
+	Reason   words.Text `json:"reason"` // of an Event, as are the next two
+	Message  words.Text `json:"message"`
+	Note     words.Text `json:"note"`
+	Template template   `json:"template"`
 	Spec     struct {
 		podSpec     `json:",inline"`
 		NodeName    string   `json:"nodeName"`
@@ -124,6 +130,9 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	case Image:
 		images := body().images()
 		return slices.ContainsFunc(images, t.isImage), len(images) > 0
+	case Text:
+		text := body().text(o)
+		return slices.ContainsFunc(t.phrases, func(p words.Phrase) bool { return p.In(text) }), true
 	case Owner:
 		return t.owned(body()), true
 	case Restarts:
@@ -227,6 +236,11 @@ func (d *details) images() (out []string) {
 		}
 	}
 	return out
+}
+
+// text is where the words of an object are.
+func (d *details) text(o Object) string {
+	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, d.images(), d.Reason, cmp.Or(d.Message, d.Note)).Text()
 }
 
 func (d *details) has(what string, o Object) bool {

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // ErrSyntax says that a query is not understood.
@@ -300,6 +302,9 @@ func (t Term) check() (Term, error) {
 				return t, wrong("%s: a value is empty", t.Key)
 			}
 		}
+		if t.Key == Text {
+			return t.phrased()
+		}
 		return t, nil
 	case len(t.Values) != 1 && compares:
 		return t, wrong("%s is compared with one value", t.Key)
@@ -326,6 +331,24 @@ func (t Term) check() (Term, error) {
 	}
 	if err != nil {
 		return t, wrong("%s: %v", t.Key, err)
+	}
+	return t, nil
+}
+
+// phrased reads the phrases of a text.
+func (t Term) phrased() (Term, error) {
+	for _, v := range t.Values {
+		text, star := v.Text, false
+		if v.Glob {
+			if text, star = strings.CutSuffix(text, "*"); !star || strings.Contains(text, "*") {
+				return t, wrong("%s:%s: a star stands at the end, for the rest of a word", t.Key, v.Text)
+			}
+		}
+		p, err := words.Parse(text, star)
+		if err != nil {
+			return t, wrong("%s: %v", t.Key, err)
+		}
+		t.phrases = append(t.phrases, p)
 	}
 	return t, nil
 }

@@ -3,7 +3,7 @@
 // A query is terms, all of which must hold. A term is a word, which is a part of the name, or a key with a value:
 //
 //	kind:Pod  ns:shop  cluster:eu-*  name:web-*  phase:Pending,Failed  image:nginx  node:n1  owner:Deployment/web
-//	app=web  app!=web  label:app  age<1h  created>2026-11-20  restarts>3  replicas:0  has:owner  is:ready
+//	text:"back-off restarting"  app=web  app!=web  label:app  age<1h  created>2026-11-20  restarts>3  replicas:0  has:owner  is:ready
 //
 // A minus before a term negates it, commas separate values of which one must be, * stands for anything, and quotes take everything
 // in them as it is. What is not understood is an error.
@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // Keys of terms.
@@ -25,6 +27,7 @@ const (
 	Label     = "label"
 	Node      = "node"
 	Image     = "image"
+	Text      = "text"
 	Phase     = "phase"
 	Owner     = "owner"
 	Age       = "age"
@@ -44,6 +47,7 @@ var keys = []struct{ name, means string }{
 	{Label, "a label: label:KEY, label:KEY=VALUE or KEY=VALUE"},
 	{Node, "the node of a pod"},
 	{Image, "an image of a pod, or of the pods that a workload makes, or a part of it"},
+	{Text, "whole words, in name, labels, images, annotations and messages of Events; WORD* for a beginning"},
 	{Phase, "status.phase"},
 	{Owner, "an owner, by NAME or KIND/NAME"},
 	{Age, "the time since creation: age<1h, age>7d"},
@@ -137,7 +141,12 @@ type Term struct {
 	number int64         // of restarts and replicas
 	age    time.Duration // of age
 	moment time.Time     // of created
+
+	phrases []words.Phrase // of text
 }
+
+// Phrases are the values of a term whose key is Text.
+func (t Term) Phrases() []words.Phrase { return slices.Clone(t.phrases) }
 
 // Query is terms, all of which must hold.
 type Query struct{ Terms []Term }
@@ -292,6 +301,8 @@ func (t Term) Means() string {
 		return map[bool]string{false: "it ", true: "not: it "}[t.Not] + t.Key + " " + list
 	case Image:
 		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has in it, " + list
+	case Text:
+		return map[bool]string{false: "its text has ", true: "its text does not have "}[t.Not] + list
 	case Owner:
 		return map[bool]string{false: "an owner is ", true: "no owner is "}[t.Not] + list
 	}

@@ -8,9 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"orrery.dev/orrery/internal/words"
 )
 
-var sameTerms = cmp.Options{cmpopts.EquateEmpty(), cmp.AllowUnexported(Term{})}
+var sameTerms = cmp.Options{cmpopts.EquateEmpty(), cmp.AllowUnexported(Term{}, words.Phrase{})}
 
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
@@ -38,6 +40,7 @@ func TestParse(t *testing.T) {
 		"Has":              {"has:owner,node -is:ready", "has:owner,node -is:ready"},
 		"KindOfGroup":      {"kind:apps/Deployment,po", "kind:apps/Deployment,po"},
 		"ValueWithColon":   {"image:repo:5000/a:1", "image:repo:5000/a:1"},
+		"Text":             {`-text:back-off,web* text:"a \"b"`, `-text:back-off,web* text:"a \"b"`},
 		"Unicode":          {"имя:x", ""},
 		"UnicodeValue":     {"label:app=größe", "label:app=größe"},
 	} {
@@ -65,6 +68,11 @@ func TestRefused(t *testing.T) {
 		"NoValueInList":  {"phase:a,,b", "a value is missing"},
 		"EmptyValue":     {`kind:""`, "empty"},
 		"EmptyWord":      {`""`, "every name"},
+		"TextStar":       {"text:*web", "a star stands at the end"},
+		"TextShort":      {"text:w*", "at least two"},
+		"TextNoWord":     {`text:"--"`, "no letter or digit"},
+		"TextLong":       {`text:"` + strings.Repeat("a ", 40) + `"`, "more than 32 words"},
+		"TextCompared":   {"text>a", "is not compared"},
 		"Open":           {`name:"web`, "not closed"},
 		"NoBlank":        {`"a"b`, "a blank is missing"},
 		"NoBlankInValue": {`name:a"b"`, "a blank is missing"},
@@ -99,7 +107,7 @@ func TestRefused(t *testing.T) {
 // FuzzParse: what is understood is said again so that it is understood as the same.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
-		"kind:Pod phase:Pending cluster:eu-* age<1h image:nginx", `-name:"a \"b\\",c* app!=web label:x=,`, "--x", `"-x" "*"`, "a*b", "label:a", "age>=1d2h",
+		"kind:Pod phase:Pending cluster:eu-* age<1h image:nginx", `-name:"a \"b\\",c* app!=web label:x=,`, "--x", `"-x" "*"`, "a*b", "label:a", "age>=1d2h", `text:a-b,"c d",ef*`,
 		`"a`, "-", "x:", "=", `name:a\`, "restarts<=-1",
 	} {
 		f.Add(text)
@@ -130,7 +138,7 @@ const aPod = `{"metadata":{"name":"web-1","namespace":"shop","annotations":{"a":
 func TestMatches(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
 	o := Object{
-		Cluster: "eu-1", Kind: "Pod", Namespace: "shop", Name: "web-1", Aliases: []string{"pods", "pod", "po"},
+		Cluster: "eu-1", Kind: "Pod", Resource: "pods", Namespace: "shop", Name: "web-1", Aliases: []string{"pods", "pod", "po"},
 		Labels: map[string]string{"app": "web", "empty": ""}, Created: now.Add(-time.Hour).Truncate(time.Second), Body: []byte(aPod),
 	}
 	for text, want := range map[string]bool{
@@ -141,6 +149,7 @@ func TestMatches(t *testing.T) {
 		"app=web": true, "app!=web": false, "app=w*,x": true, "label:app": true, "-label:app": false, "team=a": false, "team!=a": true, "-label:team": true, `empty=`: true, "team=": false,
 		"node:n1": true, "node:n*": true, "-node:n2": true, "phase:Running": true, "phase:Pending,Running": true, "-phase:Running": false, "-phase:Pending": true,
 		"image:nginx": true, "image:nginx*": false, "image:*nginx*": true, "image:init": true, "-image:redis": true, "-image:init": false,
+		"text:web": true, "text:we": false, "text:we*": true, "text:nginx:1.25": true, "text:nginx:1": true, "text:nginx:2": false, `text:"app web"`: true, "text:b": true, "-text:b": false, "-text:c": true, "text:c,WEB": true, "text:ready": false,
 		"owner:web-5d": true, "owner:ReplicaSet/*": true, "owner:Job/*": false, "-owner:x": true,
 		"restarts>3": true, "restarts:4": true, "restarts<4": false, "restarts<=4": true, "restarts>=5": false, "-restarts>3": false,
 		"replicas:0": false, "-replicas:0": false, // it has none

@@ -197,7 +197,7 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 			return true, nil
 		}
 		if rest && !a.query.Matches(query.Object{
-			Cluster: row.Cluster, Group: row.Group, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name,
+			Cluster: row.Cluster, Group: row.Group, Resource: row.Resource, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name,
 			Aliases: aliases, Labels: row.Labels, Created: row.Created, Body: row.Body,
 		}, a.now) {
 			return false, nil
@@ -254,6 +254,8 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		}
 	case query.Label:
 		return pushLabel(q, t, globbed)
+	case query.Text:
+		q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases(), Not: t.Not})
 	case query.Phase:
 		pushField(q, t, "status.phase")
 		return true, nil

@@ -43,7 +43,10 @@ func anObject(random *rand.Rand, gvk schema.GroupVersionKind, namespace, name st
 		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: "u"}})
 	}
 	pod := map[string]any{"containers": []any{map[string]any{"name": "c", "image": pick("docker.io/nginx:1.25", "redis:7", `"odd" <image> & 'more'`)}}}
+	o.SetAnnotations(map[string]string{"example.com/about": pick("it 5 web", "Été", "").(string)})
 	switch gvk.Kind {
+	case "Event":
+		o.Object["reason"], o.Object["message"] = pick("BackOff", "Pulled"), pick("Back-off restarting failed container", "pulled nginx")
 	case "Pod":
 		pod["nodeName"] = pick("n1", "n2", "m1")
 		o.Object["spec"] = pod
@@ -94,6 +97,7 @@ var queries = []string{
 	"ns:shop", "ns:sh*", "-ns:shop", "ns:shop,blog name:web-0*", "name:web-02", "name:web-02,db-03", "-name:web-02", "name:*-1*", `name:"web*"`,
 	"app=web", "app!=web", "label:app", "-label:app", "app=w*", "-app=w*", "app=web,db team=red", "label:team=red,blue",
 	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
+	"text:web", "text:WEB-02", "text:we*", "-text:web", "text:nginx,redis", "text:nginx:1.25", `text:"5 web"`, `text:"\"odd\""`, "text:failed", "text:restarting*", "kind:Event text:back-off", "text:team-red text:web", "text:nothing",
 	"owner:web-5d", "owner:ReplicaSet/web*", "-owner:job", "restarts>3", "restarts:0", "-restarts<2", "replicas>=3", "-replicas:0",
 	"age<1d", "age>2d", "-age<1d", "created>2020-01-01", "created<2020-01-01", "has:owner", "-has:label", "has:node,image", "is:ready", "-is:ready", "is:terminating",
 	"kind:Pod phase:Running node:n1 image:nginx app=web web", "kind:Service has:owner age<3d",
@@ -111,16 +115,17 @@ func TestAsked(t *testing.T) {
 				t.Fatal(err)
 			}
 			kinded := slices.ContainsFunc(q.Of(query.Kind), func(t query.Term) bool { return !t.Not })
+			worded := slices.ContainsFunc(q.Of(query.Text), func(t query.Term) bool { return !t.Not })
 			want := map[string][]string{}
 			var all []string
 			for _, r := range rows {
 				if q.Matches(query.Object{
-					Cluster: r.Cluster, Group: r.Group, Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Aliases: aliases[r.Resource],
+					Cluster: r.Cluster, Group: r.Group, Resource: r.Resource, Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Aliases: aliases[r.Resource],
 					Labels: r.Labels, Created: r.Created, Body: r.Body,
 				}, time.Now()) {
 					key := r.Cluster + "/" + r.Namespace + "/" + r.Name
 					want[r.Resource] = append(want[r.Resource], key)
-					if kinded || r.Resource != "events" {
+					if kinded || worded || r.Resource != "events" {
 						all = append(all, r.Kind+" "+key)
 					}
 				}
@@ -298,7 +303,7 @@ func TestAskedRefused(t *testing.T) {
 // TestHostileQueries: what is SQL, or a wildcard of it, is a text like others.
 func TestHostileQueries(t *testing.T) {
 	f, _ := everyKind(t)
-	for _, text := range []string{`%`, `_`, `"' OR 1=1 --"`, `name:"'; DROP TABLE object; --"`, `name:"web%"`, `name:web_00`, `phase:"Running\"],[\""`, `image:"%"`, `label:app="x"`, `ns:"[a-z]*"`, `node:"?1"`, `"\u0000"`} {
+	for _, text := range []string{`%`, `_`, `"' OR 1=1 --"`, `name:"'; DROP TABLE object; --"`, `name:"web%"`, `name:web_00`, `phase:"Running\"],[\""`, `text:"' OR 1=1 --"`, `text:"NEAR(web db)"`, `text:"web db*"`, `text:"web" text:AND text:OR`, `text:"^ {words} : web - db"`, `text:"%web" text:"_2"`, `image:"%"`, `label:app="x"`, `ns:"[a-z]*"`, `node:"?1"`, `"\u0000"`} {
 		if got := f.pages(t, "/search", url.Values{"q": {text}}, true); len(got) != 0 {
 			t.Errorf("%s: %d found", text, len(got))
 		}

@@ -32,14 +32,15 @@ const (
 	mostHits  = 1000
 )
 
-// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves.
-var noise = []schema.GroupResource{
-	{Resource: "events"},
-	{Group: "events.k8s.io", Resource: "events"},
+// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves. In Events words are looked for, too.
+var noise = append([]schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"},
 	{Resource: "endpoints"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
-}
+}, worded...)
+
+// worded are types in whose messages words are looked for.
+var worded = []schema.GroupResource{{Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}}
 
 // hit is an object that was found, and as which kind.
 type hit struct {
@@ -108,14 +109,15 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	return e.answer(w, as, hits, next)
 }
 
-// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise.
+// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise, of which Events are among those that have words.
 func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	named := slices.ContainsFunc(terms, func(t query.Term) bool { return !t.Not })
+	texts := slices.ContainsFunc(q.Of(query.Text), func(t query.Term) bool { return !t.Not })
 	found := map[schema.GroupVersionResource]bool{}
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
-		if !named && slices.Contains(noise, gvr.GroupResource()) ||
+		if !named && slices.Contains(noise, gvr.GroupResource()) && (!texts || !slices.Contains(worded, gvr.GroupResource())) ||
 			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
 			continue
 		}
@@ -450,6 +452,11 @@ func how(t query.Term) string {
 		return byIndex
 	case query.Age, query.Created:
 		return byRow
+	case query.Text:
+		if t.Not {
+			return byRow
+		}
+		return byIndex
 	case query.Word, query.Name, query.Namespace:
 		if globbed || t.Not {
 			return byRow

@@ -229,7 +229,7 @@ func TestRefusals(t *testing.T) {
 		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
 		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 410, "Expired", "list again"},
 		"IncludeObject":       {"GET", "/api/v1/pods?includeObject=All", "", 400, "BadRequest", "Metadata"},
-		"NotAccepted":         {"GET", "/api/v1/pods", "text/html", 406, "NotAcceptable", "application/json"},
+		"NotAcceptable":       {"GET", "/api/v1/pods", "text/html", 406, "NotAcceptable", "application/json"},
 		"UnknownType":         {"GET", "/apis/apps/v1/deployments", "", 404, "NotFound", "deployments of apps/v1"},
 		"UnknownVersion":      {"GET", "/api/v2/pods", "", 404, "NotFound", "pods of v2"},
 		"UnknownGroup":        {"GET", "/apis/none", "", 404, "NotFound", "none"},

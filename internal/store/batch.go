@@ -24,14 +24,14 @@ const mostBytes = 1 << 20
 
 // batches are the statements of which every write is made.
 type batches struct {
-	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally batch
+	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally, putProse, dropProse, recallProse, putWord, dropWord batch
 }
 
 var (
 	objectKey = []string{"type", "cluster", "namespace", "name"}
 	// objectColumns are those besides the key. The last ones do not change as a rule, and made never does: where one is set, its index is written, and in
 	// PostgreSQL every index.
-	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "created", "owner", "made"}
+	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "prose", "created", "owner", "made"}
 	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
 	tallyKey        = []string{"type", "cluster", "namespace"}
 	labelKey        = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
@@ -40,9 +40,9 @@ var (
 func (d *database) prepareBatches(ctx context.Context) error {
 	b, id, object, packed := &d.batches, []string{"id"}, []string{"object"}, []string{"packed"}
 	whole := append([]string{"id"}, objectKey...)
-	for b, text := range map[*batch]func(n int) string{
+	texts := map[*batch]func(n int) string{
 		&b.find: func(n int) string {
-			return d.dialect.find(n, objectKey, "id", "uid", "owner", "labels", "revisions", "terms", "created")
+			return d.dialect.find(n, objectKey, "id", "uid", "owner", "labels", "revisions", "terms", "created", "prose")
 		},
 		&b.recall: func(n int) string {
 			return "SELECT " + stateColumns(d.dialect) + " FROM object o JOIN body b ON b.object = o.id WHERE " + d.dialect.among(n, "o.id")
@@ -67,7 +67,15 @@ func (d *database) prepareBatches(ctx context.Context) error {
 		&b.dropObject: func(n int) string { return d.dialect.remove(n, "object", id) },
 		&b.dropBody:   func(n int) string { return d.dialect.remove(n, "body", object) },
 		&b.dropLabel:  func(n int) string { return d.dialect.remove(n, "label", labelKey) },
-	} {
+		&b.putProse:   d.replaced("prose", "object", object, []string{"words"}),
+		&b.dropProse:  func(n int) string { return d.dialect.remove(n, "prose", object) },
+	}
+	if word := []string{"type", "word", "object"}; d.dialect.inverts() {
+		texts[&b.recallProse] = func(n int) string { return "SELECT object, words FROM prose WHERE " + d.dialect.among(n, "object") }
+		texts[&b.putWord] = d.replaced("word", "", word[:2], word[2:])
+		texts[&b.dropWord] = func(n int) string { return d.dialect.remove(n, "word", word) }
+	}
+	for b, text := range texts {
 		b.dialect = d.dialect
 		for _, n := range d.dialect.lengths() {
 			if n > 1 && text(n) == text(1) { // it is of one row, whatever n
@@ -194,7 +202,7 @@ func (b *batch) fitting(rows [][]any) (i, n int) {
 func (b *batches) close() (errs []error) {
 	for _, one := range []*batch{
 		&b.find, &b.recall, &b.insertObject, &b.updateObject, &b.moveObject, &b.insertBody, &b.putBody, &b.putLabel, &b.dropObject, &b.dropBody, &b.dropLabel,
-		&b.revision, &b.past, &b.tally, &b.dropTally,
+		&b.revision, &b.past, &b.tally, &b.dropTally, &b.putProse, &b.dropProse, &b.recallProse, &b.putWord, &b.dropWord,
 	} {
 		for _, stmt := range one.stmts {
 			errs = append(errs, stmt.Close())

@@ -137,7 +137,7 @@ func (p *bare) insert(ctx context.Context, changes []Change) error {
 		terms := termsOf(groupResource{c.Group, c.Resource}, c.Body)
 		objects = append(objects, []any{
 			p.id, kind, c.Cluster, c.Namespace, c.Name, p.id, c.Version, c.Kind, string(c.UID),
-			c.ResourceVersion, encode(c.Labels), "", p.id, int64(0), int64(0), encodeTerms(terms), c.Created.Unix(), string(c.OwnerUID), int64(0),
+			c.ResourceVersion, encode(c.Labels), "", p.id, int64(0), int64(0), encodeTerms(terms), int64(0), c.Created.Unix(), string(c.OwnerUID), int64(0),
 		})
 		bodies = append(bodies, []any{p.id, string(c.Body)})
 		for one := range pairsOf(c.Labels, terms) {

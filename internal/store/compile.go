@@ -26,7 +26,8 @@ type plan struct {
 	contains     []string
 	since, until int64 // between which objects were created, in seconds; 0: no bound
 	candidates   []int64
-	recent       bool // few were created in that time
+	recent       bool       // few were created in that time
+	texts        []FullText // of words
 	// prefix is what names begin with. Where it does not lead it is a condition, too.
 	prefix string
 	// spans are the ranges of clusters and namespaces that are read; nil: one, of all clusters. Where they lead, that of the leading index
@@ -196,7 +197,7 @@ const maxTerms = 100
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored. It returns nil for a query that selects nothing at all.
 func compile(q Query) (*plan, error) {
-	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: q.NameContains}, false
+	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: q.NameContains, texts: q.Texts}, false
 	if err := q.check(); err != nil {
 		return nil, err
 	}

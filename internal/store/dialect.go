@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // dialect is what one kind of database does in its own way: how a plan is said in its SQL, how it is laid out, and
@@ -31,10 +33,14 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	there(s *statement, element int, path FieldPath)
 	// elements writes the elements of a list of an element as a table, the next element.
 	elements(s *statement, element int, path FieldPath)
-	// has writes that a name has something in it.
-	has(s *statement, text string)
+	// has writes that a column has something in it.
+	has(s *statement, column, text string)
 	// grams writes a query of the ids of objects of a type whose names may have all of some texts in them; false: it would lead to too many.
 	grams(s *statement, kind int64, texts []string) bool
+	// prose writes a query of the ids of objects of a type that have, of each clause, one of its words.
+	prose(s *statement, kind int64, clauses [][]words.Word)
+	// inverts says whether the index of words is a table, word, which is kept by who writes.
+	inverts() bool
 	// list writes the statement of a page: its columns are those of scanRow.
 	list(s *statement, p *plan)
 	// from writes the FROM and WHERE clause of a plan, with bodies as b.
@@ -200,7 +206,7 @@ func (c sinceAtMost) write(s *statement) { s.sql("o.since <= ").arg(c.moment) }
 
 func (c labelCompare) write(s *statement) { s.dialect.labelCompare(s, c) }
 
-func (c nameHas) write(s *statement) { s.dialect.has(s, c.text) }
+func (c nameHas) write(s *statement) { s.dialect.has(s, "o.name", c.text) }
 
 func (c createdIn) write(s *statement) {
 	and := ""

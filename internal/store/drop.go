@@ -104,7 +104,7 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
 		return err
 	}
-	query := say(d.dialect, "SELECT namespace, name, id, uid, labels, terms FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
+	query := say(d.dialect, "SELECT namespace, name, id, uid, labels, terms, prose FROM object WHERE type = ? AND cluster = ? ORDER BY namespace, name LIMIT ?")
 	for n := chunk; n == chunk; {
 		n = 0
 		if err := transact(ctx, chunk, func(ctx context.Context, tx *sql.Tx, seq int64) error {
@@ -114,7 +114,7 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 				p, o := place{kind: kind, cluster: cluster}, object{seq: seq + int64(n)}
 				n++
 				var labels, terms string
-				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels, &terms); err != nil {
+				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels, &terms, &o.prose); err != nil {
 					return err
 				}
 				if err := json.Unmarshal([]byte(labels), &o.labels); err != nil {

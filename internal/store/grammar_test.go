@@ -88,7 +88,7 @@ func randomQuery(t *testing.T, random *rand.Rand) Query {
 		"metadata.name": {"pod-03-1", "pod-1"}, "metadata.namespace": {"x", "y", "none"}, FieldImages: {"image-0", "sidecar"}, "spec.containers[1].image": {"sidecar", ""},
 	}
 	for range random.IntN(4) {
-		switch random.IntN(10) {
+		switch random.IntN(11) {
 		case 0:
 			q.Clusters = some("a", "b", "c", "none")
 		case 1:
@@ -105,6 +105,8 @@ func randomQuery(t *testing.T, random *rand.Rand) Query {
 			q.OwnerUID = types.UID(one("owner-0", "owner-1", "nobody"))
 		case 7:
 			q.Labels = selector(t, one("app=app-1", "app in (app-0,app-2)", "app!=app-1", "!app", "app=app-0,app"))
+		case 9:
+			q.Texts = texts(t, some("shop", "-the", "image-1|b c", "sho*", "shop the", "-a|été", "app 1", "-nothing", "03|sidecar")[:1]...).Texts
 		case 8:
 			q.NamePrefix = one("pod-1", "pod-03", "x")
 		default:

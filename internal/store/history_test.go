@@ -523,6 +523,9 @@ func testServerMigrations(t *testing.T, version int) {
 				t.Error(diff)
 			}
 		}
+		if got := listed(t, s, Query{Resource: "pods", Slim: texts(t, "app web")}); len(got) != 1 {
+			t.Errorf("%v have the words of their label", got)
+		}
 		c := clocked(t, s)
 		before := c.now
 		c.tick()

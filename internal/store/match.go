@@ -42,6 +42,7 @@ type Slim struct {
 	Mentions [][]string
 	// CreatedFrom and CreatedBefore are when objects were created, to the second; zero: whenever.
 	CreatedFrom, CreatedBefore time.Time
+	Texts                      []FullText
 }
 
 // Mention writes a part of a value, or with whole a whole one, as declared fields have it.
@@ -93,6 +94,9 @@ func (m Slim) conditions() (out []condition, err error) {
 	if from, before := unix(m.CreatedFrom), unix(m.CreatedBefore); from != 0 || before != 0 {
 		out = append(out, createdBetween{from, before})
 	}
+	for _, t := range m.Texts {
+		out = append(out, proseHas(t))
+	}
 	return out, err
 }
 
@@ -123,6 +127,12 @@ func (m Slim) selects(gr groupResource, r *Row) bool {
 			if !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(terms, text) }) {
 				return false
 			}
+		}
+	}
+	if len(m.Texts) > 0 {
+		_, source := read(gr, r)
+		if text := source.Text(); slices.ContainsFunc(m.Texts, func(t FullText) bool { return !t.holds(text) }) {
+			return false
 		}
 	}
 	from, before := unix(m.CreatedFrom), unix(m.CreatedBefore)

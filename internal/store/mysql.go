@@ -6,12 +6,15 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // mysqlDialect is that of MySQL from version 8.0 and MariaDB from version 10.6 on.
@@ -83,14 +86,38 @@ func (d mysqlDialect) elements(s *statement, element int, path FieldPath) {
 		sql(") ELSE '[]' END, '$[*]' COLUMNS (value JSON PATH '$')) e" + strconv.Itoa(element+1))
 }
 
-func (mysqlDialect) has(s *statement, text string) { s.sql("LOCATE(").arg(text).sql(", o.name) > 0") }
+func (mysqlDialect) has(s *statement, column, text string) {
+	s.sql("LOCATE(").arg(text).sql(", " + column + ") > 0")
+}
+
+// prose joins what the table of words has of each. Which is the rarest the server sees in its index. An object is there several times if it has several words
+// that begin so.
+func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
+	s.sql("SELECT w0.object FROM word w0")
+	for i := range clauses[1:] {
+		s.sql(fmt.Sprintf(" JOIN word w%d ON w%[1]d.type = w0.type AND w%[1]d.object = w0.object", i+1))
+	}
+	s.sql(" WHERE w0.type = ").arg(kind)
+	for i, clause := range clauses {
+		column := fmt.Sprintf("w%d.word", i)
+		for j, one := range clause {
+			s.sql(map[bool]string{true: " AND (", false: " OR "}[j == 0])
+			if one.Prefix {
+				s.sql("(" + column + " >= ").arg(one.Text).sql(" AND " + column + " < ").arg(one.Text + "~").sql(")") // which comes after what words are of
+			} else {
+				s.sql(column + " = ").arg(one.Text)
+			}
+		}
+		s.sql(")")
+	}
+}
 
 // grams looks through the names of the type, along an index that has nothing but keys: MariaDB has none of what is somewhere in a text.
 func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 	s.sql("SELECT o.id FROM object o FORCE INDEX (object_name) WHERE o.type = ").arg(kind)
 	for _, text := range texts {
 		s.sql(" AND ")
-		d.has(s, text)
+		d.has(s, "o.name", text)
 	}
 	return true
 }
@@ -189,6 +216,7 @@ func (mysqlDialect) accumulate(_, _, column string) string {
 }
 
 func (mysqlDialect) lengths() []int                      { return []int{128, 16, 1} }
+func (mysqlDialect) inverts() bool                       { return true }
 func (mysqlDialect) into() string                        { return "INSERT INTO " }
 func (mysqlDialect) rows(n int, columns []string) string { return values(n, columns) }
 func (mysqlDialect) arguments(rows [][]any) []any        { return flat(rows) }
@@ -375,7 +403,15 @@ func (mysqlDialect) migrations() [][]string {
 		addIndex("object", "object_created", "type, created, id"),
 		addIndex("object", "object_made", "type, made"),
 		addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
-	), addColumns("body", "packed longblob")}
+	), addColumns("body", "packed longblob"), append(addColumns("object", "prose bigint NOT NULL DEFAULT 0"),
+		// No FULLTEXT: InnoDB keeps what was deleted from one until somebody who may set the server's variables optimizes the table.
+		"CREATE TABLE IF NOT EXISTS prose (object bigint PRIMARY KEY, words blob NOT NULL) ENGINE = InnoDB",
+		`CREATE TABLE IF NOT EXISTS word (
+			type   bigint NOT NULL,
+			word   varbinary(64) NOT NULL,
+			object bigint NOT NULL,
+			PRIMARY KEY (type, word, object)) ENGINE = InnoDB`,
+	)}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.

@@ -25,7 +25,10 @@ func resident(random *rand.Rand, cluster, namespace, name string) Row {
 	r.OwnerUID = types.UID(fmt.Sprint("owner-", random.IntN(4)))
 	r.Created = time.Unix(1_700_000_000+int64(random.IntN(8)), 0).UTC()
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"metadata": map[string]any{
+			"namespace": namespace, "name": name,
+			"annotations": map[string]any{"about": []any{"the shop", "Shop the été", "a b c", "", nil}[random.IntN(5)], "n": random.IntN(5)},
+		},
 		"spec": map[string]any{
 			"nodeName": fmt.Sprint("node-", random.IntN(3)),
 			"containers": []any{map[string]any{
@@ -120,6 +123,18 @@ func led(t *testing.T) map[string]Query {
 		"GlobAndMany":       {Slim: Slim{Patterns: []Pattern{{Globs: []Glob{{"", "1"}}}}}, Scopes: many},
 		"Mentions":          {Slim: Slim{Mentions: [][]string{{Mention("image-1", true), Mention("age-2", false)}, {Mention("Running", true)}}}},
 		"MentionsNothing":   {Slim: Slim{Mentions: [][]string{{Mention(`%"`, false)}}}},
+		"Words":             {Slim: texts(t, "shop")},
+		"WordsOfAll":        {Slim: texts(t, "SIDECAR")},
+		"WordsTwo":          {Slim: texts(t, "shop", "image-1")},
+		"WordsAny":          {Slim: texts(t, "shop the|b c|nothing")},
+		"WordsNot":          {Slim: texts(t, "-shop", "-a b")},
+		"WordsPrefix":       {Slim: texts(t, "sho*", "ÉT*")},
+		"WordsPhrase":       {Slim: texts(t, "shop the")},
+		"WordsNoPhrase":     {Slim: texts(t, "the image")},
+		"WordsAndScopes":    {Slim: texts(t, "shop"), Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"WordsAndMany":      {Slim: texts(t, "shop"), Scopes: many},
+		"WordsAndPhase":     {Slim: texts(t, "été"), Fields: field("status.phase", "Running")},
+		"WordsAndContains":  {Slim: texts(t, "shop"), NameContains: []string{"od-1"}},
 		"CreatedFrom":       {Slim: Slim{CreatedFrom: time.Unix(1_700_000_003, 0)}},
 		"CreatedBetween":    {Slim: Slim{CreatedFrom: time.Unix(1_700_000_002, 0), CreatedBefore: time.Unix(1_700_000_005, 0)}, Namespaces: []string{"x", "y"}},
 		"CreatedBefore":     {Slim: Slim{CreatedBefore: time.Unix(1_700_000_002, 0)}, Fields: field("status.phase", "Running")},
@@ -265,11 +280,12 @@ func indexedExactly(t *testing.T, s *Store) {
 		created, object int64
 	}
 	want, got := map[entry]bool{}, map[entry]bool{}
-	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.created, o.labels, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
-		var id, kind, created int64
-		var text string
+	prose := map[int64]string{}
+	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.name, o.created, o.labels, o.prose, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
+		var id, kind, created, print int64
+		var name, text string
 		var body, packed []byte
-		if err := rows.Scan(&id, &kind, &created, &text, &body, &packed); err != nil {
+		if err := rows.Scan(&id, &kind, &name, &created, &text, &print, &body, &packed); err != nil {
 			return err
 		}
 		var labels map[string]string
@@ -283,6 +299,14 @@ func indexedExactly(t *testing.T, s *Store) {
 		for one := range pairsOf(labels, termsOf(s.db.kindOf(kind), row.Body)) {
 			want[entry{one, created, id}] = true
 		}
+		row.Name, row.Labels = name, labels
+		_, source := read(s.db.kindOf(kind), &row)
+		if print != source.Fingerprint() {
+			t.Errorf("the fingerprint of %s is %d, want %d", name, print, source.Fingerprint())
+		}
+		if print != 0 {
+			prose[id] = " " + proseKind(kind) + source.Text()
+		}
 		return nil
 	})
 	check(t, err)
@@ -295,6 +319,7 @@ func indexedExactly(t *testing.T, s *Store) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(entry{}, pair{})); diff != "" {
 		t.Error(diff)
 	}
+	proseExactly(t, s, prose)
 	var wrong int
 	if s.server == nil { // the servers' indexes are kept by themselves
 		check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM object WHERE id NOT IN (SELECT id FROM object_grams_docsize)) +
@@ -308,6 +333,49 @@ func indexedExactly(t *testing.T, s *Store) {
 		(SELECT count(*) FROM object) - (SELECT coalesce(sum(objects), 0) FROM tally)`).Scan(&wrong))
 	if wrong != 0 {
 		t.Error("the counts of namespaces are not those of the objects")
+	}
+}
+
+// proseExactly says that the words beside the rows are those of the objects, and so are those of the index where it is a table.
+func proseExactly(t *testing.T, s *Store, want map[int64]string) {
+	t.Helper()
+	got := map[int64]string{}
+	check(t, each(t.Context(), s.db.read, "SELECT object, words FROM prose", func(rows *sql.Rows) error {
+		var id int64
+		var text string
+		err := rows.Scan(&id, &text)
+		got[id] = text
+		return err
+	}))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if s.server == nil {
+		var wrong int
+		check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM prose WHERE object NOT IN (SELECT id FROM prose_words_docsize)) +
+			(SELECT count(*) FROM prose_words_docsize WHERE id NOT IN (SELECT object FROM prose))`).Scan(&wrong))
+		if wrong != 0 {
+			t.Error("the index of words is not of the objects")
+		}
+	}
+	if !s.db.dialect.inverts() {
+		return
+	}
+	indexed, listed := map[string]bool{}, map[string]bool{}
+	for id, text := range want {
+		for _, word := range wordsOf(text) {
+			indexed[fmt.Sprint(id, word)] = true
+		}
+	}
+	check(t, each(t.Context(), s.db.read, "SELECT object, word FROM word", func(rows *sql.Rows) error {
+		var id int64
+		var word string
+		err := rows.Scan(&id, &word)
+		listed[fmt.Sprint(id, word)] = true
+		return err
+	}))
+	if diff := cmp.Diff(indexed, listed); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -401,7 +469,8 @@ func TestReindex(t *testing.T) {
 		q := Query{Resource: "pods", Fields: []FieldRequirement{{Path: "status.phase", Operator: selection.Equals, Value: "Pending"}}, Order: Newest}
 		want := listed(t, s, q)
 		for _, text := range []string{
-			"DELETE FROM label WHERE label_key < '/' AND object > 700", "UPDATE object SET terms = '[]' WHERE id > 700",
+			"DELETE FROM label WHERE label_key < '/' AND object > 700", "DELETE FROM prose WHERE object > 800", "UPDATE object SET terms = '[]' WHERE id > 700",
+			"UPDATE object SET prose = 0 WHERE id > 800", "UPDATE prose SET words = ' other ' WHERE object < 500", "UPDATE object SET prose = 7 WHERE id < 500",
 			"UPDATE epoch SET terms = 0",
 		} {
 			_, err := s.db.write.ExecContext(t.Context(), text)

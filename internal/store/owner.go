@@ -127,7 +127,7 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 		return nil // they lead, to few
 	}
 	if s := (&statement{dialect: d.dialect}); len(p.contains) > 0 && d.dialect.grams(s, p.kind, p.contains) {
-		found, err := d.few(ctx, s)
+		found, err := d.few(ctx, s, fewCandidates)
 		if err != nil {
 			return err
 		}
@@ -136,11 +136,24 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 			return nil
 		}
 	}
+	if of := clauses(p.texts); len(of) > 0 {
+		s := &statement{dialect: d.dialect}
+		d.dialect.prose(s, p.kind, of)
+		found, err := d.few(ctx, s, fewProse)
+		if err != nil {
+			return err
+		}
+		if len(found) <= fewProse {
+			slices.Sort(found)
+			p.candidates = slices.Compact(found)
+			return nil
+		}
+	}
 	if p.pair == nil && (p.since != 0 || p.until != 0) && p.order != Newest && p.order != Oldest {
 		s := &statement{dialect: d.dialect}
 		s.sql("SELECT o.id FROM object o WHERE o.type = ").arg(p.kind).sql(" AND ")
 		createdIn{p.since, p.until}.write(s)
-		found, err := d.few(ctx, s)
+		found, err := d.few(ctx, s, fewCandidates)
 		if err != nil {
 			return err
 		}
@@ -149,9 +162,9 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// few reads the ids that a statement finds, until they are more than a few.
-func (d *database) few(ctx context.Context, s *statement) (ids []int64, err error) {
-	s.sql(" LIMIT ").arg(fewCandidates + 1)
+// few reads the ids that a statement finds, until they are more than so many.
+func (d *database) few(ctx context.Context, s *statement, most int) (ids []int64, err error) {
+	s.sql(" LIMIT ").arg(most + 1)
 	if err := s.fits(); err != nil {
 		return nil, err
 	}

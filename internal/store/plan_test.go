@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/internal/words"
 )
 
 // planned are the classes of queries, and what leads to the rows of each.
@@ -50,6 +51,8 @@ func planned(t *testing.T) map[string]planCase {
 		"Owners":            {q: Query{OwnerUID: "u", OwnerSteps: 0, Clusters: []string{"a"}}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"},
 		"Contains":          {q: Query{NameContains: []string{"c"}}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY", estimated: true}, // too short for an index in SQLite
 		"Containing":        {q: Query{NameContains: []string{"od-11"}, Labels: selector(t, "app=web")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
+		"Words":             {q: Query{Slim: texts(t, "11c", "pod 11c")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
+		"WordsNot":          {q: Query{Slim: texts(t, "-11c")}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key", estimated: true},
 		"Recent":            {q: Query{Since: time.Unix(1_800_000_000, 0)}, leads: "o USING INDEX object_created (type=? AND created>?", sorted: true, index: "object_created", estimated: true},
 		"Prefix":            {q: Query{NamePrefix: "c", Order: ByName}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)>(?,?,?)", index: "object_name"},
 		"PrefixByKey":       {q: Query{NamePrefix: "c"}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key", estimated: true},
@@ -131,6 +134,49 @@ func TestPlans(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlansOfWords: from words the index leads, and no object and no text is read for them.
+func TestPlansOfWords(t *testing.T) {
+	asked := map[string][][]words.Word{}
+	for _, one := range [][]string{{"shop"}, {"shop", "image"}, {"sho*"}, {"shop the", "imag*|sidecar"}} {
+		asked[fmt.Sprint(one)] = clauses(texts(t, one...).Texts)
+	}
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		random := rand.New(rand.NewPCG(9, 10))
+		var rows []Row
+		for i := range 3000 {
+			rows = append(rows, resident(random, "a", "x", fmt.Sprint("pod-", i)))
+		}
+		write(t, s, rows...)
+		for name, of := range asked {
+			st := &statement{dialect: s.db.dialect}
+			s.db.dialect.prose(st, s.db.kind(groupResource{"", "pods"}), of)
+			if s.server == nil {
+				var all []string
+				check(t, each(t.Context(), s.db.read, "EXPLAIN QUERY PLAN "+st.text.String(), func(rows *sql.Rows) error {
+					var a, b, c int
+					var step string
+					err := rows.Scan(&a, &b, &c, &step)
+					all = append(all, step)
+					return err
+				}, st.args...))
+				if len(all) != 1 || !strings.HasPrefix(all[0], "SCAN prose_words VIRTUAL TABLE INDEX 0:M") {
+					t.Errorf("%s: %s", name, all)
+				}
+				continue
+			}
+			_, all := s.steps(t, st)
+			if s.db.dialect.inverts() {
+				if n := strings.Count(all, "| PRIMARY |"); n < len(of) || strings.Contains(all, "| ALL |") {
+					t.Errorf("%s: %s", name, all)
+				}
+			} else if !strings.Contains(all, "Bitmap Index Scan on prose_index") || strings.Contains(all, "Seq Scan") {
+				t.Errorf("%s: %s", name, all)
+			}
+		}
+	})
 }
 
 // TestPlansOfChanges: what changed in an interval is found by when it was, and not among all objects.

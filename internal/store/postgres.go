@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // postgresDialect is that of PostgreSQL from version 13 on.
@@ -89,8 +91,13 @@ func pattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
 
-func (postgresDialect) has(s *statement, text string) {
-	s.sql("o.name LIKE ").arg(pattern(text)).sql("::text")
+func (postgresDialect) has(s *statement, column, text string) {
+	s.sql(column + " LIKE ").arg(pattern(text)).sql("::text")
+}
+
+// prose asks the index by a query whose words need no quoting beyond quotes: they are letters, digits and underscores.
+func (postgresDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
+	s.sql("SELECT w.object FROM prose w WHERE prose_words(w.words) @@ ").arg("'" + proseKind(kind) + "'" + joinClauses(clauses, " & ", " | ", "'", "':*")).sql("::text::tsquery")
 }
 
 // ready makes the index of what is somewhere in names, where pg_trgm is there or may be made so.
@@ -120,7 +127,7 @@ func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	s.sql("SELECT o.id FROM object o WHERE o.type = ").arg(kind)
 	for _, text := range long {
 		s.sql(" AND ")
-		d.has(s, text)
+		d.has(s, "o.name", text)
 	}
 	return true
 }
@@ -245,12 +252,13 @@ func (postgresDialect) accumulate(table, key, column string) string {
 
 // lengths: a statement has one parameter for each column, so that it is planned once for any number of rows.
 func (postgresDialect) lengths() []int { return []int{anyLength} }
+func (postgresDialect) inverts() bool  { return false }
 
 // columnTypes are those of columns that are not text.
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
 	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea", "packed": "bytea",
-	"objects": "bigint", "made": "bigint",
+	"objects": "bigint", "made": "bigint", "prose": "bigint",
 }
 
 // unnested is the rows of the parameters from the first on.
@@ -526,5 +534,12 @@ func (postgresDialect) migrations() [][]string {
 	}, {
 		"ALTER TABLE body ADD COLUMN packed bytea",
 		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL", // what is encrypted cannot be compressed
+	}, {
+		"ALTER TABLE object ADD COLUMN prose bigint NOT NULL DEFAULT 0",
+		`CREATE TABLE prose (object bigint PRIMARY KEY, words text COLLATE "C" NOT NULL)`,
+		// A function that is dear, and not of SQL, which would be taken apart: so the planner never works the words of every row out.
+		`CREATE OR REPLACE FUNCTION prose_words(words text) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS
+			$$BEGIN RETURN pg_catalog.array_to_tsvector(pg_catalog.array_remove(pg_catalog.string_to_array(pg_catalog.btrim(words), ' '), '.')); END$$`,
+		"CREATE INDEX prose_index ON prose USING gin (prose_words(words))",
 	}}
 }

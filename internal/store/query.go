@@ -264,6 +264,13 @@ func (q Query) Unindexed() (out []string) {
 	if len(q.Mentions) > 0 {
 		out = append(out, "parts of fields")
 	}
+	for _, t := range q.Texts {
+		if t.Not {
+			out = append(out, "words that are not to be there")
+		} else {
+			out = append(out, "words that many objects have")
+		}
+	}
 	if !q.CreatedFrom.IsZero() || !q.CreatedBefore.IsZero() {
 		out = append(out, "ages")
 	}

@@ -229,6 +229,17 @@ var sqliteMigrations = [][]string{
 		`CREATE TRIGGER object_named AFTER INSERT ON object BEGIN INSERT INTO object_grams (rowid, name) VALUES (new.id, new.name); END`,
 		`CREATE TRIGGER object_unnamed AFTER DELETE ON object BEGIN DELETE FROM object_grams WHERE rowid = old.id; END`,
 	},
+	// Full text: prose has the words of each object, and prose_words leads from a word to the objects. The words are in ASCII, and of letters, digits and
+	// underscores. Indexing what is there is left to reindex.
+	{
+		`ALTER TABLE object ADD COLUMN prose INTEGER NOT NULL DEFAULT 0`, // the fingerprint of its words; 0: it has none
+		`CREATE TABLE prose (object INTEGER PRIMARY KEY, words TEXT NOT NULL) STRICT`,
+		`CREATE VIRTUAL TABLE prose_words USING fts5(words, content='', contentless_delete=1, detail=none, tokenize="ascii tokenchars '_'")`,
+		`CREATE TRIGGER prose_told AFTER INSERT ON prose BEGIN INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
+		`CREATE TRIGGER prose_changed AFTER UPDATE ON prose BEGIN
+			DELETE FROM prose_words WHERE rowid = old.object; INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
+		`CREATE TRIGGER prose_untold AFTER DELETE ON prose BEGIN DELETE FROM prose_words WHERE rowid = old.object; END`,
+	},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

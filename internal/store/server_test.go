@@ -195,8 +195,12 @@ func TestEmptiedDatabase(t *testing.T) {
 		s := openStore(t, at)
 		write(t, s, numbered(0, 10)...)
 		db := d.Open(t, at)
-		for _, table := range []string{"cluster", "type", "served", "object", "body", "label", "epoch", "revision", "past", "tally", "schema_version"} {
+		for _, table := range []string{"cluster", "type", "served", "object", "body", "label", "epoch", "revision", "past", "tally", "prose", "schema_version"} {
 			_, err := db.ExecContext(t.Context(), "DROP TABLE "+table)
+			check(t, err)
+		}
+		if d == testenv.MariaDB {
+			_, err := db.ExecContext(t.Context(), "DROP TABLE word")
 			check(t, err)
 		}
 		persist(t, s, numbered(0, 5)...)

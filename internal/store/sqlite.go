@@ -15,6 +15,8 @@ import (
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // sqliteDialect is that of the database file that a server keeps when it was given no other. One connection writes;
@@ -155,7 +157,14 @@ func (d sqliteDialect) elements(s *statement, element int, path FieldPath) {
 
 func (sqliteDialect) ready(context.Context, *sql.DB) error { return nil }
 
-func (sqliteDialect) has(s *statement, text string) { s.sql("instr(o.name, ").arg(text).sql(") > 0") }
+func (sqliteDialect) has(s *statement, column, text string) {
+	s.sql("instr(" + column + ", ").arg(text).sql(") > 0")
+}
+
+// prose: words are letters, digits and underscores.
+func (sqliteDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
+	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + proseKind(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
+}
 
 // grams asks for all runs of three characters; what has fewer is in no such run.
 func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
@@ -313,6 +322,7 @@ func accumulateExcluded(table, key, column string) string {
 }
 
 func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }
+func (sqliteDialect) inverts() bool  { return false } // FTS5 does
 
 // into, and update: where a statement fails the transaction does, too. To undo the statement alone SQLite would copy each page that it changes.
 func (sqliteDialect) into() string { return "INSERT OR FAIL INTO " }

@@ -746,6 +746,9 @@ func TestMigrations(t *testing.T) {
 			if got := listed(t, s, Query{Resource: "pods", Fields: running}); len(got) != 2 {
 				t.Errorf("%v are running", got)
 			}
+			if got := listed(t, s, Query{Resource: "pods", Slim: texts(t, "app web")}); len(got) != 2 {
+				t.Errorf("%v have the words of their label", got)
+			}
 			types, err := s.Types(t.Context())
 			if diff := cmp.Diff([]Type{{Cluster: "b", Resource: schema.GroupResource{Resource: "pods"}, API: []byte(`{"b":1}`)}}, types); diff != "" || err != nil {
 				t.Error(diff, err)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -11,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	casejson "sigs.k8s.io/json"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // Paths of FieldRequirements that are lists: the object has the value somewhere in it.
@@ -38,8 +41,8 @@ func declaredPair(path, value string) pair {
 	return pair{"." + path, value}
 }
 
-// termsVersion counts what is declared: databases that were written with another list are indexed anew when they are opened.
-const termsVersion = 1
+// termsVersion counts what is declared, or has words: databases that were written with another list are indexed anew when they are opened.
+const termsVersion = 3
 
 // mostTerm is how long the value of a declared field may be to be in the index, in bytes.
 const mostTerm = 512
@@ -178,7 +181,13 @@ type (
 	}
 	// indexed is what of a body is in declared fields.
 	indexed struct {
-		Type           scalar `json:"type"`
+		Metadata struct {
+			Annotations map[string]words.Text `json:"annotations"`
+		} `json:"metadata"`
+		Reason         words.Text `json:"reason"` // of an Event, as are the next two
+		Message        words.Text `json:"message"`
+		Note           words.Text `json:"note"`
+		Type           scalar     `json:"type"`
 		InvolvedObject struct {
 			UID scalar `json:"uid"`
 		} `json:"involvedObject"`
@@ -201,23 +210,43 @@ type (
 
 // termsOf are the declared fields of a body, without repetitions.
 func termsOf(gr groupResource, body []byte) []pair {
-	fields := declaredOf(gr)
-	if len(fields) == 0 {
+	var o indexed
+	if len(declaredOf(gr)) == 0 || !o.read(body) {
 		return nil
 	}
-	var o indexed
-	if err := casejson.UnmarshalCaseSensitivePreserveInts(body, &o); err != nil {
-		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); !ok {
-			return nil // the database says what is wrong with it
-		}
+	return o.terms(gr)
+}
+
+// read says whether it is JSON; what is not, the database says what is wrong with.
+func (o *indexed) read(body []byte) bool {
+	err := casejson.UnmarshalCaseSensitivePreserveInts(body, o)
+	_, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	return err == nil || ok
+}
+
+// read reads what of a row is in declared fields, and where its words are from.
+func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
+	source = words.Of(gr.group, gr.resource, r.Name, nil, nil, nil, "", "")
+	if source.Name == "" && len(declaredOf(gr)) == 0 {
+		return nil, source
 	}
-	var out []pair
+	var o indexed
+	if o.read(r.Body) {
+		terms = o.terms(gr)
+	}
+	var images []string
+	o.pods(func(c container) { images = append(images, string(c.Image)) }, nil)
+	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, images, o.Reason, cmp.Or(o.Message, o.Note))
+}
+
+// terms are the declared fields, without repetitions.
+func (o *indexed) terms(gr groupResource) (out []pair) {
 	add := func(path string, value scalar) {
 		if one := declaredPair(path, string(value)); indexable(one.value) && !slices.Contains(out, one) {
 			out = append(out, one)
 		}
 	}
-	for _, path := range fields {
+	for _, path := range declaredOf(gr) {
 		switch path {
 		case "type":
 			add(path, o.Type)
@@ -351,27 +380,26 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 		place
 		created int64
 		terms   []pair
+		prose   int64
 	}
 	rows, ids, last := map[int64]*row{}, [][]any{}, after
-	if err := each(w.ctx, w.tx, say(w.dialect, "SELECT id, type, cluster, namespace, name, created, terms FROM object WHERE id > ? ORDER BY id LIMIT ?"), func(found *sql.Rows) error {
+	if err := each(w.ctx, w.tx, say(w.dialect, "SELECT id, type, cluster, namespace, name, created, terms, prose FROM object WHERE id > ? ORDER BY id LIMIT ?"), func(found *sql.Rows) error {
 		var r row
 		var terms string
-		if err := found.Scan(&last, &r.kind, &r.cluster, &r.namespace, &r.name, &r.created, &terms); err != nil {
+		if err := found.Scan(&last, &r.kind, &r.cluster, &r.namespace, &r.name, &r.created, &terms, &r.prose); err != nil {
 			return err
 		}
 		n++
 		if r.terms, err = decodeTerms(terms); err != nil {
 			return err
 		}
-		if len(r.terms) > 0 || len(declaredOf(w.kindOf(r.kind))) > 0 {
-			rows[last], ids = &r, append(ids, []any{last})
-		}
+		rows[last], ids = &r, append(ids, []any{last})
 		return nil
 	}, after, chunk); err != nil {
 		return 0, 0, err
 	}
 	var out outgoing
-	var set [][2]any
+	var set [][3]any
 	if err := w.batches.recall.run(w.ctx, w.tx, ids, func(found *sql.Rows) error {
 		id, s, err := w.scanState(found, func(id int64) Row {
 			if r := rows[id]; r != nil {
@@ -391,23 +419,26 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 		if err := unrecord(s.record, &whole); err != nil {
 			return err
 		}
-		terms := termsOf(w.kindOf(r.kind), whole.Body)
-		if slices.Equal(terms, r.terms) {
+		whole.Name = r.name
+		terms, source := read(w.kindOf(r.kind), &whole)
+		print := source.Fingerprint()
+		if slices.Equal(terms, r.terms) && print == r.prose {
 			return nil
 		}
-		set = append(set, [2]any{encodeTerms(terms), id})
+		set = append(set, [3]any{encodeTerms(terms), print, id})
+		out.prosaic(r.place, &object{id: id, prose: r.prose}, print, func() words.Source { return source })
 		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
 		return nil
 	}); err != nil {
 		return 0, 0, err
 	}
-	stmt, err := w.tx.PrepareContext(w.ctx, say(w.dialect, "UPDATE object SET terms = ? WHERE id = ?"))
+	stmt, err := w.tx.PrepareContext(w.ctx, say(w.dialect, "UPDATE object SET terms = ?, prose = ? WHERE id = ?"))
 	if err != nil {
 		return 0, 0, err
 	}
 	defer stmt.Close() //nolint:errcheck // the transaction ends it
 	for _, one := range set {
-		if _, err := stmt.ExecContext(w.ctx, one[0], one[1]); err != nil {
+		if _, err := stmt.ExecContext(w.ctx, one[0], one[1], one[2]); err != nil {
 			return 0, 0, err
 		}
 	}

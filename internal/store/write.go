@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 func (d *database) apply(ctx context.Context, changes []Change) error {
@@ -186,6 +188,7 @@ type object struct {
 	labels  map[string]string
 	terms   []pair
 	created int64
+	prose   int64 // fingerprint of its words; 0: it has none
 	uid     types.UID
 	stored  types.UID // what is stored: its UID
 	owner   types.UID // and its owner's
@@ -266,7 +269,7 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 		var p place
 		var stored object
 		var labels, terms string
-		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions, &terms, &stored.created); err != nil {
+		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions, &terms, &stored.created, &stored.prose); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(labels), &stored.labels); err != nil {
@@ -290,6 +293,7 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 type outgoing struct {
 	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
 
+	prose []prose
 	tally map[place]int64 // by how many more objects a namespace has of a type; no name
 }
 
@@ -318,6 +322,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	}
 	out.dropObject = append(out.dropObject, []any{o.id})
 	out.dropBody = append(out.dropBody, []any{o.id})
+	out.prosaic(p, o, 0, nil)
 	out.count(p, -1)
 	out.pairs(p, o.id, 0, before, nil, false)
 	return nil
@@ -366,7 +371,8 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 	if err != nil {
 		return nil, 0, err
 	}
-	terms = termsOf(w.kindOf(p.kind), r.Body)
+	terms, source := read(w.kindOf(p.kind), r)
+	print := source.Fingerprint()
 	packed, _ := body[len(body)-1].([]byte)
 	began, since, revisions := o.seq, w.now, int64(0)
 	object, stored := &out.updateObject, &out.putBody
@@ -393,8 +399,9 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 	}
 	*object = append(*object, []any{
 		o.id, p.kind, p.cluster, p.namespace, p.name,
-		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), h.Created, string(r.OwnerUID), w.now,
+		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), print, h.Created, string(r.OwnerUID), w.now,
 	})
+	out.prosaic(p, o, print, func() words.Source { return source })
 	*stored = append(*stored, append([]any{o.id}, body...))
 	return terms, h.Created, nil
 }
@@ -423,7 +430,7 @@ func (w *writer) put(out *outgoing) error {
 			return err
 		}
 	}
-	return nil
+	return w.putProse(out.prose)
 }
 
 func encode(labels map[string]string) string {

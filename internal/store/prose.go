@@ -1,0 +1,160 @@
+package store
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"orrery.dev/orrery/internal/words"
+)
+
+// FullText is a requirement on the words of an object: that it has one of the phrases or, with Not, none of them.
+type FullText struct {
+	Any []words.Phrase
+	Not bool
+}
+
+func (t FullText) holds(text string) bool {
+	return slices.ContainsFunc(t.Any, func(p words.Phrase) bool { return p.In(text) }) != t.Not
+}
+
+// proseHas is the condition.
+type proseHas FullText
+
+// write looks for the pieces in the words of the object, which are found by its id.
+func (c proseHas) write(s *statement) {
+	if c.Not {
+		s.sql("NOT ")
+	}
+	s.sql("EXISTS (SELECT 1 FROM prose w WHERE w.object = o.id AND (")
+	for i, p := range c.Any {
+		if i > 0 {
+			s.sql(" OR ")
+		}
+		s.dialect.has(s, "w.words", p.Piece())
+	}
+	s.sql("))")
+}
+
+// fewProse is how many objects may lead that an index says have some words. More are most likely so dense that the walk in the order of the page finds them sooner.
+const fewProse = 5000
+
+// Of how many words an index is asked: of one phrase, and of all.
+const (
+	mostOfPhrase = 4
+	mostClauses  = 8
+)
+
+// clauses are words that are in whatever the requirements hold for: of each clause one. Of a phrase they are its longest words.
+func clauses(texts []FullText) (out [][]words.Word) {
+	for _, t := range texts {
+		switch {
+		case t.Not:
+		case len(t.Any) == 1:
+			of := t.Any[0].Words()
+			for _, w := range of[:min(len(of), mostOfPhrase)] {
+				out = append(out, []words.Word{w})
+			}
+		default:
+			clause := make([]words.Word, len(t.Any))
+			for i, p := range t.Any {
+				clause[i] = p.Words()[0]
+			}
+			out = append(out, clause)
+		}
+	}
+	return out[:min(len(out), mostClauses)]
+}
+
+// joinClauses writes clauses as SQLite and PostgreSQL have them in one text, after what must hold before.
+func joinClauses(clauses [][]words.Word, and, or, quote, prefixed string) string {
+	var out strings.Builder
+	for _, clause := range clauses {
+		for i, one := range clause {
+			out.WriteString(map[bool]string{true: and + "(", false: or}[i == 0] + quote + one.Text + map[bool]string{true: prefixed, false: quote}[one.Prefix])
+		}
+		out.WriteByte(')')
+	}
+	return out.String()
+}
+
+// proseKind is a word that only the objects of a type have: so an index does not lead to those of others.
+func proseKind(kind int64) string { return "_" + strconv.FormatInt(kind, 10) }
+
+// prose is what becomes of the words of an object.
+type prose struct {
+	kind, id int64
+	text     string // "": they are gone
+	fresh    bool   // there were none
+}
+
+// prosaic notes what becomes of the words of an object. What has the fingerprint that it had is not looked at: most changes are such.
+func (out *outgoing) prosaic(p place, o *object, print int64, source func() words.Source) {
+	if print == o.prose {
+		return
+	}
+	one := prose{kind: p.kind, id: o.id, fresh: o.prose == 0}
+	if print != 0 {
+		one.text = " " + proseKind(p.kind) + source().Text()
+	}
+	out.prose = append(out.prose, one)
+}
+
+// putProse writes the words of objects.
+func (w *writer) putProse(changed []prose) error {
+	var put, drop, known [][]any
+	before := map[int64][]string{}
+	for _, one := range changed {
+		if !one.fresh {
+			known = append(known, []any{one.id})
+		}
+		if one.text == "" {
+			drop = append(drop, []any{one.id})
+		} else {
+			put = append(put, []any{one.id, one.text})
+		}
+	}
+	inverts := w.dialect.inverts()
+	if inverts {
+		if err := w.batches.recallProse.run(w.ctx, w.tx, known, func(rows *sql.Rows) error {
+			var id int64
+			var text string
+			err := rows.Scan(&id, &text)
+			before[id] = wordsOf(text)
+			return err
+		}); err != nil {
+			return fmt.Errorf("read words: %w", err)
+		}
+	}
+	if err := w.batches.dropProse.run(w.ctx, w.tx, drop, nil); err != nil {
+		return err
+	}
+	if err := w.batches.putProse.run(w.ctx, w.tx, put, nil); err != nil || !inverts {
+		return err
+	}
+	var putWord, dropWord [][]any
+	for _, one := range changed {
+		had, has := before[one.id], wordsOf(one.text)
+		for _, word := range had {
+			if _, ok := slices.BinarySearch(has, word); !ok {
+				dropWord = append(dropWord, []any{one.kind, word, one.id})
+			}
+		}
+		for _, word := range has {
+			if _, ok := slices.BinarySearch(had, word); !ok {
+				putWord = append(putWord, []any{one.kind, word, one.id})
+			}
+		}
+	}
+	if err := w.batches.dropWord.run(w.ctx, w.tx, dropWord, nil); err != nil {
+		return err
+	}
+	return w.batches.putWord.run(w.ctx, w.tx, putWord, nil)
+}
+
+// wordsOf are the words of a stored text, in order and once each, but for that of the type.
+func wordsOf(text string) []string {
+	return slices.DeleteFunc(words.Distinct(text), func(word string) bool { return strings.Count(word, "_") == 1 })
+}
