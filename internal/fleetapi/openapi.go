@@ -160,7 +160,7 @@ func (o *openAPI) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return noDocuments(ctx, err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // it was read
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", path, resp.Status)

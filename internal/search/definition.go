@@ -101,14 +101,18 @@ func (s *Search) definition(ctx context.Context, cluster string, api member.API)
 	if err != nil || len(page.Rows) == 0 {
 		return nil, "", err
 	}
-	var definition struct {
+	var definition struct { // its schema as it is written
 		Spec struct {
-			Names    struct{ ListKind string }
+			Names struct {
+				ListKind string `json:"listKind"`
+			} `json:"names"`
 			Versions []struct {
-				Name   string
-				Schema struct{ OpenAPIV3Schema map[string]any }
-			}
-		}
+				Name   string `json:"name"`
+				Schema struct {
+					OpenAPIV3Schema map[string]any `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
 	}
 	if err := json.Unmarshal(page.Rows[0].Body, &definition); err != nil {
 		return nil, "", fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", page.Rows[0].Name, page.Rows[0].Cluster, err)

@@ -127,7 +127,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	w.Header().Set("Content-Type", as.wire.streamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	if isWebSocket(r) {
-		f.overWebSocket(w, r, as.wire, func(ctx context.Context) { f.run(ctx, initial, grants) })
+		f.overWebSocket(ctx, w, r, as.wire, func(ctx context.Context) { f.run(ctx, initial, grants) })
 		return nil
 	}
 	w.WriteHeader(http.StatusOK)

@@ -29,7 +29,7 @@ func isWebSocket(r *http.Request) bool {
 }
 
 // overWebSocket runs a watch whose events are messages, as API servers send them: text, or binary where the encoding is.
-func (f *watch) overWebSocket(w http.ResponseWriter, r *http.Request, encoding wire, run func(context.Context)) {
+func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, encoding wire, run func(context.Context)) {
 	header := w.Header().Clone() // warnings
 	header.Del("Content-Type")
 	websocket.Server{
@@ -41,7 +41,7 @@ func (f *watch) overWebSocket(w http.ResponseWriter, r *http.Request, encoding w
 			return err
 		},
 		Handler: func(conn *websocket.Conn) {
-			ctx, gone := context.WithCancel(r.Context())
+			ctx, gone := context.WithCancel(ctx)
 			defer gone()
 			go func() {
 				defer gone()

@@ -123,7 +123,7 @@ func (w wire) document(raw []byte) ([]byte, error) {
 }
 
 // answer writes an object.
-func (w wire) answer(to http.ResponseWriter, code int, object any) error {
+func (w wire) answer(to http.ResponseWriter, object any) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
 		return err
@@ -133,7 +133,6 @@ func (w wire) answer(to http.ResponseWriter, code int, object any) error {
 		return fmt.Errorf("encode in %s: %w", w.mediaType(), err)
 	}
 	to.Header().Set("Content-Type", w.mediaType())
-	to.WriteHeader(code)
 	_, _ = to.Write(body) // the client has gone: there is nobody to tell
 	return nil
 }
