@@ -176,7 +176,8 @@ func TestClients(t *testing.T) {
 		"DocumentsOfNoOne":   {"--context hub get --raw " + fleetv1alpha1.FleetPath + "/clusters/oka/openapi/v3", false, "NotFound"},
 		"DocumentsAreRights": {"--as eve --context fleet" + inOak + " explain orbits", false, "Forbidden"},
 		"CanI":               {"--context fleet auth can-i list orbits.sky.example.org", true, "yes"},
-		"Events":             {"--context fleet get events.events.k8s.io -A", true, ""},
+		"Events":             {"--context fleet get events.v1.events.k8s.io -A", true, ""},
+		"OlderVersion":       {"--context fleet get horizontalpodautoscalers.v1.autoscaling -A", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := w.kubectl(t, c.args)
