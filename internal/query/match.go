@@ -191,13 +191,17 @@ func (t Term) IsKind(group string, names []string) bool {
 	})
 }
 
-// isImage: without a star a part of the image is enough.
+// isImage: without a star a part of the image is enough that has whole words.
 func (t Term) isImage(image string) bool {
+	text := words.Source{Name: image}.Text()
+	phrases := t.phrases
 	return slices.ContainsFunc(t.Values, func(v Value) bool {
 		if v.Glob {
 			return v.Matches(image)
 		}
-		return strings.Contains(image, v.Text)
+		p := phrases[0]
+		phrases = phrases[1:]
+		return strings.Contains(image, v.Text) && p.In(text)
 	})
 }
 

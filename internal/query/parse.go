@@ -302,7 +302,7 @@ func (t Term) check() (Term, error) {
 				return t, wrong("%s: a value is empty", t.Key)
 			}
 		}
-		if t.Key == Text {
+		if t.Key == Text || t.Key == Image {
 			return t.phrased()
 		}
 		return t, nil
@@ -335,10 +335,13 @@ func (t Term) check() (Term, error) {
 	return t, nil
 }
 
-// phrased reads the phrases of a text.
+// phrased reads the phrases of a text, or of those images that are not patterns.
 func (t Term) phrased() (Term, error) {
 	for _, v := range t.Values {
 		text, star := v.Text, false
+		if v.Glob && t.Key == Image {
+			continue
+		}
 		if v.Glob {
 			if text, star = strings.CutSuffix(text, "*"); !star || strings.Contains(text, "*") {
 				return t, wrong("%s:%s: a star stands at the end, for the rest of a word", t.Key, v.Text)

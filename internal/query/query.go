@@ -46,7 +46,7 @@ var keys = []struct{ name, means string }{
 	{Name, "the name"},
 	{Label, "a label: label:KEY, label:KEY=VALUE or KEY=VALUE"},
 	{Node, "the node of a pod"},
-	{Image, "an image of a pod, or of the pods that a workload makes, or a part of it"},
+	{Image, "an image of a pod, or of the pods that a workload makes, or whole words of it"},
 	{Text, "whole words, in name, labels, images, annotations and messages of Events; WORD* for a beginning"},
 	{Phase, "status.phase"},
 	{Owner, "an owner, by NAME or KIND/NAME"},
@@ -142,10 +142,10 @@ type Term struct {
 	age    time.Duration // of age
 	moment time.Time     // of created
 
-	phrases []words.Phrase // of text
+	phrases []words.Phrase // of text, and of images that are not patterns
 }
 
-// Phrases are the values of a term whose key is Text.
+// Phrases are the values of a term whose key is Text, and those of Image that are not patterns.
 func (t Term) Phrases() []words.Phrase { return slices.Clone(t.phrases) }
 
 // Query is terms, all of which must hold.
@@ -300,7 +300,7 @@ func (t Term) Means() string {
 	case Has, Is:
 		return map[bool]string{false: "it ", true: "not: it "}[t.Not] + t.Key + " " + list
 	case Image:
-		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has in it, " + list
+		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has as whole words, " + list
 	case Text:
 		return map[bool]string{false: "its text has ", true: "its text does not have "}[t.Not] + list
 	case Owner:

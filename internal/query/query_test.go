@@ -148,7 +148,7 @@ func TestMatches(t *testing.T) {
 		"name:web-1": true, "name:web": false, "name:*-*": true, `name:"web*"`: false,
 		"app=web": true, "app!=web": false, "app=w*,x": true, "label:app": true, "-label:app": false, "team=a": false, "team!=a": true, "-label:team": true, `empty=`: true, "team=": false,
 		"node:n1": true, "node:n*": true, "-node:n2": true, "phase:Running": true, "phase:Pending,Running": true, "-phase:Running": false, "-phase:Pending": true,
-		"image:nginx": true, "image:nginx*": false, "image:*nginx*": true, "image:init": true, "-image:redis": true, "-image:init": false,
+		"image:nginx": true, "image:ngin": false, "image:Nginx:1": false, "image:nginx:1": true, "image:docker.io/nginx:1.25": true, "image:io/25": false, "image:redis,nginx:1.2*": false, "image:redis,*:1.2*": true, "image:nginx*": false, "image:*nginx*": true, "image:init": true, "-image:redis": true, "-image:init": false,
 		"text:web": true, "text:we": false, "text:we*": true, "text:nginx:1.25": true, "text:nginx:1": true, "text:nginx:2": false, `text:"app web"`: true, "text:b": true, "-text:b": false, "-text:c": true, "text:c,WEB": true, "text:ready": false,
 		"owner:web-5d": true, "owner:ReplicaSet/*": true, "owner:Job/*": false, "-owner:x": true,
 		"restarts>3": true, "restarts:4": true, "restarts<4": false, "restarts<=4": true, "restarts>=5": false, "-restarts>3": false,

@@ -263,6 +263,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		pushField(q, t, "spec.nodeName")
 		return true, nil
 	case query.Image:
+		if !globbed && !t.Not { // what has the words in an image has them in its text
+			q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases()})
+		}
 		pushField(q, t, store.FieldImages)
 		return true, nil
 	default:

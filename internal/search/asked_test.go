@@ -96,7 +96,7 @@ var queries = []string{
 	"", "web", "-web", "we*-0*", "kind:Pod", "kind:po,deploy", "-kind:Pod", "kind:apps/*", "kind:deployments.apps", "cluster:oak", "cluster:*k", "-cluster:a*", "cluster:ash,oak ns:shop",
 	"ns:shop", "ns:sh*", "-ns:shop", "ns:shop,blog name:web-0*", "name:web-02", "name:web-02,db-03", "-name:web-02", "name:*-1*", `name:"web*"`,
 	"app=web", "app!=web", "label:app", "-label:app", "app=w*", "-app=w*", "app=web,db team=red", "label:team=red,blue",
-	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
+	"kind:Pod node:n1", "node:n*", "-node:n1", "phase:Pending", "phase:Pending,Failed", "-phase:Running", "phase:P*", "image:nginx", "image:NGINX:1", "image:io/nginx,*nothing*", "image:*nginx*", `image:"\"odd\" <image> &"`, "-image:redis", "image:nginx,redis",
 	"text:web", "text:WEB-02", "text:we*", "-text:web", "text:nginx,redis", "text:nginx:1.25", `text:"5 web"`, `text:"\"odd\""`, "text:failed", "text:restarting*", "kind:Event text:back-off", "text:team-red text:web", "text:nothing",
 	"owner:web-5d", "owner:ReplicaSet/web*", "-owner:job", "restarts>3", "restarts:0", "-restarts<2", "replicas>=3", "-replicas:0",
 	"age<1d", "age>2d", "-age<1d", "created>2020-01-01", "created<2020-01-01", "has:owner", "-has:label", "has:node,image", "is:ready", "-is:ready", "is:terminating",
@@ -303,7 +303,7 @@ func TestAskedRefused(t *testing.T) {
 // TestHostileQueries: what is SQL, or a wildcard of it, is a text like others.
 func TestHostileQueries(t *testing.T) {
 	f, _ := everyKind(t)
-	for _, text := range []string{`%`, `_`, `"' OR 1=1 --"`, `name:"'; DROP TABLE object; --"`, `name:"web%"`, `name:web_00`, `phase:"Running\"],[\""`, `text:"' OR 1=1 --"`, `text:"NEAR(web db)"`, `text:"web db*"`, `text:"web" text:AND text:OR`, `text:"^ {words} : web - db"`, `text:"%web" text:"_2"`, `image:"%"`, `label:app="x"`, `ns:"[a-z]*"`, `node:"?1"`, `"\u0000"`} {
+	for _, text := range []string{`%`, `_`, `"' OR 1=1 --"`, `name:"'; DROP TABLE object; --"`, `name:"web%"`, `name:web_00`, `phase:"Running\"],[\""`, `text:"' OR 1=1 --"`, `text:"NEAR(web db)"`, `text:"web db*"`, `text:"web" text:AND text:OR`, `text:"^ {words} : web - db"`, `text:"%web" text:"_2"`, `image:"%x"`, `label:app="x"`, `ns:"[a-z]*"`, `node:"?1"`, `"\u0000"`} {
 		if got := f.pages(t, "/search", url.Values{"q": {text}}, true); len(got) != 0 {
 			t.Errorf("%s: %d found", text, len(got))
 		}

@@ -470,6 +470,11 @@ func how(t query.Term) string {
 			return byRow
 		}
 		return byIndex
+	case query.Image:
+		if !globbed && !t.Not {
+			return byIndex
+		}
+		return byReading
 	case query.Phase, query.Node:
 		if !globbed && !t.Not && len(t.Values) == 1 {
 			return byIndex

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -96,9 +97,16 @@ func inOrder(objects int) []int {
 
 // BenchmarkMillion fills a store with OBJECTS objects of 50 clusters, beside bare inserts of every fifth batch into the same tables of another database,
 // in turn, and reports for each class of query what SQL takes, p50 and p95 in ms; then the same objects are put into the table of
-// Clusterpedia, in the same database, and its queries are run. Then 3,000 objects change each second, for STEADY seconds; then the store is opened again.
+// Clusterpedia, in the same database, and its queries are run. Then 3,000 objects change each second, for STEADY seconds; then the store is opened again. A
+// directory STORE keeps that of SQLite, for BenchmarkFleet of package search.
 func BenchmarkMillion(b *testing.B) {
-	b.Run("SQLite", func(b *testing.B) { benchmarkMillion(b, peerSQLite, func() string { return b.TempDir() }) })
+	b.Run("SQLite", func(b *testing.B) {
+		kept := os.Getenv("STORE")
+		benchmarkMillion(b, peerSQLite, func() string {
+			defer func() { kept = "" }() // the first is the store
+			return cmp.Or(kept, b.TempDir())
+		})
+	})
 	b.Run("PostgreSQL", func(b *testing.B) {
 		benchmarkMillion(b, peerPostgres, func() string { return testenv.PostgreSQL.Create(b) })
 	})

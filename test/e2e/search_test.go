@@ -31,7 +31,7 @@ func TestSearch(t *testing.T) {
 		{"Nothing", []string{"search", "no-name-has-this"}, 0, []string{"Nothing found."}},
 		{"Limit", []string{"search", "--limit", "1", "kind:Namespace"}, 0, []string{"There are more than 1"}},
 		{"Counts", []string{"search", "kind:Namespace kube-", "--group", "kind"}, 0, []string{"KIND", "OBJECTS", "TOTAL"}},
-		{"Explain", []string{"search", "--explain", "kind:po,deploy image:nginx"}, 0, []string{"TERM", "MEANS", "an image is, or has in it, nginx", "pods", "deployments.apps"}},
+		{"Explain", []string{"search", "--explain", "kind:po,deploy image:nginx"}, 0, []string{"TERM", "MEANS", "an image is, or has as whole words, nginx", "pods", "deployments.apps"}},
 		{"Unknown", []string{"search", "knd:Pod"}, 2, []string{"did you mean kind?"}},
 		{"Cluster", []string{"search", "cluster:none"}, 1, []string{`"none" is not a cluster of the fleet`}},
 		{"CompleteKeys", []string{"__complete", "search", "k"}, 0, []string{"kind:"}},

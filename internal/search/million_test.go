@@ -1,0 +1,136 @@
+package search
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// BenchmarkFleet measures what requests of a large fleet take, from before they are sent over a connection of TCP until the whole answer is read: p50 and p95 in ms of
+// 40 requests of each class, for pages of 50. The store is the one that BenchmarkMillion of package store leaves in the directory STORE: 50 clusters,
+// 100 namespaces, OBJECTS objects. What stands before this in a hub, the API server that hands requests on, is not part of it.
+func BenchmarkFleet(b *testing.B) {
+	dir := os.Getenv("STORE")
+	if dir == "" {
+		b.Skip("STORE names no directory: make bench fills one")
+	}
+	s, err := store.Open(b.Context(), dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	clusters := make([]string, 50)
+	for i := range clusters {
+		clusters[i] = fmt.Sprintf("cluster-%02d", i)
+	}
+	f := fleetOf(b, s, dir, clusters...)
+	for gvk, resource := range map[schema.GroupVersionKind]string{
+		podKind: "pods", deploymentKind: "deployments",
+		{Group: "apps", Version: "v1", Kind: "ReplicaSet"}: "replicasets", {Version: "v1", Kind: "ConfigMap"}: "configmaps",
+	} {
+		f.serve(gvk, resource, true, clusters...)
+	}
+	objects, err := s.Count(b.Context(), store.Query{Resource: "pods"})
+	if err != nil || objects == 0 {
+		b.Fatal(objects, err)
+	}
+	apps := max(int(objects)/len(clusters)/4, 1)
+	app := func(i int) int { return i * 7919 % apps }
+	same := func(query string) func(int) string { return func(int) string { return query } }
+	pods := func(format string, a func(i int) int) func(int) string {
+		return func(i int) string { return "/api/v1/pods?limit=50&" + fmt.Sprintf(format, a(i)) }
+	}
+	asked := func(format string, a func(i int) int) func(int) string {
+		return func(i int) string { return "/search?limit=50&q=" + url.QueryEscape(fmt.Sprintf(format, a(i))) }
+	}
+	named := func(i int) int { return i }
+	everything := func(authorizationv1.ResourceAttributes) bool { return false }
+	tenant := func(namespaces int) func() {
+		return func() {
+			f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
+			f.some = nil
+			for n := range namespaces {
+				f.some = append(f.some, fmt.Sprintf("namespace-%02d", n))
+			}
+		}
+	}
+	for _, class := range []struct {
+		name  string
+		path  func(i int) string
+		begin func()
+	}{
+		{name: "LabelHit", path: pods("labelSelector=app%%3Dapp-%d", app)},
+		{name: "LabelMiss", path: pods("labelSelector=app%%3Dnone-%d", app)},
+		{name: "LabelCount", path: func(i int) string {
+			return fmt.Sprintf("/api/v1/pods?q=label:team%%3Dteam-%d&group=cluster", app(i)%200)
+		}},
+		{name: "FieldNewest", path: same("/api/v1/pods?limit=50&fieldSelector=status.phase%3DPending&orderby=creationTimestamp+desc")},
+		{name: "Image", path: func(i int) string {
+			return fmt.Sprintf("/api/v1/pods?limit=50&q=image:%s", url.QueryEscape(fmt.Sprintf("registry.example.com/team-%d/app-%d:v1.%d", app(i)%200, app(i), app(i)%7)))
+		}},
+		{name: "NamePrefix", path: pods("q=name:app-%d-*", app)},
+		{name: "NameFuzzy", path: pods("labelSelector=internalstorage.clusterpedia.io%%2Ffuzzy-name%%3Dp-%d-0", app)},
+		{name: "Newest", path: same("/api/v1/pods?limit=50&orderby=creationTimestamp+desc")},
+		{name: "OrderByName", path: same("/api/v1/pods?limit=50&orderby=name+desc")},
+		{name: "Namespace", path: func(i int) string { return fmt.Sprintf("/api/v1/namespaces/namespace-%02d/pods?limit=50", i%100) }},
+		{name: "DeepPage", path: same("/api/v1/pods?limit=50&offset=10000")},
+		{name: "OwnerChain", path: func(i int) string {
+			return fmt.Sprintf("/clusters/cluster-%02d/api/v1/namespaces/namespace-%02d/pods?limit=50&ownerName=app-%d&ownerGR=deployments.apps&ownerSeniority=1", i%50, app(i)%100, app(i))
+		}},
+		{name: "Get", path: func(i int) string {
+			return fmt.Sprintf("/clusters/cluster-00/apis/apps/v1/namespaces/namespace-%02d/deployments/app-%d", app(i)%100, app(i))
+		}},
+		{name: "Tenant12", path: same("/api/v1/pods?limit=50"), begin: tenant(12)},
+		{name: "Tenant60", path: same("/api/v1/pods?limit=50"), begin: tenant(60)}, // in 50 clusters: 3,000 grants
+		{name: "FullText", path: pods("q=text:app-%d", app)},
+		{name: "FullTextCommon", path: same("/api/v1/pods?limit=50&q=text:front")},
+		{name: "Palette", path: asked("name:app-%d*", app)},
+		{name: "PaletteRare", path: asked("name:zzz%d*", named)},
+		{name: "Words", path: asked("app-%d- kind:Pod", app)},
+	} {
+		b.Run(class.name, func(b *testing.B) {
+			f.denied, f.some = everything, nil
+			if class.begin != nil {
+				class.begin()
+			}
+			var took []time.Duration
+			for b.Loop() {
+				for i := range 40 {
+					start := time.Now()
+					resp, err := http.Get(f.url + class.path(i)) //nolint:noctx // it ends with the process
+					if err != nil {
+						b.Fatal(err)
+					}
+					body, err := io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+					if err != nil || resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNotFound {
+						b.Fatalf("%s: %d %s %v", class.path(i), resp.StatusCode, body[:min(len(body), 500)], err)
+					}
+					took = append(took, time.Since(start))
+					if i == 0 && os.Getenv("SHOW") != "" {
+						b.Log(class.path(i), resp.StatusCode, len(body), strings.Count(string(body), `"uid"`))
+					}
+				}
+			}
+			slices.Sort(took)
+			for share, name := range map[float64]string{0.5: "p50-ms", 0.95: "p95-ms"} {
+				b.ReportMetric(took[int(share*float64(len(took)-1))].Seconds()*1000, name)
+			}
+		})
+	}
+}
