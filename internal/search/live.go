@@ -48,10 +48,7 @@ const (
 // live says whether a location is of what clusters are asked for.
 func (s *Search) live(at location) (member.API, bool) {
 	i := slices.IndexFunc(metricsTypes, func(a member.API) bool { return a.GroupVersionResource() == at.GroupVersionResource })
-	if i < 0 {
-		return member.API{}, false
-	}
-	if _, ok := s.mirrored(at.GroupVersionResource); ok {
+	if i < 0 || s.mirrors(at.GroupVersionResource) {
 		return member.API{}, false
 	}
 	return metricsTypes[i], true

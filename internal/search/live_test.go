@@ -101,7 +101,7 @@ func metered(t *testing.T) (namespace string, c dynamic.Interface) {
 
 // TestMetrics: what is never mirrored is asked of the clusters, for who may see it, and answered without those that do not answer.
 func TestMetrics(t *testing.T) {
-	namespace, real := metered(t)
+	namespace, server := metered(t)
 	broken, err := dynamic.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
@@ -114,8 +114,8 @@ func TestMetrics(t *testing.T) {
 	capacity.Object["status"] = map[string]any{"allocatable": map[string]any{"cpu": "1", "memory": "128Mi"}}
 	f.put(t, "oak", "nodes", capacity)
 	f.live = map[string]Live{
-		"ash": liveCluster{serves: true, client: broken}, "elm": liveCluster{serves: true, client: real},
-		"fir": liveCluster{serves: true, away: true}, "oak": liveCluster{serves: true, client: real}, "yew": liveCluster{},
+		"ash": liveCluster{serves: true, client: broken}, "elm": liveCluster{serves: true, client: server},
+		"fir": liveCluster{serves: true, away: true}, "oak": liveCluster{serves: true, client: server}, "yew": liveCluster{},
 	}
 	const pods = "/apis/metrics.k8s.io/v1beta1/pods"
 	db, web := namespace+"/db", namespace+"/web"
