@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 
+	goyaml "go.yaml.in/yaml/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,6 @@ import (
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	sigsjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // wire is how answers are encoded. Objects are kept as JSON, so that is the one which costs nothing; the others are made of it, object by
@@ -101,11 +101,22 @@ func typed(raw []byte) (runtime.Object, error) {
 	return o, sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
 }
 
+// valueOf is what JSON says. It is parsed as that also for YAML, of which not all JSON is a part: not control characters, and not the line
+// breaks of Unicode.
+func valueOf(raw []byte) (value any, err error) {
+	err = utiljson.Unmarshal(raw, &value)
+	return value, err
+}
+
 // document encodes an object by itself.
 func (w wire) document(raw []byte) ([]byte, error) {
 	switch w {
 	case inYAML:
-		return yaml.JSONToYAML(raw)
+		value, err := valueOf(raw)
+		if err != nil {
+			return nil, err
+		}
+		return goyaml.Marshal(value)
 	case inCBOR:
 		item, err := cborOf(raw)
 		return slices.Concat(selfDescribed, item), err
@@ -168,8 +179,8 @@ func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
 		return nil, err
 	}
 	if w == inCBOR {
-		var value any
-		if err := utiljson.Unmarshal(raw, &value); err != nil {
+		value, err := valueOf(raw)
+		if err != nil {
 			return nil, err
 		}
 		event, err := direct.Marshal(map[string]any{"type": string(kind), "object": value})
@@ -249,7 +260,11 @@ func (l *yamlList) begin(list map[string]any, items string) error {
 }
 
 func (l *yamlList) fields(fields map[string]any) error {
-	text, err := yaml.Marshal(fields)
+	raw, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	text, err := inYAML.document(raw)
 	if err != nil {
 		return err
 	}
@@ -257,8 +272,13 @@ func (l *yamlList) fields(fields map[string]any) error {
 	return err
 }
 
+// item writes a list of one, which needs no more indentation: what a line is in a text only the emitter knows.
 func (l *yamlList) item(raw []byte) error {
-	text, err := yaml.JSONToYAML(raw)
+	value, err := valueOf(raw)
+	if err != nil {
+		return err
+	}
+	text, err := goyaml.Marshal([]any{value})
 	if err != nil {
 		return err
 	}
@@ -268,17 +288,8 @@ func (l *yamlList) item(raw []byte) error {
 			return err
 		}
 	}
-	indent := "- "
-	for line := range bytes.Lines(text) {
-		if _, err := l.out.WriteString(indent); err != nil {
-			return err
-		}
-		if _, err := l.out.Write(line); err != nil {
-			return err
-		}
-		indent = "  "
-	}
-	return nil
+	_, err = l.out.Write(text)
+	return err
 }
 
 func (l *yamlList) end(fields map[string]any) error {
@@ -299,8 +310,8 @@ const (
 )
 
 func cborOf(raw []byte) ([]byte, error) {
-	var value any
-	if err := utiljson.Unmarshal(raw, &value); err != nil {
+	value, err := valueOf(raw)
+	if err != nil {
 		return nil, err
 	}
 	return direct.Marshal(value)
