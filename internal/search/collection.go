@@ -183,7 +183,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	var refused, missing error
 	var warnings, closed []string
 	for _, gvr := range s.types(one, p) {
-		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names}}
+		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}}
 		var err error
 		e.view, err = s.look(ctx, e.at, p, "list")
 		switch {

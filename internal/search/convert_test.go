@@ -326,3 +326,40 @@ func TestVersionsThatAreTheSame(t *testing.T) {
 		t.Errorf("%d %v", resp.StatusCode, body)
 	}
 }
+
+// TestVersionsThatAreNot: an object of a version that is not interchangeable with the one asked for is not among those of it, also while its cluster
+// goes from one version to another; and what is, is found once by whoever asks for every version.
+func TestVersionsThatAreNot(t *testing.T) {
+	f := newFleet(t, "ash", "elm", "oak")
+	claim := schema.GroupVersionKind{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"}
+	older, oldest := claim, claim
+	older.Version, oldest.Version = "v1beta2", "v1beta1"
+	f.serve(claim, "resourceclaims", true, "oak", "ash")
+	f.serve(older, "resourceclaims", true, "elm")
+	f.put(t, "oak", "resourceclaims", newObject(claim, "shop", "c"))
+	f.put(t, "elm", "resourceclaims", newObject(older, "shop", "c"))
+	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "c")) // it has not listed those of v1 yet
+	want := []string{"elm/shop/c", "oak/shop/c"}
+	for _, path := range []string{"/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1beta2/resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims?limit=5"} {
+		_, body := f.ask(t, http.MethodGet, path, "")
+		if diff := cmp.Diff(want, found(body)); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+		_, raw := f.get(t, path, mediaProtobuf)
+		if items := asJSON(t, mediaProtobuf, raw)["items"].([]any); len(items) != 2 {
+			t.Errorf("%s: %d in protobuf", path, len(items))
+		}
+	}
+	w := f.watch(t, "/apis/resource.k8s.io/v1/resourceclaims?watch=1")
+	w.expect("ADDED elm/shop/c", "ADDED oak/shop/c")
+	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "d"), newObject(claim, "shop", "c"))
+	w.expect("ADDED ash/shop/c")
+	for _, path := range []string{"/search?q=kind:ResourceClaim", collectionPath + "any?resources=resourceclaims.resource.k8s.io"} {
+		_, body := f.ask(t, http.MethodGet, path, "")
+		got := found(body)
+		slices.Sort(got)
+		if diff := cmp.Diff([]string{"ash/shop/c", "elm/shop/c", "oak/shop/c"}, got); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+	}
+}

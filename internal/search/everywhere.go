@@ -128,7 +128,7 @@ func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	}
 	out := make([]location, 0, len(found))
 	for gvr := range maps.Keys(found) {
-		out = append(out, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names})
+		out = append(out, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true})
 	}
 	slices.SortFunc(out, compareKinds)
 	return out, nil

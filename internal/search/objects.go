@@ -104,7 +104,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
-		v.query.Version = "" // it may have been another then
+		v.query.Version = "" // it may have been another then: what it cannot be shown as is left out by name
 		warnOfThen(w, p.at)
 	}
 	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
@@ -231,8 +231,8 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	p.into(&q)
-	if t.mixed {
-		q.Version = "" // those that are not interchangeable are of other clusters
+	if !at.own {
+		q.Interchangeable = versionsLike(at.GroupResource(), at.Version)
 	}
 	if err := s.checkOwner(ctx, at, p); err != nil {
 		return view{}, err
@@ -264,8 +264,6 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
-	// mixed is true when some have it in a version that is interchangeable with the one asked for.
-	mixed bool
 	// told is true when not objects are shown, but what became of them.
 	told bool
 }
@@ -287,8 +285,7 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
-		if v := t.GroupVersionKind.Version; v != at.Version && areInterchangeable(at.GroupResource(), v, at.Version) {
-			k.mixed = true
+		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
 			t.GroupVersionKind.Version = at.Version
 		} else if v != at.Version {
 			k.others[v] = append(k.others[v], clusters...)

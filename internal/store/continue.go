@@ -55,6 +55,9 @@ func (q Query) fingerprint() uint64 {
 	if len(q.Patterns) > 0 || len(q.Mentions) > 0 { // moments of creation may be said by an age, and move
 		_, _ = fmt.Fprintf(h, " slim %v %q", q.Patterns, q.Mentions)
 	}
+	if len(q.Interchangeable) > 0 {
+		_, _ = fmt.Fprintf(h, " or %q", q.Interchangeable)
+	}
 	if !q.At.IsZero() {
 		_, _ = fmt.Fprintf(h, " at %d", q.At.UnixMilli())
 	}

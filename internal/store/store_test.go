@@ -121,6 +121,8 @@ func testSelect(t *testing.T, at string) {
 		"OtherType":           {Query{Group: "apps"}, []string{}},
 		"Version":             {Query{Version: "v1"}, all},
 		"OtherVersion":        {Query{Version: "v2"}, []string{}},
+		"Interchangeable":     {Query{Version: "v2", Interchangeable: []string{"v3", "v1"}}, all},
+		"NotInterchangeable":  {Query{Version: "v2", Interchangeable: []string{"v3"}}, []string{}},
 		"VersionInjection":    {Query{Version: "' OR 1=1 --"}, []string{}},
 		"ManyTerms":           {Query{Labels: selector(t, "size>3"+strings.Repeat(",size>3", maxTerms-1))}, all[1:2]},
 		"ManyValues":          {Query{Labels: selector(t, "app in (web,"+manyValues(9000)+")")}, all[:2]},
