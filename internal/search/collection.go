@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -364,7 +363,7 @@ func (c *collector) next(ctx context.Context) (store.Page, error) {
 			one.done = one.done && one.query.Continue == ""
 		}
 		page, err := one.next(ctx)
-		if apierrors.IsResourceExpired(err) || errors.Is(err, store.ErrContinue) {
+		if apierrors.IsResourceExpired(err) {
 			return page, expired()
 		}
 		if err != nil {

@@ -37,8 +37,11 @@ func parseContinue(q Query) (position, error) {
 	if err != nil {
 		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
 	}
-	if p.Query != q.fingerprint() || p.Cluster == "" || p.Name == "" || p.ID <= 0 {
-		return position{}, fmt.Errorf("%w: it was returned for other parameters; list again without it", ErrContinue)
+	if p.Cluster == "" || p.Name == "" || p.ID <= 0 {
+		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
+	}
+	if p.Query != q.fingerprint() {
+		return position{}, fmt.Errorf("%w; list again without it", ErrOtherQuery)
 	}
 	return p, nil
 }

@@ -364,7 +364,7 @@ func testContinueIsChecked(t *testing.T, at string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.Resource = "pods"
-			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) {
+			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) || errors.Is(err, ErrOtherQuery) != strings.HasPrefix(name, "Other") {
 				t.Errorf("%v, want ErrContinue", err)
 			}
 		})
