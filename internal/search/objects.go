@@ -392,7 +392,10 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 }
 
 // tell writes warnings, the first of them, each once.
-func tell(w http.ResponseWriter, warnings []string) {
+func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings) }
+
+// tellAs writes them into another header, or the trailer.
+func tellAs(w http.ResponseWriter, name string, warnings []string) {
 	var told []string
 	for _, text := range warnings {
 		if !slices.Contains(told, text) {
@@ -404,7 +407,7 @@ func tell(w http.ResponseWriter, warnings []string) {
 	}
 	for _, text := range warnings {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
-			w.Header().Add("Warning", header)
+			w.Header().Add(name, header)
 		}
 	}
 }

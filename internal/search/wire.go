@@ -141,7 +141,7 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 	}
 	body, err := w.document(raw)
 	if err != nil {
-		return fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+		return w.failed(err)
 	}
 	to.Header().Set("Content-Type", w.mediaType())
 	_, _ = to.Write(body) // the client has gone: there is nobody to tell
@@ -150,18 +150,15 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 
 // events writes the events of a watch to a stream.
 func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
-	if w == inJSON {
-		encode := json.NewEncoder(to)
-		return func(kind apiwatch.EventType, object any) error {
-			return encode.Encode(map[string]any{"type": kind, "object": object})
-		}
-	}
 	return func(kind apiwatch.EventType, object any) error {
 		event, err := w.event(kind, object)
 		if err != nil {
 			return err
 		}
-		if w == inProtobuf { // which does not say where an event ends
+		switch w {
+		case inJSON:
+			event = append(event, '\n')
+		case inProtobuf: // which does not say where an event ends
 			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
 		_, err = to.Write(event)
@@ -169,8 +166,9 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 	}
 }
 
-// event encodes one event of a watch.
-func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
+// event encodes one event of a watch, or returns an encodingError.
+func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err error) {
+	defer func() { err = w.failed(err) }()
 	if w == inJSON {
 		return json.Marshal(map[string]any{"type": kind, "object": object})
 	}
@@ -187,16 +185,53 @@ func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
 		return slices.Concat(selfDescribed, event), err
 	}
 	if raw, err = w.document(raw); err != nil {
-		return nil, fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+		return nil, err
 	}
 	return (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}).Marshal()
+}
+
+// encodingError is that an object cannot be encoded, and not that it cannot be sent.
+type encodingError struct{ error }
+
+func (e encodingError) Unwrap() error { return e.error }
+
+func (w wire) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return encodingError{fmt.Errorf("encode in %s: %w", w.mediaType(), err)}
+}
+
+// item encodes one item of a list, as listing.item takes it, or returns an encodingError.
+func (w wire) item(raw []byte) (item []byte, err error) {
+	switch w {
+	case inYAML: // a list of one, which needs no more indentation: what a line is in a text only the emitter knows
+		var value any
+		if value, err = valueOf(raw); err == nil {
+			item, err = goyaml.Marshal([]any{value})
+		}
+	case inCBOR:
+		item, err = cborOf(raw)
+	case inProtobuf:
+		var o runtime.Object
+		if o, err = typed(raw); err == nil {
+			m, ok := o.(marshaler)
+			if !ok {
+				return nil, w.failed(fmt.Errorf("%T has none", o))
+			}
+			item, err = m.Marshal()
+		}
+	default:
+		item = raw
+	}
+	return item, w.failed(err)
 }
 
 // listing writes a list item by item.
 type listing interface {
 	// begin writes what a list has besides its items, which are in a field of that name, and metadata.
 	begin(list map[string]any, items string) error
-	item(raw []byte) error
+	item(encoded []byte) error
 	// end writes the rest of its fields.
 	end(fields map[string]any) error
 }
@@ -230,12 +265,12 @@ func (l *jsonList) begin(list map[string]any, items string) error {
 	return err
 }
 
-func (l *jsonList) item(raw []byte) error {
+func (l *jsonList) item(encoded []byte) error {
 	if _, err := l.out.WriteString(l.separator); err != nil {
 		return err
 	}
 	l.separator = ","
-	_, err := l.out.Write(raw)
+	_, err := l.out.Write(encoded)
 	return err
 }
 
@@ -272,23 +307,14 @@ func (l *yamlList) fields(fields map[string]any) error {
 	return err
 }
 
-// item writes a list of one, which needs no more indentation: what a line is in a text only the emitter knows.
-func (l *yamlList) item(raw []byte) error {
-	value, err := valueOf(raw)
-	if err != nil {
-		return err
-	}
-	text, err := goyaml.Marshal([]any{value})
-	if err != nil {
-		return err
-	}
+func (l *yamlList) item(encoded []byte) error {
 	if !l.begun {
 		l.begun = true
 		if _, err := fmt.Fprintf(l.out, "%s:\n", l.items); err != nil {
 			return err
 		}
 	}
-	_, err = l.out.Write(text)
+	_, err := l.out.Write(encoded)
 	return err
 }
 
@@ -355,12 +381,8 @@ func (l *cborList) fields(fields map[string]any) error {
 	return nil
 }
 
-func (l *cborList) item(raw []byte) error {
-	value, err := cborOf(raw)
-	if err != nil {
-		return err
-	}
-	_, err = l.out.Write(value)
+func (l *cborList) item(encoded []byte) error {
+	_, err := l.out.Write(encoded)
 	return err
 }
 
@@ -406,22 +428,10 @@ func (l *protobufList) begin(list map[string]any, _ string) error {
 	return nil
 }
 
-func (l *protobufList) item(raw []byte) error {
-	o, err := typed(raw)
-	if err != nil {
-		return err
-	}
-	m, ok := o.(marshaler)
-	if !ok {
-		return fmt.Errorf("%T has no encoding in protobuf", o)
-	}
-	item, err := m.Marshal()
-	if err != nil {
-		return err
-	}
-	head := protowire.AppendVarint(protowire.AppendTag(nil, l.field, protowire.BytesType), uint64(len(item)))
-	l.items = append(l.items, head, item)
-	if l.size += len(head) + len(item); l.size > mostInProtobuf {
+func (l *protobufList) item(encoded []byte) error {
+	head := protowire.AppendVarint(protowire.AppendTag(nil, l.field, protowire.BytesType), uint64(len(encoded)))
+	l.items = append(l.items, head, encoded)
+	if l.size += len(head) + len(encoded); l.size > mostInProtobuf {
 		return errLongInProtobuf
 	}
 	return nil

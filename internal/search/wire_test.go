@@ -405,8 +405,9 @@ func TestListsInProtobuf(t *testing.T) {
 		e := encoder{wire: inProtobuf, list: map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind}, items: "items", item: func(store.Row) (any, error) {
 			return json.RawMessage(raw), nil
 		}}
-		if err := e.write(t.Context(), bufio.NewWriter(&out), make([]store.Row, 2), nothingMore{}); err != nil {
-			t.Fatalf("%s: %v", gvk, err)
+		encoded, left := e.encoded(t.Context(), make([]store.Row, 2))
+		if later, err := e.write(t.Context(), bufio.NewWriter(&out), encoded, nothingMore{}); err != nil || len(left) > 0 || len(later) > 0 {
+			t.Fatalf("%s: %v %v", gvk, err, left)
 		}
 		list, read, err := protobufs.Decode(out.Bytes(), nil, nil)
 		if err != nil || *read != gvk {
