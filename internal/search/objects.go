@@ -105,7 +105,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
-		v.query.Version = "" // it may have been another then
+		v.query.Version = "" // it may have been another then: what it cannot be shown as is left out by name
 		warnOfThen(w, p.at)
 	}
 	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
@@ -232,8 +232,8 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	p.into(&q)
-	if t.mixed {
-		q.Version = "" // those that are not interchangeable are of other clusters
+	if !at.own {
+		q.Interchangeable = versionsLike(at.GroupResource(), at.Version)
 	}
 	if err := s.checkOwner(ctx, at, p); err != nil {
 		return view{}, err
@@ -265,8 +265,6 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
-	// mixed is true when some have it in a version that is interchangeable with the one asked for.
-	mixed bool
 	// unread are clusters asked for of which nothing is known: what they have is missing.
 	unread []string
 	// told is true when not objects are shown, but what became of them.
@@ -294,8 +292,7 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
-		if v := t.GroupVersionKind.Version; v != at.Version && areInterchangeable(at.GroupResource(), v, at.Version) {
-			k.mixed = true
+		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
 			t.GroupVersionKind.Version = at.Version
 		} else if v != at.Version {
 			k.others[v] = append(k.others[v], clusters...)
@@ -428,7 +425,10 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 }
 
 // tell writes warnings, the first of them, each once.
-func tell(w http.ResponseWriter, warnings []string) {
+func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings) }
+
+// tellAs writes them into another header, or the trailer.
+func tellAs(w http.ResponseWriter, name string, warnings []string) {
 	var told []string
 	for _, text := range warnings {
 		if !slices.Contains(told, text) {
@@ -440,7 +440,7 @@ func tell(w http.ResponseWriter, warnings []string) {
 	}
 	for _, text := range warnings {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
-			w.Header().Add("Warning", header)
+			w.Header().Add(name, header)
 		}
 	}
 }
@@ -514,6 +514,9 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 
 // answered is what the client is told of an error of the store, which was asked within a time.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
+	if errors.Is(err, store.ErrOtherQuery) { // of other parameters, or the clusters that are asked are others by now
+		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
+	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
 		return apierrors.NewBadRequest(err.Error())
 	}

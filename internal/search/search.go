@@ -251,6 +251,7 @@ type location struct {
 	watch                        bool
 	names                        Names
 	shown                        *conversion // nil: objects are shown as what they are
+	own                          bool        // those of other versions are asked for by themselves, also where these are interchangeable
 }
 
 // locate parses a path. It knows no types: whether they exist is for others to say.

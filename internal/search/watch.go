@@ -188,7 +188,7 @@ func (f *watch) begin(ctx context.Context) error {
 		if row.Changed > f.version {
 			f.newer[keyOf(row)] = row.Changed
 		}
-		return f.event(apiwatch.Added, row)
+		return f.event(ctx, apiwatch.Added, row)
 	}); err != nil {
 		return err
 	}
@@ -300,11 +300,11 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	}
 	switch {
 	case before && after:
-		return f.event(apiwatch.Modified, e.After)
+		return f.event(ctx, apiwatch.Modified, e.After)
 	case after:
-		return f.event(apiwatch.Added, e.After)
+		return f.event(ctx, apiwatch.Added, e.After)
 	case before:
-		return f.event(apiwatch.Deleted, e.Before)
+		return f.event(ctx, apiwatch.Deleted, e.Before)
 	default:
 		return nil
 	}
@@ -351,7 +351,7 @@ func (f *watch) review(ctx context.Context) error {
 			f.switched.told[keyOf(row)] = struct{}{}
 			told := *row
 			told.Changed = f.version // it changes for the client alone, now
-			return f.event(side.kind, &told)
+			return f.event(ctx, side.kind, &told)
 		}); err != nil {
 			return err
 		}
@@ -377,8 +377,23 @@ func (f *watch) last(ctx context.Context) error {
 	return f.flush()
 }
 
-// event sends an object.
-func (f *watch) event(kind apiwatch.EventType, row *store.Row) error {
+// event sends an object. One that cannot be encoded is left out, as of lists: for a client that may have it, it is deleted.
+func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.Row) error {
+	err := f.send(kind, row)
+	if _, wrong := errors.AsType[encodingError](err); !wrong {
+		return err
+	}
+	logr.FromContextOrDiscard(ctx).Error(about(*row, err), "an object is left out of a watch")
+	if kind == apiwatch.Added {
+		return nil
+	}
+	bare := *row
+	bare.Body = nil
+	return f.send(apiwatch.Deleted, &bare)
+}
+
+// send sends an event as it is, or returns an encodingError.
+func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 	r := *row
 	if r.Body == nil { // the journal knows no more of it
 		body, err := bare(row)
@@ -389,7 +404,7 @@ func (f *watch) event(kind apiwatch.EventType, row *store.Row) error {
 	}
 	item, err := f.encoder.single(r)
 	if err != nil {
-		return fmt.Errorf("encode %s %s/%s of cluster %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, err)
+		return encodingError{err}
 	}
 	return f.write(kind, item)
 }

@@ -143,6 +143,40 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
+// TestTextsInYAML: whatever characters a text has, it is the same in YAML, and cannot be taken for fields that the object does not have; one object
+// with such a text does not spoil a list.
+func TestTextsInYAML(t *testing.T) {
+	f := newFleet(t, "oak")
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	f.serve(kind, "configmaps", true, "oak")
+	texts := []string{
+		"a\nb\u2028reason: Forged", "a\nb\u2029- c", "a\nb\u2028c", "\u2028", "a\nb\u0085c: d", "a\u0085b", "\u007f", "a\u0080\u009fb", "\ufffe", "\ufeffa", "a\u0000b",
+		"\r", "a\r\nb", "\ta", " a\n", "\n", "\U0001f600", "---\n...\n", "no", "0x1f", "1:30", "~", "- a", "a: b #c", strings.Repeat("long ", 60), "a\n" + strings.Repeat("x", 200) + "\n\n",
+	}
+	long := strings.Repeat("k", 2000)
+	for i, text := range texts {
+		o := newObject(kind, "shop", fmt.Sprintf("c-%02d", i))
+		o.Object["data"] = map[string]any{"text": text, long: "of a long key", text: "of the text"}
+		o.Object["after"] = []any{text, map[string]any{"deep": text}}
+		f.put(t, "oak", "configmaps", o)
+	}
+	paths := []string{"/api/v1/configmaps", "/api/v1/namespaces/shop/configmaps/c-00"}
+	for i := range texts {
+		paths = append(paths, fmt.Sprintf("/api/v1/configmaps?names=c-%02d", i), fmt.Sprintf("/api/v1/namespaces/shop/configmaps/c-%02d", i))
+	}
+	for _, path := range paths {
+		_, body := f.get(t, path, mediaJSON)
+		want := asJSON(t, mediaJSON, body)
+		resp, body := f.get(t, path, mediaYAML)
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, resp.StatusCode, body)
+		}
+		if diff := cmp.Diff(want, asJSON(t, mediaYAML, body)); diff != "" {
+			t.Errorf("%s (-JSON, +YAML):\n%s", path, diff)
+		}
+	}
+}
+
 // ageless is an answer without what differs from one second to the next: ages in tables.
 func ageless(o map[string]any) string {
 	raw, err := yaml.Marshal(o)
@@ -371,8 +405,9 @@ func TestListsInProtobuf(t *testing.T) {
 		e := encoder{wire: inProtobuf, list: map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind}, items: "items", item: func(store.Row) (any, error) {
 			return json.RawMessage(raw), nil
 		}}
-		if err := e.write(t.Context(), bufio.NewWriter(&out), make([]store.Row, 2), nothingMore{}); err != nil {
-			t.Fatalf("%s: %v", gvk, err)
+		encoded, left := e.encoded(t.Context(), make([]store.Row, 2))
+		if later, err := e.write(t.Context(), bufio.NewWriter(&out), encoded, nothingMore{}); err != nil || len(left) > 0 || len(later) > 0 {
+			t.Fatalf("%s: %v %v", gvk, err, left)
 		}
 		list, read, err := protobufs.Decode(out.Bytes(), nil, nil)
 		if err != nil || *read != gvk {
