@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	clientpager "k8s.io/client-go/tools/pager"
+	listpager "k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/yaml"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -402,7 +402,7 @@ func TestPagesWhileVersionsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	resource := client.Resource(class.GroupVersion().WithResource("volumeattributesclasses"))
-	pages := clientpager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	pages := listpager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		list, err := resource.List(ctx, o)
 		f.mirror.served["ash"] = nil // between the first page and the second
 		return list, err

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -27,6 +29,8 @@ type encoder struct {
 	// kind is that of a single object, which has nothing else.
 	kind map[string]any
 	wire wire
+	// of is what objects are encoded as, if not in a table.
+	of schema.GroupVersionKind
 }
 
 // encoder returns the encoder of a form.
@@ -34,7 +38,7 @@ func (s *Search) encoder(
 	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
 	e, err := s.formed(ctx, as, at, k, include, show)
-	e.wire = as.wire
+	e.wire, e.of = as.wire, as.encodes(at.as(k))
 	return e, err
 }
 
@@ -119,19 +123,22 @@ type source interface {
 // list answers with the rows of a query page by page, so that no answer has to fit into
 // memory. An error after the first page breaks the connection: the client must not take
 // what it has for the whole. Objects that cannot be encoded are left out, each with a warning: those of the first page in the header, later
-// ones in the trailer. What is too long for protobuf is errLongInProtobuf, before anything is written.
+// ones in the trailer. What is too long for protobuf is errLongInProtobuf, and what is not whole in it a lossError, before anything is written.
 func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, e encoder, resource string) error {
 	page, err := pages.next(ctx)
 	if err != nil {
 		return err
 	}
-	items, left := e.encoded(ctx, page.Rows)
+	items, left, err := e.encoded(ctx, page.Rows)
+	if err != nil {
+		return err
+	}
 	tell(w, left)
 	w.Header().Set("Content-Type", e.wire.mediaType())
 	out := bufio.NewWriterSize(w, 64<<10)
 	left, err = e.write(ctx, out, items, pages)
 	tellAs(w, http.TrailerPrefix+"Warning", left)
-	if e.wire == inProtobuf {
+	if e.wire.protobuf() {
 		return err // nothing was written yet
 	}
 	if err != nil {
@@ -163,7 +170,9 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, p
 			break
 		}
 		var more []string
-		items, more = e.encoded(ctx, page.Rows)
+		if items, more, err = e.encoded(ctx, page.Rows); err != nil {
+			return left, err
+		}
 		left = append(left, more...)
 	}
 	meta, more := pages.tail()
@@ -175,11 +184,15 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, p
 	return left, out.Flush()
 }
 
-// encoded are the rows as items of a list, whose bodies are given up for them, and warnings of those that are left out.
-func (e encoder) encoded(ctx context.Context, rows []store.Row) (items [][]byte, left []string) {
+// encoded are the rows as items of a list, whose bodies are given up for them, and warnings of those that are left out. Of rows that must be whole it
+// may be a lossError.
+func (e encoder) encoded(ctx context.Context, rows []store.Row) (items [][]byte, left []string, err error) {
 	for i := range rows {
 		encoded, err := e.encode(rows[i])
 		rows[i].Body = nil // that of a page is in memory once
+		if _, lost := errors.AsType[lossError](err); lost {
+			return nil, nil, err
+		}
 		if err != nil {
 			left = append(left, leftOut(about(rows[i], err)))
 			continue
@@ -189,7 +202,7 @@ func (e encoder) encoded(ctx context.Context, rows []store.Row) (items [][]byte,
 	if len(left) > 0 {
 		logr.FromContextOrDiscard(ctx).Info("objects cannot be encoded and are left out of a list", "objects", len(left), "first", left[0])
 	}
-	return items, left
+	return items, left, nil
 }
 
 func leftOut(err error) string { return "left out, since it cannot be shown: " + err.Error() }

@@ -145,8 +145,8 @@ func TestVersionsThen(t *testing.T) {
 	older := autoscalerKind
 	older.Version = "v2beta2"
 	f.serve(autoscalerKind, "horizontalpodautoscalers", true, "elm", "oak")
-	f.put(t, "elm", "horizontalpodautoscalers", newObject(autoscalerKind, "shop", "web", "spec.maxReplicas=2"))
-	f.put(t, "oak", "horizontalpodautoscalers", newObject(older, "shop", "web", "spec.maxReplicas=2"))
+	f.put(t, "elm", "horizontalpodautoscalers", newObject(autoscalerKind, "shop", "web"))
+	f.put(t, "oak", "horizontalpodautoscalers", newObject(older, "shop", "web"))
 	then := now()
 	f.put(t, "oak", "horizontalpodautoscalers", newObject(autoscalerKind, "shop", "web"))
 	const path = "/apis/autoscaling/v2/horizontalpodautoscalers?"

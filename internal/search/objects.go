@@ -57,7 +57,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := at.translate(&p); err != nil {
 		return err
 	}
-	accepts := formsOf(r)
+	accepts := p.formsFor(r)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
@@ -93,11 +93,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	can := func(f form) bool { return p.form(f).can(at.as(v.kind)) }
-	as, err := accepts.first(can)
-	if err != nil {
-		return err
-	}
 	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
 	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
@@ -108,36 +103,52 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		v.query.Version = "" // it may have been another then: what it cannot be shown as is left out by name
 		warnOfThen(w, p.at)
 	}
-	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
-	if err != nil {
-		return err
-	}
 	if at.name != "" {
 		v.query.Names = []string{at.name}
-		return s.get(ctx, w, at, v.query, enc)
 	}
-	list := func(enc encoder) error {
-		pages, err := s.pages(v, p, asked)
+	for long := false; ; {
+		as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.can(at.as(v.kind)) && !(long && f.wire.protobuf()) })
+		if long && err != nil {
+			return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
+				"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
+		}
 		if err != nil {
 			return err
 		}
-		if err := pages.count(ctx, p, v.kind); err != nil {
+		enc, err := s.encoder(ctx, as, at, v.kind, p.include, show)
+		if err != nil {
 			return err
 		}
-		return s.list(ctx, w, pages, enc, at.Resource)
+		warnOfLoss(w, at, as)
+		switch err := s.answer(ctx, w, at, p, v, asked, enc); {
+		case errors.Is(err, errLongInProtobuf):
+			long = true
+		case !s.learn(enc, err):
+			return err
+		}
 	}
-	if err := list(enc); !errors.Is(err, errLongInProtobuf) {
-		return err
+}
+
+// answer answers with what a view shows.
+func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location, p params, v view, asked store.Version, enc encoder) error {
+	if at.name != "" {
+		return s.get(ctx, w, at, v.query, enc)
 	}
-	as, err = accepts.first(func(f form) bool { return f.wire != inProtobuf && can(f) })
+	pages, err := s.pages(v, p, asked)
 	if err != nil {
-		return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
-			"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
-	}
-	if enc, err = s.encoder(ctx, p.form(as), at, v.kind, p.include, show); err != nil {
 		return err
 	}
-	return list(enc)
+	if err := pages.count(ctx, p, v.kind); err != nil {
+		return err
+	}
+	return s.list(ctx, w, pages, enc, at.Resource)
+}
+
+// warnOfLoss says that an answer has not all fields, where the client takes no encoding that has.
+func warnOfLoss(w http.ResponseWriter, at location, as form) {
+	if as.wire == inProtobuf {
+		tell(w, []string{fmt.Sprintf("in protobuf, %s are without fields that their clusters have and the hub does not know: accept application/json as well", at.asked().GroupResource())})
+	}
 }
 
 // view is what a request is shown: what it asks for, as far as the caller may see it.

@@ -37,6 +37,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -168,6 +169,7 @@ type Search struct {
 
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
+	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
 }
 
 // New returns a Search.

@@ -101,11 +101,10 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	as, err := accepts.first(func(f form) bool { return f.wire.streamType() != "" && p.form(f).can(at.as(v.kind)) })
+	as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.wire.streamType() != "" && f.can(at.as(v.kind)) })
 	if err != nil {
 		return err
 	}
-	as = p.form(as)
 	// How long ago a cluster was last seen is not said, for it changes without an event.
 	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
 	if err != nil {
@@ -124,6 +123,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		return expired()
 	}
 	s.warn(w, at, v.kind, v.seen)
+	warnOfLoss(w, at, as)
 	w.Header().Set("Content-Type", as.wire.streamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	if isWebSocket(r) {
@@ -157,6 +157,9 @@ func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 
 // fail tells the client why its watch ends, if it is there to hear it.
 func (f *watch) fail(ctx context.Context, err error) {
+	if f.search.learn(f.encoder, err) {
+		return // the client goes on from its last event, and gets another encoding
+	}
 	var known apierrors.APIStatus
 	if err == nil || ctx.Err() != nil || !errors.As(err, &known) {
 		return

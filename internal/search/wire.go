@@ -37,7 +37,8 @@ const (
 	inJSON wire = iota
 	inYAML
 	inCBOR
-	inProtobuf
+	inProtobuf      // without what the known types do not have
+	inWholeProtobuf // of objects that have nothing else; of others there is a lossError
 )
 
 const (
@@ -50,15 +51,18 @@ const (
 
 // mediaType of documents.
 func (w wire) mediaType() string {
-	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf}[w]
+	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf, mediaProtobuf}[w]
 }
 
 // streamType is the media type of watches; "": YAML has none.
 func (w wire) streamType() string {
-	return [...]string{mediaJSON, "", mediaCBORSequence, mediaProtobuf + ";stream=watch"}[w]
+	const inProtobuf = mediaProtobuf + ";stream=watch"
+	return [...]string{mediaJSON, "", mediaCBORSequence, inProtobuf, inProtobuf}[w]
 }
 
-// known are the types that can be had in protobuf. What a cluster has in their fields that they do not have is not in the answer then.
+func (w wire) protobuf() bool { return w == inProtobuf || w == inWholeProtobuf }
+
+// known are the types that can be had in protobuf.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -77,7 +81,7 @@ type marshaler interface{ Marshal() ([]byte, error) }
 
 // can says whether objects of a kind can be had in a form.
 func (f form) can(gvk schema.GroupVersionKind) bool {
-	if f.wire != inProtobuf || f.as == asPartial {
+	if !f.wire.protobuf() || f.as == asPartial {
 		return true
 	}
 	if f.as == asTable {
@@ -88,17 +92,29 @@ func (f form) can(gvk schema.GroupVersionKind) bool {
 	return err == nil && ok
 }
 
+// lossError is that an object has what its known type does not, as a newer Kubernetes adds it: protobuf would be without that, also where a
+// client writes back what it read.
+type lossError struct{ error }
+
 // typed is an object of one of the known types, of its JSON.
-func typed(raw []byte) (runtime.Object, error) {
+func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	var t metav1.TypeMeta
-	if err := json.Unmarshal(raw, &t); err != nil {
-		return nil, err
+	if err = json.Unmarshal(raw, &t); err == nil {
+		o, err = known.New(t.GroupVersionKind())
 	}
-	o, err := known.New(t.GroupVersionKind())
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+	case w == inWholeProtobuf:
+		var lost []error
+		lost, err = sigsjson.UnmarshalStrict(raw, o, sigsjson.DisallowUnknownFields)
+		err = errors.Join(append(lost, err)...)
+	default:
+		err = sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
 	}
-	return o, sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
+	if w == inWholeProtobuf && err != nil {
+		return nil, lossError{err}
+	}
+	return o, err
 }
 
 // valueOf is what JSON says. It is parsed as that also for YAML, of which not all JSON is a part: not control characters, and not the line
@@ -120,8 +136,8 @@ func (w wire) document(raw []byte) ([]byte, error) {
 	case inCBOR:
 		item, err := cborOf(raw)
 		return slices.Concat(selfDescribed, item), err
-	case inProtobuf:
-		o, err := typed(raw)
+	case inProtobuf, inWholeProtobuf:
+		o, err := w.typed(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +174,7 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 		switch w {
 		case inJSON:
 			event = append(event, '\n')
-		case inProtobuf: // which does not say where an event ends
+		case inProtobuf, inWholeProtobuf: // which does not say where an event ends
 			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
 		_, err = to.Write(event)
@@ -196,8 +212,8 @@ type encodingError struct{ error }
 func (e encodingError) Unwrap() error { return e.error }
 
 func (w wire) failed(err error) error {
-	if err == nil {
-		return nil
+	if _, lost := errors.AsType[lossError](err); err == nil || lost {
+		return err // an object that is not whole can be had otherwise
 	}
 	return encodingError{fmt.Errorf("encode in %s: %w", w.mediaType(), err)}
 }
@@ -212,9 +228,9 @@ func (w wire) item(raw []byte) (item []byte, err error) {
 		}
 	case inCBOR:
 		item, err = cborOf(raw)
-	case inProtobuf:
+	case inProtobuf, inWholeProtobuf:
 		var o runtime.Object
-		if o, err = typed(raw); err == nil {
+		if o, err = w.typed(raw); err == nil {
 			m, ok := o.(marshaler)
 			if !ok {
 				return nil, w.failed(fmt.Errorf("%T has none", o))
@@ -243,7 +259,7 @@ func (w wire) listing(out *bufio.Writer) listing {
 		return &yamlList{out: out}
 	case inCBOR:
 		return &cborList{out: out}
-	case inProtobuf:
+	case inProtobuf, inWholeProtobuf:
 		return &protobufList{out: out}
 	default:
 		return &jsonList{out: out}
