@@ -136,7 +136,7 @@ func (f forms) first(can func(form) bool) (form, error) {
 func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(form) bool) (form, error) {
 	as, err := accepts.first(func(f form) bool {
 		_, loses := s.lossy.Load(f.encodes(kind))
-		return can(f) && !(loses && f.wire.protobuf())
+		return can(f) && (!loses || !f.wire.protobuf())
 	})
 	if err != nil {
 		return accepts.first(can)

@@ -1,7 +1,6 @@
 package search
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -164,7 +163,7 @@ func TestVersionsThen(t *testing.T) {
 		t.Error(got)
 	}
 	resp, body := f.ask(t, http.MethodGet, "/clusters/oak/apis/autoscaling/v2/namespaces/shop/horizontalpodautoscalers/web?"+at(then), "")
-	if raw, _ := json.Marshal(body); resp.StatusCode != http.StatusNotAcceptable || !strings.Contains(string(raw), "v2beta2") {
-		t.Errorf("%d %s", resp.StatusCode, raw)
+	if resp.StatusCode != http.StatusNotAcceptable || !strings.Contains(body["message"].(string), "v2beta2") {
+		t.Errorf("%d %v", resp.StatusCode, body)
 	}
 }

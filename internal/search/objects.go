@@ -107,7 +107,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		v.query.Names = []string{at.name}
 	}
 	for long := false; ; {
-		as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.can(at.as(v.kind)) && !(long && f.wire.protobuf()) })
+		as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.can(at.as(v.kind)) && (!long || !f.wire.protobuf()) })
 		if long && err != nil {
 			return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
 				"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))

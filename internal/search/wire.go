@@ -171,10 +171,10 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 		if err != nil {
 			return err
 		}
-		switch w {
-		case inJSON:
+		if w == inJSON {
 			event = append(event, '\n')
-		case inProtobuf, inWholeProtobuf: // which does not say where an event ends
+		}
+		if w.protobuf() { // which does not say where an event ends
 			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
 		_, err = to.Write(event)
