@@ -162,12 +162,15 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 type Search struct {
 	Options
 
+	asker   *asker
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 }
 
 // New returns a Search.
-func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, longest: longestQuery} }
+func New(o Options) *Search {
+	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery}
+}
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.
