@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,27 @@ var metricsVersion = schema.GroupVersion{Group: "metrics.k8s.io", Version: "v1be
 var metricsTypes = []member.API{
 	{GroupVersionKind: metricsVersion.WithKind("NodeMetrics"), Resource: "nodes", Singular: "node"},
 	{GroupVersionKind: metricsVersion.WithKind("PodMetrics"), Resource: "pods", Singular: "pod", Namespaced: true},
+}
+
+// metricsShapes are the types of which metrics are; by them fields are known that can be selected.
+var metricsShapes = map[schema.GroupVersionKind]reflect.Type{
+	metricsVersion.WithKind("NodeMetrics"): reflect.TypeFor[struct {
+		usage
+		Timestamp metav1.Time     `json:"timestamp"`
+		Window    metav1.Duration `json:"window"`
+	}](),
+	metricsVersion.WithKind("PodMetrics"): reflect.TypeFor[struct {
+		Timestamp  metav1.Time     `json:"timestamp"`
+		Window     metav1.Duration `json:"window"`
+		Containers []struct {
+			usage
+			Name string `json:"name"`
+		} `json:"containers"`
+	}](),
+}
+
+type usage struct {
+	Usage corev1.ResourceList `json:"usage"`
 }
 
 // live says whether a location is of what clusters are asked for.
@@ -66,9 +89,15 @@ func (c catalogue) addLive(s *Search, cluster string) {
 // checkLive refuses what only the store can answer. A limit is taken, since clients page by one unasked, and as in a cluster the answer is whole.
 func (p *params) checkLive(at location) error {
 	if p.watch || at.watch || p.next != "" || p.version != "" && p.version != "0" || !p.asked.empty() || p.group != nil || p.explain ||
-		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
+		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.remaining != nil && *p.remaining || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s are not mirrored, the clusters are asked for them: they are listed and read by clusters, namespaces, names, "+
 			"labels and fields, and not watched, ordered, counted or searched", at.GroupResource()))
+	}
+	if at.name != "" && p.names != nil {
+		return apierrors.NewBadRequest("parameter names: the path names the object already")
+	}
+	if at.namespace != "" && p.namespaces != nil {
+		return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
 	}
 	for _, segment := range append([]string{at.name}, append(slices.Clone(p.namespaces), at.namespace)...) {
 		if why := path.IsValidPathSegmentName(segment); segment != "" && len(why) > 0 { // it becomes a part of one
