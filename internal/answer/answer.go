@@ -4,10 +4,13 @@ package answer
 
 import (
 	"context"
+	"crypto/sha512"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -40,6 +43,22 @@ func JSONAs(w http.ResponseWriter, code int, mediaType string, object any) error
 	w.WriteHeader(code)
 	_, _ = w.Write(body) // the client has gone: there is nobody to tell
 	return nil
+}
+
+// Tagged answers with a document, or that the client has it already, as kubectl's cache of what is served asks.
+func Tagged(w http.ResponseWriter, r *http.Request, mediaType string, document any) error {
+	body, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	tag := fmt.Sprintf("%q", fmt.Sprintf("%X", sha512.Sum512(body)))
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Cache-Control", "public")
+	if slices.Contains(r.Header.Values("If-None-Match"), tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return JSONAs(w, http.StatusOK, mediaType, json.RawMessage(body))
 }
 
 // Text answers with a line of text.

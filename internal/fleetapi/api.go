@@ -24,7 +24,7 @@ type api struct {
 	proxy      *proxy.Proxy
 	search     *search.Search
 	reviews    *reviews
-	openAPI    http.Handler
+	openAPI    *openAPI
 	mirror     func(cluster string) (fleetv1alpha1.ClusterMirror, bool)
 	metrics    http.Handler
 	ready      func() error
@@ -106,14 +106,16 @@ var compressed = func() func(http.Handler) http.HandlerFunc {
 
 // serveFleet answers below the root of the fleet, path is relative to it and escaped.
 func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, names search.Names) error {
-	if path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/") {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
-		}
-		http.StripPrefix(strings.TrimSuffix(r.URL.EscapedPath(), path), a.openAPI).ServeHTTP(w, r)
-		return nil
+	if cluster, document, ok := isOpenAPI(path); ok {
+		return a.openAPI.serve(w, r, cluster, document)
 	}
-	if answered, err := a.reviews.answer(w, r, path); answered {
+	asked := path // of a cluster the same may be seen, as far as the hub's roles say
+	if rest, ok := strings.CutPrefix(path, "/clusters/"); ok {
+		if _, inside, ok := strings.Cut(rest, "/"); ok {
+			asked = "/" + inside
+		}
+	}
+	if answered, err := a.reviews.answer(w, r, asked); answered {
 		return err
 	}
 	serve := answer.Func(func(w http.ResponseWriter, r *http.Request) error { return a.search.Serve(w, r, path, names) })

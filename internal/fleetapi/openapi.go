@@ -1,24 +1,40 @@
 package fleetapi
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/search"
 )
 
 // passed are the headers by which clients and the hub agree on the form of a document, and whether it is news. No other goes to the hub,
 // which is asked as an administrator.
 var passed = []string{"Accept", "Accept-Encoding", "If-None-Match", "If-Modified-Since"}
 
-// newOpenAPI answers with the documents of the hub's API server. Of the kinds that Kubernetes has, and of those that the hub has a
-// CustomResourceDefinition of, they say what the fleet's objects are, too.
-func newOpenAPI(hub *rest.Config) (http.Handler, error) {
+// openAPI answers with documents of OpenAPI. What clusters have by CustomResourceDefinitions is described by these; of all else, which is
+// Kubernetes' own, and in the older OpenAPI v2, the documents of the hub's API server say what the fleet's objects are.
+type openAPI struct {
+	search    *search.Search
+	hub       http.Handler
+	transport http.RoundTripper
+	server    *url.URL
+}
+
+func newOpenAPI(hub *rest.Config, s *search.Search) (*openAPI, error) {
 	transport, err := rest.TransportFor(hub)
 	if err != nil {
 		return nil, fmt.Errorf("create transport to the hub: %w", err)
@@ -27,7 +43,7 @@ func newOpenAPI(hub *rest.Config) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the URL of the hub: %w", err)
 	}
-	return &httputil.ReverseProxy{
+	return &openAPI{search: s, transport: transport, server: server, hub: &httputil.ReverseProxy{
 		Transport: transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(server)
@@ -40,8 +56,120 @@ func newOpenAPI(hub *rest.Config) (http.Handler, error) {
 			r.Out.Header = headers
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			logr.FromContextOrDiscard(r.Context()).V(1).Info("OpenAPI documents of the hub cannot be had", "error", err.Error())
-			answer.Error(w, r, apierrors.NewServiceUnavailable("the hub's OpenAPI documents cannot be had now: ask again in a moment"))
+			answer.Error(w, r, noDocuments(r.Context(), err))
 		},
-	}, nil
+	}}, nil
+}
+
+func noDocuments(ctx context.Context, err error) error {
+	logr.FromContextOrDiscard(ctx).V(1).Info("OpenAPI documents of the hub cannot be had", "error", err.Error())
+	return apierrors.NewServiceUnavailable("the hub's OpenAPI documents cannot be had now: ask again in a moment")
+}
+
+// isOpenAPI says whether a path relative to the root of the fleet is that of a document: of which, and of which cluster ("": all).
+func isOpenAPI(path string) (cluster, document string, ok bool) {
+	if rest, in := strings.CutPrefix(path, "/clusters/"); in {
+		cluster, path, _ = strings.Cut(rest, "/")
+		path = "/" + path
+	}
+	return cluster, path, path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/")
+}
+
+// serve answers with a document, of one cluster or ("") of all.
+func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, document string) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
+	}
+	all, custom, err := o.search.Versions(r.Context(), cluster)
+	if err != nil {
+		return err
+	}
+	if document == "/openapi/v3" {
+		return o.index(w, r, cluster, all, custom)
+	}
+	gv, err := schema.ParseGroupVersion(strings.TrimPrefix(document, "/openapi/v3/apis/"))
+	if err == nil && slices.Contains(custom, gv) {
+		described, err := o.search.Definitions(r.Context(), cluster, gv)
+		if err != nil {
+			return err
+		}
+		if described != nil {
+			if err := o.complete(r.Context(), described); err != nil {
+				return err
+			}
+			return answer.Tagged(w, r, "application/json", described)
+		}
+	}
+	http.StripPrefix(strings.TrimSuffix(r.URL.EscapedPath(), document), o.hub).ServeHTTP(w, r)
+	return nil
+}
+
+// index is what documents there are: those of the hub, and those of custom types. Of one cluster there are those of what it serves.
+func (o *openAPI) index(w http.ResponseWriter, r *http.Request, cluster string, all, custom []schema.GroupVersion) error {
+	var index struct {
+		Paths map[string]any `json:"paths"`
+	}
+	if err := o.get(r.Context(), "/openapi/v3", &index); err != nil {
+		return err
+	}
+	if cluster != "" {
+		maps.DeleteFunc(index.Paths, func(path string, _ any) bool {
+			return !slices.ContainsFunc(all, func(gv schema.GroupVersion) bool { return path == pathOf(gv) })
+		})
+	}
+	for _, gv := range custom {
+		index.Paths[pathOf(gv)] = map[string]any{"serverRelativeURL": "/openapi/v3/" + pathOf(gv)}
+	}
+	return answer.Tagged(w, r, "application/json", index)
+}
+
+func pathOf(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "api/" + gv.Version
+	}
+	return "apis/" + gv.String()
+}
+
+// complete adds what documents refer to, as the hub describes it: one of its smallest documents has that.
+func (o *openAPI) complete(ctx context.Context, described map[string]any) error {
+	var leases struct {
+		Components struct {
+			Schemas map[string]any `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := o.get(ctx, "/openapi/v3/apis/coordination.k8s.io/v1", &leases); err != nil {
+		return err
+	}
+	schemas, _ := described["components"].(map[string]any)["schemas"].(map[string]any)
+	for name, one := range leases.Components.Schemas {
+		if strings.HasPrefix(name, "io.k8s.apimachinery.pkg.apis.meta.v1.") {
+			schemas[name] = one
+		}
+	}
+	return nil
+}
+
+// get reads a document of the hub.
+func (o *openAPI) get(ctx context.Context, path string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.server.JoinPath(path).String(), nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept", "application/json")
+	resp, err := o.transport.RoundTrip(request)
+	if err != nil {
+		return noDocuments(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, resp.Status)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
+		return noDocuments(ctx, err)
+	}
+	return nil
 }

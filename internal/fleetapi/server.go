@@ -119,7 +119,21 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), roles, o.RBACOnly)
-	documents, err := newOpenAPI(o.Hub)
+	fleetSearch := search.New(search.Options{
+		Mirror: o.Mirror, Store: o.Store,
+		Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
+		Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
+		Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
+		Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
+		Made:   o.Fleet.Made,
+		Grants: changes.wait,
+		Live: func(name string) (search.Live, bool) {
+			m, ok := o.Registry.Member(name)
+			return live{m}, ok
+		},
+		Version: hub.Discovery().ServerVersion,
+	})
+	documents, err := newOpenAPI(o.Hub, fleetSearch)
 	if err != nil {
 		return nil, err
 	}
@@ -129,25 +143,12 @@ func New(o Options) (*Server, error) {
 		api: &api{
 			authorizer: authorizer,
 			proxy:      proxies,
-			search: search.New(search.Options{
-				Mirror: o.Mirror, Store: o.Store,
-				Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
-				Clusters:  func() []string { return names(o.Fleet.Snapshot().Clusters()) },
-				Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
-				Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
-				Made:   o.Fleet.Made,
-				Grants: changes.wait,
-				Live: func(name string) (search.Live, bool) {
-					m, ok := o.Registry.Member(name)
-					return live{m}, ok
-				},
-				Version: hub.Discovery().ServerVersion,
-			}),
-			reviews: &reviews{o.Hub, authorizer},
-			openAPI: documents,
-			mirror:  o.Mirror.Describe,
-			metrics: metrics(),
-			ready:   authenticator.ready,
+			search:     fleetSearch,
+			reviews:    &reviews{o.Hub, authorizer},
+			openAPI:    documents,
+			mirror:     o.Mirror.Describe,
+			metrics:    metrics(),
+			ready:      authenticator.ready,
 		},
 	}, nil
 }

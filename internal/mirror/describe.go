@@ -71,6 +71,9 @@ func (t *table) reading() bool { return !t.synced && !t.away && t.cluster.source
 // Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it. Rows
 // that are stale stay.
 func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool) {
+	if m.cluster(cluster) == nil {
+		return m.Stale(cluster) // it may be remembered
+	}
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	if t == nil {

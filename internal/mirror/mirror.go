@@ -59,7 +59,9 @@ type Mirror struct {
 	// generation is that of the store's contents: they were lost before each but the first. It is raised before the tables of
 	// any cluster are told, so that what a table notes of an earlier generation never counts for a later one.
 	generation atomic.Int64
-	lost       atomic.Bool // some contents were lost since the process started
+
+	began time.Time   // what is only remembered is not newer
+	lost  atomic.Bool // some contents were lost since the process started
 }
 
 // database is what the mirror needs of the store. Every call may fail, for any time: the
@@ -100,7 +102,7 @@ func (m *Mirror) follow(s *store.Store) {
 
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
-		store: s, fleet: f, log: log, listing: make(chan struct{}, listsOfAll),
+		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll),
 		dropped: map[string]types.UID{}, known: map[string]policy{},
 		bindings: bindings{placed: map[types.UID]map[string][]*Object{}},
 	}
@@ -277,7 +279,10 @@ func (m *Mirror) Drop(name string) error {
 // Stale says since when a cluster has not been reachable: what is known of it is as old.
 func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
 	c := m.cluster(name)
-	if c == nil || c.source.Reachable() {
+	if c == nil {
+		return m.began, len(m.remembers(name)) > 0
+	}
+	if c.source.Reachable() {
 		return time.Time{}, false
 	}
 	c.mu.Lock()

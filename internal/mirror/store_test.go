@@ -304,6 +304,15 @@ func TestRecall(t *testing.T) {
 		}
 	}
 	known("east", "south", "west")
+	if since, stale := m.Stale("east"); !stale || since.IsZero() {
+		t.Errorf("what is only remembered is stale: %v, since %s", stale, since)
+	}
+	if _, stale := m.Freshness("east", resourceOf(gadgets)); !stale {
+		t.Error("a type that is only remembered is not stale")
+	}
+	if _, stale := m.Stale("none"); stale {
+		t.Error("a cluster of which nothing is known is stale")
+	}
 	east := sourceOf("east", &rest.Config{Host: "https://127.0.0.1:1"})
 	east.reachable = false
 	fleet.mu.Lock()

@@ -121,7 +121,7 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 		if err := s.checkClusters(at, p.clusters); at.cluster != "" && err != nil {
 			return err
 		}
-		return as.wire.answer(w, http.StatusOK, listCollections(as))
+		return as.wire.answer(w, listCollections(as))
 	case !ok:
 		return apierrors.NewNotFound(collectionVersion.WithResource(collectionResource).GroupResource(), at.name)
 	case !p.asked.empty() || p.group != nil || p.explain:

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
 )
 
 // A cluster's objects of a type are mirrored in one version, which its API server converts to any other that it serves. Here those of
@@ -86,10 +87,7 @@ func (s *Search) source(at location) location {
 	if i < 0 {
 		return at
 	}
-	mirrored := func(gvk schema.GroupVersionKind) bool {
-		_, ok := s.mirrored(gvk.GroupVersion().WithResource(at.Resource))
-		return ok
-	}
+	mirrored := func(gvk schema.GroupVersionKind) bool { return s.mirrors(gvk.GroupVersion().WithResource(at.Resource)) }
 	if c := conversions[i]; mirrored(c.from) && !mirrored(c.to) {
 		at.shown = c
 		at.GroupVersionResource = c.from.GroupVersion().WithResource(c.resource)
@@ -97,17 +95,13 @@ func (s *Search) source(at location) location {
 	return at
 }
 
-func (s *Search) mirrored(gvr schema.GroupVersionResource) (member.API, bool) {
-	for _, t := range s.Mirror.Types() {
-		if t.GroupVersionResource() == gvr {
-			return t.API, true
-		}
-	}
-	return member.API{}, false
+// mirrors says whether a type is mirrored from any cluster.
+func (s *Search) mirrors(gvr schema.GroupVersionResource) bool {
+	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool { return t.GroupVersionResource() == gvr })
 }
 
 // asked is the type that the request names.
-func (at location) asked() schema.GroupVersionResource {
+func (at *location) asked() schema.GroupVersionResource {
 	if at.shown != nil {
 		return at.shown.to.GroupVersion().WithResource(at.Resource)
 	}
@@ -115,7 +109,7 @@ func (at location) asked() schema.GroupVersionResource {
 }
 
 // as is the kind as which objects of k are shown.
-func (at location) as(k kind) schema.GroupVersionKind {
+func (at *location) as(k kind) schema.GroupVersionKind {
 	if at.shown != nil {
 		return at.shown.to
 	}
@@ -123,7 +117,7 @@ func (at location) as(k kind) schema.GroupVersionKind {
 }
 
 // translate has what is asked of the fields of a type be asked of those of the type that is mirrored.
-func (at location) translate(p *params) error {
+func (at *location) translate(p *params) error {
 	if at.shown == nil {
 		return nil
 	}

@@ -132,7 +132,7 @@ func TestConversion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(comparable(t, want.Items), comparable(t, items.Items)); diff != "" || len(items.Items) != 2 {
+		if diff := cmp.Diff(compared(t, want.Items), compared(t, items.Items)); diff != "" || len(items.Items) != 2 {
 			t.Errorf("%s (-API server, +fleet):\n%s", path, diff)
 		}
 		_, one := f.ask(t, http.MethodGet, "/clusters/oak"+strings.TrimSuffix(path, c.resource)+"namespaces/"+namespace+"/"+c.resource+"/"+items.Items[0].GetName(), "")
@@ -186,8 +186,8 @@ func TestConversion(t *testing.T) {
 	})
 }
 
-// comparable are objects without what the fleet and time change, annotations that are JSON as that.
-func comparable(t *testing.T, items []unstructured.Unstructured) (out []map[string]any) {
+// compared are objects without what the fleet and time change, annotations that are JSON as that.
+func compared(t *testing.T, items []unstructured.Unstructured) (out []map[string]any) {
 	t.Helper()
 	for _, o := range items {
 		o := o.DeepCopy()

@@ -229,7 +229,7 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 		return cmp.Or(cmp.Compare(b.Objects, a.Objects), slices.Compare(a.Values, b.Values))
 	})
 	if as.as != asTable {
-		return as.wire.answer(w, http.StatusOK, out)
+		return as.wire.answer(w, out)
 	}
 	table := metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: as.apiVersion(), Kind: asTable}, Rows: []metav1.TableRow{}}
 	for _, name := range out.By {
@@ -244,7 +244,7 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 		row.Cells = append(row.Cells, g.Objects)
 		table.Rows = append(table.Rows, row)
 	}
-	return as.wire.answer(w, http.StatusOK, table)
+	return as.wire.answer(w, table)
 }
 
 // isUnlike says whether an error is that a type is none of which something is asked, or is not where it is asked for; not that a cluster is not there.

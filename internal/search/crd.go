@@ -21,10 +21,7 @@ func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, er
 	if c, ok := builtin[k.GroupVersionKind.GroupKind()]; ok {
 		return c, nil
 	}
-	page, err := s.query(ctx, store.Query{
-		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
-		Clusters: append([]string{}, k.clusters...), Names: []string{at.GroupResource().String()}, Limit: 1,
-	})
+	page, err := s.definitions(ctx, k, at.GroupResource())
 	if err != nil || len(page.Rows) == 0 {
 		return plain(), err
 	}

@@ -2,9 +2,6 @@ package search
 
 import (
 	"cmp"
-	"crypto/sha512"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -89,7 +86,7 @@ func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) e
 		if at.document == "api" {
 			groups = slices.DeleteFunc([]string{""}, func(string) bool { return c[""] == nil })
 		}
-		return answerTagged(w, r, aggregated, c.groupDiscoveryList(groups))
+		return answer.Tagged(w, r, aggregated, c.groupDiscoveryList(groups))
 	case root && at.document == "api":
 		return answer.JSON(w, http.StatusOK, metav1.APIVersions{
 			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: c.versions(""),
@@ -114,22 +111,6 @@ func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) e
 		}
 		return answer.JSON(w, http.StatusOK, resourceList(at.GroupVersion(), types))
 	}
-}
-
-// answerTagged answers with a document, or that the client has it already, as kubectl's cache of what is served asks.
-func answerTagged(w http.ResponseWriter, r *http.Request, mediaType string, document any) error {
-	body, err := json.Marshal(document)
-	if err != nil {
-		return err
-	}
-	tag := fmt.Sprintf("%q", fmt.Sprintf("%X", sha512.Sum512(body)))
-	w.Header().Set("ETag", tag)
-	w.Header().Set("Cache-Control", "public")
-	if slices.Contains(r.Header.Values("If-None-Match"), tag) {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	return answer.JSONAs(w, http.StatusOK, mediaType, json.RawMessage(body))
 }
 
 func wantsAggregated(r *http.Request) bool {

@@ -81,7 +81,7 @@ func (e encoder) one(w http.ResponseWriter, row store.Row) error {
 	if err != nil {
 		return err
 	}
-	return e.wire.answer(w, http.StatusOK, item)
+	return e.wire.answer(w, item)
 }
 
 // single is one object by itself.

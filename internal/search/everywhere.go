@@ -103,7 +103,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	}
 	if p.explain {
 		e.explain(next != "", time.Since(began))
-		return as.wire.answer(w, http.StatusOK, e.explains)
+		return as.wire.answer(w, e.explains)
 	}
 	tell(w, e.warned)
 	return e.answer(w, as, hits, next)
@@ -346,7 +346,7 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 	if as.as == asPartial {
 		list["apiVersion"], list["kind"] = as.apiVersion(), asPartial+"List"
 	}
-	return as.wire.answer(w, http.StatusOK, list)
+	return as.wire.answer(w, list)
 }
 
 // searched are the columns of the table of every kind.
@@ -396,7 +396,7 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 		}
 		table.Rows = append(table.Rows, row)
 	}
-	return as.wire.answer(w, http.StatusOK, table)
+	return as.wire.answer(w, table)
 }
 
 // counts answers with counts of all kinds together.

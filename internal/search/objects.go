@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
@@ -266,6 +267,8 @@ type kind struct {
 	partial bool
 	// mixed is true when some have it in a version that is interchangeable with the one asked for.
 	mixed bool
+	// unread are clusters asked for of which nothing is known: what they have is missing.
+	unread []string
 	// told is true when not objects are shown, but what became of them.
 	told bool
 }
@@ -280,7 +283,11 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		only = []string{at.cluster}
 	}
 	served := map[bool]bool{} // by scope, in whatever cluster
-	for _, t := range s.Mirror.Types() {
+	types := s.Mirror.Types()
+	if err := k.findUnread(s.Clusters(), types, only); err != nil {
+		return k, err
+	}
+	for _, t := range types {
 		if t.GroupVersionKind.Group != at.Group || t.Resource != at.Resource {
 			continue
 		}
@@ -312,6 +319,29 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		return k, notFound(at.Resource + " outside of namespaces")
 	}
 	return k, nil
+}
+
+// findUnread finds the clusters asked for, nil for all of these, of which nothing is known. If nothing is known of any, there is no answer.
+func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string) error {
+	read := sets.New[string]()
+	for _, t := range types {
+		read.Insert(t.Clusters...)
+	}
+	if only == nil {
+		only = clusters
+	}
+	for _, c := range only {
+		if !read.Has(c) {
+			k.unread = append(k.unread, c)
+		}
+	}
+	if len(k.unread) == 0 || len(k.unread) < len(only) {
+		return nil
+	}
+	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		"nothing is known yet of any cluster asked for: see whether it is reachable (orrery cluster describe CLUSTER), and ask again when it was read") // its name may not be for the caller
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
 }
 
 // checkClusters refuses names that are not of the fleet: an empty answer would be a lie.
@@ -354,6 +384,9 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	}
 	if len(seen.young) > 0 {
 		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
+	}
+	if len(k.unread) > 0 {
+		warnings = append(warnings, fmt.Sprintf("nothing is known yet of %s: its objects are missing", enumerate(k.unread)))
 	}
 	var parts []string // clusters of which the type is mirrored in part
 	for _, c := range k.clusters {

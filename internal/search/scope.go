@@ -84,7 +84,7 @@ func (s *Search) then(seen scope, p params) (scope, error) {
 	}
 	var old []string
 	for _, namespace := range seen.namespaces {
-		if made, known := s.Made(namespace); known && !moment.Before(made) {
+		if made, known := s.made(namespace); known && !moment.Before(made) {
 			old = append(old, namespace)
 		} else {
 			seen.young = append(seen.young, namespace)
@@ -97,12 +97,18 @@ func (s *Search) then(seen scope, p params) (scope, error) {
 	return seen, nil
 }
 
+// made is a moment at which the hub had a namespace, and nobody else had its name any more: the time of its creation is told in whole seconds.
+func (s *Search) made(namespace string) (time.Time, bool) {
+	made, known := s.Made(namespace)
+	return made.Add(time.Second), known
+}
+
 // past says whether a state that ended at a moment (zero: it has not) was one before the hub made the namespace.
 func (s *Search) past(seen scope, namespace string, ended time.Time) bool {
 	if seen.fence == nil || ended.IsZero() {
 		return false
 	}
-	made, known := s.Made(namespace)
+	made, known := s.made(namespace)
 	return !known || ended.Before(made)
 }
 
@@ -146,6 +152,7 @@ func (s scope) narrow(k *kind) error {
 	}
 	k.partial = true
 	k.clusters = slices.DeleteFunc(k.clusters, s.closed)
+	k.unread = slices.DeleteFunc(k.unread, s.closed)
 	for v := range k.others {
 		k.others[v] = slices.DeleteFunc(k.others[v], s.closed)
 	}

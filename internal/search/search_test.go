@@ -298,6 +298,33 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
+// TestUnread: of a cluster of which nothing is known no list is silent, and one of it alone is no empty one.
+func TestUnread(t *testing.T) {
+	f := newFleet(t, "elm", "oak")
+	f.serve(podKind, "pods", true, "elm")
+	f.put(t, "elm", "pods", newObject(podKind, "shop", "web"))
+	warned := func(resp reply) bool {
+		return strings.Contains(strings.Join(resp.Header.Values("Warning"), " "), "nothing is known yet of oak")
+	}
+	for _, path := range []string{"/api/v1/pods", "/api/v1/pods?clusters=oak,elm", "/api/v1/namespaces/shop/pods"} {
+		if resp, body := f.ask(t, http.MethodGet, path, ""); resp.StatusCode != http.StatusOK || !warned(resp) || len(found(body)) != 1 {
+			t.Errorf("%s: %d %v %v", path, resp.StatusCode, resp.Header, body)
+		}
+	}
+	if resp, _ := f.ask(t, http.MethodGet, "/api/v1/pods?clusters=elm", ""); warned(resp) {
+		t.Error("a cluster that was not asked for is warned of")
+	}
+	for _, path := range []string{"/api/v1/pods?clusters=oak", "/clusters/oak/api/v1/pods", "/clusters/oak/api/v1/namespaces/shop/pods/web"} {
+		if resp, body := f.ask(t, http.MethodGet, path, ""); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d %v", path, resp.StatusCode, body)
+		}
+	}
+	f.denied, f.closed = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }, map[string][]string{"shop": {"oak"}}
+	if resp, body := f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods", ""); resp.StatusCode != http.StatusOK || warned(resp) {
+		t.Errorf("who may not use the cluster is told of it: %d %v %v", resp.StatusCode, resp.Header, body)
+	}
+}
+
 // TestStarting: while it is not known what there is nothing is said to be none, whatever is asked.
 func TestStarting(t *testing.T) {
 	f := threeClusters(t)

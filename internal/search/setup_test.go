@@ -121,7 +121,7 @@ type fleet struct {
 	server   *httptest.Server
 	search   *Search
 	made     map[string]time.Time // namespaces of the hub; all others: long ago
-	starting bool                 // what there is is not known yet
+	starting bool                 // it is not known yet what there is
 	mu       sync.Mutex           // of some, where it changes
 	grants   atomic.Value         // a chan struct{}
 }

@@ -57,8 +57,14 @@ type watch struct {
 	// gone are objects of types without a history of which a deletion was told because they changed: their state before is not known and counts as selected, once.
 	gone map[key]struct{}
 
-	out   *http.ResponseController
+	out   sender
 	write func(kind apiwatch.EventType, object any) error
+}
+
+// sender is where events go.
+type sender interface {
+	Flush() error
+	SetWriteDeadline(deadline time.Time) error
 }
 
 // switched is a change of what a client may see. The client has what the view of before showed; each object is judged by that view once, and
@@ -105,7 +111,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, gone: map[key]struct{}{}, out: http.NewResponseController(w)}
+	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, gone: map[key]struct{}{}}
 	initial := p.version == "" || p.version == "0" || p.initial
 	if f.version, err = s.asked(ctx, p); err != nil {
 		return err
@@ -117,20 +123,29 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	} else if _, _, _, err := s.Store.Since(at.GroupResource(), f.version); err != nil {
 		return expired()
 	}
-	ends := time.NewTimer(watchTime + rand.N(watchTime)) //nolint:gosec // so that not all come back at once
-	if p.timeout > 0 {
-		ends.Reset(p.timeout)
-	}
-	defer ends.Stop()
-
 	s.warn(w, at, v.kind, v.seen)
 	w.Header().Set("Content-Type", as.wire.streamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
+	if isWebSocket(r) {
+		f.overWebSocket(ctx, w, r, as.wire, func(ctx context.Context) { f.run(ctx, initial, grants) })
+		return nil
+	}
 	w.WriteHeader(http.StatusOK)
-	f.write = as.wire.events(w)
+	f.out, f.write = http.NewResponseController(w), as.wire.events(w)
+	f.run(ctx, initial, grants)
+	return nil
+}
+
+// run tells what there is, unless the client has it, and what changes, until the client goes, the time is over or the watch cannot go on.
+func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 	watches.Inc()
 	defer watches.Dec()
-	err = f.flush()
+	ends := time.NewTimer(watchTime + rand.N(watchTime)) //nolint:gosec // so that not all come back at once
+	if f.params.timeout > 0 {
+		ends.Reset(f.params.timeout)
+	}
+	defer ends.Stop()
+	err := f.flush()
 	if err == nil && initial {
 		err = f.begin(ctx)
 	}
@@ -138,7 +153,6 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		err = f.follow(ctx, ends.C, grants)
 	}
 	f.fail(ctx, err)
-	return nil
 }
 
 // fail tells the client why its watch ends, if it is there to hear it.

@@ -123,7 +123,7 @@ func (w wire) document(raw []byte) ([]byte, error) {
 }
 
 // answer writes an object.
-func (w wire) answer(to http.ResponseWriter, code int, object any) error {
+func (w wire) answer(to http.ResponseWriter, object any) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
 		return err
@@ -133,12 +133,11 @@ func (w wire) answer(to http.ResponseWriter, code int, object any) error {
 		return fmt.Errorf("encode in %s: %w", w.mediaType(), err)
 	}
 	to.Header().Set("Content-Type", w.mediaType())
-	to.WriteHeader(code)
 	_, _ = to.Write(body) // the client has gone: there is nobody to tell
 	return nil
 }
 
-// events writes the events of a watch.
+// events writes the events of a watch to a stream.
 func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
 	if w == inJSON {
 		encode := json.NewEncoder(to)
@@ -147,35 +146,39 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 		}
 	}
 	return func(kind apiwatch.EventType, object any) error {
-		raw, err := json.Marshal(object)
+		event, err := w.event(kind, object)
 		if err != nil {
 			return err
 		}
-		frame, err := w.event(kind, raw)
-		if err != nil {
-			return fmt.Errorf("encode in %s: %w", w.streamType(), err)
+		if w == inProtobuf { // which does not say where an event ends
+			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
-		_, err = to.Write(frame)
+		_, err = to.Write(event)
 		return err
 	}
 }
 
-// event is one event of a watch, with its length where the encoding does not tell.
-func (w wire) event(kind apiwatch.EventType, raw []byte) ([]byte, error) {
-	if w == inCBOR {
-		var object any
-		if err := utiljson.Unmarshal(raw, &object); err != nil {
-			return nil, err
-		}
-		frame, err := direct.Marshal(map[string]any{"type": string(kind), "object": object})
-		return slices.Concat(selfDescribed, frame), err
+// event encodes one event of a watch.
+func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
+	if w == inJSON {
+		return json.Marshal(map[string]any{"type": kind, "object": object})
 	}
-	object, err := inProtobuf.document(raw)
+	raw, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
 	}
-	frame, err := (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}).Marshal()
-	return slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame), err //nolint:gosec // no object is of 4 GB
+	if w == inCBOR {
+		var value any
+		if err := utiljson.Unmarshal(raw, &value); err != nil {
+			return nil, err
+		}
+		event, err := direct.Marshal(map[string]any{"type": string(kind), "object": value})
+		return slices.Concat(selfDescribed, event), err
+	}
+	if raw, err = w.document(raw); err != nil {
+		return nil, fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+	}
+	return (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}).Marshal()
 }
 
 // listing writes a list item by item.

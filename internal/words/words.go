@@ -58,10 +58,15 @@ type Source struct {
 }
 
 // Of is the source of an object, of which images are those of its pods. Leases, Endpoints and EndpointSlices have no words: they are many, change all the time, and
-// say little.
+// say little. Of Secrets annotations are read by their keys alone.
 func Of(group, resource, name string, labels map[string]string, annotations map[string]Text, images []string, reason, message Text) Source {
 	s := Source{Name: name, Images: images, Labels: labels, Annotations: annotations}
 	switch group + "/" + resource {
+	case "/secrets": // tools keep copies of what they applied in annotations, data and all
+		s.Annotations = make(map[string]Text, len(annotations))
+		for key := range annotations {
+			s.Annotations[key] = ""
+		}
 	case "coordination.k8s.io/leases", "/endpoints", "discovery.k8s.io/endpointslices":
 		return Source{}
 	case "/events", "events.k8s.io/events":

@@ -1,0 +1,161 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Versions are the versions of groups that a cluster serves ("": any), and of these those of which the mirror may have definitions: groups
+// that Kubernetes does not have. The caller must be one who may know what the cluster serves.
+func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
+	if cluster != "" {
+		if err := s.authorizeCluster(ctx, cluster); err != nil {
+			return nil, nil, err
+		}
+		if err := s.checkClusters(location{cluster: cluster}, nil); err != nil {
+			return nil, nil, err
+		}
+	}
+	for group, versions := range s.catalogue(cluster) {
+		for v := range versions {
+			gv := schema.GroupVersion{Group: group, Version: v}
+			if all = append(all, gv); !known.IsGroupRegistered(group) {
+				custom = append(custom, gv)
+			}
+		}
+	}
+	return all, custom, nil
+}
+
+// Prefix of references in documents of OpenAPI v3, and what every object refers to.
+const (
+	components = "#/components/schemas/"
+	metaPrefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
+)
+
+// Definitions is the document, of OpenAPI v3, of the types that a cluster ("": any) has in a version of a group by
+// CustomResourceDefinitions, as far as those are mirrored; nil if none is. Of several clusters' definitions of a type that of the first by name is taken,
+// as for the columns of tables. What it refers to of meta.k8s.io/v1 is not in it.
+func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
+	paths, schemas := map[string]any{}, map[string]any{}
+	for _, api := range s.catalogue(cluster)[gv.Group][gv.Version] {
+		defined, listKind, err := s.definition(ctx, cluster, api)
+		if err != nil {
+			return nil, err
+		}
+		if defined == nil {
+			continue
+		}
+		kind := map[string]any{"group": gv.Group, "version": gv.Version, "kind": api.GroupVersionKind.Kind}
+		name := gv.Group + "." + gv.Version + "." + api.GroupVersionKind.Kind
+		list := gv.Group + "." + gv.Version + "." + listKind
+		schemas[name] = described(defined, kind)
+		schemas[list] = map[string]any{
+			"type": "object", "required": []string{"items"},
+			"properties": map[string]any{
+				"apiVersion": map[string]any{"type": "string"}, "kind": map[string]any{"type": "string"},
+				"items":    map[string]any{"type": "array", "items": refer(name)},
+				"metadata": refer(metaPrefix + "ListMeta"),
+			},
+			"x-kubernetes-group-version-kind": []any{map[string]any{"group": gv.Group, "version": gv.Version, "kind": listKind}},
+		}
+		root := "/apis/" + gv.String() + "/"
+		paths[root+api.Resource] = reading("list", kind, list)
+		one := root + api.Resource + "/{name}"
+		if api.Namespaced {
+			one = root + "namespaces/{namespace}/" + api.Resource + "/{name}"
+			paths[root+"namespaces/{namespace}/"+api.Resource] = reading("list", kind, list)
+		}
+		paths[one] = reading("get", kind, name)
+	}
+	if len(schemas) == 0 {
+		return nil, nil
+	}
+	return map[string]any{
+		"openapi": "3.0.0", "info": map[string]any{"title": "Orrery fleet", "version": gv.Version},
+		"paths": paths, "components": map[string]any{"schemas": schemas},
+	}, nil
+}
+
+// definition is the schema of a type, and the kind of its lists; nil if it is not known.
+func (s *Search) definition(ctx context.Context, cluster string, api member.API) (map[string]any, string, error) {
+	k := kind{}
+	for _, t := range s.Mirror.Types() {
+		if t.GroupVersionKind == api.GroupVersionKind && t.Resource == api.Resource {
+			k.clusters = append(k.clusters, t.Clusters...)
+		}
+	}
+	if cluster != "" {
+		k.clusters = []string{cluster}
+	}
+	page, err := s.definitions(ctx, k, api.GroupVersionResource().GroupResource())
+	if err != nil || len(page.Rows) == 0 {
+		return nil, "", err
+	}
+	var definition struct { // its schema as it is written
+		Spec struct {
+			Names struct {
+				ListKind string `json:"listKind"`
+			} `json:"names"`
+			Versions []struct {
+				Name   string `json:"name"`
+				Schema struct {
+					OpenAPIV3Schema map[string]any `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(page.Rows[0].Body, &definition); err != nil {
+		return nil, "", fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", page.Rows[0].Name, page.Rows[0].Cluster, err)
+	}
+	for _, v := range definition.Spec.Versions {
+		if v.Name == api.GroupVersionKind.Version {
+			return v.Schema.OpenAPIV3Schema, cmp.Or(definition.Spec.Names.ListKind, api.GroupVersionKind.Kind+"List"), nil
+		}
+	}
+	return nil, "", nil
+}
+
+// definitions of a type: the first of the clusters'.
+func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResource) (store.Page, error) {
+	clusters := append([]string{}, k.clusters...)
+	slices.Sort(clusters)
+	return s.query(ctx, store.Query{
+		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions", Clusters: clusters, Names: []string{gr.String()}, Limit: 1,
+	})
+}
+
+// described is the schema of an object with what all objects have.
+func described(defined map[string]any, kind map[string]any) map[string]any {
+	properties, _ := defined["properties"].(map[string]any)
+	if properties == nil {
+		properties = map[string]any{}
+		defined["properties"] = properties
+	}
+	properties["apiVersion"] = map[string]any{"type": "string", "description": "APIVersion defines the versioned schema of this representation of an object."}
+	properties["kind"] = map[string]any{"type": "string", "description": "Kind is a string value representing the REST resource this object represents."}
+	properties["metadata"] = map[string]any{"description": "Standard object's metadata.", "allOf": []any{refer(metaPrefix + "ObjectMeta")}}
+	defined["x-kubernetes-group-version-kind"] = []any{kind}
+	return defined
+}
+
+func refer(name string) map[string]any { return map[string]any{"$ref": components + name} }
+
+// reading is a path that can be read.
+func reading(action string, kind map[string]any, answer string) map[string]any {
+	return map[string]any{"get": map[string]any{
+		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,
+		"responses": map[string]any{"200": map[string]any{
+			"description": "OK", "content": map[string]any{mediaJSON: map[string]any{"schema": refer(answer)}},
+		}},
+	}}
+}

@@ -1,0 +1,78 @@
+package search
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"golang.org/x/net/websocket"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+)
+
+// isWebSocket says whether a client asks for its watch over a WebSocket, as user interfaces do that run in browsers.
+func isWebSocket(r *http.Request) bool {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return false
+	}
+	for _, header := range r.Header.Values("Connection") {
+		for part := range strings.SplitSeq(header, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), "upgrade") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// overWebSocket runs a watch whose events are messages, as API servers send them: text, or binary where the encoding is.
+func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, encoding wire, run func(context.Context)) {
+	header := w.Header().Clone() // warnings
+	header.Del("Content-Type")
+	websocket.Server{
+		Handshake: func(config *websocket.Config, r *http.Request) (err error) {
+			if config.Origin, err = websocket.Origin(config, r); err == nil && config.Origin == nil {
+				err = errors.New("the request has no origin")
+			}
+			config.Header = header
+			return err
+		},
+		Handler: func(conn *websocket.Conn) {
+			ctx, gone := context.WithCancel(ctx)
+			defer gone()
+			go func() {
+				defer gone()
+				_, _ = io.Copy(io.Discard, conn) // clients say nothing but that they go
+			}()
+			f.out = messages{conn}
+			f.write = func(kind apiwatch.EventType, object any) error {
+				event, err := encoding.event(kind, object)
+				if err != nil {
+					return err
+				}
+				if encoding == inJSON {
+					return websocket.Message.Send(conn, string(event))
+				}
+				return websocket.Message.Send(conn, event)
+			}
+			run(ctx)
+		},
+	}.ServeHTTP(taken{w}, r)
+}
+
+// messages are sent when they are written.
+type messages struct{ *websocket.Conn }
+
+// Flush implements sender.
+func (messages) Flush() error { return nil }
+
+// taken is a connection that its response writer gives away, however it is wrapped.
+type taken struct{ http.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(t.ResponseWriter).Hijack()
+}
