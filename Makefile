@@ -80,6 +80,7 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store
 	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store
 	go test -run '^$$' -bench Watches -benchtime 1x ./internal/search
+	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

@@ -46,6 +46,9 @@ type JoinOptions struct {
 	Labels           map[string]string
 	Provider, Region string
 	Zones            []string
+	// Annotations and Mirror of a Cluster that is new. One that is there keeps its own.
+	Annotations map[string]string
+	Mirror      *clusterv1alpha1.Mirror
 	// Progress is told each step before it is taken. It may be nil.
 	Progress func(step string)
 }
@@ -83,28 +86,12 @@ func refuse(reason, format string, args ...any) error {
 // credentials or to finish what was interrupted. Credentials that are there already are
 // replaced only after the hub has reached the cluster with the new ones.
 func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, error) {
-	progress := o.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	cluster, secret, err := fromKubeconfig(o)
-	if err != nil {
-		return nil, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
-	}
-	progress("asking " + cluster.Spec.APIEndpoint + " who it is")
-	found, err := examine(ctx, dialDirectly, cluster, secret)
+	c, err := check(ctx, hub, o)
 	if err != nil {
 		return nil, err
 	}
-	progress("checking that it is not joined yet")
-	known, err := checkFleet(ctx, hub, o, cluster, found.id)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := credentials(ctx, hub, known)
-	if err != nil {
-		return nil, err
-	}
+	cluster, secret, known, stored, found := c.cluster, c.secret, c.known, c.stored, c.found
+	progress := o.progress()
 	if stored == nil && known != nil {
 		// Whatever it names is not there, or not its: it gets a Secret of its own.
 		known.Spec.SecretRef = clusterv1alpha1.SecretReference{}
@@ -119,14 +106,59 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 		}
 		return &JoinResult{ID: found.id, Version: found.version, Refreshed: true}, nil
 	}
-	if err := vacant(ctx, hub, o.Name); err != nil {
-		return nil, err
-	}
 	progress("storing Cluster " + o.Name + " and its credentials")
 	if err := store(ctx, hub, known, cluster, secret); err != nil {
 		return nil, err
 	}
 	return &JoinResult{ID: found.id, Version: found.version, Refreshed: known != nil}, nil
+}
+
+// Check does all of a join that writes nothing, and returns the Cluster that it would create, or that is joined under the name.
+func Check(ctx context.Context, hub client.Client, o JoinOptions) (*clusterv1alpha1.Cluster, *JoinResult, error) {
+	c, err := check(ctx, hub, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster := c.cluster
+	if c.known != nil {
+		cluster = c.known
+	}
+	return cluster, &JoinResult{ID: c.found.id, Version: c.found.version, Refreshed: c.known != nil}, nil
+}
+
+// checked is what a join that may go on has found out.
+type checked struct {
+	cluster *clusterv1alpha1.Cluster // to be joined
+	secret  *corev1.Secret           // and its credentials
+	known   *clusterv1alpha1.Cluster // that has the name; nil: none has
+	stored  *corev1.Secret           // and its credentials; nil: it has none
+	found   contact
+}
+
+func (o *JoinOptions) progress() func(step string) {
+	if o.Progress == nil {
+		return func(string) {}
+	}
+	return o.Progress
+}
+
+func check(ctx context.Context, hub client.Client, o JoinOptions) (c checked, err error) {
+	progress := o.progress()
+	if c.cluster, c.secret, err = fromKubeconfig(o); err != nil {
+		return c, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
+	}
+	progress("asking " + c.cluster.Spec.APIEndpoint + " who it is")
+	if c.found, err = examine(ctx, dialDirectly, c.cluster, c.secret); err != nil {
+		return c, err
+	}
+	progress("checking that it is not joined yet")
+	if c.known, err = checkFleet(ctx, hub, o, c.cluster, c.found.id); err != nil {
+		return c, err
+	}
+	if c.stored, err = credentials(ctx, hub, c.known); err != nil || c.stored != nil {
+		return c, err
+	}
+	return c, vacant(ctx, hub, o.Name)
 }
 
 // examine asks a cluster everything that could make it no member.

@@ -62,12 +62,12 @@ func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, er
 	}
 	maps.DeleteFunc(secret.Data, func(_ string, v []byte) bool { return len(v) == 0 })
 	cluster := &clusterv1alpha1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels, Annotations: o.Annotations},
 		Spec: clusterv1alpha1.ClusterSpec{
 			SyncMode: clusterv1alpha1.Push, APIEndpoint: server.Server,
 			SecretRef:       clusterv1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name},
 			TLSVerification: clusterv1alpha1.TLSVerify, TLSServerName: server.TLSServerName, ProxyURL: server.ProxyURL,
-			Provider: o.Provider, Region: o.Region, Zones: o.Zones,
+			Provider: o.Provider, Region: o.Region, Zones: o.Zones, Mirror: o.Mirror,
 		},
 	}
 	if server.InsecureSkipTLSVerify {

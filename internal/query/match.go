@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/json"
 
+	"orrery.dev/orrery/internal/graph"
 	"orrery.dev/orrery/internal/words"
 )
 
@@ -32,20 +34,12 @@ type details struct {
 			Name string `json:"name"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
-	Reason   words.Text `json:"reason"` // of an Event, as are the next two
-	Message  words.Text `json:"message"`
-	Note     words.Text `json:"note"`
-	Template template   `json:"template"`
-	Spec     struct {
-		podSpec     `json:",inline"`
-		NodeName    string   `json:"nodeName"`
-		Replicas    *int64   `json:"replicas"`
-		Template    template `json:"template"`
-		JobTemplate struct {
-			Spec struct {
-				Template template `json:"template"`
-			} `json:"spec"`
-		} `json:"jobTemplate"`
+	Reason  words.Text `json:"reason"` // of an Event, as are the next two
+	Message words.Text `json:"message"`
+	Note    words.Text `json:"note"`
+	Spec    struct {
+		NodeName string `json:"nodeName"`
+		Replicas *int64 `json:"replicas"`
 	} `json:"spec"`
 	Status struct {
 		Phase      string `json:"phase"`
@@ -59,18 +53,7 @@ type details struct {
 }
 
 type container struct {
-	Image        string `json:"image"`
-	RestartCount int64  `json:"restartCount"`
-}
-
-type podSpec struct {
-	Containers          []container `json:"containers"`
-	InitContainers      []container `json:"initContainers"`
-	EphemeralContainers []container `json:"ephemeralContainers"`
-}
-
-type template struct {
-	Spec podSpec `json:"spec"`
+	RestartCount int64 `json:"restartCount"`
 }
 
 // Matches says whether all terms hold for an object now. An object that does not have what a term asks for, such as a Service a phase,
@@ -128,13 +111,16 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 		phase := body().Status.Phase
 		return one(phase), phase != ""
 	case Image:
-		images := body().images()
+		images := graph.ImagesOf(o.Body)
 		return slices.ContainsFunc(images, t.isImage), len(images) > 0
 	case Text:
 		text := body().text(o)
 		return slices.ContainsFunc(t.phrases, func(p words.Phrase) bool { return p.In(text) }), true
 	case Owner:
 		return t.owned(body()), true
+	case Uses:
+		gr := schema.GroupResource{Group: o.Group, Resource: o.Resource}
+		return slices.ContainsFunc(graph.Terms(graph.Referring(gr, o.Body)), one), graph.Refers(gr)
 	case Restarts:
 		all := slices.Concat(body().Status.InitContainerStatuses, body().Status.ContainerStatuses)
 		var sum int64
@@ -231,20 +217,9 @@ func (t Term) compare(n int64) bool {
 	}
 }
 
-func (d *details) images() (out []string) {
-	for _, p := range []podSpec{d.Spec.podSpec, d.Spec.Template.Spec, d.Spec.JobTemplate.Spec.Template.Spec, d.Template.Spec} {
-		for _, c := range slices.Concat(p.InitContainers, p.Containers, p.EphemeralContainers) {
-			if c.Image != "" {
-				out = append(out, c.Image)
-			}
-		}
-	}
-	return out
-}
-
 // text is where the words of an object are.
 func (d *details) text(o Object) string {
-	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, d.images(), d.Reason, cmp.Or(d.Message, d.Note)).Text()
+	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, graph.ImagesOf(o.Body), d.Reason, cmp.Or(d.Message, d.Note)).Text()
 }
 
 func (d *details) has(what string, o Object) bool {
@@ -254,7 +229,7 @@ func (d *details) has(what string, o Object) bool {
 	case "finalizer":
 		return len(d.Metadata.Finalizers) > 0
 	case "image":
-		return len(d.images()) > 0
+		return len(graph.ImagesOf(o.Body)) > 0
 	case "label":
 		return len(o.Labels) > 0
 	case "node":
@@ -274,7 +249,7 @@ func (o Object) Values(key string) []string {
 	case Node:
 		return []string{d.Spec.NodeName}
 	case Image:
-		if images := d.images(); len(images) > 0 {
+		if images := graph.ImagesOf(o.Body); len(images) > 0 {
 			slices.Sort(images)
 			return slices.Compact(images)
 		}

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"orrery.dev/orrery/internal/graph"
 	"orrery.dev/orrery/internal/words"
 )
 
@@ -302,6 +303,9 @@ func (t Term) check() (Term, error) {
 				return t, wrong("%s: a value is empty", t.Key)
 			}
 		}
+		if t.Key == Uses {
+			return t.used()
+		}
 		if t.Key == Text || t.Key == Image {
 			return t.phrased()
 		}
@@ -332,6 +336,27 @@ func (t Term) check() (Term, error) {
 	if err != nil {
 		return t, wrong("%s: %v", t.Key, err)
 	}
+	return t, nil
+}
+
+// used writes what is referred to as indexes have it.
+func (t Term) used() (Term, error) {
+	values := slices.Clone(t.Values)
+	for i, v := range values {
+		kind, name, ok := strings.Cut(v.Text, "/")
+		switch {
+		case !ok || kind == "" || name == "" || len(name) > 253 || strings.Contains(kind, "*"):
+			return t, wrong("uses:%s: write uses:KIND/NAME, as in uses:secret/db-pass", v.Text)
+		case strings.EqualFold(kind, Image), strings.EqualFold(kind, Node):
+			return t, wrong("uses:%s: write %s:%s", v.Text, strings.ToLower(kind), name)
+		}
+		of, known := graph.ParseKind(kind)
+		if !known {
+			return t, wrong("uses:%s: %q is no kind to which objects refer; these are %s, and others as KIND.GROUP", v.Text, kind, strings.Join(graph.Names(), ", "))
+		}
+		values[i].Text = graph.Term(of, name)
+	}
+	t.Values = values
 	return t, nil
 }
 

@@ -36,6 +36,7 @@ const (
 	Replicas  = "replicas"
 	Has       = "has"
 	Is        = "is"
+	Uses      = "uses"
 )
 
 // keys are what is known, with what each means.
@@ -56,6 +57,7 @@ var keys = []struct{ name, means string }{
 	{Replicas, "spec.replicas"},
 	{Has, "what it has: annotation, finalizer, image, label, node, owner"},
 	{Is, "what it is: ready, terminating"},
+	{Uses, "what it refers to, as KIND/NAME: secret, configmap, persistentvolumeclaim, storageclass, service, …"},
 }
 
 // Keys are the keys of terms, each with what it means.
@@ -303,6 +305,8 @@ func (t Term) Means() string {
 		return map[bool]string{false: "an image", true: "no image"}[t.Not] + " is, or has as whole words, " + list
 	case Text:
 		return map[bool]string{false: "its text has ", true: "its text does not have "}[t.Not] + list
+	case Uses:
+		return map[bool]string{false: "it refers to ", true: "it does not refer to "}[t.Not] + list
 	case Owner:
 		return map[bool]string{false: "an owner is ", true: "no owner is "}[t.Not] + list
 	}

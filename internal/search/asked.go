@@ -96,6 +96,8 @@ func (s *Search) about(ctx context.Context, at location, k kind, key string) err
 		return unlike("%s have no %s: %s", at.GroupResource(), key, why)
 	case key == query.Image && !store.FieldOf(at.Group, at.Resource, store.FieldImages):
 		return unlike("%s have no images", at.GroupResource())
+	case key == query.Uses && !store.FieldOf(at.Group, at.Resource, store.FieldReferences):
+		return unlike("%s refer to nothing that is looked for", at.GroupResource())
 	case key == query.Restarts && (at.Group != "" || at.Resource != "pods"):
 		return unlike("%s are not restarted: only pods are", at.GroupResource())
 	}
@@ -267,6 +269,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 			q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases()})
 		}
 		pushField(q, t, store.FieldImages)
+		return true, nil
+	case query.Uses:
+		pushField(q, t, store.FieldReferences)
 		return true, nil
 	default:
 		return true, nil

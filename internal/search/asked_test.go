@@ -43,6 +43,9 @@ func anObject(random *rand.Rand, gvk schema.GroupVersionKind, namespace, name st
 		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: "u"}})
 	}
 	pod := map[string]any{"containers": []any{map[string]any{"name": "c", "image": pick("docker.io/nginx:1.25", "redis:7", `"odd" <image> & 'more'`)}}}
+	if secret := pick("db-pass", "other", "").(string); secret != "" {
+		pod["volumes"] = []any{map[string]any{"name": "v", "secret": map[string]any{"secretName": secret}}, map[string]any{"name": "w", "configMap": map[string]any{"name": pick("a", "b")}}}
+	}
 	o.SetAnnotations(map[string]string{"example.com/about": pick("it 5 web", "Été", "").(string)})
 	switch gvk.Kind {
 	case "Event":
@@ -100,6 +103,7 @@ var queries = []string{
 	"text:web", "text:WEB-02", "text:we*", "-text:web", "text:nginx,redis", "text:nginx:1.25", `text:"5 web"`, `text:"\"odd\""`, "text:failed", "text:restarting*", "kind:Event text:back-off", "text:team-red text:web", "text:nothing",
 	"owner:web-5d", "owner:ReplicaSet/web*", "-owner:job", "restarts>3", "restarts:0", "-restarts<2", "replicas>=3", "-replicas:0",
 	"age<1d", "age>2d", "-age<1d", "created>2020-01-01", "created<2020-01-01", "has:owner", "-has:label", "has:node,image", "is:ready", "-is:ready", "is:terminating",
+	"uses:secret/db-pass", "-uses:secret/db-pass", "uses:secret/*", "uses:cm/a,secrets/db-pass", "kind:Pod uses:configmaps/a app=web", "uses:sc/fast",
 	"kind:Pod phase:Running node:n1 image:nginx app=web web", "kind:Service has:owner age<3d",
 }
 

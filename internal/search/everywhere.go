@@ -475,7 +475,7 @@ func how(t query.Term) string {
 			return byIndex
 		}
 		return byReading
-	case query.Phase, query.Node:
+	case query.Phase, query.Node, query.Uses:
 		if !globbed && !t.Not && len(t.Values) == 1 {
 			return byIndex
 		}

@@ -12,6 +12,8 @@
 // not ignored: also a field that objects of the type do not have. Metrics take less of it (checkLive). Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
+// What objects use, and what uses them, is at the path graph (graph.go), as an ObjectGraph.
+//
 // What was is asked for in the same places: at=MOMENT has lists and reads answer for a moment, and history=true, deleted=true and changedSince=MOMENT are
 // answered with an ObjectHistory, to those who may see the objects.
 //
@@ -42,6 +44,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -77,6 +80,7 @@ type Store interface {
 	Compare(ctx context.Context, q store.Query) (store.Differences, error)
 	Count(ctx context.Context, q store.Query) (int64, error)
 	Groups(ctx context.Context, q store.Query, by []store.By) ([]store.Group, error)
+	Owned(ctx context.Context, cluster string, owners []types.UID) (map[types.UID][]schema.GroupResource, error)
 	Version(ctx context.Context) (store.Version, error)
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
@@ -192,8 +196,11 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return refuse(r, at)
 	}
-	if at.document == "search" {
+	switch at.document {
+	case "search":
 		return s.serveSearch(w, r, at)
+	case "graph":
+		return s.serveGraph(w, r, at)
 	}
 	if at.cluster != "" {
 		if err := s.authorizeCluster(r.Context(), at.cluster); err != nil {
@@ -205,7 +212,7 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	}
 	switch at.document {
 	case "":
-		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/search", "/version"}})
+		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/graph", "/search", "/version"}})
 	case "version":
 		v, err := s.Version()
 		if err != nil {
@@ -265,7 +272,7 @@ func locate(path string) (location, bool) {
 	}
 	at.document, segments = segments[0], segments[1:]
 	switch at.document {
-	case "version", "search":
+	case "version", "search", "graph":
 		return at, len(segments) == 0
 	case "api":
 	case "apis":

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -113,9 +114,10 @@ type fleet struct {
 	dir      string // of the store
 	denied   func(authorizationv1.ResourceAttributes) bool
 	asked    []authorizationv1.ResourceAttributes
-	closed   map[string][]string                  // clusters, by the namespace that may not use them
-	some     []string                             // the namespaces in which the caller may see what they may not see everywhere
-	fenced   func(namespace, cluster string) bool // instead of closed
+	closed   map[string][]string                                    // clusters, by the namespace that may not use them
+	granted  func(what authorizationv1.ResourceAttributes) []string // instead of some
+	some     []string                                               // the namespaces in which the caller may see what they may not see everywhere
+	fenced   func(namespace, cluster string) bool                   // instead of closed
 	live     map[string]Live
 	url      string
 	server   *httptest.Server
@@ -166,7 +168,10 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			}
 			return nil
 		},
-		Namespaces: func(_ context.Context, _ authorizationv1.ResourceAttributes) ([]string, error) {
+		Namespaces: func(_ context.Context, what authorizationv1.ResourceAttributes) ([]string, error) {
+			if f.granted != nil {
+				return f.granted(what), nil
+			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.some, nil
@@ -226,8 +231,13 @@ func (f *fleet) put(t testing.TB, cluster, resource string, objects ...*unstruct
 			t.Fatal(err)
 		}
 		gvk := o.GroupVersionKind()
+		var owner types.UID
+		if c := metav1.GetControllerOf(o); c != nil {
+			owner = c.UID
+		}
 		changes = append(changes, store.Change{Row: store.Row{
-			Cluster: cluster, Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind, Resource: resource,
+			OwnerUID: owner,
+			Cluster:  cluster, Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind, Resource: resource,
 			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body,
 		}})

@@ -31,9 +31,9 @@ func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at str
 	}
 }
 
-func open(t testing.TB, at string) (*Store, error) {
+func open(t testing.TB, at string, options ...Option) (*Store, error) {
 	if strings.Contains(at, "://") {
-		return OpenDSN(t.Context(), at)
+		return OpenDSN(t.Context(), at, options...)
 	}
-	return Open(t.Context(), at)
+	return Open(t.Context(), at, options...)
 }

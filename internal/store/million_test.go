@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/internal/words"
 )
 
 const (
@@ -262,6 +263,18 @@ func report(b *testing.B, who, name string, times int, while time.Duration, run 
 	b.ReportMetric(ms(0.95), who+name+":p95-ms")
 }
 
+// phrases are queries for a phrase.
+func phrases(b *testing.B, phrase func(i int) (text string, prefix bool)) func(i int) Query {
+	b.Helper()
+	return func(i int) Query {
+		p, err := words.Parse(phrase(i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return Query{Slim: Slim{Texts: []FullText{{Any: []words.Phrase{p}}}}}
+	}
+}
+
 // class is a class of queries: the ith of ours, and the ith of the peer, if it has one.
 type class struct {
 	name string
@@ -335,6 +348,11 @@ func classes(b *testing.B, objects int) []class {
 			func(i int) peerQuery { return peerQuery{name: fmt.Sprintf("-%d-0-", i*7919%apps), limit: 50} }),
 		listOf("name-contains-many", func(int) Query { return Query{NameContains: []string{"app-1"}} }, nil),
 		listOf("name-contains-none", func(i int) Query { return Query{NameContains: []string{fmt.Sprint("zzz", i)}} }, nil),
+		listOf("words-rare", phrases(b, func(i int) (string, bool) { return fmt.Sprint("app-", i*7919%apps), false }), nil),
+		listOf("words-some", phrases(b, func(i int) (string, bool) { return fmt.Sprint("team=team-", i*7919%min(apps, 200)), false }), nil),
+		listOf("words-many", phrases(b, func(int) (string, bool) { return "tier front", false }), nil),
+		listOf("words-prefix", phrases(b, func(i int) (string, bool) { return fmt.Sprint("app-", 10+i%10), true }), nil),
+		listOf("words-none", phrases(b, func(i int) (string, bool) { return fmt.Sprint("front none", i), false }), nil),
 		listOf("name-contains-short", func(i int) Query { return Query{NameContains: []string{fmt.Sprint(i % 10)}} }, nil),
 		listOf("created-recent", func(int) Query { return Query{Since: time.Unix(1_700_000_000+2_592_000-600, 0)} }, nil),
 		listOf("created-many", func(int) Query { return Query{Before: time.Unix(1_700_000_000+1_296_000, 0)} }, nil),

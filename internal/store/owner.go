@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Bounds of a query.
@@ -192,4 +195,45 @@ func seconds(t time.Time) int64 {
 func (q Query) created(r *Row) bool {
 	return (q.Since.IsZero() || !r.Created.IsZero() && r.Created.Unix() >= q.Since.Unix()) &&
 		(q.Before.IsZero() || r.Created.IsZero() || r.Created.Unix() < q.Before.Unix())
+}
+
+// Owned says of which types there are objects in a cluster whose OwnerUID is one of some. It tells of everybody's: what a caller may see of them is
+// for a Query to say.
+func (s *Store) Owned(ctx context.Context, cluster string, owners []types.UID) (out map[types.UID][]schema.GroupResource, err error) {
+	err = s.do(ctx, func(d *database) error {
+		out, err = d.owned(ctx, cluster, owners)
+		return err
+	})
+	return out, err
+}
+
+func (d *database) owned(ctx context.Context, cluster string, owners []types.UID) (map[types.UID][]schema.GroupResource, error) {
+	out := map[types.UID][]schema.GroupResource{}
+	uids := make([]string, 0, len(owners))
+	for _, uid := range owners {
+		if uid != "" {
+			uids = append(uids, string(uid))
+		}
+	}
+	for some := range slices.Chunk(uids, mostValues) {
+		s := &statement{dialect: d.dialect}
+		s.sql("SELECT DISTINCT o.owner, o.type FROM object o WHERE o.owner <> '' AND ")
+		d.dialect.in(s, "o.owner", some)
+		s.sql(" AND o.cluster = ").arg(cluster)
+		if err := s.fits(); err != nil {
+			return nil, err
+		}
+		if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+			var uid string
+			var kind int64
+			if err := rows.Scan(&uid, &kind); err != nil {
+				return err
+			}
+			out[types.UID(uid)] = append(out[types.UID(uid)], d.gr(kind))
+			return nil
+		}, s.args...); err != nil {
+			return nil, fmt.Errorf("look for what is owned: %w", err)
+		}
+	}
+	return out, nil
 }

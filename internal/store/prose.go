@@ -91,13 +91,13 @@ type prose struct {
 }
 
 // prosaic notes what becomes of the words of an object. What has the fingerprint that it had is not looked at: most changes are such.
-func (out *outgoing) prosaic(p place, o *object, print int64, source func() words.Source) {
-	if print == o.prose {
+func (out *outgoing) prosaic(p place, o *object, fingerprint int64, source words.Source) {
+	if fingerprint == o.prose {
 		return
 	}
 	one := prose{kind: p.kind, id: o.id, fresh: o.prose == 0}
-	if print != 0 {
-		one.text = " " + proseKind(p.kind) + source().Text()
+	if fingerprint != 0 {
+		one.text = " " + proseKind(p.kind) + source.Text()
 	}
 	out.prose = append(out.prose, one)
 }
@@ -154,7 +154,7 @@ func (w *writer) putProse(changed []prose) error {
 	return w.batches.putWord.run(w.ctx, w.tx, putWord, nil)
 }
 
-// wordsOf are the words of a stored text, in order and once each, but for that of the type.
+// wordsOf are the words of a stored text, in order and once each, but for that of the type: others have no underscore, or two of each.
 func wordsOf(text string) []string {
 	return slices.DeleteFunc(words.Distinct(text), func(word string) bool { return strings.Count(word, "_") == 1 })
 }

@@ -116,7 +116,13 @@ type Store struct {
 
 	salvaging  sync.WaitGroup
 	endSalvage context.CancelFunc // of the database that is open
+
+	patience   time.Duration // how long Open waits
+	endOpening context.CancelFunc
 }
+
+// openPatience is how long Open waits for a database to be open.
+const openPatience = 30 * time.Second
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
 const reopenDelay = time.Second
@@ -129,22 +135,21 @@ func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) }
 
 // Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
 // damaged, or of a newer version, is set aside. While the file is locked by another
-// process, or the disk is full, the Store answers with ErrUnavailable and tries again.
+// process, or the disk is full, the Store answers with ErrUnavailable and tries again; so it does while opening it takes longer than 30 s.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
 	for _, set := range options {
 		set(s)
 	}
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	s.open(ctx)
-	if _, ok := errors.AsType[*fs.PathError](s.cause); ok && !errors.Is(s.cause, syscall.ENOSPC) && !errors.Is(s.cause, syscall.EDQUOT) {
+	cause := s.begin(ctx)
+	if _, ok := errors.AsType[*fs.PathError](cause); ok && !errors.Is(cause, syscall.ENOSPC) && !errors.Is(cause, syscall.EDQUOT) {
+		s.endOpening()
 		return nil, fmt.Errorf("%w: the directory of the mirror's database must exist and be writable by this user; "+
-			"the file holds only what is read again from the clusters, and may be deleted", s.cause)
+			"the file holds only what is read again from the clusters, and may be deleted", cause)
 	}
-	if s.db == nil {
-		s.log.Error(s.cause, "Mirror's database cannot be opened; it is tried again until it can", "file", s.path)
+	if cause != nil {
+		s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can", "file", s.path)
 	}
 	return s, nil
 }
@@ -159,20 +164,62 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal()}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
 	for _, set := range options {
 		set(s)
 	}
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	s.open(ctx)
-	if errors.Is(s.cause, errNewer) || errors.Is(s.cause, errUnfit) {
-		return nil, fmt.Errorf("open the mirror's database at %s: %w", server.address, s.cause)
+	cause := s.begin(ctx)
+	if errors.Is(cause, errNewer) || errors.Is(cause, errUnfit) {
+		s.endOpening()
+		return nil, fmt.Errorf("open the mirror's database at %s: %w", server.address, cause)
 	}
-	if s.db == nil {
-		s.log.Error(s.cause, "Mirror's database cannot be opened; it is tried again until it can", "server", server.address)
+	if cause != nil {
+		s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can", "server", server.address)
 	}
 	return s, nil
+}
+
+// begin opens the database for the first time, and returns why it is not open; nil: it is, or that takes long. Then it goes on beside everything else, and
+// until it is open the Store answers with ErrUnavailable.
+func (s *Store) begin(ctx context.Context) (cause error) {
+	ctx, s.endOpening = context.WithCancel(ctx)
+	s.mu.Lock()
+	s.cause = errors.New("it is being opened, which takes long after an upgrade that indexes its objects anew")
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	s.opening.Lock()
+	go func() {
+		defer close(ended)
+		defer s.opening.Unlock()
+		s.open(ctx)
+	}()
+	select {
+	case <-ended:
+		return s.problem()
+	case <-time.After(s.patience):
+	}
+	s.log.Info("Mirror's database takes long to open, as after an upgrade that indexes its objects anew; until it is open nothing can be searched, and all else goes on")
+	began, losses := time.Now(), s.Losses()
+	go func() {
+		<-ended
+		if ctx.Err() != nil {
+			return
+		}
+		if cause := s.problem(); cause != nil {
+			s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can")
+		} else {
+			s.log.Info("Mirror's database is open", "after", time.Since(began).Round(time.Second).String())
+		}
+		s.told(losses)
+	}()
+	return nil
+}
+
+// problem is why no database is open; nil: one is.
+func (s *Store) problem() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.cause
 }
 
 // open opens the database; s.opening must be held.
@@ -380,6 +427,7 @@ func (s *Store) told(before int) {
 
 // Close closes the database.
 func (s *Store) Close() error {
+	s.endOpening()
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock()

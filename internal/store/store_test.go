@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func openStore(t testing.TB, dir string) *Store {
+func openStore(t testing.TB, dir string, options ...Option) *Store {
 	t.Helper()
-	s, err := open(t, dir)
+	s, err := open(t, dir, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

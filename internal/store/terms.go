@@ -11,8 +11,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	casejson "sigs.k8s.io/json"
 
+	"orrery.dev/orrery/internal/graph"
 	"orrery.dev/orrery/internal/words"
 )
 
@@ -20,9 +22,8 @@ import (
 const (
 	// FieldImages are the images of a pod, or of the pods that a workload makes.
 	FieldImages = "[images]"
-	// FieldReferences are the objects of its namespace that a pod, or the pods that a workload makes, cannot do without: configmaps/NAME,
-	// persistentvolumeclaims/NAME, secrets/NAME, serviceaccounts/NAME. Not what every pod has unasked: the service account "default", and the
-	// ConfigMap kube-root-ca.crt.
+	// FieldReferences are the objects to which an object refers by name, as package graph knows them: KIND.GROUP/NAME, and for those of another namespace
+	// KIND.GROUP/NAMESPACE/NAME, too.
 	FieldReferences = "[references]"
 )
 
@@ -42,7 +43,7 @@ func declaredPair(path, value string) pair {
 }
 
 // termsVersion counts what is declared, or has words: databases that were written with another list are indexed anew when they are opened.
-const termsVersion = 3
+const termsVersion = 4
 
 // mostTerm is how long the value of a declared field may be to be in the index, in bytes.
 const mostTerm = 512
@@ -51,7 +52,7 @@ var (
 	podFields      = []string{"status.phase", "spec.nodeName", FieldImages, FieldReferences}
 	workloadFields = []string{"status.phase", FieldImages, FieldReferences}
 	// declared are the fields that are indexed, by type; of all others fields are looked for in bodies, but for the phase.
-	declared = map[groupResource][]string{
+	declared = referring(map[groupResource][]string{
 		{"", "pods"}:                           podFields,
 		{"", "podtemplates"}:                   workloadFields,
 		{"", "replicationcontrollers"}:         workloadFields,
@@ -65,10 +66,21 @@ var (
 		{"coordination.k8s.io", "leases"}:      {},
 		{"", "secrets"}:                        {},
 		{"", "configmaps"}:                     {},
-		{"discovery.k8s.io", "endpointslices"}: {},
-	}
+		{"discovery.k8s.io", "endpointslices"}: {FieldReferences},
+	})
 	anyFields = []string{"status.phase"}
 )
+
+// referring adds the types that refer to others, of which nothing else is declared.
+func referring(fields map[groupResource][]string) map[groupResource][]string {
+	for _, gr := range graph.Referrers() {
+		key := groupResource{gr.Group, gr.Resource}
+		if _, ok := fields[key]; !ok {
+			fields[key] = []string{"status.phase", FieldReferences}
+		}
+	}
+	return fields
+}
 
 func declaredOf(gr groupResource) []string {
 	if fields, ok := declared[gr]; ok {
@@ -102,111 +114,26 @@ func termsFor(gr groupResource, path string, values []string) (key string, ok bo
 	return key, true
 }
 
-// scalar is the text of a string, number or boolean, as fields are compared; of everything else it is "".
-type scalar string
+// indexed is what of a body is in declared fields.
+type indexed struct {
+	graph.Pods
 
-// UnmarshalJSON implements json.Unmarshaler.
-func (s *scalar) UnmarshalJSON(b []byte) error {
-	switch {
-	case len(b) == 0 || b[0] == '{' || b[0] == '[' || string(b) == "null":
-	case b[0] == '"':
-		var text string
-		if err := json.Unmarshal(b, &text); err != nil {
-			return err
-		}
-		*s = scalar(text)
-	default:
-		*s = scalar(b)
-	}
-	return nil
+	Metadata struct {
+		Annotations map[string]words.Text `json:"annotations"`
+	} `json:"metadata"`
+	Reason         words.Text `json:"reason"` // of an Event, as are the next two
+	Message        words.Text `json:"message"`
+	Note           words.Text `json:"note"`
+	Type           graph.Text `json:"type"`
+	InvolvedObject struct {
+		UID graph.Text `json:"uid"`
+	} `json:"involvedObject"`
+	Status struct {
+		Phase graph.Text `json:"phase"`
+	} `json:"status"`
+
+	body []byte
 }
-
-// lenient is a list, or of what is none, the empty one.
-type lenient[T any] []T
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (l *lenient[T]) UnmarshalJSON(b []byte) error {
-	if len(b) == 0 || b[0] != '[' {
-		return nil
-	}
-	err := casejson.UnmarshalCaseSensitivePreserveInts(b, (*[]T)(l))
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return err
-	}
-	return nil // elements of another type are empty
-}
-
-type (
-	named struct {
-		Name scalar `json:"name"`
-	}
-	container struct {
-		Image scalar `json:"image"`
-		Env   lenient[struct {
-			ValueFrom struct {
-				ConfigMapKeyRef named `json:"configMapKeyRef"`
-				SecretKeyRef    named `json:"secretKeyRef"`
-			} `json:"valueFrom"`
-		}] `json:"env"`
-		EnvFrom lenient[struct {
-			ConfigMapRef named `json:"configMapRef"`
-			SecretRef    named `json:"secretRef"`
-		}] `json:"envFrom"`
-	}
-	volume struct {
-		ConfigMap named `json:"configMap"`
-		Secret    struct {
-			SecretName scalar `json:"secretName"`
-		} `json:"secret"`
-		PersistentVolumeClaim struct {
-			ClaimName scalar `json:"claimName"`
-		} `json:"persistentVolumeClaim"`
-		Projected struct {
-			Sources lenient[struct {
-				ConfigMap named `json:"configMap"`
-				Secret    named `json:"secret"`
-			}] `json:"sources"`
-		} `json:"projected"`
-	}
-	podSpec struct {
-		Containers          lenient[container] `json:"containers"`
-		InitContainers      lenient[container] `json:"initContainers"`
-		EphemeralContainers lenient[container] `json:"ephemeralContainers"`
-		ImagePullSecrets    lenient[named]     `json:"imagePullSecrets"`
-		ServiceAccountName  scalar             `json:"serviceAccountName"`
-		Volumes             lenient[volume]    `json:"volumes"`
-	}
-	podTemplate struct {
-		Spec podSpec `json:"spec"`
-	}
-	// indexed is what of a body is in declared fields.
-	indexed struct {
-		Metadata struct {
-			Annotations map[string]words.Text `json:"annotations"`
-		} `json:"metadata"`
-		Reason         words.Text `json:"reason"` // of an Event, as are the next two
-		Message        words.Text `json:"message"`
-		Note           words.Text `json:"note"`
-		Type           scalar     `json:"type"`
-		InvolvedObject struct {
-			UID scalar `json:"uid"`
-		} `json:"involvedObject"`
-		Template podTemplate `json:"template"` // of a PodTemplate
-		Spec     struct {
-			podSpec     `json:",inline"`
-			NodeName    scalar      `json:"nodeName"`
-			Template    podTemplate `json:"template"`
-			JobTemplate struct {
-				Spec struct {
-					Template podTemplate `json:"template"`
-				} `json:"spec"`
-			} `json:"jobTemplate"`
-		} `json:"spec"`
-		Status struct {
-			Phase scalar `json:"phase"`
-		} `json:"status"`
-	}
-)
 
 // termsOf are the declared fields of a body, without repetitions.
 func termsOf(gr groupResource, body []byte) []pair {
@@ -219,6 +146,7 @@ func termsOf(gr groupResource, body []byte) []pair {
 
 // read says whether it is JSON; what is not, the database says what is wrong with.
 func (o *indexed) read(body []byte) bool {
+	o.body = body
 	err := casejson.UnmarshalCaseSensitivePreserveInts(body, o)
 	_, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	return err == nil || ok
@@ -234,81 +162,40 @@ func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	if o.read(r.Body) {
 		terms = o.terms(gr)
 	}
-	var images []string
-	o.pods(func(c container) { images = append(images, string(c.Image)) }, nil)
-	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, images, o.Reason, cmp.Or(o.Message, o.Note))
+	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, o.Images(), o.Reason, cmp.Or(o.Message, o.Note))
 }
 
 // terms are the declared fields, without repetitions.
 func (o *indexed) terms(gr groupResource) (out []pair) {
-	add := func(path string, value scalar) {
-		if one := declaredPair(path, string(value)); indexable(one.value) && !slices.Contains(out, one) {
-			out = append(out, one)
+	add := func(path string, values ...string) {
+		for _, value := range values {
+			if one := declaredPair(path, value); indexable(value) && !slices.Contains(out, one) {
+				out = append(out, one)
+			}
 		}
 	}
-	for _, path := range declaredOf(gr) {
+	fields := declaredOf(gr)
+	for _, path := range fields {
 		switch path {
 		case "type":
-			add(path, o.Type)
+			add(path, string(o.Type))
 		case "involvedObject.uid":
-			add(path, o.InvolvedObject.UID)
+			add(path, string(o.InvolvedObject.UID))
 		case "status.phase":
-			add(path, o.Status.Phase)
+			add(path, string(o.Status.Phase))
 		case "spec.nodeName":
-			add(path, o.Spec.NodeName)
+			add(path, string(o.Spec.NodeName))
 		case FieldImages:
-			o.pods(func(c container) { add(path, c.Image) }, nil)
+			add(path, o.Images()...)
 		case FieldReferences:
-			refer := func(resource string, name scalar) {
-				if name != "" && (resource != "serviceaccounts" || name != "default") && (resource != "configmaps" || name != "kube-root-ca.crt") {
-					add(path, scalar(resource+"/"+string(name)))
-				}
+			links := o.References()
+			if !slices.Contains(fields, FieldImages) {
+				links = graph.Referring(schema.GroupResource{Group: gr.group, Resource: gr.resource}, o.body)
 			}
-			o.pods(func(c container) { c.references(refer) }, func(p *podSpec) { p.references(refer) })
+			add(path, graph.Terms(links)...)
 		}
 	}
 	return out
-}
-
-// pods calls the functions with each pod of an object, and with its containers; the second may be nil.
-func (o *indexed) pods(each func(container), pod func(*podSpec)) {
-	for _, p := range []*podSpec{&o.Spec.podSpec, &o.Spec.Template.Spec, &o.Spec.JobTemplate.Spec.Template.Spec, &o.Template.Spec} {
-		for _, containers := range [][]container{p.InitContainers, p.Containers, p.EphemeralContainers} {
-			for _, c := range containers {
-				each(c)
-			}
-		}
-		if pod != nil {
-			pod(p)
-		}
-	}
-}
-
-func (c *container) references(refer func(resource string, name scalar)) {
-	for _, e := range c.Env {
-		refer("configmaps", e.ValueFrom.ConfigMapKeyRef.Name)
-		refer("secrets", e.ValueFrom.SecretKeyRef.Name)
-	}
-	for _, e := range c.EnvFrom {
-		refer("configmaps", e.ConfigMapRef.Name)
-		refer("secrets", e.SecretRef.Name)
-	}
-}
-
-func (p *podSpec) references(refer func(resource string, name scalar)) {
-	refer("serviceaccounts", p.ServiceAccountName)
-	for _, s := range p.ImagePullSecrets {
-		refer("secrets", s.Name)
-	}
-	for _, v := range p.Volumes {
-		refer("configmaps", v.ConfigMap.Name)
-		refer("secrets", v.Secret.SecretName)
-		refer("persistentvolumeclaims", v.PersistentVolumeClaim.ClaimName)
-		for _, s := range v.Projected.Sources {
-			refer("configmaps", s.ConfigMap.Name)
-			refer("secrets", s.Secret.Name)
-		}
-	}
 }
 
 // encodeTerms is how the terms of an object are kept on its row: keys and values in turn.
@@ -421,12 +308,12 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 		}
 		whole.Name = r.name
 		terms, source := read(w.kindOf(r.kind), &whole)
-		print := source.Fingerprint()
-		if slices.Equal(terms, r.terms) && print == r.prose {
+		fingerprint := source.Fingerprint()
+		if slices.Equal(terms, r.terms) && fingerprint == r.prose {
 			return nil
 		}
-		set = append(set, [3]any{encodeTerms(terms), print, id})
-		out.prosaic(r.place, &object{id: id, prose: r.prose}, print, func() words.Source { return source })
+		set = append(set, [3]any{encodeTerms(terms), fingerprint, id})
+		out.prosaic(r.place, &object{id: id, prose: r.prose}, fingerprint, source)
 		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
 		return nil
 	}); err != nil {

@@ -322,7 +322,7 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	}
 	out.dropObject = append(out.dropObject, []any{o.id})
 	out.dropBody = append(out.dropBody, []any{o.id})
-	out.prosaic(p, o, 0, nil)
+	out.prosaic(p, o, 0, words.Source{})
 	out.count(p, -1)
 	out.pairs(p, o.id, 0, before, nil, false)
 	return nil
@@ -372,7 +372,7 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 		return nil, 0, err
 	}
 	terms, source := read(w.kindOf(p.kind), r)
-	print := source.Fingerprint()
+	fingerprint := source.Fingerprint()
 	packed, _ := body[len(body)-1].([]byte)
 	began, since, revisions := o.seq, w.now, int64(0)
 	object, stored := &out.updateObject, &out.putBody
@@ -399,9 +399,9 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 	}
 	*object = append(*object, []any{
 		o.id, p.kind, p.cluster, p.namespace, p.name,
-		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), print, h.Created, string(r.OwnerUID), w.now,
+		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), fingerprint, h.Created, string(r.OwnerUID), w.now,
 	})
-	out.prosaic(p, o, print, func() words.Source { return source })
+	out.prosaic(p, o, fingerprint, source)
 	*stored = append(*stored, append([]any{o.id}, body...))
 	return terms, h.Created, nil
 }

@@ -20,9 +20,10 @@ import (
 
 // Bounds of what is read of an object, in bytes.
 const (
-	most      = 4 << 10 // of all fields together
-	mostField = 1 << 10 // of one
-	mostWord  = 60      // of a word, as the text has it
+	most       = 4 << 10  // of all fields together, but for images
+	mostImages = 16 << 10 // of all images: whoever asks for an image by its words wants all that have it
+	mostField  = 1 << 10  // of one
+	mostWord   = 60       // of a word, as the text has it
 )
 
 // mostPhrase is how many words a phrase has at most.
@@ -77,17 +78,19 @@ func Of(group, resource, name string, labels map[string]string, annotations map[
 
 // each calls f with the fields, until they are as much as is read of an object.
 func (s Source) each(f func(field string)) {
-	left := most
-	add := func(field string) {
-		if field = field[:min(len(field), mostField, left)]; field != "" {
-			left -= len(field)
-			f(field)
+	some := func(left int) func(field string) {
+		return func(field string) {
+			if field = field[:min(len(field), mostField, left)]; field != "" {
+				left -= len(field)
+				f(field)
+			}
 		}
 	}
+	add, addImage := some(most), some(mostImages)
 	add(s.Name)
 	for i, image := range s.Images {
 		if !slices.Contains(s.Images[:i], image) {
-			add(image)
+			addImage(image)
 		}
 	}
 	add(s.Reason)
@@ -148,7 +151,7 @@ func split(text string, f func(word string) bool) {
 		}
 		before := len(word)
 		if r = unicode.ToLower(r); r < unicode.MaxASCII {
-			word = append(word, byte(r))
+			word = append(word, string(r)...)
 		} else {
 			word = append(strconv.AppendInt(append(word, '_'), int64(r), 16), '_')
 		}

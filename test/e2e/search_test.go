@@ -28,6 +28,7 @@ func TestSearch(t *testing.T) {
 		{"Name", []string{"search", "-o", "name", "kind:Namespace name:kube-system"}, 0, []string{" namespace/kube-system\n"}},
 		{"YAML", []string{"search", "-o", "yaml", "name:kube-system"}, 0, []string{"kind: List", "fleet.orrery.dev/cluster:"}},
 		{"Filter", []string{"search", "kind:Namespace", "--filter", `object.metadata.name == "kube-public"`}, 0, []string{"kube-public"}},
+		{"FullText", []string{"search", `kind:Namespace text:"KUBE system"`}, 0, []string{"kube-system"}},
 		{"Nothing", []string{"search", "no-name-has-this"}, 0, []string{"Nothing found."}},
 		{"Limit", []string{"search", "--limit", "1", "kind:Namespace"}, 0, []string{"There are more than 1"}},
 		{"Counts", []string{"search", "kind:Namespace kube-", "--group", "kind"}, 0, []string{"KIND", "OBJECTS", "TOTAL"}},

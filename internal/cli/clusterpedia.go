@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
+)
+
+// What Clusterpedia's objects become here. It is pure: whoever calls it reads them, asks the clusters and writes.
+
+var (
+	pediaClusters      = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "PediaCluster"}
+	pediaSyncResources = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "ClusterSyncResources"}
+	// pediaOthers are kinds that have nothing here.
+	pediaOthers = []schema.GroupVersionKind{
+		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "ClusterImportPolicy"},
+		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "PediaClusterLifecycle"},
+	}
+)
+
+const (
+	// annotationMigrated says which object a Cluster or MirrorPolicy was made from: KIND/NAME/UID.
+	annotationMigrated = "migrate.orrery.dev/from"
+	// labelSyncResources is that of Clusters whose PediaCluster referred to a ClusterSyncResources, by its name.
+	labelSyncResources = "migrate.orrery.dev/sync-resources"
+)
+
+// pediaCluster is what is read of a PediaCluster.
+type pediaCluster struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Kubeconfig         []byte `json:"kubeconfig"`
+		APIServer          string `json:"apiserver"`
+		TokenData          []byte `json:"tokenData"`
+		CAData             []byte `json:"caData"`
+		CertData           []byte `json:"certData"`
+		KeyData            []byte `json:"keyData"`
+		AuthenticationFrom *struct {
+			Kubeconfig *pediaKey `json:"kubeconfig"`
+			Token      *pediaKey `json:"token"`
+			CA         *pediaKey `json:"ca"`
+			Cert       *pediaKey `json:"cert"`
+			Key        *pediaKey `json:"key"`
+		} `json:"authenticationFrom"`
+		SyncResources          []pediaResources `json:"syncResources"`
+		SyncAllCustomResources bool             `json:"syncAllCustomResources"`
+		SyncResourcesRefName   string           `json:"syncResourcesRefName"`
+		ShardingName           string           `json:"shardingName"`
+	} `json:"spec"`
+}
+
+// pediaSync is what is read of a ClusterSyncResources.
+type pediaSync struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		SyncResources []pediaResources `json:"syncResources"`
+	} `json:"spec"`
+}
+
+// pediaKey is a key of a Secret.
+type pediaKey struct {
+	Name string `json:"name"`
+	Key  string `json:"key"`
+}
+
+// pediaResources are types of a group.
+type pediaResources struct {
+	Group     string   `json:"group"`
+	Versions  []string `json:"versions"`
+	Resources []string `json:"resources"`
+	Events    []string `json:"eventsInvolvedResources"`
+}
+
+// readPedia reads an object as it is. The error names no value: some are credentials.
+func readPedia(u *unstructured.Unstructured, into any) error {
+	raw, err := u.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: it is not as its type says", u.GetKind(), u.GetName())
+	}
+	return nil
+}
+
+// migrated is what becomes of one of Clusterpedia's objects.
+type migrated struct {
+	From   string   `json:"from"`             // KIND/NAME
+	To     string   `json:"to,omitempty"`     // KIND/NAME; "": nothing
+	Action string   `json:"action"`           // what is done, in a dry run what would be
+	Taken  []string `json:"taken,omitempty"`  // what of it is taken over
+	Notes  []string `json:"notes,omitempty"`  // what is not, or is otherwise, and why
+	Object any      `json:"object,omitempty"` // without credentials
+}
+
+// The values of migrated.Action.
+const (
+	migrateCreate  = "create"
+	migrateKeep    = "keep" // it was made before; its credentials are renewed if they are others
+	migrateLeave   = "leave out"
+	secretsCaution = "of Secrets the metadata is mirrored; where their data was asked for, select secrets by themselves with secretData: Encrypted"
+)
+
+// origin is what annotationMigrated says of an object.
+func origin(kind string, m *metav1.ObjectMeta) string {
+	return kind + "/" + m.Name + "/" + string(m.UID)
+}
+
+// ofPattern is what the schema of a mirror takes for a group, or for a resource; * stands for all.
+var ofPattern = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`)
+
+// mirrorOf is what is mirrored where Clusterpedia synchronized these.
+func mirrorOf(from []pediaResources) (out []clusterv1alpha1.MirrorResources, notes []string) {
+	note := func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !slices.Contains(notes, text) {
+			notes = append(notes, text)
+		}
+	}
+	events := false
+	for _, r := range from {
+		one := clusterv1alpha1.MirrorResources{Group: r.Group}
+		if r.Group != "" && !ofPattern.MatchString(r.Group) {
+			note("syncResources: group %q is no group: left out", r.Group)
+			continue
+		}
+		for _, resource := range r.Resources {
+			switch {
+			case !ofPattern.MatchString(resource):
+				note("syncResources: %q of group %q is no resource in plural and small letters: left out", resource, r.Group)
+			case !slices.Contains(one.Resources, resource):
+				one.Resources = append(one.Resources, resource)
+			}
+		}
+		if slices.Contains(one.Resources, "*") {
+			one.Resources = []string{"*"}
+		}
+		for _, v := range r.Versions {
+			if !slices.Contains(one.Versions, v) {
+				one.Versions = append(one.Versions, v)
+			}
+		}
+		if r.Group == "*" && one.Versions != nil {
+			note("syncResources: group * has no versions of its own: those that clusters prefer are mirrored")
+			one.Versions = nil
+		}
+		if len(one.Versions) > 1 {
+			note("syncResources: of several versions one is mirrored, the first that a cluster serves; other versions of custom resources are not to be had")
+		}
+		if one.Resources == nil {
+			continue
+		}
+		core := r.Group == "" || r.Group == "*"
+		events = events || core && slices.ContainsFunc(one.Resources, func(s string) bool { return s == "*" || s == "events" })
+		if core && slices.ContainsFunc(one.Resources, func(s string) bool { return s == "*" || s == "secrets" }) {
+			note(secretsCaution)
+		}
+		out = append(out, one)
+	}
+	if slices.ContainsFunc(from, func(r pediaResources) bool { return len(r.Events) > 0 }) {
+		note("eventsInvolvedResources: Events are objects of their own, of everything: ask for events with fieldSelector=involvedObject.uid=UID")
+		if !events {
+			out = append(out, clusterv1alpha1.MirrorResources{Resources: []string{"events"}})
+		}
+	}
+	return out, notes
+}
+
+// policyOf is the MirrorPolicy of a ClusterSyncResources, which selects the Clusters of those that refer to it.
+func policyOf(s *pediaSync) (*configv1alpha1.MirrorPolicy, migrated, error) {
+	m := migrated{From: "ClusterSyncResources/" + s.Name, Action: migrateCreate}
+	if len(s.Name) > 63 {
+		return nil, m, fmt.Errorf("%s: its name has more than 63 characters, and is to be the value of a label; give it another in Clusterpedia", m.From)
+	}
+	resources, notes := mirrorOf(s.Spec.SyncResources)
+	m.Notes = notes
+	if resources == nil {
+		m.Action, m.Notes = migrateLeave, append(m.Notes, "it selects nothing")
+		return nil, m, nil
+	}
+	p := &configv1alpha1.MirrorPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: configv1alpha1.GroupVersion.String(), Kind: "MirrorPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: "clusterpedia-" + s.Name, Annotations: map[string]string{annotationMigrated: origin("ClusterSyncResources", &s.ObjectMeta)}},
+		Spec: configv1alpha1.MirrorPolicySpec{
+			ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelSyncResources: s.Name}},
+			Mirror:          clusterv1alpha1.Mirror{Resources: resources},
+		},
+	}
+	m.To, m.Taken = "MirrorPolicy/"+p.Name, []string{"syncResources, for the Clusters with the label " + labelSyncResources + "=" + s.Name}
+	m.Object = p
+	return p, m, nil
+}
+
+// clusterOf is what is mirrored of a PediaCluster, and its labels. shared is what it refers to; nil: nothing.
+func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirror, labels map[string]string, m migrated) {
+	m = migrated{From: "PediaCluster/" + c.Name, To: "Cluster/" + c.Name, Action: migrateCreate}
+	labels = map[string]string{}
+	for key, value := range c.Labels {
+		if strings.Contains(key, "clusterpedia.io/") {
+			m.Notes = append(m.Notes, "label "+key+" is Clusterpedia's own: left out")
+			continue
+		}
+		labels[key] = value
+	}
+	if len(labels) > 0 {
+		m.Taken = append(m.Taken, "labels")
+	}
+	spec := &c.Spec
+	resources, notes := mirrorOf(spec.SyncResources)
+	m.Notes = append(m.Notes, notes...)
+	mirror = &clusterv1alpha1.Mirror{Resources: resources}
+	if resources != nil {
+		m.Taken = append(m.Taken, "syncResources as spec.mirror.resources")
+	}
+	if spec.SyncAllCustomResources {
+		mirror.CustomResources = clusterv1alpha1.MirrorCustomResourcesAll
+		m.Taken = append(m.Taken, "syncAllCustomResources as spec.mirror.customResources")
+	}
+	if spec.SyncResourcesRefName != "" {
+		labels[labelSyncResources] = spec.SyncResourcesRefName
+		m.Taken = append(m.Taken, "syncResourcesRefName as the label "+labelSyncResources)
+	}
+	if resources == nil && !spec.SyncAllCustomResources {
+		selected := false // by the MirrorPolicy
+		if mirror = nil; shared != nil {
+			of, _ := mirrorOf(shared.Spec.SyncResources)
+			selected = of != nil
+		}
+		if !selected {
+			mirror = &clusterv1alpha1.Mirror{Exclude: []clusterv1alpha1.MirrorExclusion{{Group: "*", Resources: []string{"*"}}}}
+			m.Notes = append(m.Notes, "it synchronizes nothing, so spec.mirror excludes everything; take that away to mirror what is usual")
+		}
+	}
+	if spec.ShardingName != "" {
+		m.Notes = append(m.Notes, "shardingName: there is one server for all clusters: left out")
+	}
+	return mirror, labels, m
+}
+
+// credentialsOf is a kubeconfig of a PediaCluster, from what it has itself or else from Secrets, as Clusterpedia does it. Errors and notes have nothing of it.
+func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kubeconfig []byte, notes []string, err error) {
+	spec := &c.Spec
+	token, ca, cert, key := spec.TokenData, spec.CAData, spec.CertData, spec.KeyData
+	kubeconfig = spec.Kubeconfig
+	from := spec.AuthenticationFrom
+	if len(kubeconfig) == 0 && len(token) == 0 && (len(cert) == 0 || len(key) == 0) && from != nil {
+		for _, one := range []struct {
+			from *pediaKey
+			to   *[]byte
+		}{{from.Kubeconfig, &kubeconfig}, {from.Token, &token}, {from.CA, &ca}, {from.Cert, &cert}, {from.Key, &key}} {
+			if one.from == nil {
+				continue
+			}
+			if *one.to, err = secret(*one.from); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if len(kubeconfig) > 0 {
+		return kubeconfig, nil, ownFiles(kubeconfig)
+	}
+	switch {
+	case spec.APIServer == "":
+		return nil, nil, errors.New("it has neither a kubeconfig nor an apiserver: its credentials cannot be read")
+	case len(token) == 0 && (len(cert) == 0 || len(key) == 0):
+		return nil, nil, errors.New("it has an apiserver, but neither a token nor a certificate with its key")
+	}
+	server := spec.APIServer
+	if !strings.Contains(server, "://") {
+		server = "https://" + server
+	}
+	const name = "migrated"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca, InsecureSkipTLSVerify: len(ca) == 0}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: string(token), ClientCertificateData: cert, ClientKeyData: key}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	if len(ca) == 0 {
+		notes = append(notes, "it has no certificate of an authority, so that of its API server is not verified, as before: set caData in Clusterpedia, or spec.tlsVerification after")
+	}
+	kubeconfig, err = clientcmd.Write(*config)
+	if err != nil {
+		err = errors.New("its credentials cannot be written as a kubeconfig")
+	}
+	return kubeconfig, notes, err
+}
+
+// ownFiles refuses a kubeconfig that names files: they are on another machine, and files of this one are not to be sent anywhere because somebody named them.
+func ownFiles(kubeconfig []byte) error {
+	config, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return errors.New("its kubeconfig cannot be read")
+	}
+	for _, c := range config.Clusters {
+		if c.CertificateAuthority != "" {
+			return errors.New("its kubeconfig names a file, certificate-authority: put the content into certificate-authority-data")
+		}
+	}
+	for _, u := range config.AuthInfos {
+		if path := cmp.Or(u.ClientCertificate, u.ClientKey, u.TokenFile); path != "" {
+			return errors.New("its kubeconfig names a file, client-certificate, client-key or tokenFile: put the content into client-certificate-data, client-key-data or token")
+		}
+	}
+	return nil
+}

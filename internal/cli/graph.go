@@ -1,0 +1,323 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/graph"
+)
+
+// The values of --output of a graph, beside JSON.
+const (
+	outputTree = "tree"
+	outputDot  = "dot"
+)
+
+// graphing are the flags of a graph.
+type graphing struct {
+	streams
+	where
+
+	hub          hubFlags
+	depth, limit int
+	uses, usedBy bool
+	relations    []string
+	output       string
+}
+
+func newGraph(s streams) *cobra.Command {
+	f := &graphing{streams: s}
+	cmd := &cobra.Command{
+		Use:   "graph KIND/NAME | image:IMAGE",
+		Short: "Show what an object uses, and what uses it, in every cluster",
+		Long: "Show what an object uses, and what uses it, in every cluster. An image without a tag is\nall of its repository. One object is to another:\n\n" + relationsMean() + `
+Objects that you may not list are not shown, nor is what only they lead to. Something that
+another refers to, and that is not there, is MISSING.`,
+		Example: `  orrery graph secret/db-pass -n shop --used-by
+  orrery graph deploy/web -n shop --cluster oak --uses
+  orrery graph image:nginx --used-by --depth 1
+  orrery graph ingress/web -n shop -o dot | dot -Tsvg > web.svg`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{fmt.Errorf("want exactly one argument, KIND/NAME or image:IMAGE; see %q", cmd.CommandPath()+" --help")}
+			}
+			return nil
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			out := []string{"image:"}
+			for _, name := range graph.Names() {
+				out = append(out, name+"/")
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
+	}
+	f.hub.add(cmd)
+	f.add(cmd, &f.hub, "where the object is (default: in any namespace)")
+	flags := cmd.Flags()
+	flags.IntVar(&f.depth, "depth", 3, "how many steps from the object, at most 10")
+	flags.IntVar(&f.limit, "limit", 300, "how many objects there are at most, up to 2000")
+	flags.BoolVar(&f.uses, "uses", false, "only what it uses")
+	flags.BoolVar(&f.usedBy, "used-by", false, "only what uses it")
+	flags.StringSliceVar(&f.relations, "relations", nil, "only these relations; all: also events, which are left out otherwise")
+	formats := []string{outputTree, outputDot, outputJSON}
+	flags.StringVarP(&f.output, "output", "o", outputTree, "how to print: "+strings.Join(formats, ", "))
+	var relations []string
+	for _, r := range graph.Relations() {
+		relations = append(relations, string(r))
+	}
+	// They fail for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("relations", cobra.FixedCompletions(append(relations, "all"), cobra.ShellCompDirectiveNoFileComp))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !slices.Contains(formats, f.output) {
+			return usageError{fmt.Errorf("--output %q: want one of %s", f.output, strings.Join(formats, ", "))}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// relationsMean lists the relations.
+func relationsMean() string {
+	var out strings.Builder
+	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
+	for _, r := range graph.Relations() {
+		fmt.Fprintf(t, "  %s\t%s\n", r, r.Means()) //nolint:errcheck // it is memory
+	}
+	_ = t.Flush() // as above
+	return out.String()
+}
+
+func (f *graphing) run(ctx context.Context, of string) error {
+	if f.uses && f.usedBy {
+		return usageError{errors.New("--uses and --used-by: both are shown without either")}
+	}
+	if !strings.HasPrefix(of, "image:") {
+		kind, name, ok := strings.Cut(of, "/")
+		if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
+			return usageError{fmt.Errorf("%q: want KIND/NAME, as in secret/db-pass, or image:IMAGE", of)}
+		}
+		if f.namespace != "" {
+			of = kind + "/" + f.namespace + "/" + name
+		}
+	} else if f.namespace != "" {
+		return usageError{errors.New("--namespace: images are in none")}
+	}
+	q := url.Values{"of": {of}, "depth": {strconv.Itoa(f.depth)}, "limit": {strconv.Itoa(f.limit)}, "clusters": {strings.Join(f.clusters, ",")}, "relations": {strings.Join(f.relations, ",")}}
+	switch {
+	case f.uses:
+		q.Set("direction", "uses")
+	case f.usedBy:
+		q.Set("direction", "usedBy")
+	}
+	fleet, err := f.hub.fleet(f.err)
+	if err != nil {
+		return err
+	}
+	request := fleet.client.Get().AbsPath("graph")
+	for name := range q {
+		if value := q.Get(name); value != "" {
+			request = request.Param(name, value)
+		}
+	}
+	body, err := request.Do(ctx).Raw()
+	if err != nil {
+		return fmt.Errorf("graph of %s: %w", of, refusalIn(body, err))
+	}
+	var g fleetv1alpha1.ObjectGraph
+	if err := json.Unmarshal(body, &g); err != nil {
+		return fmt.Errorf("read the hub's answer: %w", err)
+	}
+	if g.Cut != "" {
+		if err := say(f.err, "Not all is shown: %s.\n", g.Cut); err != nil {
+			return err
+		}
+	}
+	switch f.output {
+	case outputJSON:
+		return printValue(f.out, f.output, g, nil)
+	case outputDot:
+		return printDot(f.out, &g)
+	default:
+		return printTree(f.out, &g)
+	}
+}
+
+// tree prints a graph on a terminal.
+type tree struct {
+	w     io.Writer
+	graph *fleetv1alpha1.ObjectGraph
+	back  bool         // what uses them
+	shown map[int]bool // below this root
+}
+
+// printTree prints what each root uses, and what uses it. What is below a node is printed once, where it comes first.
+func printTree(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
+	for i, root := range g.Roots {
+		if i > 0 {
+			if err := say(w, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := say(w, "%s\n", nodeIn(g, root, -1)); err != nil {
+			return err
+		}
+		uses, usedBy := &tree{w: w, graph: g, shown: map[int]bool{root: true}}, &tree{w: w, graph: g, back: true, shown: map[int]bool{root: true}}
+		both := len(uses.next(root)) > 0 && len(usedBy.next(root)) > 0
+		for _, t := range []*tree{uses, usedBy} {
+			if len(t.next(root)) == 0 {
+				continue
+			}
+			head, branch, below := map[bool]string{false: "uses", true: "used by"}[t.back], "└─ ", "   "
+			if both && !t.back {
+				branch, below = "├─ ", "│  "
+			}
+			if err := say(w, "%s%s\n", branch, head); err != nil {
+				return err
+			}
+			if err := t.print(root, below); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// branch is a node that another uses, or that uses it, and how.
+type branch struct {
+	node      int
+	relations []string
+}
+
+// next are the branches of a node, in the order of the graph's nodes.
+func (t *tree) next(node int) (out []branch) {
+	for _, e := range t.graph.Edges {
+		near, far := e.From, e.To
+		if t.back {
+			near, far = far, near
+		}
+		if near != node {
+			continue
+		}
+		i := slices.IndexFunc(out, func(b branch) bool { return b.node == far })
+		if i < 0 {
+			i = len(out)
+			out = append(out, branch{node: far})
+		}
+		out[i].relations = append(out[i].relations, e.Relation)
+	}
+	slices.SortFunc(out, func(a, b branch) int { return a.node - b.node })
+	return out
+}
+
+func (t *tree) print(node int, indent string) error {
+	branches := t.next(node)
+	for i, b := range branches {
+		line, below := "├─ ", "│  "
+		if i == len(branches)-1 {
+			line, below = "└─ ", "   "
+		}
+		again := ""
+		if t.shown[b.node] && len(t.next(b.node)) > 0 {
+			again = " …" // it is above
+		}
+		if err := say(t.w, "%s%s%s (%s)%s\n", indent, line, nodeIn(t.graph, b.node, node), strings.Join(b.relations, ", "), again); err != nil {
+			return err
+		}
+		if t.shown[b.node] {
+			continue
+		}
+		t.shown[b.node] = true
+		if err := t.print(b.node, indent+below); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeIn is a node on a line, below another: its place is said if that is elsewhere.
+func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
+	n := &g.Nodes[node]
+	out := n.Kind + "/" + n.Name
+	var parent fleetv1alpha1.GraphNode
+	if below >= 0 {
+		parent = g.Nodes[below]
+	}
+	if n.Namespace != "" && (n.Namespace != parent.Namespace || n.Cluster != parent.Cluster) {
+		out += " in " + n.Namespace
+	}
+	if n.Cluster != "" && n.Cluster != parent.Cluster {
+		out += " of " + n.Cluster
+	}
+	if n.State != "" {
+		out += " " + strings.ToUpper(string(n.State))
+	}
+	return harmless(out)
+}
+
+// printDot prints a graph as Graphviz reads it.
+func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
+	var out strings.Builder
+	out.WriteString("digraph fleet {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
+	last, opened := "", 0
+	for i, n := range g.Nodes { // those of a cluster are together
+		if n.Cluster != last {
+			if last != "" {
+				out.WriteString("  }\n")
+			}
+			if last = n.Cluster; last != "" {
+				fmt.Fprintf(&out, "  subgraph cluster_%d {\n    label=%s;\n", opened, dotted(last))
+				opened++
+			}
+		}
+		label, style := []string{n.Kind, n.Name}, ""
+		if n.Namespace != "" {
+			label = append(label, n.Namespace)
+		}
+		switch {
+		case n.State != "":
+			label, style = append(label, string(n.State)), ", style=dashed"
+		case slices.Contains(g.Roots, i):
+			style = ", style=bold"
+		}
+		fmt.Fprintf(&out, "    n%d [label=%s%s];\n", i, dotted(label...), style)
+	}
+	if last != "" {
+		out.WriteString("  }\n")
+	}
+	for _, e := range g.Edges {
+		fmt.Fprintf(&out, "  n%d -> n%d [label=%s];\n", e.From, e.To, dotted(e.Relation))
+	}
+	out.WriteString("}\n")
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// dotted is a text of some lines in quotes, in which nothing ends them or is a variable of Graphviz.
+func dotted(lines ...string) string {
+	var out strings.Builder
+	out.WriteByte('"')
+	for i, line := range lines {
+		if i > 0 {
+			out.WriteString(`\n`)
+		}
+		out.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(harmless(line)))
+	}
+	out.WriteByte('"')
+	return out.String()
+}

@@ -1,0 +1,201 @@
+package graph
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// Pods is what the JSON of a pod, or of what makes pods, says of them. It is decoded without regard to fields of other types.
+type Pods struct {
+	Template template `json:"template"` // of a PodTemplate
+	Spec     struct {
+		podSpec     `json:",inline"`
+		NodeName    Text     `json:"nodeName"`
+		Template    template `json:"template"`
+		JobTemplate struct {
+			Spec struct {
+				Template template `json:"template"`
+			} `json:"spec"`
+		} `json:"jobTemplate"`
+		// Of a StatefulSet.
+		ServiceName          Text `json:"serviceName"`
+		VolumeClaimTemplates list[struct {
+			Spec struct {
+				StorageClassName Text `json:"storageClassName"`
+			} `json:"spec"`
+		}] `json:"volumeClaimTemplates"`
+	} `json:"spec"`
+}
+
+type (
+	named struct {
+		Name Text `json:"name"`
+	}
+	container struct {
+		Image Text `json:"image"`
+		Env   list[struct {
+			ValueFrom struct {
+				ConfigMapKeyRef named `json:"configMapKeyRef"`
+				SecretKeyRef    named `json:"secretKeyRef"`
+			} `json:"valueFrom"`
+		}] `json:"env"`
+		EnvFrom list[struct {
+			ConfigMapRef named `json:"configMapRef"`
+			SecretRef    named `json:"secretRef"`
+		}] `json:"envFrom"`
+	}
+	volume struct {
+		ConfigMap named `json:"configMap"`
+		Secret    struct {
+			SecretName Text `json:"secretName"`
+		} `json:"secret"`
+		PersistentVolumeClaim struct {
+			ClaimName Text `json:"claimName"`
+		} `json:"persistentVolumeClaim"`
+		Projected struct {
+			Sources list[struct {
+				ConfigMap named `json:"configMap"`
+				Secret    named `json:"secret"`
+			}] `json:"sources"`
+		} `json:"projected"`
+		CSI struct {
+			NodePublishSecretRef named `json:"nodePublishSecretRef"`
+		} `json:"csi"`
+		Ephemeral struct {
+			VolumeClaimTemplate struct {
+				Spec struct {
+					StorageClassName Text `json:"storageClassName"`
+				} `json:"spec"`
+			} `json:"volumeClaimTemplate"`
+		} `json:"ephemeral"`
+	}
+	podSpec struct {
+		Containers          list[container] `json:"containers"`
+		InitContainers      list[container] `json:"initContainers"`
+		EphemeralContainers list[container] `json:"ephemeralContainers"`
+		ImagePullSecrets    list[named]     `json:"imagePullSecrets"`
+		ServiceAccountName  Text            `json:"serviceAccountName"`
+		PriorityClassName   Text            `json:"priorityClassName"`
+		RuntimeClassName    Text            `json:"runtimeClassName"`
+		Volumes             list[volume]    `json:"volumes"`
+	}
+	template struct {
+		Spec podSpec `json:"spec"`
+	}
+)
+
+var (
+	podKind            = schema.GroupKind{Kind: "Pod"}
+	nodeKind           = schema.GroupKind{Kind: "Node"}
+	configMapKind      = schema.GroupKind{Kind: "ConfigMap"}
+	secretKind         = schema.GroupKind{Kind: "Secret"}
+	serviceKind        = schema.GroupKind{Kind: "Service"}
+	serviceAccountKind = schema.GroupKind{Kind: "ServiceAccount"}
+	claimKind          = schema.GroupKind{Kind: "PersistentVolumeClaim"}
+	volumeKind         = schema.GroupKind{Kind: "PersistentVolume"}
+	storageClassKind   = schema.GroupKind{Group: "storage.k8s.io", Kind: "StorageClass"}
+	priorityClassKind  = schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
+	runtimeClassKind   = schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}
+	ingressClassKind   = schema.GroupKind{Group: "networking.k8s.io", Kind: "IngressClass"}
+	gatewayKind        = schema.GroupKind{Group: gateways, Kind: "Gateway"}
+	gatewayClassKind   = schema.GroupKind{Group: gateways, Kind: "GatewayClass"}
+	roleKind           = schema.GroupKind{Group: rbac, Kind: "Role"}
+	clusterRoleKind    = schema.GroupKind{Group: rbac, Kind: "ClusterRole"}
+)
+
+const (
+	gateways = "gateway.networking.k8s.io"
+	rbac     = "rbac.authorization.k8s.io"
+)
+
+func (p *Pods) all() [4]*podSpec {
+	return [4]*podSpec{&p.Spec.podSpec, &p.Spec.Template.Spec, &p.Spec.JobTemplate.Spec.Template.Spec, &p.Template.Spec}
+}
+
+// Images are those of the containers, each as often as it is there.
+func (p *Pods) Images() (out []string) {
+	for _, pod := range p.all() {
+		for _, containers := range [][]container{pod.InitContainers, pod.Containers, pod.EphemeralContainers} {
+			for _, c := range containers {
+				if c.Image != "" {
+					out = append(out, string(c.Image))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// ImagesOf are the images in the JSON of a pod, or of what makes pods.
+func ImagesOf(body []byte) []string {
+	var p Pods
+	if !decode(body, &p) {
+		return nil
+	}
+	return p.Images()
+}
+
+// References are the links by name, other than to the node. Not what every pod has unasked: the ServiceAccount "default", and the ConfigMap
+// kube-root-ca.crt.
+func (p *Pods) References() []Link {
+	var s said
+	for _, pod := range p.all() {
+		pod.references(&s)
+	}
+	s.to(Route, serviceKind, p.Spec.ServiceName)
+	for _, c := range p.Spec.VolumeClaimTemplates {
+		s.to(Storage, storageClassKind, c.Spec.StorageClassName)
+	}
+	return s.links
+}
+
+func (p *podSpec) references(s *said) {
+	configMap := func(r Relation, name Text) {
+		if name != "kube-root-ca.crt" {
+			s.to(r, configMapKind, name)
+		}
+	}
+	for _, containers := range [][]container{p.InitContainers, p.Containers, p.EphemeralContainers} {
+		for _, c := range containers {
+			for _, e := range c.Env {
+				configMap(Env, e.ValueFrom.ConfigMapKeyRef.Name)
+				s.to(Env, secretKind, e.ValueFrom.SecretKeyRef.Name)
+			}
+			for _, e := range c.EnvFrom {
+				configMap(Env, e.ConfigMapRef.Name)
+				s.to(Env, secretKind, e.SecretRef.Name)
+			}
+		}
+	}
+	if p.ServiceAccountName != "default" {
+		s.to(Account, serviceAccountKind, p.ServiceAccountName)
+	}
+	s.to(Class, priorityClassKind, p.PriorityClassName)
+	s.to(Class, runtimeClassKind, p.RuntimeClassName)
+	for _, one := range p.ImagePullSecrets {
+		s.to(Pull, secretKind, one.Name)
+	}
+	for _, v := range p.Volumes {
+		configMap(Mount, v.ConfigMap.Name)
+		s.to(Mount, secretKind, v.Secret.SecretName)
+		s.to(Mount, secretKind, v.CSI.NodePublishSecretRef.Name)
+		s.to(Mount, claimKind, v.PersistentVolumeClaim.ClaimName)
+		s.to(Storage, storageClassKind, v.Ephemeral.VolumeClaimTemplate.Spec.StorageClassName)
+		for _, one := range v.Projected.Sources {
+			configMap(Mount, one.ConfigMap.Name)
+			s.to(Mount, secretKind, one.Secret.Name)
+		}
+	}
+}
+
+// readPods adds the links of a pod, or of what makes pods.
+func readPods(body []byte, _ *object, s *said) {
+	var p Pods
+	if !decode(body, &p) {
+		return
+	}
+	for _, l := range p.References() {
+		s.add(l)
+	}
+	for _, image := range p.Images() {
+		s.add(Link{Relation: Image, Kind: Images, Name: image})
+	}
+	s.to(Node, nodeKind, p.Spec.NodeName)
+}

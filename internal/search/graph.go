@@ -1,0 +1,1081 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Limits of a graph, if none is said and at most.
+const (
+	usualDepth, mostDepth = 3, 10
+	usualNodes, mostNodes = 300, 2000
+	// mostLookups is how often the store is asked for one graph.
+	mostLookups = 5000
+	// graphPage is how many objects are in memory at once: some are large, and only what they say of others is kept.
+	graphPage = 50
+	// mostSelecting is how many Services, or others that select pods, of one namespace are looked through for those that select a pod.
+	mostSelecting = 1000
+)
+
+var (
+	podsType   = schema.GroupResource{Resource: "pods"}
+	eventsType = schema.GroupResource{Resource: "events"}
+	nodeOnly   = schema.GroupKind{Kind: "Node"}
+)
+
+// imagePrefix begins what asks for an image.
+const imagePrefix = "image:"
+
+// graphed is what a request for a graph asks.
+type graphed struct {
+	of        string
+	kind      string // its parts; of an image: empty
+	namespace string
+	name      string
+	clusters  []string
+	depth     int
+	nodes     int
+	up, down  bool // what uses it, what it uses
+	relations map[graph.Relation]bool
+}
+
+// graphParameters is the grammar.
+var graphParameters = map[string]func(g *graphed, value string) error{
+	"of":       func(g *graphed, v string) error { return g.parse(v) },
+	"clusters": func(g *graphed, v string) error { return names(&g.clusters, v) },
+	"depth":    numbered(1, mostDepth, func(g *graphed, n int) { g.depth = n }),
+	"limit":    numbered(1, mostNodes, func(g *graphed, n int) { g.nodes = n }),
+	"direction": func(g *graphed, v string) error {
+		g.up, g.down = v == "usedBy" || v == "both", v == "uses" || v == "both"
+		if !g.up && !g.down {
+			return errors.New("must be uses, usedBy or both")
+		}
+		return nil
+	},
+	"relations": func(g *graphed, v string) error {
+		g.relations = map[graph.Relation]bool{}
+		all := graph.Relations()
+		for name := range strings.SplitSeq(v, ",") {
+			one := graph.Relation(strings.TrimSpace(name))
+			switch {
+			case one == "all":
+				for _, r := range all {
+					g.relations[r] = true
+				}
+			case slices.Contains(all, one):
+				g.relations[one] = true
+			default:
+				return fmt.Errorf("%q is no relation: these are %v, and all", one, all)
+			}
+		}
+		return nil
+	},
+	"timeout": nil, "pretty": nil,
+}
+
+func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, string) error {
+	return func(g *graphed, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("must be a number from %d to %d", least, most)
+		}
+		set(g, n)
+		return nil
+	}
+}
+
+// parse reads KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
+func (g *graphed) parse(of string) error {
+	g.of = of
+	if image, ok := strings.CutPrefix(of, imagePrefix); ok {
+		if g.name = image; image == "" {
+			return errors.New("an image is missing: write image:nginx, or image:nginx:1.25")
+		}
+		return nil
+	}
+	parts := strings.Split(of, "/")
+	if slices.Contains(parts, "") || len(parts) != 2 && len(parts) != 3 {
+		return errors.New("must be KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE, as in secrets/shop/db-pass")
+	}
+	g.kind, g.name = parts[0], parts[len(parts)-1]
+	if len(parts) == 3 {
+		g.namespace = parts[1]
+	}
+	return nil
+}
+
+func parseGraph(q url.Values) (*graphed, error) {
+	g := &graphed{depth: usualDepth, nodes: usualNodes, up: true, down: true, relations: map[graph.Relation]bool{}}
+	for _, r := range graph.Relations() {
+		g.relations[r] = r != graph.Event // of which there are many
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		set, known := graphParameters[name]
+		if !known {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("unknown parameter %q: a graph has %s", name, strings.Join(slices.Sorted(maps.Keys(graphParameters)), ", ")))
+		}
+		if len(q[name]) > 1 {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s is given twice", name))
+		}
+		if value := q.Get(name); set != nil && value != "" {
+			if err := set(g, value); err != nil {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s=%q: %v", name, value, err))
+			}
+		}
+	}
+	if g.of == "" {
+		return nil, apierrors.NewBadRequest("parameter of is missing: it says of what the graph is, as KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE")
+	}
+	return g, nil
+}
+
+// reach is of a type what the caller may list.
+type reach struct {
+	at         location
+	kind       schema.GroupKind
+	namespaced bool
+	clusters   map[string]bool // that mirror it, of those asked for and in which the caller may see something of it
+	seen       scope
+	refused    error // nil: the caller may list some
+	query      store.Query
+}
+
+// hidden says whether the caller may list none.
+func (r *reach) hidden() bool { return r.refused != nil }
+
+// sees says whether the caller may list the type in a namespace of a cluster.
+func (r *reach) sees(cluster, namespace string) bool {
+	return !r.hidden() && (r.seen.fence == nil || slices.Contains(r.seen.namespaces, namespace) && r.seen.fence.Allowed(namespace, cluster))
+}
+
+// vertex is a node of the graph that is being made.
+type vertex struct {
+	kind                     schema.GroupKind
+	cluster, namespace, name string
+	version                  string
+	uid                      types.UID
+	labels                   labels.Set
+	reach                    *reach // nil: an image
+	state                    fleetv1alpha1.GraphState
+	links                    []graph.Link
+}
+
+type vertexKey struct {
+	kind                     schema.GroupKind
+	cluster, namespace, name string
+}
+
+func (v *vertex) key() vertexKey { return vertexKey{v.kind, v.cluster, v.namespace, v.name} }
+
+type arc struct {
+	from, to *vertex
+	relation graph.Relation
+}
+
+// walk makes a graph.
+//
+// Whatever is read is read with the query of its type's reach, so that what the caller may not list is not found, nor walked through, nor counted in a bound.
+type walk struct {
+	*Search
+	*graphed
+
+	at      location
+	reaches map[schema.GroupResource]*reach
+	types   map[schema.GroupKind]schema.GroupResource
+	// mirrored are the types of some cluster.
+	mirrored map[schema.GroupResource]bool
+
+	vertices map[vertexKey]*vertex
+	arcs     map[arc]bool
+	selects  map[selectKey][]*vertex // what selects pods, by type and place
+	lookups  int
+	cut      string
+}
+
+type selectKey struct {
+	gr                 schema.GroupResource
+	cluster, namespace string
+}
+
+// errCut ends a walk that has as much as it may have.
+var errCut = errors.New("the graph is cut")
+
+// serveGraph answers with the graph around an object, or an image.
+func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
+	asked, err := parseGraph(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
+	defer cancel()
+	g := &walk{
+		Search: s, graphed: asked, at: at, reaches: map[schema.GroupResource]*reach{}, types: map[schema.GroupKind]schema.GroupResource{},
+		mirrored: map[schema.GroupResource]bool{}, vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{},
+	}
+	for _, t := range s.Mirror.Types() {
+		gr := t.GroupVersionResource().GroupResource()
+		g.types[t.GroupVersionKind.GroupKind()], g.mirrored[gr] = gr, true
+	}
+	roots, err := g.roots(ctx)
+	if err == nil {
+		err = g.around(ctx, roots)
+	}
+	if err != nil && !errors.Is(err, errCut) {
+		return err
+	}
+	g.warn(w)
+	return answer.JSON(w, http.StatusOK, g.graph(roots))
+}
+
+// around walks in the directions that are asked for. They do not mix: what else uses what a root uses is not of its graph.
+func (g *walk) around(ctx context.Context, roots []*vertex) error {
+	for _, step := range []struct {
+		wanted bool
+		next   func(context.Context, []*vertex) ([]*vertex, error)
+	}{{g.down, g.used}, {g.up, g.users}} {
+		if !step.wanted {
+			continue
+		}
+		met := map[*vertex]bool{}
+		for _, v := range roots {
+			met[v] = true
+		}
+		frontier := roots
+		for range g.depth {
+			found, err := step.next(ctx, frontier)
+			if err != nil {
+				return err
+			}
+			frontier = nil
+			for _, v := range found {
+				if !met[v] {
+					met[v] = true
+					frontier = append(frontier, v)
+				}
+			}
+			slices.SortFunc(frontier, compareVertices)
+		}
+	}
+	return nil
+}
+
+func compareVertices(a, b *vertex) int {
+	return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind.Kind, b.kind.Kind),
+		cmp.Compare(a.kind.Group, b.kind.Group), cmp.Compare(a.name, b.name))
+}
+
+// reachOf finds out what of a type the caller may list.
+func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, error) {
+	if r, ok := g.reaches[gr]; ok {
+		return r, nil
+	}
+	r := &reach{at: location{cluster: g.at.cluster, names: g.at.names, GroupVersionResource: gr.WithVersion("v1")}, clusters: map[string]bool{}}
+	for _, t := range g.Mirror.Types() {
+		if t.GroupVersionResource().GroupResource() != gr {
+			continue
+		}
+		r.at.GroupVersionResource, r.kind, r.namespaced = t.GroupVersionResource(), t.GroupVersionKind.GroupKind(), r.namespaced || t.Namespaced
+		for _, cluster := range t.Clusters {
+			if (g.at.cluster == "" || g.at.cluster == cluster) && (g.clusters == nil || slices.Contains(g.clusters, cluster)) {
+				r.clusters[cluster] = true
+			}
+		}
+	}
+	if r.kind.Kind == "" {
+		t, ok := graph.TypeFor(gr)
+		if !ok {
+			return nil, fmt.Errorf("type %s is neither mirrored nor known", gr)
+		}
+		r.kind, r.namespaced = t.Kind, t.Namespaced
+	}
+	g.reaches[gr] = r
+	seen, err := g.authorize(ctx, r.at, params{}, "list")
+	switch {
+	case apierrors.IsForbidden(err):
+		r.refused = err
+		return r, nil
+	case err != nil:
+		return nil, err
+	case !r.namespaced && seen.refused != nil:
+		r.refused = seen.refused
+	}
+	if r.hidden() {
+		return r, nil
+	}
+	r.seen = seen
+	r.query = store.Query{Group: gr.Group, Resource: gr.Resource}
+	if seen.fence != nil {
+		maps.DeleteFunc(r.clusters, func(cluster string, _ bool) bool { return seen.closed(cluster) })
+	}
+	if g.at.cluster != "" || g.clusters != nil || seen.fence != nil {
+		r.query.Clusters = append([]string{}, slices.Sorted(maps.Keys(r.clusters))...) // not nil, which is all
+	}
+	r.query.Scopes = seen.scopes(r.at, kind{clusters: r.query.Clusters})
+	return r, nil
+}
+
+// typeOf is the type of a kind; false: nobody knows it.
+func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
+	if gr, ok := g.types[kind]; ok {
+		return gr, true
+	}
+	t, ok := graph.TypeOf(kind)
+	return schema.GroupResource{Group: kind.Group, Resource: t.Resource}, ok
+}
+
+// each calls f with the vertex of each object that a query of a reach selects, until it fails.
+func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), f func(v *vertex) error) error {
+	if r.hidden() || len(r.clusters) == 0 {
+		return nil
+	}
+	q := r.query
+	q.Limit = graphPage
+	narrow(&q)
+	for {
+		page, err := g.query(ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range page.Rows {
+			if err := f(g.meet(r, &page.Rows[i])); err != nil {
+				return err
+			}
+		}
+		if q.Continue = page.Continue; q.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// meet is the vertex of an object.
+func (g *walk) meet(r *reach, row *store.Row) *vertex {
+	v := &vertex{kind: r.kind, cluster: row.Cluster, namespace: row.Namespace, name: row.Name, version: row.Version, uid: row.UID, labels: row.Labels, reach: r}
+	known, ok := g.vertices[v.key()]
+	if ok && known.state == "" {
+		return known
+	}
+	v.links = graph.Links(schema.GroupResource{Group: row.Group, Resource: row.Resource}, row.Body)
+	if ok { // it came since it was found to be missing
+		known.version, known.uid, known.labels, known.links, known.state = v.version, v.uid, v.labels, v.links, ""
+		return known
+	}
+	return v
+}
+
+// add makes a vertex one of the graph, if there is room.
+func (g *walk) add(v *vertex) (*vertex, error) {
+	if known, ok := g.vertices[v.key()]; ok {
+		return known, nil
+	}
+	if len(g.vertices) >= g.nodes {
+		g.cut = fmt.Sprintf("there are more than %d nodes: set a limit of up to %d, or name clusters, relations, a direction or a smaller depth; a search for uses:KIND/NAME or image:IMAGE finds all that do", g.nodes, mostNodes)
+		return nil, errCut
+	}
+	g.vertices[v.key()] = v
+	return v, nil
+}
+
+// join adds an edge of a link that one says of another, and the ends that are not there yet.
+func (g *walk) join(says, other *vertex, l graph.Link) (err error) {
+	if says, err = g.add(says); err == nil {
+		other, err = g.add(other)
+	}
+	if err != nil {
+		return err
+	}
+	if l.Inverse {
+		says, other = other, says
+	}
+	g.arcs[arc{says, other, l.Relation}] = true
+	return nil
+}
+
+// leads says whether a link that an object says is to another, which is there or not.
+func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
+	if l.Selector != nil || l.Kind != to.kind || l.Name != to.name || l.UID != "" && to.state == "" && l.UID != to.uid {
+		return false
+	}
+	if to.reach == nil {
+		return true
+	}
+	return from.cluster == to.cluster && (!to.reach.namespaced || cmp.Or(l.Namespace, from.namespace) == to.namespace)
+}
+
+// used finds what vertices use. What is missing uses nothing, whatever still names it as its owner.
+func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
+	var out []*vertex
+	frontier = slices.DeleteFunc(slices.Clone(frontier), func(v *vertex) bool { return v.state != "" })
+	err := g.follow(ctx, frontier, false, &out)
+	if err == nil {
+		err = g.selected(ctx, frontier, &out)
+	}
+	if err == nil {
+		err = g.owned(ctx, frontier, &out)
+	}
+	if err == nil {
+		err = g.referring(ctx, frontier, true, &out)
+	}
+	return out, err
+}
+
+// users finds what uses vertices.
+func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
+	var out []*vertex
+	err := g.follow(ctx, frontier, true, &out)
+	if err == nil {
+		err = g.referring(ctx, frontier, false, &out)
+	}
+	for _, v := range frontier {
+		if err == nil {
+			err = g.selecting(ctx, v, &out)
+		}
+		if err == nil {
+			err = g.pointed(ctx, v, &out)
+		}
+	}
+	return out, err
+}
+
+// target is a name to which links lead, wherever.
+type target struct {
+	kind schema.GroupKind
+	name string
+}
+
+// saying is a link that a vertex says.
+type saying struct {
+	by   *vertex
+	link graph.Link
+}
+
+// place is where a link leads, to an object of a type.
+func (s saying) place(r *reach) vertexKey {
+	key := vertexKey{kind: s.link.Kind, cluster: s.by.cluster, name: s.link.Name}
+	if r.namespaced {
+		key.namespace = cmp.Or(s.link.Namespace, s.by.namespace)
+	}
+	return key
+}
+
+// follow finds what vertices name: what they use or, inverse, what uses them.
+func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
+	wanted := map[target][]saying{}
+	var order []target
+	for _, v := range frontier {
+		for _, l := range v.links {
+			if l.Inverse != inverse || l.Selector != nil || !g.relations[l.Relation] {
+				continue
+			}
+			if l.Kind == graph.Images {
+				image := &vertex{kind: graph.Images, name: l.Name}
+				if err := g.join(v, image, l); err != nil {
+					return err
+				}
+				*out = append(*out, g.vertices[image.key()])
+				continue
+			}
+			to := target{l.Kind, l.Name}
+			if wanted[to] == nil {
+				order = append(order, to)
+			}
+			wanted[to] = append(wanted[to], saying{v, l})
+		}
+	}
+	for _, to := range order {
+		if err := g.named(ctx, to, wanted[to], out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named finds what has a name, in the places to which links lead, all at once.
+func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vertex) error {
+	gr, ok := g.typeOf(to.kind)
+	if !ok {
+		return nil
+	}
+	r, err := g.reachOf(ctx, gr)
+	if err != nil || r.hidden() {
+		return err
+	}
+	var clusters, namespaces []string
+	for _, s := range said {
+		key := s.place(r)
+		clusters = append(clusters, key.cluster)
+		if r.namespaced {
+			namespaces = append(namespaces, key.namespace)
+		}
+	}
+	found := map[vertexKey]*vertex{}
+	if err := g.found(ctx, gr, func(q *store.Query) {
+		q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
+		among(q, clusters)
+	}, func(v *vertex) error {
+		found[v.key()] = v
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, s := range said {
+		key := s.place(r)
+		v, there := found[key]
+		if !there {
+			if !r.sees(key.cluster, key.namespace) {
+				continue
+			}
+			v = g.absent(r, key, s.link.UID)
+		}
+		if !g.leads(s.by, s.link, v) {
+			continue // it is another of the name
+		}
+		if err := g.join(s.by, v, s.link); err != nil {
+			return err
+		}
+		*out = append(*out, g.vertices[v.key()])
+	}
+	return nil
+}
+
+// absent is the vertex of what something refers to and is not found.
+func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
+	v := &vertex{kind: key.kind, cluster: key.cluster, namespace: key.namespace, name: key.name, reach: r, uid: uid, state: fleetv1alpha1.GraphMissing, version: r.at.Version}
+	gr := r.at.GroupResource()
+	if !r.clusters[key.cluster] || !g.Mirror.Stored(key.cluster, gr) || g.Mirror.Lost(key.cluster, gr) || g.Mirror.Partial(key.cluster, gr) {
+		v.state = fleetv1alpha1.GraphUnknown
+	}
+	return v
+}
+
+// among narrows a query to clusters, of those that it is of.
+func among(q *store.Query, clusters []string) {
+	wanted := distinct(clusters)
+	if q.Clusters != nil {
+		wanted = slices.DeleteFunc(wanted, func(c string) bool { return !slices.Contains(q.Clusters, c) })
+	}
+	q.Clusters = append([]string{}, wanted...)
+}
+
+func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+
+// selected finds the pods that vertices select.
+func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
+	for _, v := range frontier {
+		for _, l := range v.links {
+			if l.Selector == nil || !g.relations[l.Relation] {
+				continue
+			}
+			if err := g.found(ctx, podsType, func(q *store.Query) {
+				q.Namespaces, q.Labels = []string{v.namespace}, l.Selector
+				among(q, []string{v.cluster})
+			}, func(pod *vertex) error {
+				err := g.join(v, pod, l)
+				*out = append(*out, g.vertices[pod.key()])
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// found calls f with what is found of a type, until it fails.
+func (g *walk) found(ctx context.Context, gr schema.GroupResource, narrow func(q *store.Query), f func(v *vertex) error) error {
+	r, err := g.reachOf(ctx, gr)
+	if err != nil {
+		return err
+	}
+	if g.lookups++; g.lookups > mostLookups {
+		g.cut = fmt.Sprintf("it takes more than %d lookups: name clusters, relations, a direction or a smaller depth", mostLookups)
+		return errCut
+	}
+	return g.each(ctx, r, narrow, f)
+}
+
+// owned finds what vertices own, of the types of which they own something.
+func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
+	if !g.relations[graph.Owner] {
+		return nil
+	}
+	uids := map[string][]types.UID{}
+	for _, v := range frontier {
+		if v.uid != "" && v.reach != nil {
+			uids[v.cluster] = append(uids[v.cluster], v.uid)
+		}
+	}
+	owned := map[string]map[types.UID][]schema.GroupResource{}
+	for cluster, some := range uids {
+		of, err := g.Store.Owned(ctx, cluster, some)
+		if err := g.answered(ctx, ctx, store.Query{Resource: "objects"}, err); err != nil {
+			return err
+		}
+		owned[cluster] = of
+	}
+	for _, v := range frontier {
+		for _, gr := range owned[v.cluster][v.uid] {
+			if !g.mirrored[gr] {
+				continue
+			}
+			r, err := g.reachOf(ctx, gr)
+			if err != nil {
+				return err
+			}
+			// It is no lookup that counts: that the type is asked for may be for what the caller may not list.
+			if err := g.each(ctx, r, func(q *store.Query) {
+				q.OwnerUID = v.uid
+				among(q, []string{v.cluster})
+			}, func(of *vertex) error { return g.joinAll(of, v, true, out) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// joinAll adds the edges of all links that one vertex says of another.
+func (g *walk) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error {
+	for _, l := range says.links {
+		if l.Inverse != inverse || !g.relations[l.Relation] || !g.leads(says, l, other) {
+			continue
+		}
+		if err := g.join(says, other, l); err != nil {
+			return err
+		}
+		*out = append(*out, g.vertices[says.key()])
+	}
+	return nil
+}
+
+// referring finds what refers to vertices by name: what uses them or, inverse, what they use. Those of a name in several clusters are looked for at once.
+func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
+	type named struct {
+		kind            schema.GroupKind
+		namespace, name string
+	}
+	together := map[named]map[string]*vertex{}
+	var order []named
+	for _, v := range frontier {
+		if v.reach == nil {
+			continue
+		}
+		one := named{v.kind, v.namespace, v.name}
+		if together[one] == nil {
+			together[one] = map[string]*vertex{}
+			order = append(order, one)
+		}
+		together[one][v.cluster] = v
+	}
+	for _, one := range order {
+		clusters := slices.Collect(maps.Keys(together[one]))
+		if err := g.referringTo(ctx, one.kind, one.namespace, one.name, clusters, inverse, func(says *vertex) error {
+			return g.joinAll(says, together[one][says.cluster], inverse, out)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// referringTo calls f with what may refer to a name of a kind, in a namespace or, of an empty one, in none or any.
+func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace, name string, clusters []string, inverse bool, f func(*vertex) error) error {
+	for _, source := range graph.Sources(kind) {
+		if !g.mirrored[source.GroupResource] || source.Inverse != inverse {
+			continue
+		}
+		r, err := g.reachOf(ctx, source.GroupResource)
+		if err != nil {
+			return err
+		}
+		terms := []string{graph.Term(kind, name)}
+		if source.Across && namespace != "" {
+			terms = append(terms, graph.TermAcross(kind, namespace, name))
+		}
+		for i, term := range terms {
+			if i == 0 && namespace != "" && !r.namespaced {
+				continue // it says of which namespace
+			}
+			if err := g.found(ctx, source.GroupResource, func(q *store.Query) {
+				q.Fields = []store.FieldRequirement{{Path: store.FieldReferences, Operator: selection.Equals, Value: term}}
+				if i == 0 && namespace != "" {
+					q.Namespaces = []string{namespace}
+				}
+				if clusters != nil {
+					among(q, clusters)
+				}
+			}, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pointed finds what uses a vertex by other indexes than that of references: an image, a node, or what Events are about.
+func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
+	by := func(gr schema.GroupResource, path, value string) error {
+		if !g.mirrored[gr] {
+			return nil
+		}
+		return g.found(ctx, gr, func(q *store.Query) {
+			q.Fields = []store.FieldRequirement{{Path: path, Operator: selection.Equals, Value: value}}
+			if v.cluster != "" {
+				among(q, []string{v.cluster})
+			}
+		}, func(says *vertex) error { return g.joinAll(says, v, false, out) })
+	}
+	if v.reach == nil {
+		if !g.relations[graph.Image] {
+			return nil
+		}
+		for _, gr := range graph.Running() {
+			if err := by(gr, store.FieldImages, v.name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if v.kind == nodeOnly && g.relations[graph.Node] {
+		if err := by(podsType, "spec.nodeName", v.name); err != nil {
+			return err
+		}
+	}
+	if v.uid != "" && g.relations[graph.Event] {
+		return by(eventsType, "involvedObject.uid", string(v.uid))
+	}
+	return nil
+}
+
+// selecting finds what selects a pod, among what there is of it in the pod's namespace.
+func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error {
+	if pod.kind.Kind != "Pod" || pod.kind.Group != "" || pod.state != "" || !g.relations[graph.Selector] {
+		return nil
+	}
+	for _, gr := range graph.Selecting() {
+		if !g.mirrored[gr] {
+			continue
+		}
+		key := selectKey{gr, pod.cluster, pod.namespace}
+		if _, known := g.selects[key]; !known {
+			g.selects[key] = nil
+			if err := g.found(ctx, gr, func(q *store.Query) {
+				q.Namespaces = []string{pod.namespace}
+				among(q, []string{pod.cluster})
+			}, func(v *vertex) error {
+				if g.selects[key] = append(g.selects[key], v); len(g.selects[key]) > mostSelecting {
+					g.cut = fmt.Sprintf("there are more than %d %s in a namespace: leave out the relation selector", mostSelecting, gr.Resource)
+					return errCut
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		for _, v := range g.selects[key] {
+			for _, l := range v.links {
+				if l.Selector == nil || !l.Selector.Matches(pod.labels) {
+					continue
+				}
+				if err := g.join(v, pod, l); err != nil {
+					return err
+				}
+				*out = append(*out, g.vertices[v.key()])
+			}
+		}
+	}
+	return nil
+}
+
+// roots finds what the graph is of: what has the name, and of a name that is missing what is said to have it.
+func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
+	if g.kind == "" {
+		if err := g.checkClusters(g.at, g.clusters); err != nil {
+			return nil, err
+		}
+		return g.images(ctx)
+	}
+	gr, err := g.rootType()
+	if err != nil {
+		return nil, err
+	}
+	if err := g.unqualify(gr); err != nil {
+		return nil, err
+	}
+	r, err := g.reachOf(ctx, gr)
+	if err != nil {
+		return nil, err
+	}
+	if g.namespace != "" && r.namespaced {
+		at := r.at
+		at.namespace = g.namespace
+		if _, err := g.authorize(ctx, at, params{}, "list"); err != nil {
+			return nil, err
+		}
+	}
+	if r.refused != nil {
+		return nil, r.refused
+	}
+	if err := r.seen.check(r.at, params{clusters: g.clusters}); err != nil {
+		return nil, err
+	}
+	if err := g.checkClusters(g.at, g.clusters); err != nil {
+		return nil, err
+	}
+	if g.namespace != "" && !r.namespaced {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %s are in no namespace: write %s/%s", g.of, gr, g.kind, g.name))
+	}
+	roots := map[vertexKey]*vertex{}
+	root := func(v *vertex) error {
+		v, err := g.add(v)
+		if err == nil {
+			roots[v.key()] = v
+		}
+		return err
+	}
+	err = g.found(ctx, gr, func(q *store.Query) {
+		q.Names = []string{g.name}
+		if g.namespace != "" {
+			q.Namespaces = []string{g.namespace}
+		}
+	}, root)
+	if err == nil && g.up {
+		err = g.missing(ctx, r, root)
+	}
+	if len(roots) == 0 && err == nil {
+		err = apierrors.NewNotFound(gr, g.name)
+	}
+	return slices.SortedFunc(maps.Values(roots), compareVertices), err
+}
+
+// missing calls f with what is said to have the name that is asked for, and is not there.
+func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
+	each := func(says *vertex) error {
+		for _, l := range says.links {
+			key := vertexKey{kind: r.kind, cluster: says.cluster, name: g.name}
+			if r.namespaced {
+				key.namespace = cmp.Or(l.Namespace, says.namespace)
+			}
+			if l.Inverse || l.Kind != r.kind || l.Name != g.name || l.Selector != nil || !g.relations[l.Relation] ||
+				g.namespace != "" && key.namespace != g.namespace || g.vertices[key] != nil || !r.sees(key.cluster, key.namespace) {
+				continue
+			}
+			if err := f(g.absent(r, key, l.UID)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if r.kind == nodeOnly && g.mirrored[podsType] {
+		if err := g.found(ctx, podsType, func(q *store.Query) {
+			q.Fields = []store.FieldRequirement{{Path: "spec.nodeName", Operator: selection.Equals, Value: g.name}}
+		}, each); err != nil {
+			return err
+		}
+	}
+	return g.referringTo(ctx, r.kind, g.namespace, g.name, nil, false, each)
+}
+
+// rootType is the type that the request means.
+func (g *walk) rootType() (schema.GroupResource, error) {
+	named := query.Term{Key: query.Kind, Op: query.Equal, Values: []query.Value{{Text: g.kind}}}
+	var found []schema.GroupResource
+	for _, t := range g.Mirror.Types() {
+		gr := t.GroupVersionResource().GroupResource()
+		if named.IsKind(gr.Group, kindNames(kind{API: t.API})) && !slices.Contains(found, gr) {
+			found = append(found, gr)
+		}
+	}
+	known, isKnown := graph.ParseKind(g.kind)
+	usual := schema.GroupResource{}
+	if t, ok := graph.TypeOf(known); ok && isKnown {
+		usual = schema.GroupResource{Group: known.Group, Resource: t.Resource}
+	}
+	switch core := slices.IndexFunc(found, func(gr schema.GroupResource) bool { return gr.Group == "" }); {
+	case len(found) == 1:
+		return found[0], nil
+	case usual.Resource != "" && (len(found) == 0 || slices.Contains(found, usual)):
+		return usual, nil
+	case core >= 0:
+		return found[core], nil
+	case len(found) == 0:
+		return usual, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: no kind is mirrored that is %q; %q lists those that are", g.of, g.kind, "kubectl --context fleet api-resources"))
+	}
+	var all []string
+	for _, gr := range found {
+		all = append(all, gr.String())
+	}
+	return usual, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %q is one of %s: write which", g.of, g.kind, enumerate(all)))
+}
+
+// unqualify takes the cluster out of the name that is asked for, where names have theirs.
+func (g *walk) unqualify(gr schema.GroupResource) error {
+	if g.at.names == Merged {
+		return nil
+	}
+	named := &g.name
+	if g.namespace != "" {
+		named = &g.namespace
+	} else if g.namespaced(location{GroupVersionResource: gr.WithVersion("")}) {
+		return nil // in whichever there are
+	}
+	name, cluster, ok := unqualified(*named)
+	if !ok || g.at.cluster != "" && g.at.cluster != cluster || g.clusters != nil && !slices.Equal(g.clusters, []string{cluster}) {
+		return apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %q must be a name with its one cluster, NAME@CLUSTER", g.of, *named))
+	}
+	if *named = name; g.at.cluster == "" {
+		g.clusters = []string{cluster}
+	}
+	return nil
+}
+
+// images finds the images that are asked for, of those that something runs which the caller may list.
+func (g *walk) images(ctx context.Context) ([]*vertex, error) {
+	var refused, closed error
+	var reaches []*reach
+	for _, gr := range graph.Running() {
+		if !g.mirrored[gr] {
+			continue
+		}
+		r, err := g.reachOf(ctx, gr)
+		if err != nil {
+			return nil, err
+		}
+		if r.refused != nil {
+			refused = cmp.Or(refused, r.refused)
+		} else if err := r.seen.check(r.at, params{clusters: g.clusters}); err != nil {
+			closed = cmp.Or(closed, err)
+		} else {
+			reaches = append(reaches, r)
+		}
+	}
+	if err := cmp.Or(closed, refused); err != nil && len(reaches) == 0 {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, r := range reaches {
+		if err := g.run(ctx, r, found); err != nil {
+			return nil, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "images"}, g.name)
+	}
+	var roots []*vertex
+	for _, image := range slices.Sorted(maps.Keys(found)) {
+		v, err := g.add(&vertex{kind: graph.Images, name: image})
+		if err != nil {
+			return roots, err
+		}
+		roots = append(roots, v)
+	}
+	return roots, nil
+}
+
+// run adds the images that are asked for and that something of a type runs. One with a tag or a digest is that; others are all of the repository.
+func (g *walk) run(ctx context.Context, r *reach, found map[string]bool) error {
+	if len(r.clusters) == 0 {
+		return nil
+	}
+	if repository(g.name) != g.name {
+		q := r.query
+		q.Limit = 1
+		q.Fields = []store.FieldRequirement{{Path: store.FieldImages, Operator: selection.Equals, Value: g.name}}
+		page, err := g.query(ctx, q)
+		if len(page.Rows) > 0 {
+			found[g.name] = true
+		}
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, g.longest)
+	defer cancel()
+	groups, err := g.Store.Groups(within, r.query, []store.By{{Field: store.FieldImages}})
+	if err := g.answered(ctx, within, r.query, err); err != nil {
+		return err
+	}
+	for _, one := range groups {
+		if of := repository(one.Values[0]); of == g.name || strings.HasSuffix(of, "/"+g.name) {
+			found[one.Values[0]] = true
+		}
+	}
+	return nil
+}
+
+// repository is an image without its tag and digest.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
+		image = image[:i]
+	}
+	return image
+}
+
+// graph is what was found.
+func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
+	out := fleetv1alpha1.ObjectGraph{
+		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ObjectGraph"},
+		Roots:    []int{}, Nodes: []fleetv1alpha1.GraphNode{}, Edges: []fleetv1alpha1.GraphEdge{}, Cut: g.cut,
+	}
+	place := map[*vertex]int{}
+	for _, v := range slices.SortedFunc(maps.Values(g.vertices), compareVertices) {
+		place[v] = len(out.Nodes)
+		n := fleetv1alpha1.GraphNode{
+			Cluster: v.cluster, Group: v.kind.Group, Version: v.version, Kind: v.kind.Kind, Namespace: v.namespace, Name: v.name, UID: v.uid, State: v.state,
+		}
+		if v.reach != nil {
+			n.Resource = v.reach.at.Resource
+			if n.Namespace == "" {
+				n.Name = g.at.names.of(n.Name, n.Cluster)
+			}
+			n.Namespace = g.at.names.of(n.Namespace, n.Cluster)
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	for _, v := range roots {
+		out.Roots = append(out.Roots, place[v])
+	}
+	for a := range g.arcs {
+		out.Edges = append(out.Edges, fleetv1alpha1.GraphEdge{From: place[a.from], To: place[a.to], Relation: string(a.relation)})
+	}
+	slices.SortFunc(out.Edges, func(a, b fleetv1alpha1.GraphEdge) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Relation, b.Relation))
+	})
+	return out
+}
+
+// warn says in what the graph may differ from the truth, where it has something of a type in a cluster.
+func (g *walk) warn(w http.ResponseWriter) {
+	clusters := map[*reach][]string{}
+	for _, v := range g.vertices {
+		if v.reach != nil {
+			clusters[v.reach] = append(clusters[v.reach], v.cluster)
+		}
+	}
+	var warnings []string
+	for r, of := range clusters {
+		of = slices.DeleteFunc(distinct(of), func(c string) bool { return !r.clusters[c] })
+		warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+	}
+	slices.Sort(warnings)
+	tell(w, warnings)
+}

@@ -1,0 +1,837 @@
+package search
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/store"
+)
+
+// related are the types of the test's fleet. StorageClasses are mirrored of no cluster, PersistentVolumes of some.
+var related = []struct {
+	gvk        schema.GroupVersionKind
+	resource   string
+	namespaced bool
+	clusters   []string
+}{
+	{schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, "pods", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, "secrets", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "Service"}, "services", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "ServiceAccount"}, "serviceaccounts", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "Event"}, "events", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes", false, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "PersistentVolumeClaim"}, "persistentvolumeclaims", true, nil},
+	{schema.GroupVersionKind{Version: "v1", Kind: "PersistentVolume"}, "persistentvolumes", false, []string{"ash"}},
+	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, "deployments", true, nil},
+	{schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, "replicasets", true, nil},
+	{schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"}, "horizontalpodautoscalers", true, nil},
+	{schema.GroupVersionKind{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"}, "endpointslices", true, nil},
+	{schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "Ingress"}, "ingresses", true, nil},
+	{schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"}, "networkpolicies", true, nil},
+	{schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"}, "poddisruptionbudgets", true, nil},
+	{schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"}, "rolebindings", true, nil},
+	{schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"}, "validatingwebhookconfigurations", false, nil},
+}
+
+var (
+	relatedClusters   = []string{"ash", "elm", "oak"}
+	relatedNamespaces = []string{"blog", "ops", "shop"}
+)
+
+// anything is the content of an object of a kind, which refers to others at random: to some that there are, to some that there are not.
+func anything(random *rand.Rand, kind, namespace string) map[string]any {
+	name := func(of string) any { return fmt.Sprintf("%s-%d", of, random.IntN(4)) }
+	maybe := func(v any) any {
+		if random.IntN(2) == 0 {
+			return nil
+		}
+		return v
+	}
+	pod := func() map[string]any {
+		return map[string]any{
+			"serviceAccountName": maybe(name("serviceaccount")), "imagePullSecrets": []any{map[string]any{"name": maybe(name("secret"))}},
+			"containers": []any{map[string]any{
+				"image":   []string{"nginx:1.25", "registry.example.com/team/nginx@sha256:1", "redis:7"}[random.IntN(3)],
+				"envFrom": []any{map[string]any{"configMapRef": map[string]any{"name": maybe(name("configmap"))}}},
+			}},
+			"volumes": []any{
+				map[string]any{"secret": map[string]any{"secretName": maybe(name("secret"))}}, map[string]any{"persistentVolumeClaim": map[string]any{"claimName": maybe(name("persistentvolumeclaim"))}},
+			},
+		}
+	}
+	app := map[string]any{"app": fmt.Sprint("app-", random.IntN(3))}
+	switch kind {
+	case "Pod":
+		spec := pod()
+		spec["nodeName"] = maybe(name("node"))
+		return map[string]any{"spec": spec}
+	case "Deployment", "ReplicaSet":
+		return map[string]any{"spec": map[string]any{"template": map[string]any{"spec": pod()}}}
+	case "Service":
+		return map[string]any{"spec": map[string]any{"selector": maybe(app)}}
+	case "PodDisruptionBudget":
+		return map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": app}}}
+	case "NetworkPolicy":
+		return map[string]any{"spec": map[string]any{"podSelector": map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": "NotIn", "values": []any{app["app"]}}}}}}
+	case "PersistentVolumeClaim":
+		return map[string]any{"spec": map[string]any{"volumeName": maybe(name("persistentvolume")), "storageClassName": maybe("fast")}}
+	case "PersistentVolume":
+		return map[string]any{"spec": map[string]any{"storageClassName": "fast"}}
+	case "HorizontalPodAutoscaler":
+		return map[string]any{"spec": map[string]any{"scaleTargetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": name("deployment")}}}
+	case "Ingress":
+		return map[string]any{"spec": map[string]any{
+			"tls": []any{map[string]any{"secretName": maybe(name("secret"))}}, "defaultBackend": map[string]any{"service": map[string]any{"name": name("service")}},
+		}}
+	case "RoleBinding":
+		return map[string]any{
+			"roleRef":  map[string]any{"kind": "Role", "name": "none"},
+			"subjects": []any{map[string]any{"kind": "ServiceAccount", "namespace": relatedNamespaces[random.IntN(3)], "name": name("serviceaccount")}},
+		}
+	case "ValidatingWebhookConfiguration":
+		return map[string]any{"webhooks": []any{map[string]any{"clientConfig": map[string]any{"service": map[string]any{"namespace": relatedNamespaces[random.IntN(3)], "name": name("service")}}}}}
+	case "Event":
+		return map[string]any{"involvedObject": map[string]any{"kind": "Pod", "namespace": namespace, "name": fmt.Sprint("pod-", random.IntN(4))}}
+	}
+	return map[string]any{}
+}
+
+// relatedFleet is a fleet in which much refers to much, and its rows.
+func relatedFleet(t testing.TB, seed uint64) (*fleet, []store.Row) {
+	t.Helper()
+	f := newFleet(t, relatedClusters...)
+	random := rand.New(rand.NewPCG(seed, 1))
+	var rows []store.Row
+	for _, typ := range related {
+		clusters := typ.clusters
+		if clusters == nil {
+			clusters = relatedClusters
+		}
+		f.mirror.serve(member.API{GroupVersionKind: typ.gvk, Resource: typ.resource, Singular: strings.ToLower(typ.gvk.Kind), Namespaced: typ.namespaced}, clusters)
+		for _, cluster := range clusters {
+			namespaces := relatedNamespaces
+			if !typ.namespaced {
+				namespaces = []string{""}
+			}
+			var objects []*unstructured.Unstructured
+			for _, namespace := range namespaces {
+				for i := range 4 {
+					if random.IntN(4) == 0 {
+						continue
+					}
+					name := fmt.Sprintf("%s-%d", strings.ToLower(typ.gvk.Kind), i)
+					o := &unstructured.Unstructured{Object: anything(random, typ.gvk.Kind, namespace)}
+					o.SetGroupVersionKind(typ.gvk)
+					o.SetNamespace(namespace)
+					o.SetName(name)
+					o.SetUID(uidOf(typ.gvk.Kind, cluster, namespace, name))
+					switch typ.gvk.Kind {
+					case "Pod":
+						o.SetLabels(map[string]string{"app": fmt.Sprint("app-", random.IntN(3))})
+						own(o, random, "ReplicaSet", cluster)
+					case "ReplicaSet":
+						own(o, random, "Deployment", cluster)
+					case "EndpointSlice":
+						o.SetLabels(map[string]string{"kubernetes.io/service-name": fmt.Sprint("service-", random.IntN(4))})
+					case "Event":
+						on := o.Object["involvedObject"].(map[string]any)
+						on["uid"] = string(uidOf("Pod", cluster, namespace, on["name"].(string)))
+					}
+					objects = append(objects, o)
+				}
+			}
+			f.put(t, cluster, typ.resource, objects...)
+			page, err := f.store.List(t.Context(), store.Query{Group: typ.gvk.Group, Resource: typ.resource, Clusters: []string{cluster}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, page.Rows...)
+		}
+	}
+	return f, rows
+}
+
+func uidOf(kind, cluster, namespace, name string) types.UID {
+	return types.UID(strings.Join([]string{kind, cluster, namespace, name}, "."))
+}
+
+// own gives an object an owner, which may be another one of its name, or be gone.
+func own(o *unstructured.Unstructured, random *rand.Rand, kind, cluster string) {
+	name := fmt.Sprintf("%s-%d", strings.ToLower(kind), random.IntN(4))
+	uid := uidOf(kind, cluster, o.GetNamespace(), name)
+	if random.IntN(5) == 0 {
+		uid = "another"
+	}
+	yes := true
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, UID: uid, Controller: &yes}})
+}
+
+// role is what a caller may list.
+type role struct {
+	wide    map[string]bool     // types, in all namespaces
+	spaces  map[string][]string // namespaces, by type
+	closed  map[string][]string // clusters, by namespace
+	limited bool
+}
+
+func anyRole(random *rand.Rand) role {
+	r := role{wide: map[string]bool{}, spaces: map[string][]string{}, closed: map[string][]string{}, limited: true}
+	for _, gr := range append(relatedTypes(), schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}, schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "roles"}) {
+		switch random.IntN(4) {
+		case 0:
+			r.wide[gr.String()] = true
+		case 1, 2:
+			for _, n := range relatedNamespaces {
+				if random.IntN(3) > 0 {
+					r.spaces[gr.String()] = append(r.spaces[gr.String()], n)
+				}
+			}
+		}
+	}
+	for _, n := range relatedNamespaces {
+		if random.IntN(3) == 0 {
+			r.closed[n] = []string{relatedClusters[random.IntN(3)]}
+		}
+	}
+	return r
+}
+
+func relatedTypes() (out []schema.GroupResource) {
+	for _, typ := range related {
+		out = append(out, schema.GroupResource{Group: typ.gvk.Group, Resource: typ.resource})
+	}
+	return out
+}
+
+func (r role) is(f *fleet) {
+	f.denied, f.granted, f.closed = nil, nil, nil
+	if !r.limited {
+		return
+	}
+	f.closed = r.closed
+	f.granted = func(what authorizationv1.ResourceAttributes) []string {
+		return r.spaces[schema.GroupResource{Group: what.Group, Resource: what.Resource}.String()]
+	}
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		gr := schema.GroupResource{Group: what.Group, Resource: what.Resource}.String()
+		return !r.wide[gr] && (what.Namespace == "" || !slices.Contains(r.spaces[gr], what.Namespace))
+	}
+}
+
+// sees says whether one may list what is in a place.
+func (r role) sees(gr schema.GroupResource, cluster, namespace string) bool {
+	return !r.limited || r.wide[gr.String()] || slices.Contains(r.spaces[gr.String()], namespace) && !slices.Contains(r.closed[namespace], cluster)
+}
+
+// thing is a node as the naive graph has it.
+type thing struct{ kind, cluster, namespace, name, state string }
+
+type relation struct {
+	from, to thing
+	relation graph.Relation
+}
+
+// naive is the graph of all rows of which a role may see both ends, made without an index.
+func naive(rows []store.Row, r role) (things map[thing]bool, edges map[relation]bool) {
+	things, edges = map[thing]bool{}, map[relation]bool{}
+	there := map[thing]store.Row{}
+	byKind := map[string]schema.GroupResource{"Role.rbac.authorization.k8s.io": {Group: "rbac.authorization.k8s.io", Resource: "roles"}, "StorageClass.storage.k8s.io": {Group: "storage.k8s.io", Resource: "storageclasses"}}
+	spaced := map[string]bool{"Role.rbac.authorization.k8s.io": true}
+	mirrored := map[string]bool{}
+	for _, typ := range related {
+		kind := typ.gvk.GroupKind().String()
+		byKind[kind], spaced[kind] = schema.GroupResource{Group: typ.gvk.Group, Resource: typ.resource}, typ.namespaced
+		for _, c := range relatedClusters {
+			mirrored[kind+c] = typ.clusters == nil || slices.Contains(typ.clusters, c)
+		}
+	}
+	of := func(row store.Row) thing {
+		return thing{kind: schema.GroupKind{Group: row.Group, Kind: row.Kind}.String(), cluster: row.Cluster, namespace: row.Namespace, name: row.Name}
+	}
+	for _, row := range rows {
+		there[of(row)] = row
+		if r.sees(byKind[of(row).kind], row.Cluster, row.Namespace) {
+			things[of(row)] = true
+		}
+	}
+	for _, row := range rows {
+		from := of(row)
+		if !things[from] {
+			continue
+		}
+		join := func(l graph.Link, to thing) {
+			things[to] = true
+			one := relation{from, to, l.Relation}
+			if l.Inverse {
+				one.from, one.to = to, from
+			}
+			edges[one] = true
+		}
+		for _, l := range graph.Links(schema.GroupResource{Group: row.Group, Resource: row.Resource}, row.Body) {
+			to := thing{kind: l.Kind.String(), cluster: row.Cluster, name: l.Name}
+			if spaced[to.kind] {
+				to.namespace = cmp.Or(l.Namespace, row.Namespace)
+			}
+			target, found := there[to]
+			switch {
+			case l.Selector != nil:
+				for pod := range there {
+					if pod.kind == "Pod" && pod.cluster == row.Cluster && pod.namespace == row.Namespace && things[pod] && l.Selector.Matches(labels.Set(there[pod].Labels)) {
+						join(l, pod)
+					}
+				}
+			case l.Relation == graph.Image:
+				join(l, thing{kind: "Image", name: l.Name})
+			case !r.sees(byKind[to.kind], to.cluster, to.namespace):
+			case found && (l.UID == "" || l.UID == target.UID):
+				join(l, to)
+			case !found && mirrored[to.kind+to.cluster]:
+				to.state = "Missing"
+				join(l, to)
+			case !found:
+				to.state = "Unknown"
+				join(l, to)
+			}
+		}
+	}
+	return things, edges
+}
+
+// around is what is of a graph around roots.
+func around(edges map[relation]bool, roots []thing, depth int, up, down bool, wanted func(graph.Relation) bool) (things map[thing]bool, found map[relation]bool) {
+	things, found = map[thing]bool{}, map[relation]bool{}
+	for _, r := range roots {
+		things[r] = true
+	}
+	for _, back := range []bool{false, true} {
+		if back && !up || !back && !down {
+			continue
+		}
+		distance := map[thing]int{}
+		for _, r := range roots {
+			distance[r] = 0
+		}
+		for d := range depth {
+			for e := range edges {
+				near, far := e.from, e.to
+				if back {
+					near, far = far, near
+				}
+				if at, ok := distance[near]; !ok || at != d || !wanted(e.relation) || !back && near.state != "" {
+					continue
+				}
+				found[e], things[far] = true, true
+				if _, ok := distance[far]; !ok {
+					distance[far] = d + 1
+				}
+			}
+		}
+	}
+	return things, found
+}
+
+// graph asks for a graph.
+func (f *fleet) graph(t testing.TB, root string, q url.Values) (int, fleetv1alpha1.ObjectGraph, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+root+"/graph?"+q.Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g fleetv1alpha1.ObjectGraph
+	if resp.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(body, &g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return resp.StatusCode, g, string(body)
+}
+
+func told(n fleetv1alpha1.GraphNode) thing {
+	return thing{schema.GroupKind{Group: n.Group, Kind: n.Kind}.String(), n.Cluster, n.Namespace, n.Name, string(n.State)}
+}
+
+func sortedText[T thing | relation](of map[T]bool) (out []string) {
+	for one := range of {
+		out = append(out, fmt.Sprintf("%+v", one))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestGraph: whoever asks, of whatever, gets what may be reached over objects that they may list, and nothing else: not the ends of other edges, nor what
+// only others lead to. What the answer is to be is made of all rows, one by one.
+func TestGraph(t *testing.T) {
+	answers, refusals, missing, cells := 0, 0, 0, 0
+	for seed := range uint64(3) {
+		f, rows := relatedFleet(t, seed)
+		random := rand.New(rand.NewPCG(seed, 2))
+		for i := range 12 {
+			r := role{}
+			if i > 0 {
+				r = anyRole(random)
+			}
+			r.is(f)
+			things, edges := naive(rows, r)
+			for range 25 {
+				q, roots, up, down, depth, wanted, root := anyGraph(random, things, edges)
+				code, got, body := f.graph(t, root, q)
+				name := fmt.Sprintf("seed %d, role %d, %s/graph?%s", seed, i, root, q.Encode())
+				if len(roots) == 0 {
+					if refusals++; code == http.StatusOK {
+						t.Fatalf("%s: there is nothing, and it answers %s", name, body)
+					}
+					continue
+				}
+				if answers++; code != http.StatusOK || got.Cut != "" {
+					t.Fatalf("%s: %d %s", name, code, body)
+				}
+				wantThings, wantEdges := around(edges, roots, depth, up, down, wanted)
+				gotThings, gotEdges, gotRoots := map[thing]bool{}, map[relation]bool{}, map[thing]bool{}
+				for _, n := range got.Nodes {
+					gotThings[told(n)] = true
+					cells++
+					if n.State == fleetv1alpha1.GraphMissing {
+						missing++
+					}
+				}
+				for _, e := range got.Edges {
+					gotEdges[relation{told(got.Nodes[e.From]), told(got.Nodes[e.To]), graph.Relation(e.Relation)}] = true
+				}
+				for _, i := range got.Roots {
+					gotRoots[told(got.Nodes[i])] = true
+				}
+				wantRoots := map[thing]bool{}
+				for _, one := range roots {
+					wantRoots[one] = true
+				}
+				if len(gotThings) != len(got.Nodes) || len(gotEdges) != len(got.Edges) {
+					t.Fatalf("%s: something is told twice: %s", name, body)
+				}
+				if diff := gocmp.Diff(sortedText(wantRoots), sortedText(gotRoots)); diff != "" {
+					t.Fatalf("%s: roots: %s", name, diff)
+				}
+				if diff := gocmp.Diff(sortedText(wantThings), sortedText(gotThings)); diff != "" {
+					t.Fatalf("%s: nodes: %s", name, diff)
+				}
+				if diff := gocmp.Diff(sortedText(wantEdges), sortedText(gotEdges)); diff != "" {
+					t.Fatalf("%s: edges: %s", name, diff)
+				}
+			}
+		}
+	}
+	if answers < 300 || refusals < 50 || missing < 100 || cells < 3000 {
+		t.Errorf("%d answers with %d nodes, %d of them missing, and %d refusals: the test asks too little", answers, cells, missing, refusals)
+	}
+}
+
+// anyGraph is a question, and what of the graph that the caller may see it is about.
+func anyGraph(random *rand.Rand, things map[thing]bool, edges map[relation]bool) (q url.Values, roots []thing, up, down bool, depth int, wanted func(graph.Relation) bool, root string) {
+	depth = 1 + random.IntN(5)
+	q = url.Values{"depth": {fmt.Sprint(depth)}, "limit": {"2000"}}
+	direction := []string{"uses", "usedBy", "both"}[random.IntN(3)]
+	q.Set("direction", direction)
+	up, down = direction != "uses", direction != "usedBy"
+	wanted = func(r graph.Relation) bool { return r != graph.Event }
+	switch random.IntN(4) {
+	case 0:
+		q.Set("relations", "all")
+		wanted = func(graph.Relation) bool { return true }
+	case 1:
+		q.Set("relations", "owner,mount,env,selector")
+		wanted = func(r graph.Relation) bool {
+			return slices.Contains([]graph.Relation{graph.Owner, graph.Mount, graph.Env, graph.Selector}, r)
+		}
+	}
+	if random.IntN(8) == 0 {
+		q.Set("of", "image:nginx:1.25")
+		for e := range edges {
+			if e.to.name == "nginx:1.25" {
+				return q, []thing{e.to}, up, down, depth, wanted, ""
+			}
+		}
+		return q, nil, up, down, depth, wanted, ""
+	}
+	typ := related[random.IntN(len(related))]
+	kind, name := typ.gvk.GroupKind().String(), fmt.Sprintf("%s-%d", strings.ToLower(typ.gvk.Kind), random.IntN(4))
+	if random.IntN(10) == 0 {
+		kind, name = "StorageClass.storage.k8s.io", "fast"
+		q.Set("of", "sc/fast")
+	} else {
+		q.Set("of", strings.ToLower(typ.gvk.Kind)+"/"+name)
+	}
+	namespace := ""
+	if q.Get("of") != "sc/fast" && typ.namespaced && random.IntN(2) == 0 {
+		namespace = relatedNamespaces[random.IntN(3)]
+		q.Set("of", strings.ToLower(typ.gvk.Kind)+"/"+namespace+"/"+name)
+	}
+	cluster := ""
+	if random.IntN(4) == 0 {
+		cluster = relatedClusters[random.IntN(3)]
+		if random.IntN(2) == 0 {
+			root = "/clusters/" + cluster
+		} else {
+			q.Set("clusters", cluster)
+		}
+	}
+	for _, one := range slices.SortedFunc(maps.Keys(things), func(a, b thing) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
+		if one.kind != kind || one.name != name || namespace != "" && one.namespace != namespace || cluster != "" && one.cluster != cluster {
+			continue
+		}
+		if one.state == "" {
+			roots = append(roots, one)
+			continue
+		}
+		for e := range edges { // what is missing is known by what refers to it
+			if up && e.to == one && e.relation != graph.Event && wanted(e.relation) {
+				roots = append(roots, one)
+				break
+			}
+		}
+	}
+	return q, roots, up, down, depth, wanted, root
+}
+
+// TestGraphTellsNothing: what a caller may not list changes no byte of an answer, nor a refusal: neither objects nor what refers to them.
+func TestGraphTellsNothing(t *testing.T) {
+	f, _ := relatedFleet(t, 9)
+	r := role{limited: true, wide: map[string]bool{"nodes": true}, spaces: map[string][]string{
+		"pods": {"shop"}, "services": {"shop"}, "deployments.apps": {"shop"}, "serviceaccounts": {"shop", "ops"}, "rolebindings.rbac.authorization.k8s.io": {"shop"},
+	}, closed: map[string][]string{"shop": {"elm"}}}
+	r.is(f)
+	questions := []url.Values{}
+	for _, of := range []string{
+		"pod/shop/hidden-pod", "pod/hidden-pod", "secret/hidden", "secret/shop/hidden", "sa/shop/serviceaccount-1", "sa/serviceaccount-1", "sa/serviceaccount-9", "service/service-1", "node/node-1", "node/node-9",
+		"image:nginx", "image:hidden:1", "image:hidden", "deploy/deployment-1", "deploy/deployment-9", "sc/fast", "sc/slow", "configmap/configmap-1", "pod/shop/pod-1",
+	} {
+		for _, direction := range []string{"uses", "usedBy"} {
+			questions = append(questions, url.Values{"of": {of}, "direction": {direction}, "relations": {"all"}, "depth": {"5"}, "limit": {"60"}})
+		}
+	}
+	ask := func() (out []string) {
+		for _, q := range questions {
+			for _, root := range []string{"", "/clusters/oak", "/clusters/elm"} {
+				code, _, body := f.graph(t, root, q)
+				out = append(out, fmt.Sprint(root, "/graph?", q.Encode(), ": ", code, " ", body))
+			}
+		}
+		return out
+	}
+	before := ask()
+	there := 0
+	for _, one := range before {
+		if strings.Contains(one, ": 200 ") {
+			there++
+		}
+	}
+	if there < 20 {
+		t.Fatalf("only %d questions are answered", there)
+	}
+	hidden := func(kind schema.GroupVersionKind, namespace, name string, content map[string]any) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: content}
+		o.SetGroupVersionKind(kind)
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		o.SetUID(types.UID("hidden-" + name + namespace))
+		return o
+	}
+	pod := func() map[string]any {
+		return map[string]any{"spec": map[string]any{
+			"nodeName": "node-1", "serviceAccountName": "serviceaccount-1", "containers": []any{map[string]any{"image": "hidden:1"}, map[string]any{"image": "nginx:1.25"}},
+			"volumes": []any{map[string]any{"secret": map[string]any{"secretName": "hidden"}}, map[string]any{"persistentVolumeClaim": map[string]any{"claimName": "none"}}},
+		}}
+	}
+	yes := true
+	for _, cluster := range relatedClusters {
+		f.put(t, cluster, "secrets", hidden(secretVersion, "shop", "hidden", map[string]any{}), hidden(secretVersion, "shop", "secret-1", map[string]any{}), hidden(secretVersion, "shop", "secret-3", map[string]any{}))
+		var pods []*unstructured.Unstructured
+		for i := range 100 { // more than the bound, had they counted
+			o := hidden(podKind, "ops", fmt.Sprint("pod-", i), pod())
+			o.SetLabels(map[string]string{"app": "app-1"})
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: uidOf("Node", cluster, "", "node-1"), Controller: &yes}})
+			pods = append(pods, o)
+		}
+		f.put(t, cluster, "pods", pods...)
+		f.put(t, cluster, "rolebindings", hidden(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"}, "ops", "hidden", map[string]any{
+			"subjects": []any{map[string]any{"kind": "ServiceAccount", "namespace": "shop", "name": "serviceaccount-1"}},
+		}))
+		f.put(t, cluster, "ingresses", hidden(schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "Ingress"}, "shop", "hidden", map[string]any{
+			"spec": map[string]any{"defaultBackend": map[string]any{"service": map[string]any{"name": "service-1"}}},
+		}))
+	}
+	f.put(t, "elm", "pods", hidden(podKind, "shop", "hidden-pod", pod()))
+	if diff := gocmp.Diff(before, ask()); diff != "" {
+		t.Error(diff)
+	}
+	role{}.is(f)
+	if diff := gocmp.Diff(before, ask()); diff == "" {
+		t.Error("who may list everything sees none of it, either")
+	}
+}
+
+var secretVersion = schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
+
+// TestGraphOfOneName: one question is about all clusters, also those in which the object is missing; about an image, about all of its repository.
+func TestGraphOfOneName(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	pod := func(image, secret string) *unstructured.Unstructured {
+		o := newObject(podKind, "shop", "only", "label:app=x")
+		o.Object["spec"] = map[string]any{"containers": []any{map[string]any{"image": image}}, "volumes": []any{map[string]any{"secret": map[string]any{"secretName": secret}}}}
+		return o
+	}
+	f.put(t, "elm", "pods", pod("registry.example.com:5000/mine/app:1", "db-pass"))
+	f.put(t, "oak", "pods", pod("mine/app@sha256:2", "db-pass"))
+	f.put(t, "elm", "secrets", newObject(secretVersion, "shop", "db-pass"))
+	text := func(g fleetv1alpha1.ObjectGraph) (out []string) {
+		for _, e := range g.Edges {
+			from, to := g.Nodes[e.From], g.Nodes[e.To]
+			out = append(out, fmt.Sprintf("%s %s/%s/%s -> %s/%s/%s %s", e.Relation, from.Cluster, from.Namespace, from.Name, to.Cluster, to.Namespace, to.Name, to.State))
+		}
+		slices.Sort(out)
+		return out
+	}
+	for name, tc := range map[string]struct {
+		root string
+		q    url.Values
+		want []string
+	}{
+		"EveryCluster": {"", url.Values{"of": {"secrets/db-pass"}}, []string{"mount elm/shop/only -> elm/shop/db-pass ", "mount oak/shop/only -> oak/shop/db-pass Missing"}},
+		"OneCluster":   {"/clusters/oak", url.Values{"of": {"secrets/db-pass"}}, []string{"mount oak/shop/only -> oak/shop/db-pass Missing"}},
+		"NamedCluster": {"", url.Values{"of": {"Secret/shop/db-pass"}, "clusters": {"elm"}}, []string{"mount elm/shop/only -> elm/shop/db-pass "}},
+		"Repository":   {"", url.Values{"of": {"image:mine/app"}}, []string{"image elm/shop/only -> //registry.example.com:5000/mine/app:1 ", "image oak/shop/only -> //mine/app@sha256:2 "}},
+		"RepositoryOf": {"", url.Values{"of": {"image:app"}}, []string{"image elm/shop/only -> //registry.example.com:5000/mine/app:1 ", "image oak/shop/only -> //mine/app@sha256:2 "}},
+		"Image":        {"", url.Values{"of": {"image:mine/app@sha256:2"}}, []string{"image oak/shop/only -> //mine/app@sha256:2 "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.q.Set("direction", "usedBy")
+			tc.q.Set("relations", "mount,image")
+			code, g, body := f.graph(t, tc.root, tc.q)
+			if code != http.StatusOK {
+				t.Fatal(code, body)
+			}
+			if diff := gocmp.Diff(tc.want, text(g)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	code, g, body := f.graph(t, "", url.Values{"of": {"secrets/db-pass"}, "limit": {"3"}, "relations": {"mount"}})
+	if code != http.StatusOK || g.Cut == "" || len(g.Nodes) != 3 {
+		t.Errorf("more than the limit: %d %s", code, body)
+	}
+	code, g, body = f.graph(t, "", url.Values{"of": {"secrets/db-pass"}, "limit": {"4"}, "relations": {"mount"}})
+	if code != http.StatusOK || g.Cut != "" || len(g.Nodes) != 4 {
+		t.Errorf("as many as the limit: %d %s", code, body)
+	}
+	f.url = strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)
+	code, g, body = f.graph(t, "", url.Values{"of": {"secrets/shop@elm/db-pass"}, "relations": {"mount"}})
+	if code != http.StatusOK || len(g.Nodes) != 2 || g.Nodes[g.Roots[0]].Namespace != "shop@elm" || g.Nodes[0].Namespace != "shop@elm" {
+		t.Errorf("with qualified names: %d %s", code, body)
+	}
+	if code, g, body = f.graph(t, "", url.Values{"of": {"secrets/db-pass"}, "relations": {"mount"}}); code != http.StatusOK || len(g.Nodes) != 4 {
+		t.Errorf("in any namespace, with qualified names: %d %s", code, body)
+	}
+	if code, _, body = f.graph(t, "", url.Values{"of": {"secrets/shop/db-pass"}}); code != http.StatusBadRequest {
+		t.Errorf("a namespace without its cluster: %d %s", code, body)
+	}
+}
+
+// TestGraphWarns: a cluster that is not reached, and types that are not read whole, are told; what is not found there is not said to be missing.
+func TestGraphWarns(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	o := newObject(podKind, "shop", "only")
+	o.Object["spec"] = map[string]any{"volumes": []any{map[string]any{"secret": map[string]any{"secretName": "none"}}}}
+	f.put(t, "oak", "pods", o)
+	state := func() (fleetv1alpha1.GraphState, http.Header) {
+		resp, body := f.ask(t, http.MethodGet, "/graph?of=pod/shop/only&direction=uses", "")
+		for _, n := range body["nodes"].([]any) {
+			if n := n.(map[string]any); n["kind"] == "Secret" {
+				text, _ := n["state"].(string)
+				return fleetv1alpha1.GraphState(text), resp.Header
+			}
+		}
+		t.Fatal("there is no Secret")
+		return "", nil
+	}
+	if is, header := state(); is != fleetv1alpha1.GraphMissing || header.Get("Warning") != "" {
+		t.Errorf("%s, with %v", is, header.Values("Warning"))
+	}
+	f.mirror.parts["oak/secrets"] = true
+	if is, _ := state(); is != fleetv1alpha1.GraphUnknown {
+		t.Errorf("mirrored in part: %s", is)
+	}
+	clear(f.mirror.parts)
+	f.mirror.behind["oak"] = true
+	if is, header := state(); is != fleetv1alpha1.GraphUnknown || !strings.Contains(strings.Join(header.Values("Warning"), "\n"), "still being read") {
+		t.Errorf("being read: %s, with %v", is, header.Values("Warning"))
+	}
+}
+
+func TestGraphRefused(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	for query, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"":                                       {http.StatusBadRequest, "parameter of is missing"},
+		"of=secrets":                             {http.StatusBadRequest, "must be KIND/NAME"},
+		"of=a/b/c/d":                             {http.StatusBadRequest, "must be KIND/NAME"},
+		"of=secrets//x":                          {http.StatusBadRequest, "must be KIND/NAME"},
+		"of=image:":                              {http.StatusBadRequest, "an image is missing"},
+		"of=unicorns/x":                          {http.StatusBadRequest, "no kind is mirrored"},
+		"of=node/shop/x":                         {http.StatusBadRequest, "in no namespace"},
+		"of=secrets/none":                        {http.StatusNotFound, "not found"},
+		"of=image:none":                          {http.StatusNotFound, "not found"},
+		"of=image:none:1":                        {http.StatusNotFound, "not found"},
+		"of=secrets/secret-1&clusters=moon":      {http.StatusBadRequest, "not a cluster of the fleet"},
+		"of=image:nginx&clusters=moon":           {http.StatusBadRequest, "not a cluster of the fleet"},
+		"of=secrets/secret-1&depth=0":            {http.StatusBadRequest, "from 1 to 10"},
+		"of=secrets/secret-1&depth=11":           {http.StatusBadRequest, "from 1 to 10"},
+		"of=secrets/secret-1&limit=2001":         {http.StatusBadRequest, "from 1 to 2000"},
+		"of=secrets/secret-1&direction=up":       {http.StatusBadRequest, "uses, usedBy or both"},
+		"of=secrets/secret-1&relations=friend":   {http.StatusBadRequest, "no relation"},
+		"of=secrets/secret-1&q=x":                {http.StatusBadRequest, "unknown parameter"},
+		"of=secrets/secret-1&of=secrets/x":       {http.StatusBadRequest, "given twice"},
+		"of=secrets/a%00b":                       {http.StatusBadRequest, "no text"},
+		"of=image:%27%20OR%201%3D1--%20:1":       {http.StatusNotFound, "not found"},
+		"of=secrets/%27%3BDROP%20TABLE%20object": {http.StatusNotFound, "not found"},
+	} {
+		resp, body := f.ask(t, http.MethodGet, "/graph?"+query, "")
+		if message, _ := body["message"].(string); resp.StatusCode != want.code || !strings.Contains(message, want.says) {
+			t.Errorf("%s: %d %v, want %d with %q", query, resp.StatusCode, body, want.code, want.says)
+		}
+	}
+	if resp, _ := f.ask(t, http.MethodGet, "/clusters/moon/graph?of=secrets/secret-1", ""); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("a cluster that there is not: %d", resp.StatusCode)
+	}
+	if resp, _ := f.ask(t, http.MethodPost, "/graph?of=secrets/secret-1", ""); resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("written to: %d", resp.StatusCode)
+	}
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Resource == "secrets" || what.Resource == "pods" || what.Group == "apps"
+	}
+	for _, query := range []string{"of=secrets/secret-1", "of=secrets/none", "of=secrets/shop/none", "of=image:nginx", "of=image:none:1"} {
+		if resp, _ := f.ask(t, http.MethodGet, "/graph?"+query, ""); resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s of what one may not list: %d", query, resp.StatusCode)
+		}
+	}
+}
+
+// BenchmarkGraph asks for graphs of a fleet of 50 clusters, each with 200 Deployments, their ReplicaSets and 400 pods in 10 namespaces; b.N is how often each is asked.
+func BenchmarkGraph(b *testing.B) {
+	var clusters []string
+	for i := range 50 {
+		clusters = append(clusters, fmt.Sprintf("c%02d", i))
+	}
+	f := newFleet(b, clusters...)
+	for _, typ := range related {
+		f.mirror.serve(member.API{GroupVersionKind: typ.gvk, Resource: typ.resource, Singular: strings.ToLower(typ.gvk.Kind), Namespaced: typ.namespaced}, clusters)
+	}
+	yes := true
+	for _, cluster := range clusters {
+		objects := map[string][]*unstructured.Unstructured{}
+		add := func(i int, kind schema.GroupVersionKind, resource, namespace, name, owner, ownerName string, content map[string]any) {
+			o := &unstructured.Unstructured{Object: content}
+			o.SetGroupVersionKind(kind)
+			o.SetNamespace(namespace)
+			o.SetName(name)
+			o.SetUID(uidOf(kind.Kind, cluster, namespace, name))
+			o.SetLabels(map[string]string{"app": fmt.Sprint("app-", i)})
+			o.SetAnnotations(map[string]string{"fill": strings.Repeat("x", 1000)})
+			if owner != "" {
+				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: ownerName, UID: uidOf(owner, cluster, namespace, ownerName), Controller: &yes}})
+			}
+			objects[resource] = append(objects[resource], o)
+		}
+		pod := func(i int) map[string]any {
+			return map[string]any{
+				"containers": []any{map[string]any{"image": fmt.Sprintf("registry.example.com/app-%d:1.%d", i, i%7), "envFrom": []any{map[string]any{"configMapRef": map[string]any{"name": fmt.Sprint("app-", i)}}}}},
+				"volumes":    []any{map[string]any{"secret": map[string]any{"secretName": "db-pass"}}},
+			}
+		}
+		for n := range 10 {
+			namespace := fmt.Sprint("team-", n)
+			add(-1, secretVersion, "secrets", namespace, "db-pass", "", "", map[string]any{})
+			for i := range 20 {
+				app := fmt.Sprint("app-", 20*n+i)
+				template := map[string]any{"template": map[string]any{"spec": pod(20*n + i)}}
+				add(20*n+i, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", namespace, app, "", "", map[string]any{})
+				add(20*n+i, schema.GroupVersionKind{Version: "v1", Kind: "Service"}, "services", namespace, app, "", "", map[string]any{"spec": map[string]any{"selector": map[string]any{"app": app}}})
+				add(20*n+i, deploymentKind, "deployments", namespace, app, "", "", map[string]any{"spec": template})
+				add(20*n+i, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, "replicasets", namespace, app, "Deployment", app, map[string]any{"spec": template})
+				for p := range 2 {
+					add(20*n+i, podKind, "pods", namespace, fmt.Sprint(app, "-", p), "ReplicaSet", app, map[string]any{"spec": pod(20*n + i)})
+				}
+			}
+		}
+		for resource, of := range objects {
+			f.put(b, cluster, resource, of...)
+		}
+	}
+	for _, one := range []struct {
+		name, query string
+		role        role
+	}{
+		{"SecretOfOneCluster", "of=secret/team-3/db-pass&direction=usedBy&clusters=c07&depth=3&limit=2000", role{}},
+		{"ConfigMapOfFiftyClusters", "of=configmap/team-3/app-61&direction=usedBy&depth=2&limit=2000", role{}},
+		{"DeploymentBoth", "of=deploy/team-3/app-61&clusters=c07", role{}},
+		{"Image", "of=image:registry.example.com/app-61:1.5&direction=usedBy&depth=1&limit=2000", role{}},
+		{"Repository", "of=image:app-61&direction=usedBy&depth=1&limit=2000", role{}},
+		{"ConfigMapOfATenant", "of=configmap/team-3/app-61&direction=usedBy&depth=2&limit=2000", role{limited: true, spaces: map[string][]string{
+			"configmaps": {"team-3"}, "pods": {"team-3"}, "deployments.apps": {"team-3"}, "replicasets.apps": {"team-3"}, "services": {"team-3"},
+		}}},
+	} {
+		b.Run(one.name, func(b *testing.B) {
+			one.role.is(f)
+			q, err := url.ParseQuery(one.query)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var took []time.Duration
+			nodes, edges := 0, 0
+			for b.Loop() {
+				began := time.Now()
+				code, g, body := f.graph(b, "", q)
+				took = append(took, time.Since(began))
+				if code != http.StatusOK || g.Cut != "" {
+					b.Fatal(code, body[:min(len(body), 500)])
+				}
+				nodes, edges = len(g.Nodes), len(g.Edges)
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
+			b.ReportMetric(float64(nodes), "nodes")
+			b.ReportMetric(float64(edges), "edges")
+		})
+	}
+}
