@@ -210,7 +210,7 @@ func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 	r.sent.Store(true)
 	within, cancel := context.WithTimeout(ctx, liveTime)
 	defer cancel()
-	copes := true
+	var copes bool
 	r.rows, copes, r.err = a.read(within, l, r.question, &held)
 	switch {
 	case r.err == nil || ctx.Err() != nil:

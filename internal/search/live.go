@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -100,7 +100,7 @@ func (p *params) checkLive(at location) error {
 		return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
 	}
 	for _, segment := range append([]string{at.name}, append(slices.Clone(p.namespaces), at.namespace)...) {
-		if why := path.IsValidPathSegmentName(segment); segment != "" && len(why) > 0 { // it becomes a part of one
+		if why := content.IsPathSegmentName(segment); segment != "" && len(why) > 0 { // it becomes a part of one
 			return apierrors.NewBadRequest(fmt.Sprintf("%q is no name: it %s", segment, strings.Join(why, ", ")))
 		}
 	}

@@ -310,13 +310,19 @@ func TestMetricsNotKnown(t *testing.T) {
 		"NoList":      {liveCluster{serves: presence.Present, get: says(200, `{"kind":"Status"}`)}, "cluster ash is left out: its answer is no list of PodMetrics", 503},
 		"NoJSON":      {liveCluster{serves: presence.Present, get: says(200, "<html>")}, "cluster ash is left out: its answer is no PodMetrics", 503},
 		"CutOff":      {liveCluster{serves: presence.Present, get: says(200, podMetrics("cut")[:120])}, "cluster ash is left out: its answer is no PodMetrics", 503},
-		"Part": {liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("part"), `"metadata":{},`, `"metadata":{"continue":"x"},`, 1))},
-			"cluster ash is left out: its answer is a part", 503},
-		"BadAnnotation": {liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("bad"), `"namespace"`, `"annotations":{"a":1},"namespace"`, 1))},
-			"cluster ash is left out: an object of its answer is no PodMetrics", 503},
+		"Part": {
+			liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("part"), `"metadata":{},`, `"metadata":{"continue":"x"},`, 1))},
+			"cluster ash is left out: its answer is a part", 503,
+		},
+		"BadAnnotation": {
+			liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("bad"), `"namespace"`, `"annotations":{"a":1},"namespace"`, 1))},
+			"cluster ash is left out: an object of its answer is no PodMetrics", 503,
+		},
 		"Large": {liveCluster{serves: presence.Present, get: says(200, podMetrics(strings.Repeat("x", 4<<10)))}, "cluster ash is left out: its answer is too large", 503},
-		"Panics": {liveCluster{serves: presence.Present, get: func(context.Context, string) (*http.Response, error) { panic("of the transport") }},
-			"cluster ash is left out: its answer cannot be read", 503},
+		"Panics": {
+			liveCluster{serves: presence.Present, get: func(context.Context, string) (*http.Response, error) { panic("of the transport") }},
+			"cluster ash is left out: its answer cannot be read", 503,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, "ash", "oak")
