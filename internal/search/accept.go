@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"errors"
 	"mime"
 	"net/http"
 	"slices"
@@ -75,6 +76,15 @@ func (f form) apiVersion() string {
 // forms are what a client accepts of what the fleet can give, the best first.
 type forms []form
 
+// formsFor are those in which a request is answered that a client accepts.
+func (p *params) formsFor(r *http.Request) forms {
+	all := formsOf(r)
+	for i := range all {
+		all[i] = p.form(all[i])
+	}
+	return all
+}
+
 // form is that of an answer which is to have nothing but metadata, unless the client wants a table.
 func (p *params) form(as form) form {
 	if p.onlyMetadata && as.as == asObjects {
@@ -120,6 +130,38 @@ func (f forms) first(can func(form) bool) (form, error) {
 	return form{}, failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 		"the fleet answers in application/json, application/yaml (but watches) and application/cbor, plain or as=Table or as=PartialObjectMetadata(List) of "+
 			"meta.k8s.io/v1 or v1beta1, and in application/vnd.kubernetes.protobuf where it is not a table, nor a kind that Kubernetes does not have: accept application/json as well")
+}
+
+// choose is the first form that can be had in which objects of a kind are whole, as far as is known. If there is none, it is the first that can be had.
+func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(form) bool) (form, error) {
+	as, err := accepts.first(func(f form) bool {
+		_, loses := s.lossy.Load(f.encodes(kind))
+		return can(f) && !(loses && f.wire.protobuf())
+	})
+	if err != nil {
+		return accepts.first(can)
+	}
+	if as.wire == inProtobuf {
+		as.wire = inWholeProtobuf
+	}
+	return as, nil
+}
+
+// learn remembers that protobuf loses something of what is encoded, if an error says so.
+func (s *Search) learn(e encoder, err error) bool {
+	_, lost := errors.AsType[lossError](err)
+	if lost {
+		s.lossy.Store(e.of, true)
+	}
+	return lost
+}
+
+// encodes is what objects of a kind are in a form that is no table.
+func (f form) encodes(kind schema.GroupVersionKind) schema.GroupVersionKind {
+	if f.as == asPartial {
+		return schema.FromAPIVersionAndKind(f.apiVersion(), asPartial)
+	}
+	return kind
 }
 
 // formOf is the first form that the client accepts for what is no list, object or watch of one type: that is never in protobuf.

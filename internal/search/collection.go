@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -183,7 +182,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	var refused, missing error
 	var warnings, closed []string
 	for _, gvr := range s.types(one, p) {
-		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names}}
+		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}}
 		var err error
 		e.view, err = s.look(ctx, e.at, p, "list")
 		switch {
@@ -364,7 +363,7 @@ func (c *collector) next(ctx context.Context) (store.Page, error) {
 			one.done = one.done && one.query.Continue == ""
 		}
 		page, err := one.next(ctx)
-		if apierrors.IsResourceExpired(err) || errors.Is(err, store.ErrContinue) {
+		if apierrors.IsResourceExpired(err) {
 			return page, expired()
 		}
 		if err != nil {

@@ -41,10 +41,17 @@ var interchangeable = map[schema.GroupResource][]string{
 	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}:                         {"v1", "v1beta1", "v1alpha1"},
 }
 
+// versionsLike are a version of a type and those that differ from it in nothing but their name; nil: there are none.
+func versionsLike(gr schema.GroupResource, version string) []string {
+	if versions := interchangeable[gr]; slices.Contains(versions, version) {
+		return versions
+	}
+	return nil
+}
+
 // areInterchangeable says whether versions of a type differ in nothing but their name.
 func areInterchangeable(gr schema.GroupResource, one, other string) bool {
-	versions := interchangeable[gr]
-	return slices.Contains(versions, one) && slices.Contains(versions, other)
+	return slices.Contains(versionsLike(gr, one), other)
 }
 
 // conversion shows objects that are mirrored as one type as another.

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"reflect"
@@ -9,12 +10,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	listpager "k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/yaml"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -324,5 +328,88 @@ func TestVersionsThatAreTheSame(t *testing.T) {
 	w.expect("ADDED elm//silver", "ADDED oak//silver")
 	if resp, body := f.ask(t, http.MethodGet, "/apis/storage.k8s.io/v2/volumeattributesclasses", ""); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %v", resp.StatusCode, body)
+	}
+}
+
+// TestVersionsThatAreNot: an object of a version that is not interchangeable with the one asked for is not among those of it, also while its cluster
+// goes from one version to another; and what is, is found once by whoever asks for every version.
+func TestVersionsThatAreNot(t *testing.T) {
+	f := newFleet(t, "ash", "elm", "oak")
+	claim := schema.GroupVersionKind{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"}
+	older, oldest := claim, claim
+	older.Version, oldest.Version = "v1beta2", "v1beta1"
+	f.serve(claim, "resourceclaims", true, "oak", "ash")
+	f.serve(older, "resourceclaims", true, "elm")
+	f.put(t, "oak", "resourceclaims", newObject(claim, "shop", "c"))
+	f.put(t, "elm", "resourceclaims", newObject(older, "shop", "c"))
+	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "c")) // it has not listed those of v1 yet
+	want := []string{"elm/shop/c", "oak/shop/c"}
+	for _, path := range []string{"/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1beta2/resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims?limit=5"} {
+		_, body := f.ask(t, http.MethodGet, path, "")
+		if diff := cmp.Diff(want, found(body)); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+		_, raw := f.get(t, path, mediaProtobuf)
+		if items := asJSON(t, mediaProtobuf, raw)["items"].([]any); len(items) != 2 {
+			t.Errorf("%s: %d in protobuf", path, len(items))
+		}
+	}
+	w := f.watch(t, "/apis/resource.k8s.io/v1/resourceclaims?watch=1")
+	w.expect("ADDED elm/shop/c", "ADDED oak/shop/c")
+	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "d"), newObject(claim, "shop", "c"))
+	w.expect("ADDED ash/shop/c")
+	for _, path := range []string{"/search?q=kind:ResourceClaim", collectionPath + "any?resources=resourceclaims.resource.k8s.io"} {
+		_, body := f.ask(t, http.MethodGet, path, "")
+		got := found(body)
+		slices.Sort(got)
+		if diff := cmp.Diff([]string{"ash/shop/c", "elm/shop/c", "oak/shop/c"}, got); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+	}
+}
+
+// TestPagesWhileVersionsChange: a cluster that comes with another version between two pages does not end the list; where the clusters that are asked are
+// others by then, the client is told to list again, as pagers understand it.
+func TestPagesWhileVersionsChange(t *testing.T) {
+	f := newFleet(t, "ash", "elm", "oak")
+	class := schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttributesClass"}
+	older := schema.GroupVersionKind{Group: class.Group, Version: "v1beta1", Kind: class.Kind}
+	odd := schema.GroupVersionKind{Group: class.Group, Version: "v9", Kind: class.Kind}
+	f.serve(class, "volumeattributesclasses", false, "oak")
+	f.put(t, "oak", "volumeattributesclasses", newObject(class, "", "gold"), newObject(class, "", "iron"))
+	const path = "/apis/storage.k8s.io/v1/volumeattributesclasses?limit=1"
+	next := func(token string) (reply, []string, string) {
+		resp, body := f.ask(t, http.MethodGet, path+"&continue="+token, "")
+		list := unstructured.UnstructuredList{Object: body}
+		if resp.StatusCode != http.StatusOK {
+			return resp, nil, ""
+		}
+		return resp, found(body), list.GetContinue()
+	}
+	_, first, token := next("")
+	f.serve(older, "volumeattributesclasses", false, "elm")
+	resp, second, _ := next(token)
+	if want := []string{"oak//gold", "oak//iron"}; resp.StatusCode != http.StatusOK || !slices.Equal(append(first, second...), want) {
+		t.Errorf("%d %v %v", resp.StatusCode, first, second)
+	}
+	f.serve(odd, "volumeattributesclasses", false, "ash")
+	resp, body := f.ask(t, http.MethodGet, path+"&continue="+token, "")
+	if resp.StatusCode != http.StatusGone || body["reason"] != string(metav1.StatusReasonExpired) {
+		t.Errorf("%d %v", resp.StatusCode, body)
+	}
+	client, err := dynamic.NewForConfig(&rest.Config{Host: f.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resource := client.Resource(class.GroupVersion().WithResource("volumeattributesclasses"))
+	pages := listpager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list, err := resource.List(ctx, o)
+		f.mirror.served["ash"] = nil // between the first page and the second
+		return list, err
+	})
+	pages.PageSize = 1
+	list, _, err := pages.List(t.Context(), metav1.ListOptions{})
+	if err != nil || meta.LenList(list) != 2 {
+		t.Errorf("%v %v", list, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -27,6 +29,8 @@ type encoder struct {
 	// kind is that of a single object, which has nothing else.
 	kind map[string]any
 	wire wire
+	// of is what objects are encoded as, if not in a table.
+	of schema.GroupVersionKind
 }
 
 // encoder returns the encoder of a form.
@@ -34,7 +38,7 @@ func (s *Search) encoder(
 	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
 	e, err := s.formed(ctx, as, at, k, include, show)
-	e.wire = as.wire
+	e.wire, e.of = as.wire, as.encodes(at.as(k))
 	return e, err
 }
 
@@ -78,10 +82,22 @@ func (s *Search) formed(
 // one answers with a single object: a table has one row, other forms are the object.
 func (e encoder) one(w http.ResponseWriter, row store.Row) error {
 	item, err := e.single(row)
-	if err != nil {
-		return err
+	if err == nil {
+		err = e.wire.answer(w, item)
 	}
-	return e.wire.answer(w, item)
+	return about(row, err)
+}
+
+// about says which object an error is about.
+func about(row store.Row, err error) error {
+	if err == nil {
+		return nil
+	}
+	name := row.Name
+	if row.Namespace != "" {
+		name = row.Namespace + "/" + name
+	}
+	return fmt.Errorf("%s %s of cluster %s: %w", row.Resource, name, row.Cluster, err)
 }
 
 // single is one object by itself.
@@ -106,17 +122,23 @@ type source interface {
 
 // list answers with the rows of a query page by page, so that no answer has to fit into
 // memory. An error after the first page breaks the connection: the client must not take
-// what it has for the whole. What is too long for protobuf is errLongInProtobuf, before anything is written.
+// what it has for the whole. Objects that cannot be encoded are left out, each with a warning: those of the first page in the header, later
+// ones in the trailer. What is too long for protobuf is errLongInProtobuf, and what is not whole in it a lossError, before anything is written.
 func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, e encoder, resource string) error {
 	page, err := pages.next(ctx)
 	if err != nil {
 		return err
 	}
-	rows := page.Rows
+	items, left, err := e.encoded(ctx, page.Rows)
+	if err != nil {
+		return err
+	}
+	tell(w, left)
 	w.Header().Set("Content-Type", e.wire.mediaType())
 	out := bufio.NewWriterSize(w, 64<<10)
-	err = e.write(ctx, out, rows, pages)
-	if e.wire == inProtobuf {
+	left, err = e.write(ctx, out, items, pages)
+	tellAs(w, http.TrailerPrefix+"Warning", left)
+	if e.wire.protobuf() {
 		return err // nothing was written yet
 	}
 	if err != nil {
@@ -128,45 +150,73 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, 
 	return nil
 }
 
-func (e encoder) write(ctx context.Context, out *bufio.Writer, rows []store.Row, pages source) error {
+// write writes a list: the items of its first page, and what its pages have from there on, of which it returns warnings of what is left out.
+func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, pages source) (left []string, err error) {
 	list := e.wire.listing(out)
 	if err := list.begin(e.list, e.items); err != nil {
-		return err
+		return nil, err
 	}
-	for len(rows) > 0 {
-		for _, row := range rows {
-			if err := e.writeItem(list, row); err != nil {
-				return err
+	for {
+		for _, item := range items {
+			if err := list.item(item); err != nil {
+				return left, err
 			}
 		}
 		page, err := pages.next(ctx)
 		if err != nil {
-			return err
+			return left, err
 		}
-		rows = page.Rows
+		if len(page.Rows) == 0 {
+			break
+		}
+		var more []string
+		if items, more, err = e.encoded(ctx, page.Rows); err != nil {
+			return left, err
+		}
+		left = append(left, more...)
 	}
 	meta, more := pages.tail()
 	tail := map[string]any{"metadata": meta}
 	maps.Copy(tail, more)
 	if err := list.end(tail); err != nil {
-		return err
+		return left, err
 	}
-	return out.Flush()
+	return left, out.Flush()
 }
 
-func (e encoder) writeItem(list listing, row store.Row) error {
+// encoded are the rows as items of a list, whose bodies are given up for them, and warnings of those that are left out. Of rows that must be whole it
+// may be a lossError.
+func (e encoder) encoded(ctx context.Context, rows []store.Row) (items [][]byte, left []string, err error) {
+	for i := range rows {
+		encoded, err := e.encode(rows[i])
+		rows[i].Body = nil // that of a page is in memory once
+		if _, lost := errors.AsType[lossError](err); lost {
+			return nil, nil, err
+		}
+		if err != nil {
+			left = append(left, leftOut(about(rows[i], err)))
+			continue
+		}
+		items = append(items, encoded)
+	}
+	if len(left) > 0 {
+		logr.FromContextOrDiscard(ctx).Info("objects cannot be encoded and are left out of a list", "objects", len(left), "first", left[0])
+	}
+	return items, left, nil
+}
+
+func leftOut(err error) string { return "left out, since it cannot be shown: " + err.Error() }
+
+func (e encoder) encode(row store.Row) ([]byte, error) {
 	item, err := e.item(row)
 	if err != nil {
-		return fmt.Errorf("encode %s %s/%s of cluster %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, err)
+		return nil, err
 	}
-	body, err := json.Marshal(item)
+	raw, err := json.Marshal(item)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := list.item(body); err != nil {
-		return fmt.Errorf("write %s %s/%s of cluster %s in %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, e.wire.mediaType(), err)
-	}
-	return nil
+	return e.wire.item(raw)
 }
 
 // pager reads a query's rows, at most limit of them, in pages. Its query continues where

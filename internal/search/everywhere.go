@@ -105,7 +105,6 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 		e.explain(next != "", time.Since(began))
 		return as.wire.answer(w, e.explains)
 	}
-	tell(w, e.warned)
 	return e.answer(w, as, hits, next)
 }
 
@@ -128,7 +127,7 @@ func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	}
 	out := make([]location, 0, len(found))
 	for gvr := range maps.Keys(found) {
-		out = append(out, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names})
+		out = append(out, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true})
 	}
 	slices.SortFunc(out, compareKinds)
 	return out, nil
@@ -305,11 +304,7 @@ func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind
 	for _, row := range rows {
 		h := hit{row: row, stale: stale}
 		if i >= 0 {
-			cells, err := columns.cells(row)
-			if err != nil {
-				return nil, err
-			}
-			if cells[i] != nil {
+			if cells, err := columns.cells(row); err == nil && cells[i] != nil {
 				h.status = fmt.Sprint(cells[i])
 			}
 		}
@@ -338,10 +333,12 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 			item, err = object(h.row, show(h))
 		}
 		if err != nil {
-			return fmt.Errorf("encode %s %s/%s of cluster %s: %w", h.row.Resource, h.row.Namespace, h.row.Name, h.row.Cluster, err)
+			e.warn(leftOut(about(h.row, err)))
+			continue
 		}
 		items = append(items, item)
 	}
+	tell(w, e.warned)
 	list := map[string]any{"apiVersion": "v1", "kind": "List", "metadata": meta, "items": items}
 	if as.as == asPartial {
 		list["apiVersion"], list["kind"] = as.apiVersion(), asPartial+"List"
@@ -385,7 +382,8 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 			o, err = partial(r, show(h))
 		}
 		if err != nil {
-			return err
+			e.warn(leftOut(about(r, err)))
+			continue
 		}
 		if o != nil {
 			raw, err := json.Marshal(o)
@@ -396,6 +394,7 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 		}
 		table.Rows = append(table.Rows, row)
 	}
+	tell(w, e.warned)
 	return as.wire.answer(w, table)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +33,8 @@ type shown struct {
 }
 
 // object is the whole object, as its cluster has it but for our annotation, or as it would convert it. Its kind is
-// the row's, for the body may be only the metadata of one.
+// the row's, for the body may be only the metadata of one. Where one version is asked for, an object of another that it cannot be converted
+// to is refused: it would be read as what it is not.
 func object(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
@@ -47,6 +49,10 @@ func object(row store.Row, show shown) (body, error) {
 		gvk = as.to
 	case areInterchangeable(show.at.GroupResource(), gvk.Version, show.at.Version):
 		gvk.Version = show.at.Version
+	}
+	if asked := show.at.asked().GroupVersion(); show.at.Resource != "" && gvk.GroupVersion() != asked {
+		return nil, failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
+			"it is of version %s and cannot be shown as one of %s; its metadata can, and tables show it", gvk.GroupVersion(), asked))
 	}
 	return o, errors.Join(o.set("apiVersion", gvk.GroupVersion().String()), o.set("kind", gvk.Kind))
 }

@@ -57,7 +57,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := at.translate(&p); err != nil {
 		return err
 	}
-	accepts := formsOf(r)
+	accepts := p.formsFor(r)
 	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
@@ -93,11 +93,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	can := func(f form) bool { return p.form(f).can(at.as(v.kind)) }
-	as, err := accepts.first(can)
-	if err != nil {
-		return err
-	}
 	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
 	v.kind.told = p.told()
 	s.warn(w, at, v.kind, v.seen)
@@ -105,39 +100,55 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
-		v.query.Version = "" // it may have been another then
+		v.query.Version = "" // it may have been another then: what it cannot be shown as is left out by name
 		warnOfThen(w, p.at)
-	}
-	enc, err := s.encoder(ctx, p.form(as), at, v.kind, p.include, show)
-	if err != nil {
-		return err
 	}
 	if at.name != "" {
 		v.query.Names = []string{at.name}
-		return s.get(ctx, w, at, v.query, enc)
 	}
-	list := func(enc encoder) error {
-		pages, err := s.pages(v, p, asked)
+	for long := false; ; {
+		as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.can(at.as(v.kind)) && !(long && f.wire.protobuf()) })
+		if long && err != nil {
+			return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
+				"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
+		}
 		if err != nil {
 			return err
 		}
-		if err := pages.count(ctx, p, v.kind); err != nil {
+		enc, err := s.encoder(ctx, as, at, v.kind, p.include, show)
+		if err != nil {
 			return err
 		}
-		return s.list(ctx, w, pages, enc, at.Resource)
+		warnOfLoss(w, at, as)
+		switch err := s.answer(ctx, w, at, p, v, asked, enc); {
+		case errors.Is(err, errLongInProtobuf):
+			long = true
+		case !s.learn(enc, err):
+			return err
+		}
 	}
-	if err := list(enc); !errors.Is(err, errLongInProtobuf) {
-		return err
+}
+
+// answer answers with what a view shows.
+func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location, p params, v view, asked store.Version, enc encoder) error {
+	if at.name != "" {
+		return s.get(ctx, w, at, v.query, enc)
 	}
-	as, err = accepts.first(func(f form) bool { return f.wire != inProtobuf && can(f) })
+	pages, err := s.pages(v, p, asked)
 	if err != nil {
-		return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, fmt.Sprintf(
-			"the list of %s is longer than %d MiB, too long for one in protobuf: ask for it in pages, with limit and continue, or accept application/json as well", at.GroupResource(), mostInProtobuf>>20))
-	}
-	if enc, err = s.encoder(ctx, p.form(as), at, v.kind, p.include, show); err != nil {
 		return err
 	}
-	return list(enc)
+	if err := pages.count(ctx, p, v.kind); err != nil {
+		return err
+	}
+	return s.list(ctx, w, pages, enc, at.Resource)
+}
+
+// warnOfLoss says that an answer has not all fields, where the client takes no encoding that has.
+func warnOfLoss(w http.ResponseWriter, at location, as form) {
+	if as.wire == inProtobuf {
+		tell(w, []string{fmt.Sprintf("in protobuf, %s are without fields that their clusters have and the hub does not know: accept application/json as well", at.asked().GroupResource())})
+	}
 }
 
 // view is what a request is shown: what it asks for, as far as the caller may see it.
@@ -232,8 +243,8 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, t),
 	}
 	p.into(&q)
-	if t.mixed {
-		q.Version = "" // those that are not interchangeable are of other clusters
+	if !at.own {
+		q.Interchangeable = versionsLike(at.GroupResource(), at.Version)
 	}
 	if err := s.checkOwner(ctx, at, p); err != nil {
 		return view{}, err
@@ -265,8 +276,6 @@ type kind struct {
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
-	// mixed is true when some have it in a version that is interchangeable with the one asked for.
-	mixed bool
 	// unread are clusters asked for of which nothing is known: what they have is missing.
 	unread []string
 	// told is true when not objects are shown, but what became of them.
@@ -294,8 +303,7 @@ func (s *Search) find(at location, only []string) (kind, error) {
 		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
-		if v := t.GroupVersionKind.Version; v != at.Version && areInterchangeable(at.GroupResource(), v, at.Version) {
-			k.mixed = true
+		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
 			t.GroupVersionKind.Version = at.Version
 		} else if v != at.Version {
 			k.others[v] = append(k.others[v], clusters...)
@@ -428,7 +436,10 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 }
 
 // tell writes warnings, the first of them, each once.
-func tell(w http.ResponseWriter, warnings []string) {
+func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings) }
+
+// tellAs writes them into another header, or the trailer.
+func tellAs(w http.ResponseWriter, name string, warnings []string) {
 	var told []string
 	for _, text := range warnings {
 		if !slices.Contains(told, text) {
@@ -440,7 +451,7 @@ func tell(w http.ResponseWriter, warnings []string) {
 	}
 	for _, text := range warnings {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
-			w.Header().Add("Warning", header)
+			w.Header().Add(name, header)
 		}
 	}
 }
@@ -514,6 +525,9 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 
 // answered is what the client is told of an error of the store, which was asked within a time.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
+	if errors.Is(err, store.ErrOtherQuery) { // of other parameters, or the clusters that are asked are others by now
+		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
+	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
 		return apierrors.NewBadRequest(err.Error())
 	}

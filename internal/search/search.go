@@ -38,6 +38,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -170,6 +171,7 @@ type Search struct {
 	asker   *asker
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
+	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
 }
 
 // New returns a Search.
@@ -255,6 +257,7 @@ type location struct {
 	watch                        bool
 	names                        Names
 	shown                        *conversion // nil: objects are shown as what they are
+	own                          bool        // those of other versions are asked for by themselves, also where these are interchangeable
 }
 
 // locate parses a path. It knows no types: whether they exist is for others to say.

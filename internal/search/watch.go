@@ -101,11 +101,10 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	as, err := accepts.first(func(f form) bool { return f.wire.streamType() != "" && p.form(f).can(at.as(v.kind)) })
+	as, err := s.choose(accepts, at.as(v.kind), func(f form) bool { return f.wire.streamType() != "" && f.can(at.as(v.kind)) })
 	if err != nil {
 		return err
 	}
-	as = p.form(as)
 	// How long ago a cluster was last seen is not said, for it changes without an event.
 	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
 	if err != nil {
@@ -124,6 +123,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		return expired()
 	}
 	s.warn(w, at, v.kind, v.seen)
+	warnOfLoss(w, at, as)
 	w.Header().Set("Content-Type", as.wire.streamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	if isWebSocket(r) {
@@ -157,6 +157,9 @@ func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 
 // fail tells the client why its watch ends, if it is there to hear it.
 func (f *watch) fail(ctx context.Context, err error) {
+	if f.search.learn(f.encoder, err) {
+		return // the client goes on from its last event, and gets another encoding
+	}
 	var known apierrors.APIStatus
 	if err == nil || ctx.Err() != nil || !errors.As(err, &known) {
 		return
@@ -188,7 +191,7 @@ func (f *watch) begin(ctx context.Context) error {
 		if row.Changed > f.version {
 			f.newer[keyOf(row)] = row.Changed
 		}
-		return f.event(apiwatch.Added, row)
+		return f.event(ctx, apiwatch.Added, row)
 	}); err != nil {
 		return err
 	}
@@ -300,11 +303,11 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	}
 	switch {
 	case before && after:
-		return f.event(apiwatch.Modified, e.After)
+		return f.event(ctx, apiwatch.Modified, e.After)
 	case after:
-		return f.event(apiwatch.Added, e.After)
+		return f.event(ctx, apiwatch.Added, e.After)
 	case before:
-		return f.event(apiwatch.Deleted, e.Before)
+		return f.event(ctx, apiwatch.Deleted, e.Before)
 	default:
 		return nil
 	}
@@ -351,7 +354,7 @@ func (f *watch) review(ctx context.Context) error {
 			f.switched.told[keyOf(row)] = struct{}{}
 			told := *row
 			told.Changed = f.version // it changes for the client alone, now
-			return f.event(side.kind, &told)
+			return f.event(ctx, side.kind, &told)
 		}); err != nil {
 			return err
 		}
@@ -377,8 +380,23 @@ func (f *watch) last(ctx context.Context) error {
 	return f.flush()
 }
 
-// event sends an object.
-func (f *watch) event(kind apiwatch.EventType, row *store.Row) error {
+// event sends an object. One that cannot be encoded is left out, as of lists: for a client that may have it, it is deleted.
+func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.Row) error {
+	err := f.send(kind, row)
+	if _, wrong := errors.AsType[encodingError](err); !wrong {
+		return err
+	}
+	logr.FromContextOrDiscard(ctx).Error(about(*row, err), "an object is left out of a watch")
+	if kind == apiwatch.Added {
+		return nil
+	}
+	bare := *row
+	bare.Body = nil
+	return f.send(apiwatch.Deleted, &bare)
+}
+
+// send sends an event as it is, or returns an encodingError.
+func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 	r := *row
 	if r.Body == nil { // the journal knows no more of it
 		body, err := bare(row)
@@ -389,7 +407,7 @@ func (f *watch) event(kind apiwatch.EventType, row *store.Row) error {
 	}
 	item, err := f.encoder.single(r)
 	if err != nil {
-		return fmt.Errorf("encode %s %s/%s of cluster %s: %w", row.Resource, row.Namespace, row.Name, row.Cluster, err)
+		return encodingError{err}
 	}
 	return f.write(kind, item)
 }

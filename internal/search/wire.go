@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 
+	goyaml "go.yaml.in/yaml/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,6 @@ import (
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	sigsjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // wire is how answers are encoded. Objects are kept as JSON, so that is the one which costs nothing; the others are made of it, object by
@@ -37,7 +37,8 @@ const (
 	inJSON wire = iota
 	inYAML
 	inCBOR
-	inProtobuf
+	inProtobuf      // without what the known types do not have
+	inWholeProtobuf // of objects that have nothing else; of others there is a lossError
 )
 
 const (
@@ -50,15 +51,18 @@ const (
 
 // mediaType of documents.
 func (w wire) mediaType() string {
-	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf}[w]
+	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf, mediaProtobuf}[w]
 }
 
 // streamType is the media type of watches; "": YAML has none.
 func (w wire) streamType() string {
-	return [...]string{mediaJSON, "", mediaCBORSequence, mediaProtobuf + ";stream=watch"}[w]
+	const inProtobuf = mediaProtobuf + ";stream=watch"
+	return [...]string{mediaJSON, "", mediaCBORSequence, inProtobuf, inProtobuf}[w]
 }
 
-// known are the types that can be had in protobuf. What a cluster has in their fields that they do not have is not in the answer then.
+func (w wire) protobuf() bool { return w == inProtobuf || w == inWholeProtobuf }
+
+// known are the types that can be had in protobuf.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -77,7 +81,7 @@ type marshaler interface{ Marshal() ([]byte, error) }
 
 // can says whether objects of a kind can be had in a form.
 func (f form) can(gvk schema.GroupVersionKind) bool {
-	if f.wire != inProtobuf || f.as == asPartial {
+	if !f.wire.protobuf() || f.as == asPartial {
 		return true
 	}
 	if f.as == asTable {
@@ -88,29 +92,52 @@ func (f form) can(gvk schema.GroupVersionKind) bool {
 	return err == nil && ok
 }
 
+// lossError is that an object has what its known type does not, as a newer Kubernetes adds it: protobuf would be without that, also where a
+// client writes back what it read.
+type lossError struct{ error }
+
 // typed is an object of one of the known types, of its JSON.
-func typed(raw []byte) (runtime.Object, error) {
+func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	var t metav1.TypeMeta
-	if err := json.Unmarshal(raw, &t); err != nil {
-		return nil, err
+	if err = json.Unmarshal(raw, &t); err == nil {
+		o, err = known.New(t.GroupVersionKind())
 	}
-	o, err := known.New(t.GroupVersionKind())
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+	case w == inWholeProtobuf:
+		var lost []error
+		lost, err = sigsjson.UnmarshalStrict(raw, o, sigsjson.DisallowUnknownFields)
+		err = errors.Join(append(lost, err)...)
+	default:
+		err = sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
 	}
-	return o, sigsjson.UnmarshalCaseSensitivePreserveInts(raw, o)
+	if w == inWholeProtobuf && err != nil {
+		return nil, lossError{err}
+	}
+	return o, err
+}
+
+// valueOf is what JSON says. It is parsed as that also for YAML, of which not all JSON is a part: not control characters, and not the line
+// breaks of Unicode.
+func valueOf(raw []byte) (value any, err error) {
+	err = utiljson.Unmarshal(raw, &value)
+	return value, err
 }
 
 // document encodes an object by itself.
 func (w wire) document(raw []byte) ([]byte, error) {
 	switch w {
 	case inYAML:
-		return yaml.JSONToYAML(raw)
+		value, err := valueOf(raw)
+		if err != nil {
+			return nil, err
+		}
+		return goyaml.Marshal(value)
 	case inCBOR:
 		item, err := cborOf(raw)
 		return slices.Concat(selfDescribed, item), err
-	case inProtobuf:
-		o, err := typed(raw)
+	case inProtobuf, inWholeProtobuf:
+		o, err := w.typed(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +157,7 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 	}
 	body, err := w.document(raw)
 	if err != nil {
-		return fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+		return w.failed(err)
 	}
 	to.Header().Set("Content-Type", w.mediaType())
 	_, _ = to.Write(body) // the client has gone: there is nobody to tell
@@ -139,18 +166,15 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 
 // events writes the events of a watch to a stream.
 func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
-	if w == inJSON {
-		encode := json.NewEncoder(to)
-		return func(kind apiwatch.EventType, object any) error {
-			return encode.Encode(map[string]any{"type": kind, "object": object})
-		}
-	}
 	return func(kind apiwatch.EventType, object any) error {
 		event, err := w.event(kind, object)
 		if err != nil {
 			return err
 		}
-		if w == inProtobuf { // which does not say where an event ends
+		switch w {
+		case inJSON:
+			event = append(event, '\n')
+		case inProtobuf, inWholeProtobuf: // which does not say where an event ends
 			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
 		_, err = to.Write(event)
@@ -158,8 +182,9 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 	}
 }
 
-// event encodes one event of a watch.
-func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
+// event encodes one event of a watch, or returns an encodingError.
+func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err error) {
+	defer func() { err = w.failed(err) }()
 	if w == inJSON {
 		return json.Marshal(map[string]any{"type": kind, "object": object})
 	}
@@ -168,24 +193,61 @@ func (w wire) event(kind apiwatch.EventType, object any) ([]byte, error) {
 		return nil, err
 	}
 	if w == inCBOR {
-		var value any
-		if err := utiljson.Unmarshal(raw, &value); err != nil {
+		value, err := valueOf(raw)
+		if err != nil {
 			return nil, err
 		}
 		event, err := direct.Marshal(map[string]any{"type": string(kind), "object": value})
 		return slices.Concat(selfDescribed, event), err
 	}
 	if raw, err = w.document(raw); err != nil {
-		return nil, fmt.Errorf("encode in %s: %w", w.mediaType(), err)
+		return nil, err
 	}
 	return (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}).Marshal()
+}
+
+// encodingError is that an object cannot be encoded, and not that it cannot be sent.
+type encodingError struct{ error }
+
+func (e encodingError) Unwrap() error { return e.error }
+
+func (w wire) failed(err error) error {
+	if _, lost := errors.AsType[lossError](err); err == nil || lost {
+		return err // an object that is not whole can be had otherwise
+	}
+	return encodingError{fmt.Errorf("encode in %s: %w", w.mediaType(), err)}
+}
+
+// item encodes one item of a list, as listing.item takes it, or returns an encodingError.
+func (w wire) item(raw []byte) (item []byte, err error) {
+	switch w {
+	case inYAML: // a list of one, which needs no more indentation: what a line is in a text only the emitter knows
+		var value any
+		if value, err = valueOf(raw); err == nil {
+			item, err = goyaml.Marshal([]any{value})
+		}
+	case inCBOR:
+		item, err = cborOf(raw)
+	case inProtobuf, inWholeProtobuf:
+		var o runtime.Object
+		if o, err = w.typed(raw); err == nil {
+			m, ok := o.(marshaler)
+			if !ok {
+				return nil, w.failed(fmt.Errorf("%T has none", o))
+			}
+			item, err = m.Marshal()
+		}
+	default:
+		item = raw
+	}
+	return item, w.failed(err)
 }
 
 // listing writes a list item by item.
 type listing interface {
 	// begin writes what a list has besides its items, which are in a field of that name, and metadata.
 	begin(list map[string]any, items string) error
-	item(raw []byte) error
+	item(encoded []byte) error
 	// end writes the rest of its fields.
 	end(fields map[string]any) error
 }
@@ -197,7 +259,7 @@ func (w wire) listing(out *bufio.Writer) listing {
 		return &yamlList{out: out}
 	case inCBOR:
 		return &cborList{out: out}
-	case inProtobuf:
+	case inProtobuf, inWholeProtobuf:
 		return &protobufList{out: out}
 	default:
 		return &jsonList{out: out}
@@ -219,12 +281,12 @@ func (l *jsonList) begin(list map[string]any, items string) error {
 	return err
 }
 
-func (l *jsonList) item(raw []byte) error {
+func (l *jsonList) item(encoded []byte) error {
 	if _, err := l.out.WriteString(l.separator); err != nil {
 		return err
 	}
 	l.separator = ","
-	_, err := l.out.Write(raw)
+	_, err := l.out.Write(encoded)
 	return err
 }
 
@@ -249,7 +311,11 @@ func (l *yamlList) begin(list map[string]any, items string) error {
 }
 
 func (l *yamlList) fields(fields map[string]any) error {
-	text, err := yaml.Marshal(fields)
+	raw, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	text, err := inYAML.document(raw)
 	if err != nil {
 		return err
 	}
@@ -257,28 +323,15 @@ func (l *yamlList) fields(fields map[string]any) error {
 	return err
 }
 
-func (l *yamlList) item(raw []byte) error {
-	text, err := yaml.JSONToYAML(raw)
-	if err != nil {
-		return err
-	}
+func (l *yamlList) item(encoded []byte) error {
 	if !l.begun {
 		l.begun = true
 		if _, err := fmt.Fprintf(l.out, "%s:\n", l.items); err != nil {
 			return err
 		}
 	}
-	indent := "- "
-	for line := range bytes.Lines(text) {
-		if _, err := l.out.WriteString(indent); err != nil {
-			return err
-		}
-		if _, err := l.out.Write(line); err != nil {
-			return err
-		}
-		indent = "  "
-	}
-	return nil
+	_, err := l.out.Write(encoded)
+	return err
 }
 
 func (l *yamlList) end(fields map[string]any) error {
@@ -299,8 +352,8 @@ const (
 )
 
 func cborOf(raw []byte) ([]byte, error) {
-	var value any
-	if err := utiljson.Unmarshal(raw, &value); err != nil {
+	value, err := valueOf(raw)
+	if err != nil {
 		return nil, err
 	}
 	return direct.Marshal(value)
@@ -344,12 +397,8 @@ func (l *cborList) fields(fields map[string]any) error {
 	return nil
 }
 
-func (l *cborList) item(raw []byte) error {
-	value, err := cborOf(raw)
-	if err != nil {
-		return err
-	}
-	_, err = l.out.Write(value)
+func (l *cborList) item(encoded []byte) error {
+	_, err := l.out.Write(encoded)
 	return err
 }
 
@@ -395,22 +444,10 @@ func (l *protobufList) begin(list map[string]any, _ string) error {
 	return nil
 }
 
-func (l *protobufList) item(raw []byte) error {
-	o, err := typed(raw)
-	if err != nil {
-		return err
-	}
-	m, ok := o.(marshaler)
-	if !ok {
-		return fmt.Errorf("%T has no encoding in protobuf", o)
-	}
-	item, err := m.Marshal()
-	if err != nil {
-		return err
-	}
-	head := protowire.AppendVarint(protowire.AppendTag(nil, l.field, protowire.BytesType), uint64(len(item)))
-	l.items = append(l.items, head, item)
-	if l.size += len(head) + len(item); l.size > mostInProtobuf {
+func (l *protobufList) item(encoded []byte) error {
+	head := protowire.AppendVarint(protowire.AppendTag(nil, l.field, protowire.BytesType), uint64(len(encoded)))
+	l.items = append(l.items, head, encoded)
+	if l.size += len(head) + len(encoded); l.size > mostInProtobuf {
 		return errLongInProtobuf
 	}
 	return nil

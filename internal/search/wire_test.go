@@ -143,6 +143,40 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
+// TestTextsInYAML: whatever characters a text has, it is the same in YAML, and cannot be taken for fields that the object does not have; one object
+// with such a text does not spoil a list.
+func TestTextsInYAML(t *testing.T) {
+	f := newFleet(t, "oak")
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	f.serve(kind, "configmaps", true, "oak")
+	texts := []string{
+		"a\nb\u2028reason: Forged", "a\nb\u2029- c", "a\nb\u2028c", "\u2028", "a\nb\u0085c: d", "a\u0085b", "\u007f", "a\u0080\u009fb", "\ufffe", "\ufeffa", "a\u0000b",
+		"\r", "a\r\nb", "\ta", " a\n", "\n", "\U0001f600", "---\n...\n", "no", "0x1f", "1:30", "~", "- a", "a: b #c", strings.Repeat("long ", 60), "a\n" + strings.Repeat("x", 200) + "\n\n",
+	}
+	long := strings.Repeat("k", 2000)
+	for i, text := range texts {
+		o := newObject(kind, "shop", fmt.Sprintf("c-%02d", i))
+		o.Object["data"] = map[string]any{"text": text, long: "of a long key", text: "of the text"}
+		o.Object["after"] = []any{text, map[string]any{"deep": text}}
+		f.put(t, "oak", "configmaps", o)
+	}
+	paths := []string{"/api/v1/configmaps", "/api/v1/namespaces/shop/configmaps/c-00"}
+	for i := range texts {
+		paths = append(paths, fmt.Sprintf("/api/v1/configmaps?names=c-%02d", i), fmt.Sprintf("/api/v1/namespaces/shop/configmaps/c-%02d", i))
+	}
+	for _, path := range paths {
+		_, body := f.get(t, path, mediaJSON)
+		want := asJSON(t, mediaJSON, body)
+		resp, body := f.get(t, path, mediaYAML)
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, resp.StatusCode, body)
+		}
+		if diff := cmp.Diff(want, asJSON(t, mediaYAML, body)); diff != "" {
+			t.Errorf("%s (-JSON, +YAML):\n%s", path, diff)
+		}
+	}
+}
+
 // ageless is an answer without what differs from one second to the next: ages in tables.
 func ageless(o map[string]any) string {
 	raw, err := yaml.Marshal(o)
@@ -159,7 +193,7 @@ func throughTypes(t *testing.T, o map[string]any) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := typed(raw)
+	read, err := inProtobuf.typed(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,8 +405,12 @@ func TestListsInProtobuf(t *testing.T) {
 		e := encoder{wire: inProtobuf, list: map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind}, items: "items", item: func(store.Row) (any, error) {
 			return json.RawMessage(raw), nil
 		}}
-		if err := e.write(t.Context(), bufio.NewWriter(&out), make([]store.Row, 2), nothingMore{}); err != nil {
-			t.Fatalf("%s: %v", gvk, err)
+		encoded, left, err := e.encoded(t.Context(), make([]store.Row, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if later, err := e.write(t.Context(), bufio.NewWriter(&out), encoded, nothingMore{}); err != nil || len(left) > 0 || len(later) > 0 {
+			t.Fatalf("%s: %v %v", gvk, err, left)
 		}
 		list, read, err := protobufs.Decode(out.Bytes(), nil, nil)
 		if err != nil || *read != gvk {
@@ -401,6 +439,82 @@ func (nothingMore) next(context.Context) (store.Page, error) { return store.Page
 
 func (nothingMore) tail() (metav1.ListMeta, map[string]any) {
 	return metav1.ListMeta{ResourceVersion: "5"}, nil
+}
+
+// TestFieldsThatTheHubDoesNotKnow: what a newer Kubernetes has in its objects is not lost on the way to a client that would take it, though the client
+// prefers protobuf; who takes nothing else is told.
+func TestFieldsThatTheHubDoesNotKnow(t *testing.T) {
+	const partial = ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	const either = mediaProtobuf + "," + mediaJSON
+	for name, c := range map[string]struct {
+		path, accept, mediaType string
+		newer, warned           bool
+	}{
+		"List":         {"/api/v1/pods", either, mediaJSON, true, false},
+		"Get":          {"/clusters/oak/api/v1/namespaces/shop/pods/web", either, mediaJSON, true, false},
+		"YAML":         {"/api/v1/pods?limit=5", mediaProtobuf + "," + mediaYAML, mediaYAML, true, false},
+		"Known":        {"/api/v1/pods?names=db", either, mediaProtobuf, false, false},
+		"Only":         {"/api/v1/pods", mediaProtobuf, mediaProtobuf, false, true},
+		"OnlyGet":      {"/clusters/oak/api/v1/namespaces/shop/pods/web", mediaProtobuf, mediaProtobuf, false, true},
+		"OnlyKnown":    {"/api/v1/pods?names=db", mediaProtobuf, mediaProtobuf, false, false},
+		"Metadata":     {"/api/v1/pods?names=web", mediaProtobuf + partial + "," + mediaJSON + partial, mediaProtobuf, false, false},
+		"InMetadata":   {"/api/v1/pods", mediaProtobuf + partial + "," + mediaJSON + partial, mediaJSON, true, false},
+		"OnlyMetadata": {"/api/v1/pods", mediaProtobuf + partial, mediaProtobuf, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, "oak")
+			f.serve(podKind, "pods", true, "oak")
+			f.put(t, "oak", "pods", newObject(podKind, "shop", "db"), newObject(podKind, "shop", "web", "spec.newer=yes"), newObject(podKind, "shop", "zoo", "metadata.newer=yes"))
+			resp, body := f.get(t, c.path, c.accept)
+			if got := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || got != c.mediaType {
+				t.Fatalf("%d %s: %s", resp.StatusCode, got, body)
+			}
+			asJSON(t, c.mediaType, body)
+			if got := bytes.Contains(body, []byte("newer")); got != c.newer {
+				t.Errorf("%s", body)
+			}
+			if w := strings.Join(resp.Header.Values("Warning"), " "); strings.Contains(w, "pods are without fields") != c.warned {
+				t.Errorf("%s", w)
+			}
+		})
+	}
+	f := newFleet(t, "oak")
+	f.serve(podKind, "pods", true, "oak")
+	config := &rest.Config{Host: f.url, ContentConfig: rest.ContentConfig{ContentType: mediaProtobuf, AcceptContentTypes: either}}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := f.version(t, "/api/v1/pods")
+	w, err := client.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "db"))
+	e := <-w.ResultChan()
+	if where(e.Object) != "oak/shop/db" {
+		t.Fatalf("%v", e)
+	}
+	f.put(t, "oak", "pods", newObject(podKind, "shop", "later", "spec.newer=yes"))
+	if e, more := <-w.ResultChan(); more {
+		t.Fatalf("%v", e)
+	}
+	if w, err = client.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: e.Object.(*corev1.Pod).ResourceVersion}); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if e := <-w.ResultChan(); e.Type != apiwatch.Added || where(e.Object) != "oak/shop/later" {
+		t.Fatalf("%v", e)
+	}
+	for accept, mediaType := range map[string]string{either: mediaJSON, mediaProtobuf: mediaProtobuf + ";stream=watch"} {
+		resp, body := f.get(t, "/api/v1/pods?watch=1&timeoutSeconds=1", accept)
+		if got := resp.Header.Get("Content-Type"); got != mediaType || bytes.Contains(body, []byte("newer")) != (mediaType == mediaJSON) || !bytes.Contains(body, []byte("later")) {
+			t.Errorf("%s: %s %q", accept, got, body)
+		}
+		if w := strings.Join(resp.Header.Values("Warning"), " "); strings.Contains(w, "pods are without fields") != (mediaType != mediaJSON) {
+			t.Errorf("%s: %s", accept, w)
+		}
+	}
 }
 
 // TestLongListInProtobuf: a list that is too long to be kept in memory is had in pages, or in another encoding.

@@ -226,7 +226,7 @@ func compile(q Query) (*plan, error) {
 			ErrSelector, terms, maxTerms)
 	}
 	if q.Version != "" {
-		p.where = append(p.where, columnIn{column: "o.version", values: []string{q.Version}})
+		p.where = append(p.where, columnIn{column: "o.version", values: append([]string{q.Version}, q.Interchangeable...)})
 	}
 	if err := p.selectFields(q, owned); err != nil {
 		return nil, err

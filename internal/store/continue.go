@@ -37,8 +37,11 @@ func parseContinue(q Query) (position, error) {
 	if err != nil {
 		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
 	}
-	if p.Query != q.fingerprint() || p.Cluster == "" || p.Name == "" || p.ID <= 0 {
-		return position{}, fmt.Errorf("%w: it was returned for other parameters; list again without it", ErrContinue)
+	if p.Cluster == "" || p.Name == "" || p.ID <= 0 {
+		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
+	}
+	if p.Query != q.fingerprint() {
+		return position{}, fmt.Errorf("%w; list again without it", ErrOtherQuery)
 	}
 	return p, nil
 }
@@ -54,6 +57,9 @@ func (q Query) fingerprint() uint64 {
 		q.NameContains, q.OwnerName, q.OwnerResource.String(), q.OwnerSteps, seconds(q.Since), seconds(q.Before)) // a hash takes everything
 	if len(q.Patterns) > 0 || len(q.Mentions) > 0 { // moments of creation may be said by an age, and move
 		_, _ = fmt.Fprintf(h, " slim %v %q", q.Patterns, q.Mentions)
+	}
+	if len(q.Interchangeable) > 0 {
+		_, _ = fmt.Fprintf(h, " or %q", q.Interchangeable)
 	}
 	if !q.At.IsZero() {
 		_, _ = fmt.Fprintf(h, " at %d", q.At.UnixMilli())

@@ -333,7 +333,7 @@ func (q Query) Selects(r *Row) bool {
 
 // selects says whether a query selects a whole row.
 func (q Query) selects(r *Row) bool {
-	if q.Version != "" && q.Version != r.Version || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
+	if q.Version != "" && q.Version != r.Version && !slices.Contains(q.Interchangeable, r.Version) || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
 		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) || !q.created(r) || !q.Slim.selects(q.resource(), r) {
 		return false
 	}

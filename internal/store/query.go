@@ -27,7 +27,8 @@ type FieldRequirement struct {
 // Query selects objects of one type. An empty list of names selects every one.
 type Query struct {
 	Group, Resource             string
-	Version                     string // of the stored objects; "": any
+	Version                     string   // of the stored objects; "": any
+	Interchangeable             []string // with a version: others whose objects are selected as well
 	Clusters, Namespaces, Names []string
 	NamePrefix                  string   // what names begin with
 	NameContains                []string // what is somewhere in names, each of it

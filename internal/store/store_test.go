@@ -121,6 +121,8 @@ func testSelect(t *testing.T, at string) {
 		"OtherType":           {Query{Group: "apps"}, []string{}},
 		"Version":             {Query{Version: "v1"}, all},
 		"OtherVersion":        {Query{Version: "v2"}, []string{}},
+		"Interchangeable":     {Query{Version: "v2", Interchangeable: []string{"v3", "v1"}}, all},
+		"NotInterchangeable":  {Query{Version: "v2", Interchangeable: []string{"v3"}}, []string{}},
 		"VersionInjection":    {Query{Version: "' OR 1=1 --"}, []string{}},
 		"ManyTerms":           {Query{Labels: selector(t, "size>3"+strings.Repeat(",size>3", maxTerms-1))}, all[1:2]},
 		"ManyValues":          {Query{Labels: selector(t, "app in (web,"+manyValues(9000)+")")}, all[:2]},
@@ -362,7 +364,7 @@ func testContinueIsChecked(t *testing.T, at string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.Resource = "pods"
-			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) {
+			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) || errors.Is(err, ErrOtherQuery) != strings.HasPrefix(name, "Other") {
 				t.Errorf("%v, want ErrContinue", err)
 			}
 		})
