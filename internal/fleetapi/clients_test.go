@@ -27,7 +27,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -139,14 +138,6 @@ func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client)
 func TestClients(t *testing.T) {
 	namespace, _ := busy(t, testenv.Config(0))
 	w := newWorld(t)
-	oak := &clusterv1alpha1.Cluster{}
-	testenv.Eventually(t, "oak is told what not to mirror", testenv.Patience, func() error {
-		if err := w.client.Get(t.Context(), client.ObjectKey{Name: "oak"}, oak); err != nil {
-			return err
-		}
-		oak.Spec.Mirror = &clusterv1alpha1.Mirror{Exclude: []clusterv1alpha1.MirrorExclusion{{Group: "metrics.k8s.io", Resources: []string{"*"}}}}
-		return w.client.Update(t.Context(), oak)
-	})
 	w.eventually(t, "--context fleet get orbits -A", "mars")
 	w.eventually(t, "--context fleet get pods -n "+namespace, "web")
 	w.eventually(t, "--context fleet get --raw /apis/metrics.k8s.io/v1beta1/pods", `"kind":"PodMetricsList"`)

@@ -57,6 +57,7 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/proxy"
 	"orrery.dev/orrery/internal/search"
 	"orrery.dev/orrery/internal/store"
@@ -163,10 +164,10 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 // live is a cluster that search asks itself.
 type live struct{ *member.Member }
 
-// Serves implements search.Live, also while whatever serves the type in the cluster is away.
-func (l live) Serves(gvr schema.GroupVersionResource) bool {
-	api, _ := l.APIs().Resource(gvr)
-	return api.Resource != ""
+// Serves implements search.Live.
+func (l live) Serves(gvr schema.GroupVersionResource) presence.Presence {
+	_, known := l.APIs().Resource(gvr)
+	return known
 }
 
 func names(clusters []*fleet.Cluster) []string {

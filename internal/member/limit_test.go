@@ -212,3 +212,32 @@ func TestExempt(t *testing.T) {
 		})
 	}
 }
+
+// TestGetIsBesideTheLimit: what users ask of a cluster neither takes from the limit of what the hub does in it, nor waits with it.
+func TestGetIsBesideTheLimit(t *testing.T) {
+	m := memberAt(t, newHostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/apis/metrics.k8s.io/") {
+			w.Header().Set("Retry-After", "30")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}}`)
+	}))
+	for range 6 {
+		resp, err := m.Get(t.Context(), "/apis/metrics.k8s.io/v1beta1/pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s %v", resp.Status, err)
+		}
+	}
+	if got := m.Limit(); got != startLimit {
+		t.Errorf("limit %d, want %d as before", got, startLimit)
+	}
+	m.limiter.mu.Lock()
+	defer m.limiter.mu.Unlock()
+	if !m.limiter.paused.IsZero() {
+		t.Errorf("paused until %s", m.limiter.paused)
+	}
+}

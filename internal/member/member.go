@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -80,6 +81,13 @@ func (m *Member) Passage() *Passage {
 
 // Dynamic is a client of the cluster for the member's whole life.
 func (m *Member) Dynamic() dynamic.Interface { return m.dynamic }
+
+// Get reads a path of the cluster, as JSON. It is for what users ask of it by way of the hub: it has no part in the limit of the requests in
+// flight, from which what the hub itself does in the cluster lives, and the caller has one of its own.
+func (m *Member) Get(ctx context.Context, path string) (*http.Response, error) {
+	c := m.current()
+	return get(ctx, m.registry.options.Fence(c.transport), c.base, path, http.Header{"Accept": {"application/json"}, "User-Agent": {userAgent}})
+}
 
 // Limit is how many requests may be in flight in the cluster now, watches and streams
 // not counted.

@@ -46,6 +46,10 @@ func essential(gr schema.GroupResource) bool {
 	}
 }
 
+// askedLive is the group of what is never mirrored, however a cluster serves it: it is of the last seconds, and the clusters themselves are
+// asked for it. Were it mirrored from one of them, the fleet would have two truths.
+const askedLive = "metrics.k8s.io"
+
 // noise is what is mirrored only when it is asked for: written all the time, or derived
 // from what is mirrored anyway.
 func noise(gr schema.GroupResource) bool {
@@ -269,6 +273,10 @@ const (
 func judge(api member.API, said []statement, byDefault bool, f facts) candidate {
 	gr := resourceOf(api)
 	c := candidate{decision: decision{api: api}, rank: rankAny}
+	if gr.Group == askedLive {
+		c.reason = "the cluster is asked for it when somebody asks, as kubectl top does"
+		return c
+	}
 	if !slices.Contains(api.Verbs, "list") || !slices.Contains(api.Verbs, "watch") {
 		c.reason = "it cannot be listed and watched"
 		return c

@@ -32,7 +32,7 @@ var served = []member.API{
 	servedAPI("apps", "v1beta1", "Deployment", "deployments", false),
 	servedAPI("apps", "v1beta1", "Old", "olds", false),
 	servedAPI("example.org", "v1", "Gear", "gears", true),
-	servedAPI("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true, "get", "list"),
+	servedAPI("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true), // by a CustomResourceDefinition: it could be watched
 }
 
 func servedAPI(group, version, kind, resource string, preferred bool, verbs ...string) member.API {
@@ -79,7 +79,7 @@ func TestDecide(t *testing.T) {
 			want: []string{nodes, pods, "v1/configmaps" + byDefault, "v1/events" + byDefault + " for 1h0m0s", "apps/v1/deployments" + byDefault, "apps/v1beta1/olds" + byDefault, "example.org/v1/gears" + byDefault},
 			refused: map[string]string{
 				"endpoints": "it changes all the time and says little: select it by name", "bindings": "it cannot be listed and watched",
-				"pods.metrics.k8s.io": "it cannot be listed and watched",
+				"pods.metrics.k8s.io": "the cluster is asked for it when somebody asks, as kubectl top does",
 			},
 		},
 		"Flag": {

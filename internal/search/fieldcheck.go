@@ -53,6 +53,9 @@ func (s *Search) checkField(ctx context.Context, at location, k kind, keys store
 	case at.Group == "" && at.Resource == "secrets":
 		return "of secrets only the metadata is searched, whatever is mirrored of them", nil
 	}
+	if t, ok := metricsShapes[k.GroupVersionKind]; ok {
+		return inType(t, keys), nil
+	}
 	if o, err := scheme.Scheme.New(k.GroupVersionKind); err == nil {
 		return inType(reflect.TypeOf(o), keys), nil
 	}

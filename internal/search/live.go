@@ -1,35 +1,24 @@
 package search
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/store"
 )
-
-// Live is a cluster that is asked itself, for what is never mirrored.
-type Live interface {
-	// Reachable is false once the cluster has not answered for a while.
-	Reachable() bool
-	// Serves says whether it is known to have a type.
-	Serves(gvr schema.GroupVersionResource) bool
-	// Dynamic is a client of the cluster.
-	Dynamic() dynamic.Interface
-}
 
 // metricsVersion is the API that kubectl top asks. What it says is of the last seconds and changes all the time, it cannot be watched, and
 // so is not mirrored: the clusters are asked, all at once.
@@ -40,37 +29,55 @@ var metricsTypes = []member.API{
 	{GroupVersionKind: metricsVersion.WithKind("PodMetrics"), Resource: "pods", Singular: "pod", Namespaced: true},
 }
 
-const (
-	liveTime  = 5 * time.Second // a cluster may take to answer
-	liveAtOne = 32              // clusters are asked at once for a request
-)
+// metricsShapes are the types of which metrics are; by them fields are known that can be selected.
+var metricsShapes = map[schema.GroupVersionKind]reflect.Type{
+	metricsVersion.WithKind("NodeMetrics"): reflect.TypeFor[struct {
+		usage
+		Timestamp metav1.Time     `json:"timestamp"`
+		Window    metav1.Duration `json:"window"`
+	}](),
+	metricsVersion.WithKind("PodMetrics"): reflect.TypeFor[struct {
+		Timestamp  metav1.Time     `json:"timestamp"`
+		Window     metav1.Duration `json:"window"`
+		Containers []struct {
+			usage
+			Name string `json:"name"`
+		} `json:"containers"`
+	}](),
+}
+
+type usage struct {
+	Usage corev1.ResourceList `json:"usage"`
+}
 
 // live says whether a location is of what clusters are asked for.
-func (s *Search) live(at location) (member.API, bool) {
+func (s *Search) live(at location) (*member.API, bool) {
 	i := slices.IndexFunc(metricsTypes, func(a member.API) bool { return a.GroupVersionResource() == at.GroupVersionResource })
-	if i < 0 || s.mirrors(at.GroupVersionResource) {
-		return member.API{}, false
+	if i < 0 {
+		return nil, false
 	}
-	return metricsTypes[i], true
+	return &metricsTypes[i], true
 }
 
-// serves says whether a cluster is known to have a type.
-func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) bool {
+// serves says whether a cluster has a type, as far as is known.
+func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) presence.Presence {
 	c, ok := s.Live(cluster)
-	return ok && c.Serves(gvr)
+	if !ok {
+		return presence.Unknown
+	}
+	return c.Serves(gvr)
 }
 
-// addLive adds what clusters are asked for, where one of them serves it.
+// addLive adds what clusters are asked for, unless it is known that none of them serves it: clients do not ask for what is not here, and so
+// would take what is not known for what is not there.
 func (c catalogue) addLive(s *Search, cluster string) {
-	if c[metricsVersion.Group] != nil {
-		return
-	}
+	delete(c, metricsVersion.Group)
 	clusters := s.Clusters()
 	if cluster != "" {
 		clusters = []string{cluster}
 	}
 	for _, api := range metricsTypes {
-		if slices.ContainsFunc(clusters, func(name string) bool { return s.serves(name, api.GroupVersionResource()) }) {
+		if slices.ContainsFunc(clusters, func(name string) bool { return s.serves(name, api.GroupVersionResource()) != presence.Absent }) {
 			if c[metricsVersion.Group] == nil {
 				c[metricsVersion.Group] = map[string][]member.API{}
 			}
@@ -82,16 +89,27 @@ func (c catalogue) addLive(s *Search, cluster string) {
 // checkLive refuses what only the store can answer. A limit is taken, since clients page by one unasked, and as in a cluster the answer is whole.
 func (p *params) checkLive(at location) error {
 	if p.watch || at.watch || p.next != "" || p.version != "" && p.version != "0" || !p.asked.empty() || p.group != nil || p.explain ||
-		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
+		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.remaining != nil && *p.remaining || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s are not mirrored, the clusters are asked for them: they are listed and read by clusters, namespaces, names, "+
 			"labels and fields, and not watched, ordered, counted or searched", at.GroupResource()))
+	}
+	if at.name != "" && p.names != nil {
+		return apierrors.NewBadRequest("parameter names: the path names the object already")
+	}
+	if at.namespace != "" && p.namespaces != nil {
+		return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
+	}
+	for _, segment := range append([]string{at.name}, append(slices.Clone(p.namespaces), at.namespace)...) {
+		if why := content.IsPathSegmentName(segment); segment != "" && len(why) > 0 { // it becomes a part of one
+			return apierrors.NewBadRequest(fmt.Sprintf("%q is no name: it %s", segment, strings.Join(why, ", ")))
+		}
 	}
 	return nil
 }
 
 // serveLive answers with what the clusters say now. The hub asks them as itself, after the same rights on the hub as for what is mirrored: it
 // shows the same namespaces of the same clusters.
-func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, p params, api member.API) error {
+func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, p params, api *member.API) error {
 	if err := p.checkLive(at); err != nil {
 		return err
 	}
@@ -105,7 +123,7 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	if at.name != "" {
 		verb, p.names = "get", []string{at.name}
 	}
-	if err := s.qualifyLive(at, api, &p); err != nil {
+	if err := s.qualifyLive(at, *api, &p); err != nil {
 		return err
 	}
 	seen, err := s.authorize(ctx, at, p, verb)
@@ -115,7 +133,7 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	if err := seen.check(at, p); err != nil {
 		return err
 	}
-	k := kind{API: api, others: map[string][]string{}, scopes: map[bool][]string{}}
+	k := kind{API: *api, others: map[string][]string{}, scopes: map[bool][]string{}}
 	if err := s.checkClusters(at, p.clusters); err != nil {
 		return err
 	}
@@ -136,11 +154,11 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 		p.clusters = s.Clusters()
 	}
 	var without []string
-	for _, cluster := range p.clusters {
-		if s.serves(cluster, at.GroupVersionResource) {
-			k.clusters = append(k.clusters, cluster)
-		} else {
+	for _, cluster := range slices.Compact(slices.Sorted(slices.Values(p.clusters))) {
+		if s.serves(cluster, at.GroupVersionResource) == presence.Absent {
 			without = append(without, cluster)
+		} else {
+			k.clusters = append(k.clusters, cluster)
 		}
 	}
 	k.scopes[api.Namespaced] = k.clusters
@@ -150,18 +168,24 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	if seen.fence != nil {
 		without = slices.DeleteFunc(without, seen.closed)
 	}
-	if len(k.clusters) == 0 {
-		return notFound(at.Resource + " of " + at.GroupVersion().String())
-	}
 	q := store.Query{
 		Group: at.Group, Version: at.Version, Resource: at.Resource, Namespaces: p.namespaces, Names: p.names, Clusters: k.clusters,
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, k),
 	}
 	p.into(&q)
-	rows, warnings, err := s.askClusters(ctx, k, q)
-	if err != nil {
-		return err
+	found := s.askClusters(ctx, api, at.name, q)
+	defer s.asker.held.Add(-found.size)
+	if err := r.Context().Err(); err != nil {
+		return err // nobody is there to be told
 	}
+	without = append(without, found.without...)
+	switch {
+	case len(found.failed) > 0 && (len(found.failed)+len(found.without) == len(k.clusters) || at.name != "" && len(found.rows) < 2):
+		return notKnown(at, found.failed)
+	case len(found.without) == len(k.clusters):
+		return noMetrics(at)
+	}
+	warnings := found.failed
 	if len(without) > 0 {
 		warnings = append(warnings, fmt.Sprintf("%s are served by no metrics server in %s", at.GroupResource(), enumerate(without)))
 	}
@@ -174,13 +198,27 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 		return err
 	}
 	if at.name != "" {
-		row, err := single(at, rows)
+		row, err := single(at, found.rows)
 		if err != nil {
 			return err
 		}
 		return enc.one(w, row)
 	}
-	return s.list(ctx, w, &given{rows: rows}, enc, at.Resource)
+	return s.list(ctx, w, &given{rows: found.rows}, enc, at.Resource)
+}
+
+// notKnown says that clusters which may have what is asked for did not answer.
+func notKnown(at location, failed []string) error {
+	if len(failed) > named {
+		failed = append(failed[:named:named], fmt.Sprintf("%d more are left out", len(failed)-named))
+	}
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("%s are asked of the clusters: %s. Ask again in a moment, or a cluster that answers (kubectl --context NAME)",
+		at.GroupResource(), strings.Join(failed, "; ")))
+}
+
+func noMetrics(at location) error {
+	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
+		fmt.Sprintf("the server could not find the requested resource: %s are asked of the clusters, and no cluster asked for has a metrics server", at.GroupResource()))
 }
 
 // qualifyLive takes the clusters out of names in field selectors.
@@ -195,80 +233,79 @@ func (s *Search) qualifyLive(at location, api member.API, p *params) error {
 	return s.qualifyNamed(at, p, func(path string) bool { return path == named })
 }
 
-// askClusters asks clusters for what a query selects. Those that do not answer are in the warnings; if none does, it is an error.
-func (s *Search) askClusters(ctx context.Context, k kind, q store.Query) (rows []store.Row, warnings []string, err error) {
-	type answer struct {
-		rows []store.Row
-		err  error
-	}
-	answers := make([]answer, len(k.clusters))
-	slots := make(chan struct{}, liveAtOne)
-	var asking sync.WaitGroup
-	for i, cluster := range k.clusters {
-		asking.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			answers[i].rows, answers[i].err = s.askCluster(ctx, cluster, k.API, q)
-		})
-	}
-	asking.Wait()
-	for i, a := range answers {
-		if a.err != nil {
-			warnings = append(warnings, fmt.Sprintf("cluster %s is left out: %v", k.clusters[i], a.err))
-		}
-		rows = append(rows, a.rows...)
-	}
-	if len(warnings) == len(k.clusters) {
-		return nil, nil, apierrors.NewServiceUnavailable(strings.Join(warnings[:min(len(warnings), named)], "; "))
-	}
-	return rows, warnings, nil
+// gathered is what clusters answer.
+type gathered struct {
+	rows    []store.Row
+	size    int64    // of the rows in bytes, which are counted as held
+	failed  []string // why some are left out
+	without []string // those that have no metrics server
 }
 
-// askCluster asks one.
-func (s *Search) askCluster(ctx context.Context, cluster string, api member.API, q store.Query) ([]store.Row, error) {
-	c, ok := s.Live(cluster)
-	if !ok || !c.Reachable() {
-		return nil, errors.New("it is unreachable")
-	}
-	within, cancel := context.WithTimeout(ctx, liveTime)
+// askClusters asks clusters for what a query selects: for the one object of a name, unless that is "". The rows are held until their size is
+// taken from what the asker holds.
+func (s *Search) askClusters(ctx context.Context, api *member.API, name string, q store.Query) (g gathered) {
+	ctx, cancel := context.WithTimeout(ctx, liveBudget)
 	defer cancel()
-	namespace := ""
-	if len(q.Namespaces) == 1 && api.Namespaced {
-		namespace = q.Namespaces[0]
+	asked := make([][]*inquiry, len(q.Clusters))
+	for i, cluster := range q.Clusters {
+		for _, namespace := range namespacesOf(q, api, cluster) {
+			asked[i] = append(asked[i], s.asker.ask(ctx, question{cluster: cluster, api: api, namespace: namespace, name: name}))
+		}
 	}
-	list, err := c.Dynamic().Resource(api.GroupVersionResource()).Namespace(namespace).List(within, metav1.ListOptions{})
-	switch {
-	case err == nil:
-	case within.Err() != nil:
-		return nil, fmt.Errorf("it did not answer within %s", liveTime)
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		return nil, fmt.Errorf("it answers with %s", apierrors.ReasonForError(err))
-	default:
-		return nil, errors.New("it did not answer")
-	}
-	var rows []store.Row
-	for i := range list.Items {
-		row, err := rowOf(cluster, api, &list.Items[i])
+	for i, cluster := range q.Clusters {
+		rows, size, err := s.answersOf(ctx, asked[i], q)
+		if err == nil && g.size+size > s.asker.most.request {
+			err = errTooMuch
+		}
+		switch {
+		case errors.Is(err, errNotServed):
+			g.without = append(g.without, cluster)
+		case err != nil:
+			g.failed = append(g.failed, fmt.Sprintf("cluster %s is left out: %v", cluster, err))
+		}
 		if err != nil {
-			return nil, err
+			s.asker.held.Add(-size)
+			continue
 		}
-		if q.Selects(&row) {
-			rows = append(rows, row)
-		}
+		g.rows, g.size = append(g.rows, rows...), g.size+size
 	}
-	slices.SortFunc(rows, func(a, b store.Row) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return rows, nil
+	return g
 }
 
-func rowOf(cluster string, api member.API, o *unstructured.Unstructured) (store.Row, error) {
-	body, err := o.MarshalJSON()
-	gvk := api.GroupVersionKind
-	return store.Row{
-		Cluster: cluster, Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind, Resource: api.Resource,
-		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body,
-	}, err
+// answersOf are the rows of one cluster that a query selects. They are held, also after an error.
+func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query) (rows []store.Row, size int64, err error) {
+	for _, r := range asked {
+		found, failed := s.asker.wait(ctx, r)
+		if err == nil {
+			err = failed
+		}
+		if err != nil {
+			continue // the others are to be waited for, or they would be asked in vain
+		}
+		for _, row := range found {
+			if !q.Selects(&row) {
+				continue
+			}
+			rows, size = append(rows, row), size+int64(len(row.Body))
+			if s.asker.held.Add(int64(len(row.Body))) > s.asker.most.together {
+				err = errFull
+				break
+			}
+		}
+	}
+	return rows, size, err
+}
+
+// namespacesOf are those in which a cluster is asked for what a query selects; "" is all of them at once.
+func namespacesOf(q store.Query, api *member.API, cluster string) []string {
+	namespaces := q.Namespaces
+	if q.Scopes != nil {
+		namespaces = q.Scopes[cluster]
+	}
+	if !api.Namespaced || len(namespaces) == 0 || len(namespaces) > liveNamespaces {
+		return []string{""}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
 // given is a list of rows that are there.

@@ -1,12 +1,17 @@
 package search
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -20,22 +25,62 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// liveCluster is one that is asked itself: a real API server, or one that answers otherwise.
+// liveCluster is one that is asked itself.
 type liveCluster struct {
 	away   bool
-	serves bool
-	client dynamic.Interface
+	serves presence.Presence
+	get    getter
 }
 
-func (c liveCluster) Reachable() bool                         { return !c.away }
-func (c liveCluster) Serves(schema.GroupVersionResource) bool { return c.serves }
-func (c liveCluster) Dynamic() dynamic.Interface              { return c.client }
+// getter answers for a path: a real API server, or one that answers otherwise.
+type getter func(ctx context.Context, path string) (*http.Response, error)
+
+func (c liveCluster) Reachable() bool                                      { return !c.away }
+func (c liveCluster) Serves(schema.GroupVersionResource) presence.Presence { return c.serves }
+
+func (c liveCluster) Get(ctx context.Context, path string) (*http.Response, error) {
+	return c.get(ctx, path)
+}
+
+// asks gets from the server of a configuration.
+func asks(t *testing.T, config *rest.Config) getter {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(ctx context.Context, path string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		return client.Do(req)
+	}
+}
+
+// says answers with a text.
+func says(code int, text string) getter {
+	return func(context.Context, string) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(text))}, nil
+	}
+}
+
+// podMetrics are a list of those of pods in the namespace shop.
+func podMetrics(names ...string) string {
+	items := make([]string, len(names))
+	for i, name := range names {
+		items[i] = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"shop"},"containers":[]}`, name)
+	}
+	return `{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[` + strings.Join(items, ",") + `]}`
+}
 
 // metered has a real API server whose nodes and pods have metrics, as a metrics server would say, in a namespace of the test's own.
-func metered(t *testing.T) (namespace string, c dynamic.Interface) {
+func metered(t *testing.T) (namespace string, server getter) {
 	t.Helper()
 	config := testenv.Config(0)
 	scheme := known
@@ -47,7 +92,8 @@ func metered(t *testing.T) (namespace string, c dynamic.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = dynamic.NewForConfig(config); err != nil {
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
 		t.Fatal(err)
 	}
 	namespace = testenv.Namespace(t, config)
@@ -96,16 +142,13 @@ func metered(t *testing.T) (namespace string, c dynamic.Interface) {
 			return err
 		})
 	}
-	return namespace, c
+	return namespace, asks(t, config)
 }
 
 // TestMetrics: what is never mirrored is asked of the clusters, for who may see it, and answered without those that do not answer.
 func TestMetrics(t *testing.T) {
 	namespace, server := metered(t)
-	broken, err := dynamic.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	broken := asks(t, &rest.Config{Host: "http://127.0.0.1:1"})
 	f := newFleet(t, "ash", "elm", "fir", "oak", "yew")
 	node := schema.GroupVersionKind{Version: "v1", Kind: "Node"}
 	f.serve(podKind, "pods", true, "elm", "oak")
@@ -114,8 +157,9 @@ func TestMetrics(t *testing.T) {
 	capacity.Object["status"] = map[string]any{"allocatable": map[string]any{"cpu": "1", "memory": "128Mi"}}
 	f.put(t, "oak", "nodes", capacity)
 	f.live = map[string]Live{
-		"ash": liveCluster{serves: true, client: broken}, "elm": liveCluster{serves: true, client: server},
-		"fir": liveCluster{serves: true, away: true}, "oak": liveCluster{serves: true, client: server}, "yew": liveCluster{},
+		"ash": liveCluster{serves: presence.Present, get: broken}, "elm": liveCluster{serves: presence.Present, get: server},
+		"fir": liveCluster{serves: presence.Present, away: true}, "oak": liveCluster{serves: presence.Present, get: server},
+		"yew": liveCluster{serves: presence.Absent},
 	}
 	const pods = "/apis/metrics.k8s.io/v1beta1/pods"
 	db, web := namespace+"/db", namespace+"/web"
@@ -151,7 +195,12 @@ func TestMetrics(t *testing.T) {
 		"Watch":         {pods + "?watch=true", 400, "not watched"},
 		"Order":         {pods + "?orderby=name", 400, "not watched, ordered"},
 		"NobodyAnswers": {pods + "?clusters=ash,fir", 503, "cluster ash is left out"},
-		"NobodyServes":  {"/clusters/yew" + pods, 404, "not mirrored"},
+		"NobodyServes":  {"/clusters/yew" + pods, 404, "no cluster asked for has a metrics server"},
+		"NamesTwice":    {"/clusters/oak/apis/metrics.k8s.io/v1beta1/nodes/a?names=b", 400, "names the object already"},
+		"SpaceTwice":    {"/apis/metrics.k8s.io/v1beta1/namespaces/a/pods?namespaces=b", 400, "names the namespace already"},
+		"NoField":       {pods + "?fieldSelector=containers%5B%5D.imag%3Da", 400, "there is no field"},
+		"Counted":       {pods + "?withRemainingCount=true", 400, "counted"},
+		"NoName":        {pods + "?namespaces=a%2Fpods", 400, "is no name"},
 		"NoCluster":     {pods + "?clusters=none", 400, "not a cluster"},
 		"InTwo":         {"/apis/metrics.k8s.io/v1beta1/namespaces/" + namespace + "/pods/web", 409, "elm, oak"},
 		"None":          {"/clusters/oak/apis/metrics.k8s.io/v1beta1/namespaces/" + namespace + "/pods/none", 404, "not found"},
@@ -232,4 +281,254 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%d %v", resp.StatusCode, body)
 		}
 	})
+}
+
+// TestMetricsNotKnown: that it is not known is not told as that there is none, and one cluster's answer is no other's harm.
+func TestMetricsNotKnown(t *testing.T) {
+	const pods = "/apis/metrics.k8s.io/v1beta1/pods"
+	oak := liveCluster{serves: presence.Present, get: func(ctx context.Context, path string) (*http.Response, error) {
+		switch path {
+		case pods:
+			return says(200, podMetrics("web", "db"))(ctx, path)
+		case "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/web":
+			return says(200, `{"metadata":{"name":"web","namespace":"shop"}}`)(ctx, path)
+		default:
+			return says(404, `{"kind":"Status","details":{"name":"shop/none"}}`)(ctx, path)
+		}
+	}}
+	const web, none = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/web", "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/none"
+	both := []string{"oak/shop/db", "oak/shop/web"}
+	for name, c := range map[string]struct {
+		ash  liveCluster
+		says string // of ash, in a list; "": nothing
+		code int    // of web, and of none, if ash does not answer
+	}{
+		"NeverSeen":   {liveCluster{away: true}, "cluster ash is left out: it is unreachable", 503},
+		"NotYetAsked": {liveCluster{get: says(404, "404 page not found")}, "no metrics server in ash", 0},
+		"Down":        {liveCluster{serves: presence.Unknown, get: says(503, "service unavailable")}, "cluster ash is left out: it answers with 503", 503},
+		"Forbidden":   {liveCluster{serves: presence.Present, get: says(403, "{}")}, "cluster ash is left out: it answers with 403 Forbidden", 503},
+		"NoList":      {liveCluster{serves: presence.Present, get: says(200, `{"kind":"Status"}`)}, "cluster ash is left out: its answer is no list of PodMetrics", 503},
+		"NoJSON":      {liveCluster{serves: presence.Present, get: says(200, "<html>")}, "cluster ash is left out: its answer is no PodMetrics", 503},
+		"CutOff":      {liveCluster{serves: presence.Present, get: says(200, podMetrics("cut")[:120])}, "cluster ash is left out: its answer is no PodMetrics", 503},
+		"Part": {
+			liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("part"), `"metadata":{},`, `"metadata":{"continue":"x"},`, 1))},
+			"cluster ash is left out: its answer is a part", 503,
+		},
+		"BadAnnotation": {
+			liveCluster{serves: presence.Present, get: says(200, strings.Replace(podMetrics("bad"), `"namespace"`, `"annotations":{"a":1},"namespace"`, 1))},
+			"cluster ash is left out: an object of its answer is no PodMetrics", 503,
+		},
+		"Large": {liveCluster{serves: presence.Present, get: says(200, podMetrics(strings.Repeat("x", 4<<10)))}, "cluster ash is left out: its answer is too large", 503},
+		"Panics": {
+			liveCluster{serves: presence.Present, get: func(context.Context, string) (*http.Response, error) { panic("of the transport") }},
+			"cluster ash is left out: its answer cannot be read", 503,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, "ash", "oak")
+			f.search.asker.most.answer = 4 << 10
+			f.live = map[string]Live{"ash": c.ash, "oak": oak}
+			for _, accept := range []string{"", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"} {
+				resp, body := f.ask(t, http.MethodGet, pods, accept)
+				if diff := cmp.Diff(both, found(body)); diff != "" || !strings.Contains(strings.Join(resp.Header.Values("Warning"), " "), c.says) {
+					t.Errorf("%s %v %v", diff, body["message"], resp.Header)
+				}
+			}
+			for path, known := range map[string]int{web: 200, none: 404} {
+				want := max(c.code, known)
+				if c.code == 0 {
+					want = known
+				}
+				if resp, body := f.ask(t, http.MethodGet, path, ""); resp.StatusCode != want || want == 503 && !strings.Contains(fmt.Sprint(body["message"]), "cluster ash is left out") {
+					t.Errorf("%s: %d %v, want %d", path, resp.StatusCode, body["message"], want)
+				}
+			}
+			_, groups := f.ask(t, http.MethodGet, "/clusters/ash/apis", "")
+			if !strings.Contains(fmt.Sprint(groups["groups"]), "metrics.k8s.io") {
+				t.Errorf("clients are told that there is none: %v", groups)
+			}
+		})
+	}
+}
+
+// TestMetricsAreNeverMirrored: one cluster that had them mirrored does not hide those of the others.
+func TestMetricsAreNeverMirrored(t *testing.T) {
+	f := newFleet(t, "elm", "oak")
+	f.serve(metricsVersion.WithKind("PodMetrics"), "pods", true, "elm")
+	f.live = map[string]Live{
+		"elm": liveCluster{serves: presence.Present, get: says(200, podMetrics("a"))}, "oak": liveCluster{serves: presence.Present, get: says(200, podMetrics("b"))},
+	}
+	_, body := f.ask(t, http.MethodGet, "/apis/metrics.k8s.io/v1beta1/pods", "")
+	if diff := cmp.Diff([]string{"elm/shop/a", "oak/shop/b"}, found(body)); diff != "" {
+		t.Errorf("%s %v", diff, body["message"])
+	}
+	_, list := f.ask(t, http.MethodGet, "/apis/metrics.k8s.io/v1beta1", "")
+	if text := fmt.Sprint(list["resources"]); !strings.Contains(text, "NodeMetrics") || !strings.Contains(text, "PodMetrics") {
+		t.Errorf("discovery: %s", text)
+	}
+}
+
+// TestMetricsOfFewNamespaces: whose rights are those of few namespaces does not have all of a cluster listed.
+func TestMetricsOfFewNamespaces(t *testing.T) {
+	f := newFleet(t, "oak")
+	var asked atomic.Value
+	f.live = map[string]Live{"oak": liveCluster{serves: presence.Present, get: func(ctx context.Context, path string) (*http.Response, error) {
+		asked.Store(path)
+		return says(200, podMetrics("web"))(ctx, path)
+	}}}
+	f.denied = func(a authorizationv1.ResourceAttributes) bool { return a.Namespace == "" }
+	f.some = []string{"shop"}
+	resp, body := f.ask(t, http.MethodGet, "/apis/metrics.k8s.io/v1beta1/pods", "")
+	if diff := cmp.Diff([]string{"oak/shop/web"}, found(body)); diff != "" || asked.Load() != "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods" {
+		t.Errorf("%s %d %v, asked %v", diff, resp.StatusCode, body["message"], asked.Load())
+	}
+}
+
+// meter is a cluster that counts what it is asked.
+type meter struct {
+	answer           getter
+	asked            atomic.Int32
+	onTheirWay, most atomic.Int32
+}
+
+func (m *meter) get(ctx context.Context, path string) (*http.Response, error) {
+	m.asked.Add(1)
+	m.most.Store(max(m.most.Load(), m.onTheirWay.Add(1)))
+	defer m.onTheirWay.Add(-1)
+	return m.answer(ctx, path)
+}
+
+// hangs until nobody wants to know any more.
+func hangs(ctx context.Context, _ string) (*http.Response, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// askerOf asks clusters that have a type.
+func askerOf(clusters map[string]*meter) *asker {
+	return newAsker(func(name string) (Live, bool) {
+		m, ok := clusters[name]
+		if !ok {
+			return nil, false
+		}
+		return liveCluster{serves: presence.Present, get: m.get}, true
+	})
+}
+
+func podsOf(cluster, namespace string) question {
+	return question{cluster: cluster, api: &metricsTypes[1], namespace: namespace}
+}
+
+// TestAskOnce: what is asked by many at about the same time is asked once, and a cluster that does not cope is left alone for a while.
+func TestAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slowly := func(ctx context.Context, path string) (*http.Response, error) {
+			time.Sleep(time.Second)
+			return says(200, podMetrics("web"))(ctx, path)
+		}
+		oak, ash := &meter{answer: slowly}, &meter{answer: says(503, "")}
+		a := askerOf(map[string]*meter{"oak": oak, "ash": ash})
+		for range 3 {
+			var all []*inquiry
+			for range 10 {
+				all = append(all, a.ask(t.Context(), podsOf("oak", "")))
+			}
+			for _, r := range all {
+				if rows, err := a.wait(t.Context(), r); err != nil || len(rows) != 1 {
+					t.Errorf("%d rows, %v", len(rows), err)
+				}
+			}
+		}
+		if n := oak.asked.Load(); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		time.Sleep(liveFresh + 1)
+		if held := a.held.Load(); held != 0 || len(a.inquiries) > 0 {
+			t.Errorf("%d bytes are held, and %d inquiries", held, len(a.inquiries))
+		}
+		if _, err := a.wait(t.Context(), a.ask(t.Context(), podsOf("oak", ""))); err != nil || oak.asked.Load() != 2 {
+			t.Errorf("%v, asked %d times", err, oak.asked.Load())
+		}
+		for i := range 20 { // two questions a second, all different
+			if _, err := a.wait(t.Context(), a.ask(t.Context(), podsOf("ash", fmt.Sprint(i)))); err == nil || !strings.Contains(err.Error(), "503") {
+				t.Errorf("error %v", err)
+			}
+			time.Sleep(time.Second / 2)
+		}
+		if n := ash.asked.Load(); n != 2 {
+			t.Errorf("a cluster that does not cope was asked %d times in ten seconds", n)
+		}
+	})
+}
+
+// TestAskFewAtOnce: a cluster that hangs is asked little, takes no turns from others, and what was not asked is told apart from what did not
+// answer.
+func TestAskFewAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ash, oak := &meter{answer: hangs}, &meter{answer: says(200, podMetrics("web"))}
+		a := askerOf(map[string]*meter{"ash": ash, "oak": oak})
+		a.slots = make(chan struct{}, livePerCluster+1)
+		var all []*inquiry
+		for i := range 10 {
+			all = append(all, a.ask(t.Context(), podsOf("ash", fmt.Sprint(i))))
+		}
+		synctest.Wait()
+		if _, err := a.wait(t.Context(), a.ask(t.Context(), podsOf("oak", ""))); err != nil {
+			t.Error(err)
+		}
+		start := time.Now()
+		for _, r := range all {
+			if _, err := a.wait(t.Context(), r); !errors.Is(err, errUnanswered) {
+				t.Errorf("error %v", err)
+			}
+		}
+		if most, took := ash.most.Load(), time.Since(start); most != livePerCluster || ash.asked.Load() != livePerCluster || took != liveTime {
+			t.Errorf("%d were on their way at once, %d asked in %s", most, ash.asked.Load(), took)
+		}
+
+		time.Sleep(liveRest)
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		all = nil
+		for i := range livePerCluster + 1 {
+			all = append(all, a.ask(impatient, podsOf("ash", fmt.Sprint(i))))
+			synctest.Wait()
+		}
+		for i, want := range []error{errLate, errLate, errNotAsked} {
+			if _, err := a.wait(impatient, all[i]); !errors.Is(err, want) {
+				t.Errorf("error %v, want %v", err, want)
+			}
+		}
+		synctest.Wait()
+		if n := ash.onTheirWay.Load(); n != 0 || len(a.slots) != 0 {
+			t.Errorf("%d questions are on their way for which nobody waits, and %d turns taken", n, len(a.slots))
+		}
+		if err := a.resting(a.clusters["ash"]); err != nil {
+			t.Errorf("that nobody waited is taken for the cluster's fault: %v", err)
+		}
+	})
+}
+
+// TestAskLittle: what is held of answers is bounded, of one request and of all together.
+func TestAskLittle(t *testing.T) {
+	f := newFleet(t)
+	text := podMetrics(strings.Repeat("x", 4<<10))
+	size := int64(len(text))
+	f.search.asker.most = bounds{answer: size, request: 4 * size, together: 100 * size}
+	var clusters []string
+	f.live = map[string]Live{}
+	for i := range 5 {
+		clusters = append(clusters, fmt.Sprint("c", i))
+		f.live[clusters[i]] = liveCluster{serves: presence.Present, get: says(200, text)}
+	}
+	g := f.search.askClusters(t.Context(), &metricsTypes[1], "", store.Query{Resource: "pods", Clusters: clusters})
+	if len(g.rows) != 4 || len(g.failed) != 1 || !strings.Contains(g.failed[0], errTooMuch.Error()) || g.size > 4*size {
+		t.Errorf("%d rows of %d bytes, %v", len(g.rows), g.size, g.failed)
+	}
+	f.search.asker = newAsker(f.search.Live)
+	f.search.asker.most.together = size - 1
+	g = f.search.askClusters(t.Context(), &metricsTypes[1], "", store.Query{Resource: "pods", Clusters: clusters, Namespaces: []string{"shop"}})
+	if len(g.rows) != 0 || len(g.failed) != 5 || !strings.Contains(g.failed[0], errFull.Error()) || f.search.asker.held.Load() != 0 {
+		t.Errorf("%d rows of %d bytes, %v", len(g.rows), g.size, g.failed)
+	}
 }

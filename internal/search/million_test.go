@@ -112,7 +112,7 @@ func BenchmarkFleet(b *testing.B) {
 			for b.Loop() {
 				for i := range 40 {
 					start := time.Now()
-					resp, err := http.Get(f.url + class.path(i)) //nolint:noctx // it ends with the process
+					resp, err := http.Get(f.url + class.path(i))
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -9,7 +9,7 @@
 // labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
 // clusters, namespaces and names (comma-separated lists) narrow further, and so does all of Clusterpedia's grammar
 // (grammar.go, docs/search.md). A field selector may name any field of the objects, also in lists. Whatever else is asked for is refused,
-// not ignored: also a field that objects of the type do not have. Objects carry the annotation
+// not ignored: also a field that objects of the type do not have. Metrics take less of it (checkLive). Objects carry the annotation
 // fleet.orrery.dev/cluster, and tables have a column for it.
 //
 // What objects use, and what uses them, is at the path graph (graph.go), as an ObjectGraph.
@@ -17,11 +17,12 @@
 // What was is asked for in the same places: at=MOMENT has lists and reads answer for a moment, and history=true, deleted=true and changedSince=MOMENT are
 // answered with an ObjectHistory, to those who may see the objects.
 //
-// All of it can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
+// What is mirrored can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
 //
 // The answer comes from the mirror. Where that may differ from the truth, a Warning
 // header says so: a cluster that is unreachable, a type that is still being read, a type
-// that some cluster has in another version or scope.
+// that some cluster has in another version or scope. Metrics (metrics.k8s.io) are not mirrored: the clusters are asked for them when somebody
+// asks here (live.go, asker.go), and a Warning names those that are left out.
 //
 // Who may see what: the caller must be allowed to list (or get) the type on the hub, in
 // the namespace asked for or in all of them. A right in the hub's namespace N is a right
@@ -167,13 +168,16 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 type Search struct {
 	Options
 
+	asker   *asker
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
 }
 
 // New returns a Search.
-func New(o Options) *Search { return &Search{Options: o, slowest: time.Minute, longest: longestQuery} }
+func New(o Options) *Search {
+	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery}
+}
 
 // Serve answers the request for path, which is escaped and relative to the root of the
 // search.

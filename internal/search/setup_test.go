@@ -33,6 +33,7 @@ import (
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -182,7 +183,13 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			return f.made[namespace], true
 		},
 		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
-		Live:   func(cluster string) (Live, bool) { c, ok := f.live[cluster]; return c, ok },
+		Live: func(cluster string) (Live, bool) {
+			if f.live == nil {
+				return liveCluster{serves: presence.Absent}, true
+			}
+			c, ok := f.live[cluster]
+			return c, ok
+		},
 		Version: func() (*version.Info, error) {
 			return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, nil
 		},
