@@ -282,7 +282,7 @@ func TestTypesOfDifferentVersionsAndScopes(t *testing.T) {
 func TestRecall(t *testing.T) {
 	s := &brokenStore{Store: openStore(t)}
 	gadgets := member.API{GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, Resource: "gadgets", Namespaced: true}
-	raw := must[[]byte](t)(json.Marshal(gadgets)) //nolint:musttag,errchkjson // as the mirror writes it
+	raw := must[[]byte](t)(json.Marshal(gadgets)) //nolint:errchkjson // as the mirror writes it
 	for _, name := range []string{"east", "west", "south"} {
 		if err := s.SaveType(t.Context(), store.Type{Cluster: name, Resource: resourceOf(gadgets), API: raw}); err != nil {
 			t.Fatal(err)
