@@ -343,7 +343,7 @@ func TestPredecessor(t *testing.T) {
 	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Failed"))
 	f.drop(t, "oak", "pods", "shop", "secret")
 	f.drop(t, "oak", "pods", "shop", "db")
-	now()                                                          // what was before was a millisecond before
+	_ = now()                                                      // what was before was a millisecond before
 	f.made = map[string]time.Time{"shop": now().Add(-time.Second)} // told in whole seconds, it may have been any moment of that one
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Failed"))
 	after := now()
