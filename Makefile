@@ -78,8 +78,9 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 120m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store
-	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store
-	go test -run '^$$' -bench Watches -benchtime 1x ./internal/search
+	@store=$$(mktemp -d) && trap 'rm -rf "$$store"' EXIT && export STORE="$$store" && \
+	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store && \
+	go test -timeout 30m -run '^$$' -bench 'Fleet|Watches|CEL|List' -benchtime 1x ./internal/search
 	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
 
 .PHONY: generate

@@ -58,6 +58,9 @@ func (q Query) fingerprint() uint64 {
 	if len(q.Patterns) > 0 || len(q.Mentions) > 0 { // moments of creation may be said by an age, and move
 		_, _ = fmt.Fprintf(h, " slim %v %q", q.Patterns, q.Mentions)
 	}
+	if len(q.Texts) > 0 {
+		_, _ = fmt.Fprintf(h, " texts %v", q.Texts)
+	}
 	if len(q.Interchangeable) > 0 {
 		_, _ = fmt.Fprintf(h, " or %q", q.Interchangeable)
 	}

@@ -361,6 +361,7 @@ func testContinueIsChecked(t *testing.T, at string) {
 		"OtherSelector": {Continue: p.Continue, Labels: selector(t, "a=b")},
 		"OtherCluster":  {Continue: p.Continue, Clusters: []string{"a"}},
 		"OtherType":     {Continue: p.Continue, Group: "apps"},
+		"OtherText":     {Continue: p.Continue, Slim: texts(t, "web")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.Resource = "pods"
