@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	sigsjson "sigs.k8s.io/json"
 
 	"orrery.dev/orrery/internal/member"
@@ -42,6 +43,8 @@ const (
 	liveRest       = 5 * time.Second  // a cluster that does not cope is not asked
 	livePerCluster = 2                // questions are on their way to a cluster at once
 	liveAtOnce     = 256              // and to all clusters
+	liveWaiting    = 64               // questions are on their way to a cluster, or wait for it
+	liveWaitingAll = 16384            // and for all clusters
 	liveNamespaces = 4                // namespaces are asked for one by one; if it is more, all are
 )
 
@@ -58,6 +61,7 @@ var (
 	errUnreachable = errors.New("it is unreachable")
 	errNotServed   = errors.New("it has no metrics server")
 	errNotAsked    = fmt.Errorf("it was not asked: within %s it was not its turn, so much else is asked at the same time", liveBudget)
+	errBusy        = errors.New("it was not asked: too many questions wait for an answer already, yours or all. Ask in a moment, or single clusters")
 	errLate        = fmt.Errorf("it has not answered when %s were over", liveBudget)
 	errUnanswered  = fmt.Errorf("it did not answer within %s", liveTime)
 	errLarge       = errors.New("its answer is too large: ask for single namespaces")
@@ -65,11 +69,12 @@ var (
 	errFull        = errors.New("the hub holds as many answers of clusters as it can: ask for single clusters or namespaces, or in a moment")
 )
 
-// question is one that a cluster is asked: for all objects of a type, those of a namespace, or one.
+// question is one that a cluster is asked: for all objects of a type, or those of a namespace. One object is looked for in these: questions for
+// ever other names would be ever other ones.
 type question struct {
-	cluster         string
-	api             *member.API
-	namespace, name string // "": all
+	cluster   string
+	api       *member.API
+	namespace string // "": all
 }
 
 func (q question) path() string {
@@ -77,11 +82,7 @@ func (q question) path() string {
 	if q.namespace != "" {
 		path += "/namespaces/" + q.namespace
 	}
-	path += "/" + q.api.Resource
-	if q.name != "" {
-		path += "/" + q.name
-	}
-	return path
+	return path + "/" + q.api.Resource
 }
 
 // asker asks clusters, the same question once for all who ask it at about the same time. It has limits of its own: what users ask must not be
@@ -93,20 +94,46 @@ type asker struct {
 	held  atomic.Int64 // bytes
 
 	mu        sync.Mutex
+	places    places
 	inquiries map[question]*inquiry
 	clusters  map[string]*contact
 }
 
-// contact is what is known of asking a cluster.
+// contact is what is known of asking a cluster. It is kept while the cluster is asked, or rests.
 type contact struct {
-	slots chan struct{}
-	rests time.Time // it is not asked before
-	why   error
+	slots  chan struct{}
+	places places
+	rests  time.Time // it is not asked before
+	why    error
+}
+
+// places are those of questions that have no answer yet, by the users who asked them first. Nobody may have more of them than are left for
+// all others, so that one who takes what there is leaves half of it.
+type places struct {
+	most, taken int
+	of          map[string]int
+}
+
+func newPlaces(most int) places { return places{most: most, of: map[string]int{}} }
+
+func (p *places) free(user string) bool { return p.of[user] < p.most-p.taken }
+
+func (p *places) take(user string) {
+	p.taken++
+	p.of[user]++
+}
+
+func (p *places) giveBack(user string) {
+	p.taken--
+	if p.of[user]--; p.of[user] == 0 {
+		delete(p.of, user)
+	}
 }
 
 // inquiry is a question that is asked, and its answer when it is there.
 type inquiry struct {
 	question
+	user string // who asked it first
 
 	done    chan struct{} // closed when it is there
 	sent    atomic.Bool
@@ -117,10 +144,13 @@ type inquiry struct {
 }
 
 func newAsker(live func(cluster string) (Live, bool)) *asker {
-	return &asker{live: live, most: liveBounds, slots: make(chan struct{}, liveAtOnce), inquiries: map[question]*inquiry{}, clusters: map[string]*contact{}}
+	return &asker{
+		live: live, most: liveBounds, slots: make(chan struct{}, liveAtOnce), places: newPlaces(liveWaitingAll),
+		inquiries: map[question]*inquiry{}, clusters: map[string]*contact{},
+	}
 }
 
-// ask asks a question, or joins those who do. It must be waited for.
+// ask asks a question, or joins those who do. It must be waited for. One for which there is no place is answered at once: with errBusy.
 func (a *asker) ask(ctx context.Context, q question) *inquiry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,14 +158,24 @@ func (a *asker) ask(ctx context.Context, q question) *inquiry {
 		r.waiting++
 		return r
 	}
+	r := &inquiry{question: q, done: make(chan struct{}), waiting: 1}
+	if who, ok := request.UserFrom(ctx); ok {
+		r.user = who.GetName()
+	}
 	c, ok := a.clusters[q.cluster]
+	if !a.places.free(r.user) || ok && !c.places.free(r.user) {
+		r.err = errBusy
+		close(r.done)
+		return r
+	}
 	if !ok {
-		c = &contact{slots: make(chan struct{}, livePerCluster)}
+		c = &contact{slots: make(chan struct{}, livePerCluster), places: newPlaces(liveWaiting)}
 		a.clusters[q.cluster] = c
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it may be of others, too
-	r := &inquiry{question: q, done: make(chan struct{}), cancel: cancel, waiting: 1}
+	a.places.take(r.user)
+	c.places.take(r.user)
 	a.inquiries[q] = r
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it may be of others, too
 	go a.run(ctx, c, r)
 	return r
 }
@@ -187,7 +227,7 @@ func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 			r.rows, held = nil, 0
 		}
 		r.cancel()
-		close(r.done)
+		a.answered(c, r)
 		time.AfterFunc(liveFresh, func() { a.forget(r, held) })
 	}()
 	l, ok := a.live(r.cluster)
@@ -222,6 +262,28 @@ func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 		a.mu.Lock()
 		c.rests, c.why = time.Now().Add(liveRest), r.err
 		a.mu.Unlock()
+		time.AfterFunc(liveRest, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.drop(r.cluster)
+		})
+	}
+}
+
+// answered gives the place of a question back, whose answer is there.
+func (a *asker) answered(c *contact, r *inquiry) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.places.giveBack(r.user)
+	c.places.giveBack(r.user)
+	a.drop(r.cluster)
+	close(r.done)
+}
+
+// drop gives up what is known of asking a cluster that is neither asked nor rests: it may have left. The asker must be locked.
+func (a *asker) drop(cluster string) {
+	if c, ok := a.clusters[cluster]; ok && c.places.taken == 0 && !time.Now().Before(c.rests) {
+		delete(a.clusters, cluster)
 	}
 }
 
@@ -253,21 +315,10 @@ func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows
 	defer func() { _ = resp.Body.Close() }() // it was read as far as it matters
 	body := &counted{from: resp.Body, held: held, together: &a.held, most: a.most}
 	switch code := resp.StatusCode; {
-	case code == http.StatusOK && q.name != "":
-		var raw json.RawMessage
-		if err := json.NewDecoder(body).Decode(&raw); err != nil {
-			return nil, true, q.unreadable(err)
-		}
-		row, err := rowOf(q, raw)
-		return []store.Row{row}, true, err
 	case code == http.StatusOK:
 		rows, err = readList(q, body)
 		return rows, true, err
 	case code == http.StatusNotFound:
-		var status metav1.Status
-		if json.NewDecoder(body).Decode(&status) == nil && q.name != "" && status.Details != nil && status.Details.Name != "" {
-			return nil, true, nil // it is the object that is not there
-		}
 		return nil, true, errNotServed
 	default:
 		return nil, code != http.StatusTooManyRequests && code < http.StatusInternalServerError, fmt.Errorf("it answers with %d %s", code, http.StatusText(code))
@@ -383,7 +434,7 @@ func rowOf(q question, raw []byte) (store.Row, error) {
 	if err := errors.Join(utiljson.Unmarshal(raw, &content), sigsjson.UnmarshalCaseSensitivePreserveInts(raw, &o)); err != nil {
 		return store.Row{}, fmt.Errorf("an object of its answer is no %s", q.api.GroupVersionKind.Kind)
 	}
-	if o.Name == "" || (o.Namespace != "") != q.api.Namespaced || q.name != "" && o.Name != q.name || q.namespace != "" && o.Namespace != q.namespace {
+	if o.Name == "" || (o.Namespace != "") != q.api.Namespaced || q.namespace != "" && o.Namespace != q.namespace {
 		return store.Row{}, errors.New("its answer has objects that were not asked for")
 	}
 	body, err := json.Marshal(content)

@@ -173,7 +173,7 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 		Labels: p.labels, Fields: p.fields, Scopes: seen.scopes(at, k),
 	}
 	p.into(&q)
-	found := s.askClusters(ctx, api, at.name, q)
+	found := s.askClusters(ctx, api, q)
 	defer s.asker.held.Add(-found.size)
 	if err := r.Context().Err(); err != nil {
 		return err // nobody is there to be told
@@ -241,15 +241,14 @@ type gathered struct {
 	without []string // those that have no metrics server
 }
 
-// askClusters asks clusters for what a query selects: for the one object of a name, unless that is "". The rows are held until their size is
-// taken from what the asker holds.
-func (s *Search) askClusters(ctx context.Context, api *member.API, name string, q store.Query) (g gathered) {
+// askClusters asks clusters for what a query selects. The rows are held until their size is taken from what the asker holds.
+func (s *Search) askClusters(ctx context.Context, api *member.API, q store.Query) (g gathered) {
 	ctx, cancel := context.WithTimeout(ctx, liveBudget)
 	defer cancel()
 	asked := make([][]*inquiry, len(q.Clusters))
 	for i, cluster := range q.Clusters {
 		for _, namespace := range namespacesOf(q, api, cluster) {
-			asked[i] = append(asked[i], s.asker.ask(ctx, question{cluster: cluster, api: api, namespace: namespace, name: name}))
+			asked[i] = append(asked[i], s.asker.ask(ctx, question{cluster: cluster, api: api, namespace: namespace}))
 		}
 	}
 	for i, cluster := range q.Clusters {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -290,10 +293,10 @@ func TestMetricsNotKnown(t *testing.T) {
 		switch path {
 		case pods:
 			return says(200, podMetrics("web", "db"))(ctx, path)
-		case "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/web":
-			return says(200, `{"metadata":{"name":"web","namespace":"shop"}}`)(ctx, path)
+		case "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods":
+			return says(200, podMetrics("web"))(ctx, path)
 		default:
-			return says(404, `{"kind":"Status","details":{"name":"shop/none"}}`)(ctx, path)
+			return says(500, "")(ctx, path)
 		}
 	}}
 	const web, none = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/web", "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/none"
@@ -503,10 +506,89 @@ func TestAskFewAtOnce(t *testing.T) {
 		if n := ash.onTheirWay.Load(); n != 0 || len(a.slots) != 0 {
 			t.Errorf("%d questions are on their way for which nobody waits, and %d turns taken", n, len(a.slots))
 		}
-		if err := a.resting(a.clusters["ash"]); err != nil {
-			t.Errorf("that nobody waited is taken for the cluster's fault: %v", err)
+		if c, ok := a.clusters["ash"]; ok {
+			t.Errorf("that nobody waited is taken for the cluster's fault: %v", c.why)
 		}
 	})
+}
+
+// TestAskNames: one object is looked for among all, which are asked for once, whatever names are.
+func TestAskNames(t *testing.T) {
+	f := newFleet(t, "oak")
+	var paths sync.Map
+	f.live = map[string]Live{"oak": liveCluster{serves: presence.Present, get: func(ctx context.Context, path string) (*http.Response, error) {
+		paths.Store(path, true)
+		return says(200, podMetrics("web", "db"))(ctx, path)
+	}}}
+	for name, code := range map[string]int{"web": 200, "db": 200, "none": 404, "other": 404} {
+		if resp, body := f.ask(t, http.MethodGet, "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/"+name, ""); resp.StatusCode != code {
+			t.Errorf("%s: %d %v", name, resp.StatusCode, body["message"])
+		}
+	}
+	var asked []any
+	paths.Range(func(path, _ any) bool {
+		asked = append(asked, path)
+		return true
+	})
+	if diff := cmp.Diff([]any{"/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods"}, asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAskShares: who asks all that may be asked leaves others a share, of one cluster and of all, and what has no place is answered at once.
+func TestAskShares(t *testing.T) {
+	as := func(t *testing.T, name string) context.Context {
+		return request.WithUser(t.Context(), &user.DefaultInfo{Name: name})
+	}
+	const most = 16
+	for name, c := range map[string]struct {
+		inAll int
+		of    func(i int) question
+	}{
+		"OneCluster":  {liveWaitingAll, func(i int) question { return podsOf("ash", fmt.Sprint(i)) }},
+		"AllClusters": {most, func(i int) question { return podsOf(fmt.Sprint(i), "") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAsker(func(string) (Live, bool) { return liveCluster{serves: presence.Present, get: hangs}, true })
+				a.places.most = c.inAll
+				most := min(c.inAll, liveWaiting)
+				var all []*inquiry
+				refused := func(r *inquiry) bool {
+					all = append(all, r)
+					select {
+					case <-r.done:
+						return errors.Is(r.err, errBusy)
+					default:
+						return false
+					}
+				}
+				for i := range most {
+					if got := refused(a.ask(as(t, "greedy"), c.of(i))); got != (i >= most/2) {
+						t.Errorf("question %d: refused %t", i, got)
+					}
+				}
+				for i := range most / 4 {
+					if refused(a.ask(as(t, "modest"), c.of(most+i))) {
+						t.Errorf("question %d of another user is refused", i)
+					}
+				}
+				if refused(a.ask(as(t, "other"), c.of(0))) {
+					t.Error("a question is refused that is asked already")
+				}
+				for _, r := range all {
+					if _, err := a.wait(t.Context(), r); err == nil {
+						t.Error("an answer of a cluster that hangs")
+					}
+				}
+				time.Sleep(liveRest + 1)
+				synctest.Wait()
+				if a.places.taken != 0 || len(a.places.of) != 0 || len(a.clusters) != 0 || len(a.inquiries) != 0 {
+					t.Errorf("%d places are taken, %d clusters and %d inquiries known when all was answered", a.places.taken, len(a.clusters), len(a.inquiries))
+				}
+			})
+		})
+	}
 }
 
 // TestAskLittle: what is held of answers is bounded, of one request and of all together.
@@ -521,13 +603,13 @@ func TestAskLittle(t *testing.T) {
 		clusters = append(clusters, fmt.Sprint("c", i))
 		f.live[clusters[i]] = liveCluster{serves: presence.Present, get: says(200, text)}
 	}
-	g := f.search.askClusters(t.Context(), &metricsTypes[1], "", store.Query{Resource: "pods", Clusters: clusters})
+	g := f.search.askClusters(t.Context(), &metricsTypes[1], store.Query{Resource: "pods", Clusters: clusters})
 	if len(g.rows) != 4 || len(g.failed) != 1 || !strings.Contains(g.failed[0], errTooMuch.Error()) || g.size > 4*size {
 		t.Errorf("%d rows of %d bytes, %v", len(g.rows), g.size, g.failed)
 	}
 	f.search.asker = newAsker(f.search.Live)
 	f.search.asker.most.together = size - 1
-	g = f.search.askClusters(t.Context(), &metricsTypes[1], "", store.Query{Resource: "pods", Clusters: clusters, Namespaces: []string{"shop"}})
+	g = f.search.askClusters(t.Context(), &metricsTypes[1], store.Query{Resource: "pods", Clusters: clusters, Namespaces: []string{"shop"}})
 	if len(g.rows) != 0 || len(g.failed) != 5 || !strings.Contains(g.failed[0], errFull.Error()) || f.search.asker.held.Load() != 0 {
 		t.Errorf("%d rows of %d bytes, %v", len(g.rows), g.size, g.failed)
 	}
