@@ -442,20 +442,26 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 }
 
 // tell writes warnings, the first of them, each once.
-func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings) }
+func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings, 0) }
 
-// tellAs writes them into another header, or the trailer.
-func tellAs(w http.ResponseWriter, name string, warnings []string) {
+// tellAs writes them into another header, or the trailer. There are more of them than are given.
+func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	var told []string
+	known := sets.New[string]()
 	for _, text := range warnings {
-		if !slices.Contains(told, text) {
+		if known.Has(text) {
+			continue
+		}
+		if known.Insert(text); len(told) < named {
 			told = append(told, text)
+		} else {
+			more++
 		}
 	}
-	if warnings = told; len(warnings) > named {
-		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", len(told)-named))
+	if more > 0 {
+		told = append(told, fmt.Sprintf("%d more warnings are left out", more))
 	}
-	for _, text := range warnings {
+	for _, text := range told {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
 			w.Header().Add(name, header)
 		}
