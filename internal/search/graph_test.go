@@ -696,6 +696,56 @@ func TestGraphWarns(t *testing.T) {
 	}
 }
 
+// TestGraphWarnsOfWhatIsNotFound: that nothing is found is not told without what may be the reason, as far as the caller may list that.
+func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	f.put(t, "oak", "secrets", newObject(secretVersion, "shop", "db-pass"))
+	ask := func(path string, code int) string {
+		t.Helper()
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != code {
+			t.Errorf("%s: %d %v, want %d", path, resp.StatusCode, body, code)
+		}
+		return strings.Join(resp.Header.Values("Warning"), "\n")
+	}
+	const used = "/graph?of=secrets/shop/db-pass&direction=usedBy"
+	tells := func(warnings string, want bool, what string) {
+		t.Helper()
+		if strings.Contains(warnings, what) != want {
+			t.Errorf("%q is told: %t, in %s", what, !want, warnings)
+		}
+	}
+	told := ask(used, http.StatusOK)
+	tells(told, true, "not mirrored of any cluster")
+	tells(told, true, "cronjobs.batch")
+	tells(told, true, "not mirrored of cluster oak, so that what they use there is not known: persistentvolumes")
+	tells(told, false, "gateways") // which most clusters do not serve
+	tells(told, false, "pods of")
+	f.mirror.parts["elm/pods"], f.mirror.parts["oak/pods"] = true, true
+	tells(ask(used, http.StatusOK), true, "pods of oak are mirrored in part")
+	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "pods" || what.Group == "batch" }
+	told = ask(used, http.StatusOK)
+	tells(told, false, "pods of")
+	tells(told, false, "batch")
+	f.denied = nil
+	clear(f.mirror.parts)
+	f.mirror.behind["oak"] = true
+	tells(ask(used, http.StatusOK), true, "cluster oak: pods are still being read")
+	tells(ask("/graph?of=secrets/none", http.StatusNotFound), true, "cluster oak: secrets are still being read")
+	clear(f.mirror.behind)
+
+	delete(f.mirror.served, "elm")
+	for _, of := range []string{"secrets/none", "image:none", "image:none:1"} {
+		tells(ask("/graph?of="+of, http.StatusNotFound), true, "nothing is known yet of elm")
+		ask("/graph?clusters=elm&of="+of, http.StatusServiceUnavailable)
+		ask("/clusters/elm/graph?of="+of, http.StatusServiceUnavailable)
+	}
+	role{limited: true, spaces: map[string][]string{"secrets": {"shop"}, "pods": {"shop"}}, closed: map[string][]string{"shop": {"elm"}}}.is(f)
+	for _, of := range []string{"secrets/none", "secrets/shop/none", "image:none"} {
+		tells(ask("/graph?of="+of, http.StatusNotFound), false, "elm")
+	}
+}
+
 func TestGraphRefused(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	for query, want := range map[string]struct {
