@@ -882,9 +882,6 @@ func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error
 // roots finds what the graph is of: what has the name, and of a name that is missing what is said to have it.
 func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	if g.kind == "" {
-		if err := g.checkClusters(g.at, g.clusters); err != nil {
-			return nil, err
-		}
 		return g.images(ctx)
 	}
 	gr, err := g.rootType()
@@ -1048,7 +1045,7 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	var refused, closed error
 	var reaches []*reach
 	for _, gr := range graph.Running() {
-		if !g.mirrors(gr, nil) {
+		if !g.mirrors(gr, nil) && gr != podsType { // who may not list pods is refused also where there are none
 			continue
 		}
 		r, err := g.reachOf(ctx, gr)
@@ -1064,6 +1061,9 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 		}
 	}
 	if err := cmp.Or(closed, refused); err != nil && len(reaches) == 0 {
+		return nil, err
+	}
+	if err := g.checkClusters(g.at, g.clusters); err != nil { // whose names are not for who may list nothing
 		return nil, err
 	}
 	if err := g.findUnread(reaches...); err != nil {

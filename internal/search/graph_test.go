@@ -789,11 +789,24 @@ func TestGraphRefused(t *testing.T) {
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
 		return what.Resource == "secrets" || what.Resource == "pods" || what.Group == "apps"
 	}
+	refusal := func(path string) string {
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s of what one may not list: %d %v", path, resp.StatusCode, body)
+		}
+		return fmt.Sprint(body)
+	}
 	for _, query := range []string{"of=secrets/secret-1", "of=secrets/none", "of=secrets/shop/none", "of=image:nginx", "of=image:none:1"} {
-		if resp, _ := f.ask(t, http.MethodGet, "/graph?"+query, ""); resp.StatusCode != http.StatusForbidden {
-			t.Errorf("%s of what one may not list: %d", query, resp.StatusCode)
+		refusal("/graph?" + query)
+		if oak, moon := refusal("/graph?clusters=oak&"+query), refusal("/graph?clusters=moon&"+query); oak != moon {
+			t.Errorf("%s tells which clusters there are: %s, %s", query, oak, moon)
+		}
+		if oak, moon := refusal("/clusters/oak/graph?"+query), refusal("/clusters/moon/graph?"+query); oak != moon {
+			t.Errorf("%s of a cluster tells which there are: %s, %s", query, oak, moon)
 		}
 	}
+	clear(f.mirror.served)
+	refusal("/clusters/moon/graph?of=image:nginx")
 }
 
 // BenchmarkGraph asks for graphs of a fleet of 50 clusters, each with 200 Deployments, their ReplicaSets and 400 pods in 10 namespaces; b.N is how often each is asked.
