@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,6 +109,9 @@ func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, strin
 // parse reads KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
 func (g *graphed) parse(of string) error {
 	g.of = of
+	if !isText(of) {
+		return errors.New("is no text: nothing has it")
+	}
 	if image, ok := strings.CutPrefix(of, imagePrefix); ok {
 		if g.name = image; image == "" {
 			return errors.New("an image is missing: write image:nginx, or image:nginx:1.25")
@@ -163,6 +167,8 @@ type reach struct {
 	asked map[string]bool
 	// root is true of what the graph is of: each cluster may have another.
 	root bool
+	// odd is true if some of it was not asked for, as no query can say what an object says of it.
+	odd bool
 }
 
 // hidden says whether the caller may list none.
@@ -387,6 +393,10 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 	r.note(q.Clusters)
 	for {
 		page, err := g.query(ctx, q)
+		if apierrors.IsBadRequest(err) {
+			r.odd = true // which is no fault of who asks: API servers take any text as a reference
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -584,20 +594,25 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	var clusters, namespaces []string
 	for _, s := range said {
 		key := s.place(r)
+		if !isText(key.name) || !isText(key.namespace) {
+			continue // nothing has it, and what others say is asked for without it
+		}
 		clusters = append(clusters, key.cluster)
 		if r.namespaced {
 			namespaces = append(namespaces, key.namespace)
 		}
 	}
 	found := map[vertexKey]*vertex{}
-	if err := g.found(ctx, gr, func(q *store.Query) {
-		q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
-		among(q, clusters)
-	}, func(v *vertex) error {
-		found[v.key()] = v
-		return nil
-	}); err != nil {
-		return err
+	if len(clusters) > 0 {
+		if err := g.found(ctx, gr, func(q *store.Query) {
+			q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
+			among(q, clusters)
+		}, func(v *vertex) error {
+			found[v.key()] = v
+			return nil
+		}); err != nil {
+			return err
+		}
 	}
 	for _, s := range said {
 		key := s.place(r)
@@ -618,6 +633,9 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	}
 	return nil
 }
+
+// isText says whether something may be in the store, and a query ask for it.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // absent is the vertex of what something refers to and is not found.
 func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
@@ -1179,6 +1197,9 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		if len(of) > 0 {
 			slices.Sort(of)
 			warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+		}
+		if r.odd {
+			warnings = append(warnings, fmt.Sprintf("some %s may be left out: a name that is referred to is longer than names are, or a selector has too many requirements", r.at.GroupResource()))
 		}
 	}
 	for cluster, types := range g.unasked {

@@ -723,7 +723,9 @@ func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
 	tells(told, false, "pods of")
 	f.mirror.parts["elm/pods"], f.mirror.parts["oak/pods"] = true, true
 	tells(ask(used, http.StatusOK), true, "pods of oak are mirrored in part")
-	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "pods" || what.Group == "batch" }
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Resource == "pods" || what.Group == "batch"
+	}
 	told = ask(used, http.StatusOK)
 	tells(told, false, "pods of")
 	tells(told, false, "batch")
@@ -743,6 +745,70 @@ func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
 	role{limited: true, spaces: map[string][]string{"secrets": {"shop"}, "pods": {"shop"}}, closed: map[string][]string{"shop": {"elm"}}}.is(f)
 	for _, of := range []string{"secrets/none", "secrets/shop/none", "image:none"} {
 		tells(ask("/graph?of="+of, http.StatusNotFound), false, "elm")
+	}
+}
+
+// TestGraphOfOddReferences: API servers take any text as a reference. What cannot be a name is missing, and takes nothing else from the graph.
+func TestGraphOfOddReferences(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	f.mirror.serve(member.API{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}, Resource: "gateways", Namespaced: true}, relatedClusters)
+	f.put(t, "oak", "secrets", newObject(secretVersion, "shop", "db-pass"))
+	f.put(t, "oak", "serviceaccounts", newObject(schema.GroupVersionKind{Version: "v1", Kind: "ServiceAccount"}, "shop", "robot"))
+	long := strings.Repeat("g", 600)
+	pod := newObject(podKind, "shop", "odd", "label:app=odd")
+	pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: long, UID: types.UID(long)}})
+	pod.Object["spec"] = map[string]any{"nodeName": long, "volumes": []any{
+		map[string]any{"secret": map[string]any{"secretName": "a\x00b"}}, map[string]any{"secret": map[string]any{"secretName": "db-pass"}},
+	}}
+	f.put(t, "oak", "pods", pod)
+	set := map[string]any{}
+	for i := range 150 {
+		set[fmt.Sprint("key-", i)] = "x"
+	}
+	service := newObject(schema.GroupVersionKind{Version: "v1", Kind: "Service"}, "shop", "odd")
+	service.Object["spec"] = map[string]any{"selector": set}
+	f.put(t, "oak", "services", service)
+	binding := newObject(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"}, "ops", "odd")
+	binding.Object["subjects"] = []any{
+		map[string]any{"kind": "ServiceAccount", "namespace": "a\x00b", "name": "robot"}, map[string]any{"kind": "ServiceAccount", "namespace": "shop", "name": "robot"},
+	}
+	f.put(t, "oak", "rolebindings", binding)
+
+	for name, tc := range map[string]struct {
+		q    url.Values
+		want []string
+	}{
+		"Uses": {url.Values{"of": {"pod/shop/odd"}, "direction": {"uses"}}, []string{
+			"mount odd -> a\x00b Missing", "mount odd -> db-pass ", "node odd -> " + long + " Missing",
+		}},
+		"UsedBy": {url.Values{"of": {"secret/shop/db-pass"}, "direction": {"usedBy"}, "relations": {"all"}, "clusters": {"oak"}}, []string{
+			"mount odd -> db-pass ", "owner " + long + " -> odd ",
+		}},
+		"Selector": {url.Values{"of": {"service/shop/odd"}, "direction": {"uses"}, "clusters": {"oak"}}, nil},
+		"Namespace": {url.Values{"of": {"rolebindings/ops/odd"}, "direction": {"uses"}, "depth": {"1"}}, []string{
+			"binding odd -> robot ", "binding odd -> robot Missing",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, g, body := f.graph(t, "", tc.q)
+			if code != http.StatusOK || g.Cut != "" {
+				t.Fatal(code, body)
+			}
+			var got []string
+			for _, e := range g.Edges {
+				if from, to := g.Nodes[e.From], g.Nodes[e.To]; from.Name == "odd" || to.Name == "odd" {
+					got = append(got, fmt.Sprintf("%s %s -> %s %s", e.Relation, from.Name, to.Name, to.State))
+				}
+			}
+			slices.Sort(got)
+			if diff := gocmp.Diff(tc.want, slices.DeleteFunc(got, func(s string) bool { return strings.HasPrefix(s, "selector ") })); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	resp, _ := f.ask(t, http.MethodGet, "/graph?of=service/shop/odd&direction=uses&clusters=oak", "")
+	if warnings := strings.Join(resp.Header.Values("Warning"), "\n"); !strings.Contains(warnings, "some pods may be left out") {
+		t.Errorf("that a selector cannot be asked is not told: %s", warnings)
 	}
 }
 
