@@ -19,6 +19,7 @@ type source struct {
 	across, meta bool
 	inverse      bool // what it refers to uses it
 	selects      bool // it has a selector of pods, and no references
+	optional     bool // not every cluster serves it
 }
 
 var (
@@ -48,7 +49,7 @@ var (
 		{Group: "policy", Resource: "poddisruptionbudgets"}:                                  {read: readBudget, selects: true},
 		{Group: "networking.k8s.io", Resource: "networkpolicies"}:                            {read: readNetworkPolicy, selects: true},
 		{Group: "networking.k8s.io", Resource: "ingresses"}:                                  {read: readIngress, to: []schema.GroupKind{serviceKind, secretKind, ingressClassKind}, any: true},
-		{Group: gateways, Resource: "gateways"}:                                              {read: readGateway, to: []schema.GroupKind{gatewayClassKind, secretKind}, any: true, across: true, meta: true},
+		{Group: gateways, Resource: "gateways"}:                                              {read: readGateway, to: []schema.GroupKind{gatewayClassKind, secretKind}, any: true, across: true, meta: true, optional: true},
 		{Group: gateways, Resource: "httproutes"}:                                            route,
 		{Group: gateways, Resource: "grpcroutes"}:                                            route,
 		{Group: gateways, Resource: "tcproutes"}:                                             route,
@@ -57,7 +58,7 @@ var (
 		{Group: rbac, Resource: "rolebindings"}:                                              binding,
 		{Group: rbac, Resource: "clusterrolebindings"}:                                       binding,
 		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:                         {read: readScaler, any: true},
-		{Group: "autoscaling.k8s.io", Resource: "verticalpodautoscalers"}:                    {read: readScaler, any: true},
+		{Group: "autoscaling.k8s.io", Resource: "verticalpodautoscalers"}:                    {read: readScaler, any: true, optional: true},
 		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:   webhooks,
 		{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}: webhooks,
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}:               webhooks,
@@ -66,7 +67,7 @@ var (
 		{Group: "storage.k8s.io", Resource: "volumeattachments"}:                             {read: readAttachment, to: []schema.GroupKind{volumeKind, nodeKind}},
 	}
 
-	route    = source{read: readRoute, to: []schema.GroupKind{serviceKind, gatewayKind}, any: true, across: true, meta: true}
+	route    = source{read: readRoute, to: []schema.GroupKind{serviceKind, gatewayKind}, any: true, across: true, meta: true, optional: true}
 	binding  = source{read: readBinding, to: []schema.GroupKind{roleKind, clusterRoleKind, serviceAccountKind}, across: true, meta: true}
 	webhooks = source{read: readWebhooks, to: []schema.GroupKind{serviceKind}, across: true}
 )
@@ -83,15 +84,16 @@ func init() { //nolint:gochecknoinits // one map of what there is, of which some
 // Source is a type that may refer to a kind.
 type Source struct {
 	schema.GroupResource
-	Across  bool // from other namespaces, too
-	Inverse bool // what it refers to uses it
+	Across   bool // from other namespaces, too
+	Inverse  bool // what it refers to uses it
+	Optional bool // not every cluster serves it: that it is not mirrored says nothing
 }
 
 // Sources are the types whose objects may refer to a kind by name, in a fixed order.
 func Sources(kind schema.GroupKind) (out []Source) {
 	for gr, s := range sources {
 		if s.any && kind != Images || slices.Contains(s.to, kind) {
-			out = append(out, Source{gr, s.across, s.inverse})
+			out = append(out, Source{gr, s.across, s.inverse, s.optional})
 		}
 	}
 	slices.SortFunc(out, func(a, b Source) int { return strings.Compare(a.String(), b.String()) })

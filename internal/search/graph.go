@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,6 +109,9 @@ func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, strin
 // parse reads KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
 func (g *graphed) parse(of string) error {
 	g.of = of
+	if !isText(of) {
+		return errors.New("is no text: nothing has it")
+	}
 	if image, ok := strings.CutPrefix(of, imagePrefix); ok {
 		if g.name = image; image == "" {
 			return errors.New("an image is missing: write image:nginx, or image:nginx:1.25")
@@ -159,6 +163,12 @@ type reach struct {
 	seen       scope
 	refused    error // nil: the caller may list some
 	query      store.Query
+	// asked are the clusters of which the type was asked for, whatever was found there.
+	asked map[string]bool
+	// root is true of what the graph is of: each cluster may have another.
+	root bool
+	// odd is true if some of it was not asked for, as no query can say what an object says of it.
+	odd bool
 }
 
 // hidden says whether the caller may list none.
@@ -203,8 +213,12 @@ type walk struct {
 	at      location
 	reaches map[schema.GroupResource]*reach
 	types   map[schema.GroupKind]schema.GroupResource
-	// mirrored are the types of some cluster.
-	mirrored map[schema.GroupResource]bool
+	// mirrored are the clusters of each type.
+	mirrored map[schema.GroupResource]map[string]bool
+	// unasked are types that could not be asked for, as no cluster mirrors them (""), or that one does not.
+	unasked map[string]map[schema.GroupResource]bool
+	// unread are the clusters of which nothing is known, of those that could have what the graph is of.
+	unread []string
 
 	vertices map[vertexKey]*vertex
 	arcs     map[arc]bool
@@ -229,23 +243,47 @@ func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
+	g := s.walk(asked, at)
+	roots, err := g.all(ctx)
+	if err == nil || apierrors.IsNotFound(err) { // it may be there, and not be known
+		g.warn(r.Context(), w)
+	}
+	if err != nil {
+		return err
+	}
+	return answer.JSON(w, http.StatusOK, g.graph(roots))
+}
+
+// walk is one that has not begun.
+func (s *Search) walk(asked *graphed, at location) *walk {
 	g := &walk{
 		Search: s, graphed: asked, at: at, reaches: map[schema.GroupResource]*reach{}, types: map[schema.GroupKind]schema.GroupResource{},
-		mirrored: map[schema.GroupResource]bool{}, vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{},
+		mirrored: map[schema.GroupResource]map[string]bool{}, unasked: map[string]map[schema.GroupResource]bool{},
+		vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{},
 	}
 	for _, t := range s.Mirror.Types() {
 		gr := t.GroupVersionResource().GroupResource()
-		g.types[t.GroupVersionKind.GroupKind()], g.mirrored[gr] = gr, true
+		g.types[t.GroupVersionKind.GroupKind()] = gr
+		if g.mirrored[gr] == nil {
+			g.mirrored[gr] = map[string]bool{}
+		}
+		for _, c := range t.Clusters {
+			g.mirrored[gr][c] = true
+		}
 	}
+	return g
+}
+
+// all finds what the graph is of, and what is around it, as far as the bounds let it.
+func (g *walk) all(ctx context.Context) ([]*vertex, error) {
 	roots, err := g.roots(ctx)
 	if err == nil {
 		err = g.around(ctx, roots)
 	}
-	if err != nil && !errors.Is(err, errCut) {
-		return err
+	if errors.Is(err, errCut) {
+		err = nil
 	}
-	g.warn(w)
-	return answer.JSON(w, http.StatusOK, g.graph(roots))
+	return roots, err
 }
 
 // around walks in the directions that are asked for. They do not mix: what else uses what a root uses is not of its graph.
@@ -290,7 +328,7 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 	if r, ok := g.reaches[gr]; ok {
 		return r, nil
 	}
-	r := &reach{at: location{cluster: g.at.cluster, names: g.at.names, GroupVersionResource: gr.WithVersion("v1")}, clusters: map[string]bool{}}
+	r := &reach{at: location{cluster: g.at.cluster, names: g.at.names, GroupVersionResource: gr.WithVersion("v1")}, clusters: map[string]bool{}, asked: map[string]bool{}}
 	for _, t := range g.Mirror.Types() {
 		if t.GroupVersionResource().GroupResource() != gr {
 			continue
@@ -352,8 +390,13 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 	q := r.query
 	q.Limit = graphPage
 	narrow(&q)
+	r.note(q.Clusters)
 	for {
 		page, err := g.query(ctx, q)
+		if apierrors.IsBadRequest(err) {
+			r.odd = true // which is no fault of who asks: API servers take any text as a reference
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -366,6 +409,34 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 			return nil
 		}
 	}
+}
+
+// note keeps of which clusters the type is asked for; nil: of all that mirror it.
+func (r *reach) note(clusters []string) {
+	if clusters == nil {
+		clusters = slices.Collect(maps.Keys(r.clusters))
+	}
+	for _, c := range clusters {
+		r.asked[c] = true
+	}
+}
+
+// mirrors says whether some cluster mirrors a type. What does not mirror it is kept, to be told: of the clusters that are named, or nil, if none does.
+func (g *walk) mirrors(gr schema.GroupResource, clusters []string) bool {
+	on := g.mirrored[gr]
+	if len(on) == 0 {
+		clusters = []string{""}
+	}
+	for _, c := range clusters {
+		if on[c] {
+			continue
+		}
+		if g.unasked[c] == nil {
+			g.unasked[c] = map[schema.GroupResource]bool{}
+		}
+		g.unasked[c][gr] = true
+	}
+	return len(on) > 0
 }
 
 // meet is the vertex of an object.
@@ -523,20 +594,25 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	var clusters, namespaces []string
 	for _, s := range said {
 		key := s.place(r)
+		if !isText(key.name) || !isText(key.namespace) {
+			continue // nothing has it, and what others say is asked for without it
+		}
 		clusters = append(clusters, key.cluster)
 		if r.namespaced {
 			namespaces = append(namespaces, key.namespace)
 		}
 	}
 	found := map[vertexKey]*vertex{}
-	if err := g.found(ctx, gr, func(q *store.Query) {
-		q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
-		among(q, clusters)
-	}, func(v *vertex) error {
-		found[v.key()] = v
-		return nil
-	}); err != nil {
-		return err
+	if len(clusters) > 0 {
+		if err := g.found(ctx, gr, func(q *store.Query) {
+			q.Names, q.Namespaces = []string{to.name}, distinct(namespaces)
+			among(q, clusters)
+		}, func(v *vertex) error {
+			found[v.key()] = v
+			return nil
+		}); err != nil {
+			return err
+		}
 	}
 	for _, s := range said {
 		key := s.place(r)
@@ -557,6 +633,9 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	}
 	return nil
 }
+
+// isText says whether something may be in the store, and a query ask for it.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // absent is the vertex of what something refers to and is not found.
 func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
@@ -635,7 +714,7 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 	}
 	for _, v := range frontier {
 		for _, gr := range owned[v.cluster][v.uid] {
-			if !g.mirrored[gr] {
+			if len(g.mirrored[gr]) == 0 {
 				continue
 			}
 			r, err := g.reachOf(ctx, gr)
@@ -701,7 +780,14 @@ func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, 
 // referringTo calls f with what may refer to a name of a kind, in a namespace or, of an empty one, in none or any.
 func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace, name string, clusters []string, inverse bool, f func(*vertex) error) error {
 	for _, source := range graph.Sources(kind) {
-		if !g.mirrored[source.GroupResource] || source.Inverse != inverse {
+		if source.Inverse != inverse || source.Optional && len(g.mirrored[source.GroupResource]) == 0 {
+			continue
+		}
+		where := clusters
+		if source.Optional {
+			where = nil
+		}
+		if !g.mirrors(source.GroupResource, where) {
 			continue
 		}
 		r, err := g.reachOf(ctx, source.GroupResource)
@@ -735,13 +821,17 @@ func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace
 // pointed finds what uses a vertex by other indexes than that of references: an image, a node, or what Events are about.
 func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 	by := func(gr schema.GroupResource, path, value string) error {
-		if !g.mirrored[gr] {
+		var where []string
+		if v.cluster != "" {
+			where = []string{v.cluster}
+		}
+		if !g.mirrors(gr, where) {
 			return nil
 		}
 		return g.found(ctx, gr, func(q *store.Query) {
 			q.Fields = []store.FieldRequirement{{Path: path, Operator: selection.Equals, Value: value}}
-			if v.cluster != "" {
-				among(q, []string{v.cluster})
+			if where != nil {
+				among(q, where)
 			}
 		}, func(says *vertex) error { return g.joinAll(says, v, false, out) })
 	}
@@ -773,7 +863,7 @@ func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error
 		return nil
 	}
 	for _, gr := range graph.Selecting() {
-		if !g.mirrored[gr] {
+		if !g.mirrors(gr, []string{pod.cluster}) {
 			continue
 		}
 		key := selectKey{gr, pod.cluster, pod.namespace}
@@ -810,9 +900,6 @@ func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error
 // roots finds what the graph is of: what has the name, and of a name that is missing what is said to have it.
 func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	if g.kind == "" {
-		if err := g.checkClusters(g.at, g.clusters); err != nil {
-			return nil, err
-		}
 		return g.images(ctx)
 	}
 	gr, err := g.rootType()
@@ -845,6 +932,10 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	if g.namespace != "" && !r.namespaced {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %s are in no namespace: write %s/%s", g.of, gr, g.kind, g.name))
 	}
+	if err := g.findUnread(r); err != nil {
+		return nil, err
+	}
+	r.root = true
 	roots := map[vertexKey]*vertex{}
 	root := func(v *vertex) error {
 		v, err := g.add(v)
@@ -868,6 +959,24 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	return slices.SortedFunc(maps.Values(roots), compareVertices), err
 }
 
+// findUnread finds the clusters that could have what is asked for, of those in which the caller may see something of one of the types, and of which nothing is
+// known. If nothing is known of any, there is no answer.
+func (g *walk) findUnread(of ...*reach) error {
+	open := g.Clusters()
+	if g.at.cluster != "" {
+		open = []string{g.at.cluster}
+	} else if g.clusters != nil {
+		open = g.clusters
+	}
+	open = slices.DeleteFunc(slices.Clone(open), func(c string) bool {
+		return !slices.ContainsFunc(of, func(r *reach) bool { return r.seen.fence == nil || !r.seen.closed(c) })
+	})
+	var k kind
+	err := k.findUnread(open, g.Mirror.Types(), nil, scope{}) // open are those of the caller
+	g.unread = k.unread
+	return err
+}
+
 // missing calls f with what is said to have the name that is asked for, and is not there.
 func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
 	each := func(says *vertex) error {
@@ -886,7 +995,7 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		}
 		return nil
 	}
-	if r.kind == nodeOnly && g.mirrored[podsType] {
+	if r.kind == nodeOnly && g.mirrors(podsType, nil) {
 		if err := g.found(ctx, podsType, func(q *store.Query) {
 			q.Fields = []store.FieldRequirement{{Path: "spec.nodeName", Operator: selection.Equals, Value: g.name}}
 		}, each); err != nil {
@@ -954,7 +1063,7 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	var refused, closed error
 	var reaches []*reach
 	for _, gr := range graph.Running() {
-		if !g.mirrored[gr] {
+		if !g.mirrors(gr, nil) && gr != podsType { // who may not list pods is refused also where there are none
 			continue
 		}
 		r, err := g.reachOf(ctx, gr)
@@ -972,8 +1081,16 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	if err := cmp.Or(closed, refused); err != nil && len(reaches) == 0 {
 		return nil, err
 	}
+	if err := g.checkClusters(g.at, g.clusters); err != nil { // whose names are not for who may list nothing
+		return nil, err
+	}
+	if err := g.findUnread(reaches...); err != nil {
+		return nil, err
+	}
 	found := map[string]bool{}
 	for _, r := range reaches {
+		r.root = true
+		r.note(nil)
 		if err := g.run(ctx, r, found); err != nil {
 			return nil, err
 		}
@@ -1063,18 +1180,44 @@ func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
 	return out
 }
 
-// warn says in what the graph may differ from the truth, where it has something of a type in a cluster.
-func (g *walk) warn(w http.ResponseWriter) {
-	clusters := map[*reach][]string{}
+// warn says in what the graph may differ from the truth: of each type that was asked for in clusters of which the graph has something, and of what it is of in all.
+func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
+	has := map[string]bool{"": true}
 	for _, v := range g.vertices {
-		if v.reach != nil {
-			clusters[v.reach] = append(clusters[v.reach], v.cluster)
+		has[v.cluster] = true
+	}
+	warnings := g.warnings(g.at, kind{unread: g.unread}, scope{})
+	for _, r := range g.reaches {
+		var of []string
+		for c := range r.asked {
+			if r.clusters[c] && (r.root || has[c]) {
+				of = append(of, c)
+			}
+		}
+		if len(of) > 0 {
+			slices.Sort(of)
+			warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+		}
+		if r.odd {
+			warnings = append(warnings, fmt.Sprintf("some %s may be left out: a name that is referred to is longer than names are, or a selector has too many requirements", r.at.GroupResource()))
 		}
 	}
-	var warnings []string
-	for r, of := range clusters {
-		of = slices.DeleteFunc(distinct(of), func(c string) bool { return !r.clusters[c] })
-		warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+	for cluster, types := range g.unasked {
+		var names []string
+		for gr := range types {
+			// Of what they may not list, a caller knows that it is left out.
+			seen, err := g.authorize(ctx, location{cluster: g.at.cluster, GroupVersionResource: gr.WithVersion("v1")}, params{}, "list")
+			if err == nil && (cluster == "" || seen.fence == nil || !seen.closed(cluster)) {
+				names = append(names, gr.String())
+			}
+		}
+		switch {
+		case len(names) == 0 || !has[cluster]:
+		case cluster == "":
+			warnings = append(warnings, fmt.Sprintf("not mirrored of any cluster, so that what they use is not known: %s", enumerate(names)))
+		default:
+			warnings = append(warnings, fmt.Sprintf("not mirrored of cluster %s, so that what they use there is not known: %s", cluster, enumerate(names)))
+		}
 	}
 	slices.Sort(warnings)
 	tell(w, warnings)

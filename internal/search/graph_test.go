@@ -696,6 +696,122 @@ func TestGraphWarns(t *testing.T) {
 	}
 }
 
+// TestGraphWarnsOfWhatIsNotFound: that nothing is found is not told without what may be the reason, as far as the caller may list that.
+func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	f.put(t, "oak", "secrets", newObject(secretVersion, "shop", "db-pass"))
+	ask := func(path string, code int) string {
+		t.Helper()
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != code {
+			t.Errorf("%s: %d %v, want %d", path, resp.StatusCode, body, code)
+		}
+		return strings.Join(resp.Header.Values("Warning"), "\n")
+	}
+	const used = "/graph?of=secrets/shop/db-pass&direction=usedBy"
+	tells := func(warnings string, want bool, what string) {
+		t.Helper()
+		if strings.Contains(warnings, what) != want {
+			t.Errorf("%q is told: %t, in %s", what, !want, warnings)
+		}
+	}
+	told := ask(used, http.StatusOK)
+	tells(told, true, "not mirrored of any cluster")
+	tells(told, true, "cronjobs.batch")
+	tells(told, true, "not mirrored of cluster oak, so that what they use there is not known: persistentvolumes")
+	tells(told, false, "gateways") // which most clusters do not serve
+	tells(told, false, "pods of")
+	f.mirror.parts["elm/pods"], f.mirror.parts["oak/pods"] = true, true
+	tells(ask(used, http.StatusOK), true, "pods of oak are mirrored in part")
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		return what.Resource == "pods" || what.Group == "batch"
+	}
+	told = ask(used, http.StatusOK)
+	tells(told, false, "pods of")
+	tells(told, false, "batch")
+	f.denied = nil
+	clear(f.mirror.parts)
+	f.mirror.behind["oak"] = true
+	tells(ask(used, http.StatusOK), true, "cluster oak: pods are still being read")
+	tells(ask("/graph?of=secrets/none", http.StatusNotFound), true, "cluster oak: secrets are still being read")
+	clear(f.mirror.behind)
+
+	delete(f.mirror.served, "elm")
+	for _, of := range []string{"secrets/none", "image:none", "image:none:1"} {
+		tells(ask("/graph?of="+of, http.StatusNotFound), true, "nothing is known yet of elm")
+		ask("/graph?clusters=elm&of="+of, http.StatusServiceUnavailable)
+		ask("/clusters/elm/graph?of="+of, http.StatusServiceUnavailable)
+	}
+	role{limited: true, spaces: map[string][]string{"secrets": {"shop"}, "pods": {"shop"}}, closed: map[string][]string{"shop": {"elm"}}}.is(f)
+	for _, of := range []string{"secrets/none", "secrets/shop/none", "image:none"} {
+		tells(ask("/graph?of="+of, http.StatusNotFound), false, "elm")
+	}
+}
+
+// TestGraphOfOddReferences: API servers take any text as a reference. What cannot be a name is missing, and takes nothing else from the graph.
+func TestGraphOfOddReferences(t *testing.T) {
+	f, _ := relatedFleet(t, 3)
+	f.mirror.serve(member.API{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}, Resource: "gateways", Namespaced: true}, relatedClusters)
+	f.put(t, "oak", "secrets", newObject(secretVersion, "shop", "db-pass"))
+	f.put(t, "oak", "serviceaccounts", newObject(schema.GroupVersionKind{Version: "v1", Kind: "ServiceAccount"}, "shop", "robot"))
+	long := strings.Repeat("g", 600)
+	pod := newObject(podKind, "shop", "odd", "label:app=odd")
+	pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: long, UID: types.UID(long)}})
+	pod.Object["spec"] = map[string]any{"nodeName": long, "volumes": []any{
+		map[string]any{"secret": map[string]any{"secretName": "a\x00b"}}, map[string]any{"secret": map[string]any{"secretName": "db-pass"}},
+	}}
+	f.put(t, "oak", "pods", pod)
+	set := map[string]any{}
+	for i := range 150 {
+		set[fmt.Sprint("key-", i)] = "x"
+	}
+	service := newObject(schema.GroupVersionKind{Version: "v1", Kind: "Service"}, "shop", "odd")
+	service.Object["spec"] = map[string]any{"selector": set}
+	f.put(t, "oak", "services", service)
+	binding := newObject(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"}, "ops", "odd")
+	binding.Object["subjects"] = []any{
+		map[string]any{"kind": "ServiceAccount", "namespace": "a\x00b", "name": "robot"}, map[string]any{"kind": "ServiceAccount", "namespace": "shop", "name": "robot"},
+	}
+	f.put(t, "oak", "rolebindings", binding)
+
+	for name, tc := range map[string]struct {
+		q    url.Values
+		want []string
+	}{
+		"Uses": {url.Values{"of": {"pod/shop/odd"}, "direction": {"uses"}}, []string{
+			"mount odd -> a\x00b Missing", "mount odd -> db-pass ", "node odd -> " + long + " Missing",
+		}},
+		"UsedBy": {url.Values{"of": {"secret/shop/db-pass"}, "direction": {"usedBy"}, "relations": {"all"}, "clusters": {"oak"}}, []string{
+			"mount odd -> db-pass ", "owner " + long + " -> odd ",
+		}},
+		"Selector": {url.Values{"of": {"service/shop/odd"}, "direction": {"uses"}, "clusters": {"oak"}}, nil},
+		"Namespace": {url.Values{"of": {"rolebindings/ops/odd"}, "direction": {"uses"}, "depth": {"1"}}, []string{
+			"binding odd -> robot ", "binding odd -> robot Missing",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, g, body := f.graph(t, "", tc.q)
+			if code != http.StatusOK || g.Cut != "" {
+				t.Fatal(code, body)
+			}
+			var got []string
+			for _, e := range g.Edges {
+				if from, to := g.Nodes[e.From], g.Nodes[e.To]; from.Name == "odd" || to.Name == "odd" {
+					got = append(got, fmt.Sprintf("%s %s -> %s %s", e.Relation, from.Name, to.Name, to.State))
+				}
+			}
+			slices.Sort(got)
+			if diff := gocmp.Diff(tc.want, slices.DeleteFunc(got, func(s string) bool { return strings.HasPrefix(s, "selector ") })); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	resp, _ := f.ask(t, http.MethodGet, "/graph?of=service/shop/odd&direction=uses&clusters=oak", "")
+	if warnings := strings.Join(resp.Header.Values("Warning"), "\n"); !strings.Contains(warnings, "some pods may be left out") {
+		t.Errorf("that a selector cannot be asked is not told: %s", warnings)
+	}
+}
+
 func TestGraphRefused(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	for query, want := range map[string]struct {
@@ -739,11 +855,24 @@ func TestGraphRefused(t *testing.T) {
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
 		return what.Resource == "secrets" || what.Resource == "pods" || what.Group == "apps"
 	}
+	refusal := func(path string) string {
+		resp, body := f.ask(t, http.MethodGet, path, "")
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s of what one may not list: %d %v", path, resp.StatusCode, body)
+		}
+		return fmt.Sprint(body)
+	}
 	for _, query := range []string{"of=secrets/secret-1", "of=secrets/none", "of=secrets/shop/none", "of=image:nginx", "of=image:none:1"} {
-		if resp, _ := f.ask(t, http.MethodGet, "/graph?"+query, ""); resp.StatusCode != http.StatusForbidden {
-			t.Errorf("%s of what one may not list: %d", query, resp.StatusCode)
+		refusal("/graph?" + query)
+		if oak, moon := refusal("/graph?clusters=oak&"+query), refusal("/graph?clusters=moon&"+query); oak != moon {
+			t.Errorf("%s tells which clusters there are: %s, %s", query, oak, moon)
+		}
+		if oak, moon := refusal("/clusters/oak/graph?"+query), refusal("/clusters/moon/graph?"+query); oak != moon {
+			t.Errorf("%s of a cluster tells which there are: %s, %s", query, oak, moon)
 		}
 	}
+	clear(f.mirror.served)
+	refusal("/clusters/moon/graph?of=image:nginx")
 }
 
 // BenchmarkGraph asks for graphs of a fleet of 50 clusters, each with 200 Deployments, their ReplicaSets and 400 pods in 10 namespaces; b.N is how often each is asked.
