@@ -327,7 +327,7 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 	}
 	slices.Sort(labels)
 	row("Labels", labels...)
-	row("Endpoint", c.Spec.APIEndpoint)
+	row("Endpoint", member.Redacted(c.Spec.APIEndpoint))
 	row("Provider", c.Spec.Provider)
 	row("Region", c.Spec.Region)
 	row("Zones", c.Spec.Zones...)

@@ -2,13 +2,18 @@ package cli
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,6 +41,8 @@ const (
 	annotationMigrated = "migrate.orrery.dev/from"
 	// labelSyncResources is that of Clusters whose PediaCluster referred to a ClusterSyncResources, by its name.
 	labelSyncResources = "migrate.orrery.dev/sync-resources"
+	// annotationTaken, on a Cluster, has digests of what was taken over of its PediaCluster last, by part: what differs from them has changed there since.
+	annotationTaken = "migrate.orrery.dev/taken"
 )
 
 // pediaCluster is what is read of a PediaCluster.
@@ -111,7 +118,8 @@ type migrated struct {
 // The values of migrated.Action.
 const (
 	migrateCreate  = "create"
-	migrateKeep    = "keep" // it was made before; its credentials are renewed if they are others
+	migrateKeep    = "keep"  // it was made before
+	migrateRenew   = "renew" // and what changed since in Clusterpedia of how it is reached is taken over
 	migrateLeave   = "leave out"
 	secretsCaution = "of Secrets the metadata is mirrored; where their data was asked for, select secrets by themselves with secretData: Encrypted"
 )
@@ -290,13 +298,78 @@ func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kube
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
 	if len(ca) == 0 {
-		notes = append(notes, "it has no certificate of an authority, so that of its API server is not verified, as before: set caData in Clusterpedia, or spec.tlsVerification after")
+		notes = append(notes, "it has no certificate of an authority, so that of its API server is not verified, as before: set caData in Clusterpedia and run this again, or run orrery cluster join "+c.Name+" with a kubeconfig that has certificate-authority-data")
 	}
 	kubeconfig, err = clientcmd.Write(*config)
 	if err != nil {
 		err = errors.New("its credentials cannot be written as a kubeconfig")
 	}
 	return kubeconfig, notes, err
+}
+
+// access is how a kubeconfig reaches its cluster: what its current context names.
+type access struct {
+	config *clientcmdapi.Config
+	server *clientcmdapi.Cluster
+	user   *clientcmdapi.AuthInfo
+}
+
+func accessOf(kubeconfig []byte) (*access, error) {
+	config, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, errors.New("its kubeconfig cannot be read")
+	}
+	a := &access{config: config}
+	if at := config.Contexts[config.CurrentContext]; at != nil {
+		a.server, a.user = config.Clusters[at.Cluster], config.AuthInfos[at.AuthInfo]
+	}
+	if a.server == nil || a.user == nil {
+		return nil, errors.New("its kubeconfig has no current-context that names a cluster and a user: set it")
+	}
+	return a, nil
+}
+
+// The parts of an access. Each is taken over by itself.
+const (
+	partAddress     = "address"               // server and tls-server-name
+	partAuthority   = "certificate authority" // and whether it is verified at all
+	partCredentials = "credentials"           // token, certificate and key, and the proxy
+)
+
+// digests are those of the parts. What could be guessed from its digest, as the password of a proxy, is in one with credentials. The key keeps equal
+// credentials of two clusters from being seen to be equal.
+func (a *access) digests(key string) map[string]string {
+	digest := func(values ...string) string {
+		h := hmac.New(sha256.New, []byte(key))
+		for _, v := range values {
+			h.Write([]byte(strconv.Quote(v)))
+		}
+		return hex.EncodeToString(h.Sum(nil))
+	}
+	s, u := a.server, a.user
+	return map[string]string{
+		partAddress:     digest(s.Server, s.TLSServerName),
+		partAuthority:   digest(strconv.FormatBool(s.InsecureSkipTLSVerify), string(s.CertificateAuthorityData)),
+		partCredentials: digest(u.Token, string(u.ClientCertificateData), string(u.ClientKeyData), s.ProxyURL),
+	}
+}
+
+// keep has all but the parts that changed be as they are in a Cluster and its Secret: whoever changed them since knew why. A cluster that is verified
+// stays verified, whatever changed.
+func (a *access) keep(spec *clusterv1alpha1.ClusterSpec, secret map[string][]byte, changed []string) {
+	if !slices.Contains(changed, partAddress) {
+		a.server.Server, a.server.TLSServerName = spec.APIEndpoint, spec.TLSServerName
+	}
+	verified := spec.TLSVerification != clusterv1alpha1.TLSSkip
+	if !slices.Contains(changed, partAuthority) || a.server.InsecureSkipTLSVerify && verified {
+		a.server.InsecureSkipTLSVerify, a.server.CertificateAuthorityData = !verified, secret[corev1.ServiceAccountRootCAKey]
+	}
+	if !slices.Contains(changed, partCredentials) {
+		a.server.ProxyURL = spec.ProxyURL
+		*a.user = clientcmdapi.AuthInfo{
+			Token: string(secret[corev1.ServiceAccountTokenKey]), ClientCertificateData: secret[corev1.TLSCertKey], ClientKeyData: secret[corev1.TLSPrivateKeyKey],
+		}
+	}
 }
 
 // ownFiles refuses a kubeconfig that names files: they are on another machine, and files of this one are not to be sent anywhere because somebody named them.

@@ -2,10 +2,11 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -60,7 +61,8 @@ written to the installation, nor to the clusters.
 
 Everything is read and checked first: that each cluster answers, that its credentials
 suffice, that no name is taken. If anything is refused nothing is written. Run again, it
-goes on where it was, and leaves what it made before as it is by then.`,
+goes on where it was, and leaves what it made before as it is by then; but what changed in
+Clusterpedia since of a cluster's address, certificate authority or credentials is renewed.`,
 		Example: `  orrery migrate clusterpedia --kubeconfig clusterpedia.kubeconfig --dry-run -o yaml
   orrery migrate clusterpedia --kubeconfig clusterpedia.kubeconfig oak pine`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -257,7 +259,9 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 	known := &clusterv1alpha1.Cluster{}
 	if err := c.Get(ctx, client.ObjectKey{Name: pc.Name}, known); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get Cluster %s: %w", pc.Name, err)
-	} else if err == nil && known.Annotations[annotationMigrated] != from {
+	} else if err != nil {
+		known = nil
+	} else if known.Annotations[annotationMigrated] != from {
 		return fmt.Errorf("there is a Cluster %s that was not made from it: unjoin that one, or leave this one out", pc.Name)
 	}
 	kubeconfig, notes, err := credentialsOf(&pc, func(key pediaKey) ([]byte, error) {
@@ -273,8 +277,41 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 	if err != nil {
 		return err
 	}
-	report.Notes, report.Taken = append(report.Notes, notes...), append(report.Taken, "credentials, into a Secret that the Cluster owns")
-	join := member.JoinOptions{Name: pc.Name, Kubeconfig: kubeconfig, HubID: id, Labels: labels, Annotations: map[string]string{annotationMigrated: from}, Mirror: mirror}
+	reached, err := accessOf(kubeconfig)
+	if err != nil {
+		return err
+	}
+	digests := reached.digests(string(pc.UID))
+	taken, err := json.Marshal(digests)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", annotationTaken, err)
+	}
+	if known == nil {
+		report.Taken = append(report.Taken, "credentials, into a Secret that the Cluster owns")
+	} else {
+		changed, secret, err := changedSince(ctx, c, known, digests)
+		if err != nil {
+			return err
+		}
+		if len(changed) == 0 && known.DeletionTimestamp.IsZero() {
+			report.Action = migrateKeep
+			p.report = append(p.report, report)
+			return nil
+		}
+		report.Action, report.Taken = migrateRenew, changed
+		labels = nil // what was changed since stays
+		reached.keep(&known.Spec, secret.Data, changed)
+		if kubeconfig, err = clientcmd.Write(*reached.config); err != nil {
+			return errors.New("its credentials cannot be written as a kubeconfig")
+		}
+	}
+	if reached.server.InsecureSkipTLSVerify {
+		report.Notes = append(report.Notes, notes...)
+	}
+	join := member.JoinOptions{
+		Name: pc.Name, Kubeconfig: kubeconfig, HubID: id, Labels: labels, Mirror: mirror,
+		Annotations: map[string]string{annotationMigrated: from, annotationTaken: string(taken)},
+	}
 	cluster, found, err := member.Check(ctx, c, join)
 	if err != nil {
 		return err
@@ -283,9 +320,7 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 		return fmt.Errorf("it is the same cluster as PediaCluster %s: leave one of them out", other)
 	}
 	seen[found.ID] = pc.Name
-	if found.Refreshed {
-		report.Action, join.Labels = migrateKeep, nil // what was changed since stays
-	} else {
+	if known == nil {
 		if err := c.Create(ctx, cluster.DeepCopy(), client.DryRunAll); err != nil {
 			return fmt.Errorf("as a Cluster: %w", err)
 		}
@@ -296,13 +331,30 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 	return nil
 }
 
+// changedSince are the parts of which something else was taken over last, and the Secret that a Cluster has now. Without one all is to be stored anew.
+func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.Cluster, digests map[string]string) (changed []string, secret *corev1.Secret, err error) {
+	secret = &corev1.Secret{}
+	ref := known.Spec.SecretRef
+	if err = c.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("get Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	before := map[string]string{}
+	if err == nil && json.Unmarshal([]byte(known.Annotations[annotationTaken]), &before) != nil {
+		before = nil // whoever wrote it, it says nothing
+	}
+	for _, part := range slices.Sorted(maps.Keys(digests)) {
+		if before[part] != digests[part] {
+			changed = append(changed, part)
+		}
+	}
+	return changed, secret, nil
+}
+
 // shownCluster is a Cluster as it is printed: addresses may have a password.
 func shownCluster(c *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	c = c.DeepCopy()
 	for _, address := range []*string{&c.Spec.APIEndpoint, &c.Spec.ProxyURL} {
-		if u, err := url.Parse(*address); err == nil && u.User != nil {
-			*address = u.Redacted()
-		}
+		*address = member.Redacted(*address)
 	}
 	return c
 }
@@ -315,8 +367,22 @@ func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 		}
 	}
 	for _, join := range p.joins {
-		if _, err := member.Join(ctx, c, join); err != nil {
+		joined, err := member.Join(ctx, c, join)
+		if err != nil {
 			return fmt.Errorf("join cluster %s: %w; run this again to go on", join.Name, err)
+		}
+		if !joined.Refreshed {
+			continue
+		}
+		// One that was there keeps its annotations. Cut off before this, the next run finds that the same is to be taken over once more.
+		cluster := &clusterv1alpha1.Cluster{}
+		if err := c.Get(ctx, client.ObjectKey{Name: join.Name}, cluster); err != nil {
+			return fmt.Errorf("get Cluster %s: %w; run this again to go on", join.Name, err)
+		}
+		before := cluster.DeepCopy()
+		metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, annotationTaken, join.Annotations[annotationTaken])
+		if err := c.Patch(ctx, cluster, client.MergeFrom(before)); err != nil {
+			return fmt.Errorf("annotate Cluster %s: %w; run this again to go on", join.Name, err)
 		}
 	}
 	return nil

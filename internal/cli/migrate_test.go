@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -127,6 +129,44 @@ func TestCredentialsOfAPediaCluster(t *testing.T) {
 				}
 			case err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), hush):
 				t.Errorf("%v, want %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// TestKeepOfAnAccess has each part that changed taken over, and everything else kept.
+func TestKeepOfAnAccess(t *testing.T) {
+	spec := clusterv1alpha1.ClusterSpec{APIEndpoint: "https://here", TLSServerName: "here", ProxyURL: "http://here"}
+	secret := map[string][]byte{"ca.crt": []byte("here"), "tls.crt": []byte("here"), "tls.key": []byte("here")}
+	for name, tc := range map[string]struct {
+		changed  []string
+		insecure bool // there
+		skip     bool // here
+		want     string
+	}{
+		"Nothing":         {nil, true, false, "https://here here http://here here false here"},
+		"NothingSkipped":  {nil, false, true, "https://here here http://here here true here"},
+		"Address":         {[]string{partAddress}, false, false, "https://there there http://here here false here"},
+		"Authority":       {[]string{partAuthority}, false, false, "https://here here http://here there false here"},
+		"AuthoritySet":    {[]string{partAuthority}, false, true, "https://here here http://here there false here"},
+		"AuthorityGone":   {[]string{partAuthority}, true, false, "https://here here http://here here false here"},
+		"Credentials":     {[]string{partCredentials}, true, false, "https://here here http://there here false there"},
+		"AllButVerifying": {[]string{partAddress, partAuthority, partCredentials}, true, false, "https://there there http://there here false there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := []byte("there")
+			a := &access{
+				server: &clientcmdapi.Cluster{Server: "https://there", TLSServerName: "there", ProxyURL: "http://there", CertificateAuthorityData: there, InsecureSkipTLSVerify: tc.insecure},
+				user:   &clientcmdapi.AuthInfo{ClientCertificateData: there, ClientKeyData: there},
+			}
+			spec := spec
+			if tc.skip {
+				spec.TLSVerification = clusterv1alpha1.TLSSkip
+			}
+			a.keep(&spec, secret, tc.changed)
+			s := a.server
+			if got := fmt.Sprint(s.Server, " ", s.TLSServerName, " ", s.ProxyURL, " ", string(s.CertificateAuthorityData), " ", s.InsecureSkipTLSVerify, " ", string(a.user.ClientCertificateData)); got != tc.want {
+				t.Errorf("%s, want %s", got, tc.want)
 			}
 		})
 	}
@@ -336,6 +376,61 @@ spec: {apiserver: "https://127.0.0.1:1", syncResources: []}
 		t.Errorf("%d %s", code, out)
 	}
 	cluster("pine")
+
+	// Without an authority it is not verified. Whoever sees to that later has it stay, with the credentials that they gave, also when others come.
+	unverified := func(cert []byte) {
+		t.Helper()
+		api.Apply(t, `
+apiVersion: cluster.clusterpedia.io/v1alpha2
+kind: PediaCluster
+metadata: {name: pine}
+spec:
+  apiserver: `+server.Server+`
+  caData: null
+  tokenData: null
+  certData: `+encode(cert)+`
+  keyData: `+encode(user.ClientKeyData)+`
+  syncResources: []
+  syncResourcesRefName: shared
+`)
+	}
+	unverified(user.ClientCertificateData)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "pine"}}
+	for _, o := range []client.Object{cluster("pine"), secret} {
+		if err := c.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, out := run("oak", "pine"); code != 0 || !strings.Contains(out, "orrery cluster join pine") {
+		t.Errorf("%d %s", code, out)
+	}
+	secured := cluster("pine")
+	if secured.Spec.TLSVerification != clusterv1alpha1.TLSSkip {
+		t.Fatalf("%+v", secured.Spec)
+	}
+	secured.Spec.TLSVerification = clusterv1alpha1.TLSVerify
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+		t.Fatal(err)
+	}
+	secret.Annotations[clusterv1alpha1.AnnotationForAddress] = server.Server
+	secret.Data[corev1.ServiceAccountRootCAKey] = server.CertificateAuthorityData
+	secret.Data[corev1.TLSPrivateKeyKey] = append(bytes.Clone(user.ClientKeyData), '\n')
+	for _, o := range []client.Object{secured, secret} {
+		if err := c.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before = wrote()
+	if code, out := run("oak", "pine"); code != 0 || strings.Count(out, migrateKeep) != 3 {
+		t.Errorf("%d %s", code, out)
+	}
+	if diff := cmp.Diff(before, wrote()); diff != "" {
+		t.Error(diff)
+	}
+	unverified(append(bytes.Clone(user.ClientCertificateData), '\n'))
+	if code, out := run("oak", "pine", "--dry-run"); code != 0 || !strings.Contains(out, migrateRenew) || !strings.Contains(out, "taken over: credentials") || strings.Contains(out, "not verified") {
+		t.Errorf("%d %s", code, out)
+	}
 
 	// What it did not make is refused by name, and nothing else is written.
 	got = cluster("oak")

@@ -51,7 +51,7 @@ func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) 
 func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	switch {
 	case found.proxied:
-		return reconciler.Stalled(clusterv1alpha1.ReasonThroughHub, "spec.apiEndpoint %s: %v", o.Spec.APIEndpoint, errThroughHub)
+		return reconciler.Stalled(clusterv1alpha1.ReasonThroughHub, "spec.apiEndpoint %s: %v", Redacted(o.Spec.APIEndpoint), errThroughHub)
 	case found.refused:
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnauthorized, 0, "%s; renew the credentials in Secret %s/%s",
 			found.message, o.Spec.SecretRef.Namespace, o.Spec.SecretRef.Name)
@@ -60,7 +60,7 @@ func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	case found.id == "":
 		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForReachable, 0, "the cluster is being asked who it is")
 	case found.id == c.registry.options.HubID:
-		return reconciler.Stalled(clusterv1alpha1.ReasonIsHub, "spec.apiEndpoint %s is the hub itself", o.Spec.APIEndpoint)
+		return reconciler.Stalled(clusterv1alpha1.ReasonIsHub, "spec.apiEndpoint %s is the hub itself", Redacted(o.Spec.APIEndpoint))
 	case o.Status.ID != "" && o.Status.ID != found.id:
 		return reconciler.Stalled(clusterv1alpha1.ReasonIdentityChanged,
 			"another cluster (%s) answers at spec.apiEndpoint than was joined (%s); correct the address, or unjoin this one and join the other",

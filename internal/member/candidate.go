@@ -219,7 +219,7 @@ func (r *Registry) try(
 	if err := r.settle(ctx, secret, next.Data, tried{ID: next.ID}); err != nil {
 		return nil, err
 	}
-	ctrl.LoggerFrom(ctx).Info("new credentials taken", "cluster", cluster.Name, "endpoint", proposed.Spec.APIEndpoint)
+	ctrl.LoggerFrom(ctx).Info("new credentials taken", "cluster", cluster.Name, "endpoint", Redacted(proposed.Spec.APIEndpoint))
 	return proposed, nil
 }
 
@@ -248,9 +248,9 @@ func (r *Registry) examineCandidate(ctx context.Context, proposed *clusterv1alph
 	}
 	switch {
 	case found.id == r.options.HubID:
-		return refuse(clusterv1alpha1.ReasonIsHub, "%s is the hub itself", proposed.Spec.APIEndpoint)
+		return refuse(clusterv1alpha1.ReasonIsHub, "%s is the hub itself", Redacted(proposed.Spec.APIEndpoint))
 	case proposed.Status.ID != "" && found.id != proposed.Status.ID:
-		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", proposed.Spec.APIEndpoint, proposed.Name)
+		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", Redacted(proposed.Spec.APIEndpoint), proposed.Name)
 	}
 	return nil
 }

@@ -63,6 +63,27 @@ type connection struct {
 	stamp string
 }
 
+// Redacted is an address as it may be shown: it may have a password.
+func Redacted(address string) string {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return "(no URL)"
+	case u.User == nil:
+		return address
+	}
+	return u.Redacted()
+}
+
+// parseURL reads an address. The error does not quote it: it may have a password.
+func parseURL(field, address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a URL", field)
+	}
+	return u, nil
+}
+
 func (c *connection) close() {
 	c.drop()
 	c.passage.close()
@@ -88,10 +109,10 @@ func closeBody(req *http.Request) error {
 
 // brokenConnection stands in for a connection that cannot be made.
 func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connection {
-	base, err := url.Parse(cluster.Spec.APIEndpoint)
+	base, err := parseURL("spec.apiEndpoint", cluster.Spec.APIEndpoint)
 	if err != nil {
 		// The API refuses such a URL.
-		problem = errors.Join(problem, fmt.Errorf("parse spec.apiEndpoint: %w", err))
+		problem = errors.Join(problem, err)
 		base = &url.URL{Scheme: "https", Host: "invalid"}
 	}
 	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
@@ -119,8 +140,8 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	if c.passage, err = NewPassage(users, dial); err != nil {
 		return nil, err
 	}
-	if c.base, err = url.Parse(spec.APIEndpoint); err != nil {
-		return nil, fmt.Errorf("parse spec.apiEndpoint: %w", err)
+	if c.base, err = parseURL("spec.apiEndpoint", spec.APIEndpoint); err != nil {
+		return nil, err
 	}
 	// The dialer remembers its connections: a hung HTTP/2 connection with streams on it
 	// would otherwise be used until its pings time out.
@@ -184,9 +205,9 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 			"verified (tlsVerification Skip); join with a kubeconfig that has certificate-authority-data, or a client certificate instead of a token")}
 	}
 	if spec.ProxyURL != "" {
-		proxy, err := url.Parse(spec.ProxyURL)
+		proxy, err := parseURL("spec.proxyURL", spec.ProxyURL)
 		if err != nil {
-			return nil, fmt.Errorf("parse spec.proxyURL: %w", err)
+			return nil, err
 		}
 		config.Proxy = http.ProxyURL(proxy)
 	}

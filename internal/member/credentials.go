@@ -63,7 +63,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	}
 	next.key, next.stamp = key, stamp
 	m.reconnect(next)
-	ctrl.LoggerFrom(ctx).Info("connection made", "endpoint", cluster.Spec.APIEndpoint, "usable", problem == nil)
+	ctrl.LoggerFrom(ctx).Info("connection made", "endpoint", Redacted(cluster.Spec.APIEndpoint), "usable", problem == nil)
 	return nil
 }
 

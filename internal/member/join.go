@@ -147,7 +147,7 @@ func check(ctx context.Context, hub client.Client, o JoinOptions) (c checked, er
 	if c.cluster, c.secret, err = fromKubeconfig(o); err != nil {
 		return c, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
 	}
-	progress("asking " + c.cluster.Spec.APIEndpoint + " who it is")
+	progress("asking " + Redacted(c.cluster.Spec.APIEndpoint) + " who it is")
 	if c.found, err = examine(ctx, dialDirectly, c.cluster, c.secret); err != nil {
 		return c, err
 	}
@@ -179,7 +179,7 @@ func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, s
 	if err == nil {
 		found, err = identify(ctx, c.transport, c)
 	}
-	endpoint := cluster.Spec.APIEndpoint
+	endpoint := Redacted(cluster.Spec.APIEndpoint)
 	if errors.Is(err, errThroughHub) {
 		return contact{}, refuse(clusterv1alpha1.ReasonThroughHub, "%s: %w", endpoint, errThroughHub)
 	}
@@ -222,7 +222,7 @@ func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *
 	}
 	if id == hubID {
 		return nil, refuse(clusterv1alpha1.ReasonIsHub,
-			"%s is the hub itself, which cannot be a member of its own fleet; use the kubeconfig of another cluster", cluster.Spec.APIEndpoint)
+			"%s is the hub itself, which cannot be a member of its own fleet; use the kubeconfig of another cluster", Redacted(cluster.Spec.APIEndpoint))
 	}
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := hub.List(ctx, fleet); err != nil {

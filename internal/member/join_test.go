@@ -117,6 +117,26 @@ func TestJoinRefused(t *testing.T) {
 			kubeconfig: edit(t, good, func(_ *server, u *user) { *u = user{ClientCertificate: "no.crt", ClientKey: "no.key"} }),
 			reason:     ReasonKubeconfigInvalid, says: []string{"client-certificate", "no.crt"},
 		},
+		"PasswordInAddress": {
+			kubeconfig: edit(t, good, func(c *server, _ *user) { c.Server = "https://admin:hunter2@" + nowhere }),
+			reason:     ReasonKubeconfigInvalid, says: []string{"a user or a password"},
+		},
+		"NotHTTPS": {
+			kubeconfig: edit(t, good, func(c *server, _ *user) { c.Server = "http://admin:hunter2@" + nowhere }),
+			reason:     ReasonKubeconfigInvalid, says: []string{"https://"},
+		},
+		"ProxyIsNoURL": {
+			kubeconfig: edit(t, good, func(c *server, _ *user) { c.ProxyURL = "http://admin:hunter2@[::1" }),
+			reason:     ReasonKubeconfigInvalid, says: []string{"proxy-url"},
+		},
+		"ProxyOfAnotherKind": {
+			kubeconfig: edit(t, good, func(c *server, _ *user) { c.ProxyURL = "ftp://admin:hunter2@" + nowhere }),
+			reason:     ReasonKubeconfigInvalid, says: []string{"proxy-url", "socks5://"},
+		},
+		"NobodyAtTheProxy": {
+			kubeconfig: edit(t, good, func(c *server, _ *user) { c.ProxyURL = "http://admin:hunter2@" + nowhere }),
+			reason:     clusterv1alpha1.ReasonUnreachable, says: []string{"connection refused"},
+		},
 		"PointsNowhere": {
 			kubeconfig: edit(t, good, func(c *server, _ *user) { c.Server = "https://" + nowhere }),
 			reason:     clusterv1alpha1.ReasonUnreachable, says: []string{nowhere, "connection refused"},
@@ -174,6 +194,30 @@ func TestJoinRefused(t *testing.T) {
 				t.Errorf("%d clusters and %d secrets were stored", len(clusters.Items), len(secrets.Items))
 			}
 		})
+	}
+}
+
+func TestRedacted(t *testing.T) {
+	for address, want := range map[string]string{
+		"":                         "",
+		"https://oak:6443":         "https://oak:6443",
+		"https://oak:6443/%2Fa b":  "https://oak:6443/%2Fa b",
+		"https://a:hunter2@oak":    "https://a:xxxxx@oak",
+		"https://a:hunter2@oak:no": "(no URL)",
+	} {
+		if got := Redacted(address); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	// A Cluster may have been made by hand.
+	for _, spec := range []clusterv1alpha1.ClusterSpec{{APIEndpoint: "https://a:hunter2@oak:no"}, {APIEndpoint: "https://oak", ProxyURL: "http://a:hunter2@oak:no"}} {
+		_, err := newConnection(dialDirectly, &clusterv1alpha1.Cluster{Spec: spec}, &corev1.Secret{Data: map[string][]byte{keyToken: []byte("t")}}, nil)
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v", err)
+		}
+		if c := brokenConnection(&clusterv1alpha1.Cluster{Spec: spec}, err); strings.Contains(c.problem.Error(), "hunter2") {
+			t.Error(c.problem)
+		}
 	}
 }
 

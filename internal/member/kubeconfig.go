@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,8 +32,8 @@ func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, er
 	if err := static(user.name, user.AuthInfo); err != nil {
 		return nil, nil, err
 	}
-	if !strings.HasPrefix(server.Server, "https://") {
-		return nil, nil, fmt.Errorf("kubeconfig: cluster %q: server %q is not an https:// URL", server.name, server.Server)
+	if err := server.check(); err != nil {
+		return nil, nil, err
 	}
 	read := func(field string, data []byte, path string) ([]byte, error) {
 		if len(data) > 0 || path == "" {
@@ -80,6 +81,25 @@ type namedServer struct {
 	*clientcmdapi.Cluster
 
 	name string
+}
+
+// check refuses addresses that the API would not take: its error would quote them, and they may have a password.
+func (s *namedServer) check() error {
+	at, err := url.ParseRequestURI(s.Server)
+	switch {
+	case err != nil || at.Scheme != "https":
+		return fmt.Errorf("kubeconfig: cluster %q: server is not an https:// URL, such as https://10.0.0.4:6443", s.name)
+	case at.User != nil:
+		return fmt.Errorf("kubeconfig: cluster %q: server has a user or a password in it, which API servers do not take; take it out, and use a token or a client certificate", s.name)
+	}
+	if s.ProxyURL == "" {
+		return nil
+	}
+	proxy, err := url.ParseRequestURI(s.ProxyURL)
+	if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme) {
+		return fmt.Errorf("kubeconfig: cluster %q: proxy-url is not an http://, https:// or socks5:// URL", s.name)
+	}
+	return nil
 }
 
 type namedUser struct {

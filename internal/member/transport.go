@@ -85,9 +85,9 @@ type Passage struct {
 
 // NewPassage returns a passage to the API server that a configuration describes.
 func NewPassage(config *rest.Config, dial Dial) (*Passage, error) {
-	base, err := url.Parse(config.Host)
+	base, err := parseURL("the address of the API server", config.Host)
 	if err != nil {
-		return nil, fmt.Errorf("parse address: %w", err)
+		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	config.DisableCompression = true // bytes pass as they are
