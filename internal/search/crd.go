@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,36 +16,48 @@ import (
 )
 
 // columns of a type: Kubernetes' own, those that the CustomResourceDefinition names, or
-// the name and the age. Of several clusters' definitions the first one's are taken, since
-// a table has one set of columns.
+// the name and the age. A table has one set of columns: of several clusters' definitions the first one's are taken that
+// has the version, and columns that can be shown.
 func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, error) {
 	if c, ok := builtin[k.GroupVersionKind.GroupKind()]; ok {
 		return c, nil
 	}
-	page, err := s.definitions(ctx, k, at.GroupResource())
-	if err != nil || len(page.Rows) == 0 {
-		return plain(), err
-	}
-	var definition apiextensionsv1.CustomResourceDefinition
-	if err := json.Unmarshal(page.Rows[0].Body, &definition); err != nil {
-		return nil, fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", page.Rows[0].Name, page.Rows[0].Cluster, err)
-	}
-	for _, v := range definition.Spec.Versions {
-		if v.Name == at.Version && len(v.AdditionalPrinterColumns) > 0 {
-			return custom(v.AdditionalPrinterColumns)
+	c := plain()
+	err := s.definitions(ctx, k, at.GroupResource(), func(body []byte) bool {
+		var definition apiextensionsv1.CustomResourceDefinition
+		if json.Unmarshal(body, &definition) != nil {
+			return false
 		}
-	}
-	return plain(), nil
+		versions := definition.Spec.Versions
+		i := slices.IndexFunc(versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == at.Version })
+		if i < 0 {
+			return false
+		}
+		if len(versions[i].AdditionalPrinterColumns) == 0 {
+			return true
+		}
+		named, ok := custom(versions[i].AdditionalPrinterColumns)
+		if ok {
+			c = named
+		}
+		return ok
+	})
+	return c, err
 }
 
-// custom are the columns that a definition names.
-func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns, error) {
+// custom are the columns that a definition names; false if one of them has a path that is not evaluated here.
+func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns, bool) {
 	c := &columns{heads: []head{clusterHead, nameHead}}
 	var paths []*jsonpath.JSONPath
 	for _, p := range printed {
+		text := "{" + p.JSONPath + "}"
+		parsed, err := jsonpath.Parse(p.Name, text)
+		if err != nil || len(parsed.Root.Nodes) != 1 || !descends(parsed.Root.Nodes[0]) {
+			return nil, false
+		}
 		path := jsonpath.New(p.Name).AllowMissingKeys(true)
-		if err := path.Parse("{" + p.JSONPath + "}"); err != nil {
-			return nil, fmt.Errorf("parse column %s: %w", p.Name, err)
+		if path.Parse(text) != nil {
+			return nil, false
 		}
 		paths = append(paths, path)
 		c.heads = append(c.heads, head{name: p.Name, typ: p.Type, format: p.Format, wide: p.Priority > 0})
@@ -60,7 +73,22 @@ func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns,
 		}
 		return cells, nil
 	}
-	return c, nil
+	return c, true
+}
+
+// descends says whether a path goes down an object, a level with each step: then it costs no more than the object is large. A cluster may
+// serve definitions that no API server has checked, and recursion, unions and loops multiply what they find.
+func descends(n jsonpath.Node) bool {
+	switch n := n.(type) {
+	case *jsonpath.ListNode:
+		return !slices.ContainsFunc(n.Nodes, func(n jsonpath.Node) bool { return !descends(n) })
+	case *jsonpath.FilterNode:
+		return descends(n.Left) && descends(n.Right)
+	case *jsonpath.FieldNode, *jsonpath.ArrayNode, *jsonpath.WildcardNode, *jsonpath.TextNode, *jsonpath.IntNode, *jsonpath.FloatNode, *jsonpath.BoolNode:
+		return true
+	default:
+		return false
+	}
 }
 
 // customCell is what a path finds, as its type wants it; nothing where it finds nothing

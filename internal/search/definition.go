@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/member"
@@ -43,8 +43,8 @@ const (
 )
 
 // Definitions is the document, of OpenAPI v3, of the types that a cluster ("": any) has in a version of a group by
-// CustomResourceDefinitions, as far as those are mirrored; nil if none is. Of several clusters' definitions of a type that of the first by name is taken,
-// as for the columns of tables. What it refers to of meta.k8s.io/v1 is not in it.
+// CustomResourceDefinitions, as far as those are mirrored; nil if none is. Of several clusters' definitions of a type that of the first by name is taken
+// that has the version, of the clusters in which the caller may list the type. What it refers to of meta.k8s.io/v1 is not in it.
 func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
 	paths, schemas := map[string]any{}, map[string]any{}
 	for _, api := range s.catalogue(cluster)[gv.Group][gv.Version] {
@@ -86,52 +86,76 @@ func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.Grou
 	}, nil
 }
 
-// definition is the schema of a type, and the kind of its lists; nil if it is not known.
-func (s *Search) definition(ctx context.Context, cluster string, api member.API) (map[string]any, string, error) {
-	k := kind{}
+// definition is the schema of a type, and the kind of its lists; nil if it is not known, or not for the caller.
+func (s *Search) definition(ctx context.Context, cluster string, api member.API) (written map[string]any, listKind string, err error) {
+	k, err := s.definedIn(ctx, cluster, api)
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.definitions(ctx, k, api.GroupVersionResource().GroupResource(), func(body []byte) bool {
+		var definition struct { // its schema as it is written
+			Spec struct {
+				Names struct {
+					ListKind string `json:"listKind"`
+				} `json:"names"`
+				Versions []struct {
+					Name   string `json:"name"`
+					Schema struct {
+						OpenAPIV3Schema map[string]any `json:"openAPIV3Schema"`
+					} `json:"schema"`
+				} `json:"versions"`
+			} `json:"spec"`
+		}
+		if json.Unmarshal(body, &definition) != nil {
+			return false
+		}
+		for _, v := range definition.Spec.Versions {
+			if v.Name == api.GroupVersionKind.Version {
+				written, listKind = v.Schema.OpenAPIV3Schema, cmp.Or(definition.Spec.Names.ListKind, api.GroupVersionKind.Kind+"List")
+			}
+		}
+		return written != nil
+	})
+	return written, listKind, err
+}
+
+// definedIn are the clusters of which the caller may know how they define a type: the one asked for, or those in which they may list it.
+func (s *Search) definedIn(ctx context.Context, cluster string, api member.API) (kind, error) {
+	k := kind{scopes: map[bool][]string{}}
+	if cluster != "" {
+		k.clusters = []string{cluster}
+		return k, nil
+	}
 	for _, t := range s.Mirror.Types() {
 		if t.GroupVersionKind == api.GroupVersionKind && t.Resource == api.Resource {
 			k.clusters = append(k.clusters, t.Clusters...)
+			k.scopes[t.Namespaced] = append(k.scopes[t.Namespaced], t.Clusters...)
 		}
 	}
-	if cluster != "" {
-		k.clusters = []string{cluster}
+	seen, err := s.authorize(ctx, location{GroupVersionResource: api.GroupVersionResource()}, params{}, "list")
+	if err == nil {
+		err = seen.narrow(&k)
 	}
-	page, err := s.definitions(ctx, k, api.GroupVersionResource().GroupResource())
-	if err != nil || len(page.Rows) == 0 {
-		return nil, "", err
+	if apierrors.IsForbidden(err) {
+		return kind{}, nil
 	}
-	var definition struct { // its schema as it is written
-		Spec struct {
-			Names struct {
-				ListKind string `json:"listKind"`
-			} `json:"names"`
-			Versions []struct {
-				Name   string `json:"name"`
-				Schema struct {
-					OpenAPIV3Schema map[string]any `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
-	}
-	if err := json.Unmarshal(page.Rows[0].Body, &definition); err != nil {
-		return nil, "", fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", page.Rows[0].Name, page.Rows[0].Cluster, err)
-	}
-	for _, v := range definition.Spec.Versions {
-		if v.Name == api.GroupVersionKind.Version {
-			return v.Schema.OpenAPIV3Schema, cmp.Or(definition.Spec.Names.ListKind, api.GroupVersionKind.Kind+"List"), nil
-		}
-	}
-	return nil, "", nil
+	return k, err
 }
 
-// definitions of a type: the first of the clusters'.
-func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResource) (store.Page, error) {
-	clusters := append([]string{}, k.clusters...)
-	slices.Sort(clusters)
-	return s.query(ctx, store.Query{
-		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions", Clusters: clusters, Names: []string{gr.String()}, Limit: 1,
-	})
+// definitions hands the definitions of a type to take, of one cluster after another by name, until it takes one: that one cluster's is of no
+// use is no other's loss.
+func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResource, take func(body []byte) bool) error {
+	q := store.Query{
+		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions", Clusters: append([]string{}, k.clusters...), Names: []string{gr.String()}, Limit: 1,
+	}
+	slices.Sort(q.Clusters)
+	for {
+		page, err := s.query(ctx, q)
+		if err != nil || len(page.Rows) == 0 || take(page.Rows[0].Body) || page.Continue == "" {
+			return err
+		}
+		q.Continue = page.Continue
+	}
 }
 
 // described is the schema of an object with what all objects have.

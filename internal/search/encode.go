@@ -2,6 +2,7 @@ package search
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,15 +130,16 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, 
 	if err != nil {
 		return err
 	}
-	items, left, err := e.encoded(ctx, page.Rows)
+	var left omissions
+	items, err := e.encoded(ctx, page.Rows, &left)
 	if err != nil {
 		return err
 	}
-	tell(w, left)
+	tellAs(w, "Warning", left.first, left.more)
 	w.Header().Set("Content-Type", e.wire.mediaType())
 	out := bufio.NewWriterSize(w, 64<<10)
 	left, err = e.write(ctx, out, items, pages)
-	tellAs(w, http.TrailerPrefix+"Warning", left)
+	tellAs(w, http.TrailerPrefix+"Warning", left.first, left.more)
 	if e.wire.protobuf() {
 		return err // nothing was written yet
 	}
@@ -150,11 +152,11 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, 
 	return nil
 }
 
-// write writes a list: the items of its first page, and what its pages have from there on, of which it returns warnings of what is left out.
-func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, pages source) (left []string, err error) {
+// write writes a list: the items of its first page, and what its pages have from there on, of which it returns what is left out.
+func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, pages source) (left omissions, err error) {
 	list := e.wire.listing(out)
 	if err := list.begin(e.list, e.items); err != nil {
-		return nil, err
+		return left, err
 	}
 	for {
 		for _, item := range items {
@@ -169,11 +171,9 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, p
 		if len(page.Rows) == 0 {
 			break
 		}
-		var more []string
-		if items, more, err = e.encoded(ctx, page.Rows); err != nil {
+		if items, err = e.encoded(ctx, page.Rows, &left); err != nil {
 			return left, err
 		}
-		left = append(left, more...)
 	}
 	meta, more := pages.tail()
 	tail := map[string]any{"metadata": meta}
@@ -184,25 +184,42 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, p
 	return left, out.Flush()
 }
 
-// encoded are the rows as items of a list, whose bodies are given up for them, and warnings of those that are left out. Of rows that must be whole it
-// may be a lossError.
-func (e encoder) encoded(ctx context.Context, rows []store.Row) (items [][]byte, left []string, err error) {
+// omissions are warnings of what is left out of a list: the first of them, and how many more there are. In a list of a million there may be as many.
+type omissions struct {
+	first []string
+	more  int
+}
+
+func (o *omissions) add(text string) {
+	if len(o.first) < named {
+		o.first = append(o.first, text)
+	} else {
+		o.more++
+	}
+}
+
+// encoded are the rows as items of a list, whose bodies are given up for them, without those that are added to what is left out. Of rows that must be
+// whole it may be a lossError.
+func (e encoder) encoded(ctx context.Context, rows []store.Row, left *omissions) (items [][]byte, err error) {
+	first, count := "", 0
 	for i := range rows {
 		encoded, err := e.encode(rows[i])
 		rows[i].Body = nil // that of a page is in memory once
 		if _, lost := errors.AsType[lossError](err); lost {
-			return nil, nil, err
+			return nil, err
 		}
 		if err != nil {
-			left = append(left, leftOut(about(rows[i], err)))
+			text := leftOut(about(rows[i], err))
+			left.add(text)
+			first, count = cmp.Or(first, text), count+1
 			continue
 		}
 		items = append(items, encoded)
 	}
-	if len(left) > 0 {
-		logr.FromContextOrDiscard(ctx).Info("objects cannot be encoded and are left out of a list", "objects", len(left), "first", left[0])
+	if count > 0 {
+		logr.FromContextOrDiscard(ctx).Info("objects cannot be encoded and are left out of a list", "objects", count, "first", first)
 	}
-	return items, left, nil
+	return items, nil
 }
 
 func leftOut(err error) string { return "left out, since it cannot be shown: " + err.Error() }

@@ -1047,7 +1047,7 @@ func (g *walk) findUnread(of ...*reach) error {
 		return !slices.ContainsFunc(of, func(r *reach) bool { return r.seen.fence == nil || !r.seen.closed(c) })
 	})
 	var k kind
-	err := k.findUnread(open, g.Mirror.Types(), nil)
+	err := k.findUnread(open, g.Mirror.Types(), nil, scope{}) // open are those of the caller
 	g.unread = k.unread
 	return err
 }

@@ -218,15 +218,12 @@ func (t *teller) deleted(q store.Query) error {
 			return apierrors.NewBadRequest("parameter continue: it is not of this list")
 		}
 	}
-	page, err := t.search.Store.Deleted(t.ctx, q, before, t.limit)
+	page, err := t.search.Store.Deleted(t.ctx, q, func(of *store.Row, ended time.Time) bool { return t.past(of.Namespace, of.Name, ended) }, before, t.limit)
 	if err != nil {
 		return err
 	}
 	for i := range page.Items {
 		r := &page.Items[i]
-		if t.past(r.Row.Namespace, r.Row.Name, r.Until) {
-			continue
-		}
 		last, err := history.Parse(t.gr, r.Row.Body)
 		if err == nil {
 			err = t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), last, nil)

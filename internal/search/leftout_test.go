@@ -1,16 +1,23 @@
 package search
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/store"
 )
 
 var autoscalerKind = autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler")
@@ -116,6 +123,57 @@ func TestLeftOutLater(t *testing.T) {
 		}
 		if w := resp.Trailer.Values("Warning"); len(w) != 1 || !strings.Contains(w[0], "pods shop/zoo of cluster oak") {
 			t.Errorf("%s: %v", mediaType, w)
+		}
+	}
+}
+
+// manyPages are so many of rows that cannot be shown.
+type manyPages int
+
+func (p *manyPages) next(context.Context) (store.Page, error) {
+	if *p == 0 {
+		return store.Page{}, nil
+	}
+	*p--
+	rows := make([]store.Row, pageSize)
+	for i := range rows {
+		rows[i] = store.Row{Cluster: "oak", Resource: "pods", Namespace: "shop", Name: fmt.Sprintf("web-%d-%d", *p, i), Body: []byte("none")}
+	}
+	return store.Page{Rows: rows}, nil
+}
+
+func (p *manyPages) tail() (metav1.ListMeta, map[string]any) { return metav1.ListMeta{}, nil }
+
+// TestLeftOutWithoutEnd: of a long list of what cannot be shown no more is kept than is named, and the rest is counted.
+func TestLeftOutWithoutEnd(t *testing.T) {
+	pages := manyPages(4)
+	first, err := pages.next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := encoder{list: map[string]any{}, items: "items", item: func(row store.Row) (any, error) { return object(row, shown{}) }}
+	var left omissions
+	items, err := e.encoded(t.Context(), first.Rows, &left)
+	if err != nil || len(items) != 0 {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	var out bytes.Buffer
+	later, err := e.write(t.Context(), bufio.NewWriter(&out), items, &pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		left omissions
+		all  int
+	}{{left, pageSize}, {later, 3 * pageSize}} {
+		if len(c.left.first) != named || c.left.more != c.all-named {
+			t.Errorf("%d are kept and %d counted of %d", len(c.left.first), c.left.more, c.all)
+		}
+		w := httptest.NewRecorder()
+		tellAs(w, "Warning", append(c.left.first, c.left.first...), c.left.more)
+		told := w.Header().Values("Warning")
+		if want := fmt.Sprintf("%d more warnings are left out", c.all-named); len(told) != named+1 || !strings.Contains(told[named], want) {
+			t.Errorf("%v, want %s", told, want)
 		}
 	}
 }

@@ -225,7 +225,7 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 	if err := seen.check(at, p); err != nil {
 		return view{}, err
 	}
-	t, err := s.find(at, p.clusters)
+	t, err := s.find(at, p.clusters, seen)
 	if err != nil {
 		return view{}, err
 	}
@@ -283,7 +283,7 @@ type kind struct {
 }
 
 // find looks the type up in the clusters asked for: nil for all.
-func (s *Search) find(at location, only []string) (kind, error) {
+func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
 		return k, err
@@ -293,7 +293,7 @@ func (s *Search) find(at location, only []string) (kind, error) {
 	}
 	served := map[bool]bool{} // by scope, in whatever cluster
 	types := s.Mirror.Types()
-	if err := k.findUnread(s.Clusters(), types, only); err != nil {
+	if err := k.findUnread(s.Clusters(), types, only, seen); err != nil {
 		return k, err
 	}
 	for _, t := range types {
@@ -329,8 +329,9 @@ func (s *Search) find(at location, only []string) (kind, error) {
 	return k, nil
 }
 
-// findUnread finds the clusters asked for, nil for all of these, of which nothing is known. If nothing is known of any, there is no answer.
-func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string) error {
+// findUnread finds the clusters asked for, nil for all of these, of which nothing is known, among those in which the caller may see something. If nothing is
+// known of any, there is no answer.
+func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string, seen scope) error {
 	read := sets.New[string]()
 	for _, t := range types {
 		read.Insert(t.Clusters...)
@@ -338,12 +339,17 @@ func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string)
 	if only == nil {
 		only = clusters
 	}
+	known := false
 	for _, c := range only {
-		if !read.Has(c) {
+		switch {
+		case seen.fence != nil && seen.closed(c):
+		case read.Has(c):
+			known = true
+		default:
 			k.unread = append(k.unread, c)
 		}
 	}
-	if len(k.unread) == 0 || len(k.unread) < len(only) {
+	if len(k.unread) == 0 || known {
 		return nil
 	}
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
@@ -436,20 +442,26 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 }
 
 // tell writes warnings, the first of them, each once.
-func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings) }
+func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings, 0) }
 
-// tellAs writes them into another header, or the trailer.
-func tellAs(w http.ResponseWriter, name string, warnings []string) {
+// tellAs writes them into another header, or the trailer. There are more of them than are given.
+func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	var told []string
+	known := sets.New[string]()
 	for _, text := range warnings {
-		if !slices.Contains(told, text) {
+		if known.Has(text) {
+			continue
+		}
+		if known.Insert(text); len(told) < named {
 			told = append(told, text)
+		} else {
+			more++
 		}
 	}
-	if warnings = told; len(warnings) > named {
-		warnings = append(warnings[:named], fmt.Sprintf("%d more warnings are left out", len(told)-named))
+	if more > 0 {
+		told = append(told, fmt.Sprintf("%d more warnings are left out", more))
 	}
-	for _, text := range warnings {
+	for _, text := range told {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
 			w.Header().Add(name, header)
 		}

@@ -152,7 +152,6 @@ func (s scope) narrow(k *kind) error {
 	}
 	k.partial = true
 	k.clusters = slices.DeleteFunc(k.clusters, s.closed)
-	k.unread = slices.DeleteFunc(k.unread, s.closed)
 	for v := range k.others {
 		k.others[v] = slices.DeleteFunc(k.others[v], s.closed)
 	}

@@ -77,7 +77,7 @@ type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
 	Revisions(ctx context.Context, of store.Object, before int64, limit int) (store.Revisions, error)
 	Revision(ctx context.Context, of store.Object, seq int64) (store.Revision, error)
-	Deleted(ctx context.Context, q store.Query, before int64, limit int) (store.Revisions, error)
+	Deleted(ctx context.Context, q store.Query, hidden func(of *store.Row, ended time.Time) bool, before int64, limit int) (store.Revisions, error)
 	Compare(ctx context.Context, q store.Query) (store.Differences, error)
 	Count(ctx context.Context, q store.Query) (int64, error)
 	Groups(ctx context.Context, q store.Query, by []store.By) ([]store.Group, error)

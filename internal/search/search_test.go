@@ -323,6 +323,10 @@ func TestUnread(t *testing.T) {
 	if resp, body := f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods", ""); resp.StatusCode != http.StatusOK || warned(resp) {
 		t.Errorf("who may not use the cluster is told of it: %d %v %v", resp.StatusCode, resp.Header, body)
 	}
+	f.closed = map[string][]string{"shop": {"elm"}}
+	if resp, body := f.ask(t, http.MethodGet, "/api/v1/namespaces/shop/pods", ""); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("nothing is known of the only cluster that the caller may use: %d %v", resp.StatusCode, body)
+	}
 }
 
 // TestStarting: while it is not known what there is nothing is said to be none, whatever is asked.

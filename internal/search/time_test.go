@@ -337,6 +337,7 @@ func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 // TestPredecessor: who has rights in a namespace of the hub is not shown what was in clusters before the hub made it: that was of another one of the name.
 func TestPredecessor(t *testing.T) {
 	f := threeClusters(t)
+	old := f.version(t, "/api/v1/pods")
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Running"))
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Running"))
 	before := now()
@@ -347,6 +348,7 @@ func TestPredecessor(t *testing.T) {
 	f.made = map[string]time.Time{"shop": now().Add(-time.Second)} // told in whole seconds, it may have been any moment of that one
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Failed"))
 	after := now()
+	young := f.version(t, "/api/v1/pods")
 	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Pending"))
 	f.drop(t, "oak", "pods", "shop", "web")
 
@@ -402,6 +404,14 @@ func TestPredecessor(t *testing.T) {
 			t.Errorf("%s: who has the namespace is told %s, want %s", c.path, got, c.some)
 		}
 	}
+	_, body := f.ask(t, http.MethodGet, shop+"?deleted=true&limit=1", "")
+	if body["continue"] != nil {
+		t.Errorf("a token tells that there is more: %v", body)
+	}
+	w := f.watch(t, shop+"?watch=true&resourceVersion="+young)
+	w.expect("ADDED oak/shop/secret", "DELETED oak/shop/web")
+	f.watch(t, shop+"?watch=true&resourceVersion="+old).expect("ERROR 410 Expired", "")
+	f.watch(t, pods+"?watch=true&resourceVersion="+old).expect("ERROR 410 Expired", "")
 	resp, _ := f.ask(t, http.MethodGet, pods+"?"+at(before), "")
 	if w := strings.Join(resp.Header.Values("Warning"), " "); !strings.Contains(w, "the hub did not have shop yet") {
 		t.Errorf("warnings: %s", w)

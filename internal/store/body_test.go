@@ -149,7 +149,7 @@ func TestSecretsAreSealed(t *testing.T) {
 		if len(page.Rows) != 2 || string(page.Rows[0].Body) != string(gone.Body) || string(page.Rows[1].Body) != string(first.Body) {
 			t.Errorf("what was is not what it was: %v", keys(page.Rows))
 		}
-		dead, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, 0, 10)
+		dead, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, nil, 0, 10)
 		check(t, err)
 		if len(dead.Items) != 1 || string(dead.Items[0].Row.Body) != string(gone.Body) {
 			t.Errorf("%d deleted", len(dead.Items))
@@ -176,7 +176,7 @@ func TestSecretsAreSealed(t *testing.T) {
 		}
 		_, err = s.db.write.ExecContext(t.Context(), "UPDATE past SET namespace = 'mine' WHERE name = 'gone'")
 		check(t, err)
-		if _, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, 0, 10); !errors.Is(err, seal.ErrForeign) || !strings.Contains(err.Error(), "mine/gone") {
+		if _, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, nil, 0, 10); !errors.Is(err, seal.ErrForeign) || !strings.Contains(err.Error(), "mine/gone") {
 			t.Errorf("%v, want that it belongs to something else", err)
 		}
 	})
@@ -286,7 +286,7 @@ func TestKeyIsRotated(t *testing.T) {
 		if r, err := s.Revision(t.Context(), of, states.Items[1].Seq); err != nil || string(r.Row.Body) != string(secret("x", "one", "1", hush).Body) {
 			t.Errorf("%s, %v", r.Row.Body, err)
 		}
-		dead, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, 0, 10)
+		dead, err := s.Deleted(t.Context(), Query{Resource: "secrets"}, nil, 0, 10)
 		if err != nil || len(dead.Items) != 1 || !strings.Contains(string(dead.Items[0].Row.Body), hush) {
 			t.Errorf("%d, %v", len(dead.Items), err)
 		}

@@ -488,7 +488,7 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 }
 
 // deleted returns deleted objects, whole.
-func (d *database) deleted(ctx context.Context, q Query, before int64, limit int) (out Revisions, err error) {
+func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
 	if _, err := compile(q); err != nil { // what cannot be answered
 		return out, err
 	}
@@ -513,7 +513,7 @@ func (d *database) deleted(ctx context.Context, q Query, before int64, limit int
 					return err
 				}
 				n, before = n+1, one.EndSeq
-				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.life && q.reaches(&one.Row) {
+				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.life && q.reaches(&one.Row) && (hidden == nil || !hidden(&one.Row, one.Until)) {
 					some, objects = append(some, one), append(objects, object)
 				}
 				return nil

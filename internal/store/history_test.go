@@ -187,12 +187,12 @@ func TestChangesOfAnObject(t *testing.T) {
 		if _, err := s.Revision(t.Context(), of, 1<<40); !errors.Is(err, ErrNoHistory) {
 			t.Errorf("%v, want ErrNoHistory", err)
 		}
-		dead, err := s.Deleted(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=79")}, 0, 10)
+		dead, err := s.Deleted(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=79")}, nil, 0, 10)
 		check(t, err)
 		if len(dead.Items) != 1 || !dead.Items[0].Until.Equal(gone) || !strings.Contains(string(dead.Items[0].Row.Body), `"n":79}`) || dead.Next != 0 {
 			t.Errorf("%+v was deleted", dead)
 		}
-		if none, err := s.Deleted(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=78")}, 0, 10); err != nil || len(none.Items) != 0 {
+		if none, err := s.Deleted(t.Context(), Query{Resource: "pods", Labels: selector(t, "app=78")}, nil, 0, 10); err != nil || len(none.Items) != 0 {
 			t.Errorf("%+v, %v", none, err)
 		}
 		held(t, s)
@@ -460,7 +460,7 @@ func TestDropTakesTheHistoryAlong(t *testing.T) {
 		check(t, s.DropCluster(t.Context(), "a"))
 		check(t, s.DropType(t.Context(), "b", pods))
 		held(t, s)
-		dead, err := s.Deleted(t.Context(), Query{Resource: "pods"}, 0, 10)
+		dead, err := s.Deleted(t.Context(), Query{Resource: "pods"}, nil, 0, 10)
 		check(t, err)
 		if n := rowsOf(t, s, "past"); n != 2 || len(dead.Items) != 1 || dead.Items[0].Row.Cluster != "c" {
 			t.Errorf("%d objects have a past, %+v was deleted", n, dead)

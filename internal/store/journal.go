@@ -55,7 +55,8 @@ func (v Version) seq() int64 { return int64(v % sequences) }
 // Event is what one change did to one object. Of a state whose Body is nil only the key, the UID and the labels are known.
 type Event struct {
 	Version       Version
-	Before, After *Row // nil: there was none, or is none any more
+	Before, After *Row      // nil: there was none, or is none any more
+	Time          time.Time // when it was committed
 
 	size int64
 }
@@ -143,6 +144,7 @@ func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 	slices.SortStableFunc(events, func(a, b *Event) int { return int(a.Version - b.Version) })
 	for _, e := range events {
 		e.of(j.epoch)
+		e.Time = j.now()
 		t := j.typeOf(e.gr())
 		t.events, t.news = append(t.events, e), true
 		e.size = e.bytes()

@@ -50,7 +50,7 @@ func former(t *testing.T, s *Store, clusters ...string) (out pastStates) {
 		}
 	}
 	for before := int64(0); ; {
-		page, err := s.Deleted(t.Context(), Query{Resource: "pods"}, before, 50)
+		page, err := s.Deleted(t.Context(), Query{Resource: "pods"}, nil, before, 50)
 		check(t, err)
 		for _, one := range page.Items {
 			out.Deleted = append(out.Deleted, fmt.Sprint(one.EndSeq, " ", one.Row.Cluster, "/", one.Row.Name, " ", one.Row.UID))

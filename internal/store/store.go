@@ -119,12 +119,15 @@ type Store struct {
 	salvaging  sync.WaitGroup
 	endSalvage context.CancelFunc // of the database that is open
 
-	patience   time.Duration // how long Open waits
-	endOpening context.CancelFunc
+	patience time.Duration   // how long whoever finds no database open waits for one that is being opened
+	life     context.Context //nolint:containedctx // of what is opened, until Close
+	end      context.CancelFunc
 }
 
-// openPatience is how long Open waits for a database to be open.
+// openPatience is how long Open, and whoever finds no database open, waits for one that is being opened.
 const openPatience = 30 * time.Second
+
+var errOpening = errors.New("it is being opened, which takes long after an upgrade that indexes its objects anew")
 
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
 const reopenDelay = time.Second
@@ -146,7 +149,7 @@ func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 	}
 	cause := s.begin(ctx)
 	if _, ok := errors.AsType[*fs.PathError](cause); ok && !errors.Is(cause, syscall.ENOSPC) && !errors.Is(cause, syscall.EDQUOT) {
-		s.endOpening()
+		s.end()
 		return nil, fmt.Errorf("%w: the directory of the mirror's database must exist and be writable by this user; "+
 			"the file holds only what is read again from the clusters, and may be deleted", cause)
 	}
@@ -172,7 +175,7 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	}
 	cause := s.begin(ctx)
 	if errors.Is(cause, errNewer) || errors.Is(cause, errUnfit) {
-		s.endOpening()
+		s.end()
 		return nil, fmt.Errorf("open the mirror's database at %s: %w", server.address, cause)
 	}
 	if cause != nil {
@@ -181,40 +184,45 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	return s, nil
 }
 
-// begin opens the database for the first time, and returns why it is not open; nil: it is, or that takes long. Then it goes on beside everything else, and
-// until it is open the Store answers with ErrUnavailable.
+// begin opens the database for the first time, and returns why it is not open; nil: it is, or that takes long.
 func (s *Store) begin(ctx context.Context) (cause error) {
-	ctx, s.endOpening = context.WithCancel(ctx)
+	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.mu.Lock()
-	s.cause = errors.New("it is being opened, which takes long after an upgrade that indexes its objects anew")
+	s.cause = errOpening
 	s.mu.Unlock()
-	ended := make(chan struct{})
 	s.opening.Lock()
-	go func() {
-		defer close(ended)
-		defer s.opening.Unlock()
-		s.open(ctx)
-	}()
-	select {
-	case <-ended:
+	if s.openBeside(ctx, false) {
 		return s.problem()
-	case <-time.After(s.patience):
 	}
 	s.log.Info("Mirror's database takes long to open, as after an upgrade that indexes its objects anew; until it is open nothing can be searched, and all else goes on")
-	began, losses := time.Now(), s.Losses()
+	return nil
+}
+
+// openBeside opens the database, again or for the first time, tells of what was lost, and releases s.opening, which must be held. It returns true when that has
+// ended, and false when it takes longer than its caller or the Store is patient: then it goes on beside everything else, until it has ended or the Store is closed.
+func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
+	began, losses, done := time.Now(), s.Losses(), make(chan struct{})
 	go func() {
-		<-ended
-		if ctx.Err() != nil {
-			return
-		}
-		if cause := s.problem(); cause != nil {
+		defer close(done)
+		defer s.opening.Unlock()
+		s.open(s.life) //nolint:contextcheck // whoever asked may go
+		took := time.Since(began)
+		switch cause := s.problem(); {
+		case s.life.Err() != nil || !again && took < s.patience: // nobody asks any more, or Open says it
+		case cause == nil:
+			s.log.Info("Mirror's database is open", "after", took.Round(time.Millisecond).String())
+		case !again:
 			s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can")
-		} else {
-			s.log.Info("Mirror's database is open", "after", time.Since(began).Round(time.Second).String())
 		}
 		s.told(losses)
 	}()
-	return nil
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	case <-time.After(s.patience):
+	}
+	return false
 }
 
 // problem is why no database is open; nil: one is.
@@ -369,15 +377,11 @@ func (s *Store) reopen(ctx context.Context) {
 	if !due() || !s.opening.TryLock() {
 		return
 	}
-	defer s.opening.Unlock()
 	if !due() {
+		s.opening.Unlock()
 		return
 	}
-	losses := s.Losses()
-	if s.open(context.WithoutCancel(ctx)); s.db != nil {
-		s.log.Info("Mirror's database is open again")
-	}
-	s.told(losses)
+	s.openBeside(ctx, true)
 }
 
 // replace sets a damaged database aside and opens a new one, unless somebody has.
@@ -410,7 +414,7 @@ func (s *Store) replace(ctx context.Context, db *database, why error) {
 		s.log.Error(err, "Mirror's database is damaged; it is tried again until it can be replaced")
 		return
 	}
-	s.open(context.WithoutCancel(ctx))
+	s.open(s.life) //nolint:contextcheck // whoever found it may go
 	s.told(losses)
 }
 
@@ -429,7 +433,7 @@ func (s *Store) told(before int) {
 
 // Close closes the database.
 func (s *Store) Close() error {
-	s.endOpening()
+	s.end()
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock()
@@ -521,10 +525,10 @@ func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after 
 }
 
 // Deleted returns deleted objects whose last states a query selects, those first that were deleted last: before a sequence, or 0, and at most
-// limit of them.
-func (s *Store) Deleted(ctx context.Context, q Query, before int64, limit int) (out Revisions, err error) {
+// limit of them. What is hidden, by the object's key and when it was deleted, is as if it had never been, also for Next; nil: nothing is.
+func (s *Store) Deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
-		out, err = d.deleted(ctx, q, before, limit)
+		out, err = d.deleted(ctx, q, hidden, before, limit)
 		return err
 	})
 	return out, err
