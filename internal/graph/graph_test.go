@@ -160,7 +160,7 @@ func TestSourcesAreComplete(t *testing.T) {
 				t.Errorf("%s: nothing leads from %s to %s", tc.name, l.Kind, gr)
 				continue
 			}
-			if s := Sources(l.Kind)[i]; s.Inverse != l.Inverse || l.Namespace != "" && !s.Across {
+			if s := Sources(l.Kind)[i]; !slices.Contains(s.Says, l.Relation) || s.Inverse != l.Inverse || l.Namespace != "" && !s.Across {
 				t.Errorf("%s: %s is found as %+v", tc.name, written(l), s)
 			}
 			if !slices.Contains(indexed, Term(l.Kind, l.Name)) || l.Namespace != "" && !slices.Contains(indexed, TermAcross(l.Kind, l.Namespace, l.Name)) {

@@ -15,6 +15,8 @@ type source struct {
 	// to are the kinds to which it refers by name; any says that it may be to each other one, too.
 	to  []schema.GroupKind
 	any bool
+	// says are the relations of these references.
+	says []Relation
 	// across: also of other namespaces. meta: its metadata says with which namespace it is to be compared, or more.
 	across, meta bool
 	inverse      bool // what it refers to uses it
@@ -24,7 +26,7 @@ type source struct {
 
 var (
 	podsTo = []schema.GroupKind{configMapKind, secretKind, claimKind, serviceAccountKind, storageClassKind, priorityClassKind, runtimeClassKind}
-	pods   = source{read: readPods, to: podsTo}
+	pods   = source{read: readPods, to: podsTo, says: []Relation{Mount, Env, Pull, Account, Class, Storage}}
 
 	podMakers = []schema.GroupResource{
 		{Resource: "podtemplates"},
@@ -39,17 +41,17 @@ var (
 
 	sources = map[schema.GroupResource]source{
 		{Resource: "pods"}:            pods,
-		{Resource: "serviceaccounts"}: {read: readServiceAccount, to: []schema.GroupKind{secretKind}},
+		{Resource: "serviceaccounts"}: {read: readServiceAccount, to: []schema.GroupKind{secretKind}, says: []Relation{Mount, Pull}},
 		{Resource: "persistentvolumeclaims"}: {
-			read: readClaim, to: []schema.GroupKind{volumeKind, storageClassKind}, any: true, across: true, meta: true,
+			read: readClaim, to: []schema.GroupKind{volumeKind, storageClassKind}, says: []Relation{Storage}, any: true, across: true, meta: true,
 		},
-		{Resource: "persistentvolumes"}:                                                      {read: readVolume, to: []schema.GroupKind{storageClassKind, secretKind}, across: true},
+		{Resource: "persistentvolumes"}:                                                      {read: readVolume, to: []schema.GroupKind{storageClassKind, secretKind}, says: []Relation{Storage, Mount}, across: true},
 		{Resource: "services"}:                                                               {read: readService, selects: true},
 		{Resource: "events"}:                                                                 {read: readEvent},
 		{Group: "policy", Resource: "poddisruptionbudgets"}:                                  {read: readBudget, selects: true},
 		{Group: "networking.k8s.io", Resource: "networkpolicies"}:                            {read: readNetworkPolicy, selects: true},
-		{Group: "networking.k8s.io", Resource: "ingresses"}:                                  {read: readIngress, to: []schema.GroupKind{serviceKind, secretKind, ingressClassKind}, any: true},
-		{Group: gateways, Resource: "gateways"}:                                              {read: readGateway, to: []schema.GroupKind{gatewayClassKind, secretKind}, any: true, across: true, meta: true, optional: true},
+		{Group: "networking.k8s.io", Resource: "ingresses"}:                                  {read: readIngress, to: []schema.GroupKind{serviceKind, secretKind, ingressClassKind}, says: []Relation{Route, TLS, Class}, any: true},
+		{Group: gateways, Resource: "gateways"}:                                              {read: readGateway, to: []schema.GroupKind{gatewayClassKind, secretKind}, says: []Relation{Class, TLS}, any: true, across: true, meta: true, optional: true},
 		{Group: gateways, Resource: "httproutes"}:                                            route,
 		{Group: gateways, Resource: "grpcroutes"}:                                            route,
 		{Group: gateways, Resource: "tcproutes"}:                                             route,
@@ -57,19 +59,19 @@ var (
 		{Group: gateways, Resource: "udproutes"}:                                             route,
 		{Group: rbac, Resource: "rolebindings"}:                                              binding,
 		{Group: rbac, Resource: "clusterrolebindings"}:                                       binding,
-		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:                         {read: readScaler, any: true},
-		{Group: "autoscaling.k8s.io", Resource: "verticalpodautoscalers"}:                    {read: readScaler, any: true, optional: true},
+		{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:                         {read: readScaler, says: []Relation{Scale}, any: true},
+		{Group: "autoscaling.k8s.io", Resource: "verticalpodautoscalers"}:                    {read: readScaler, says: []Relation{Scale}, any: true, optional: true},
 		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:   webhooks,
 		{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}: webhooks,
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}:               webhooks,
 		{Group: "apiregistration.k8s.io", Resource: "apiservices"}:                           webhooks,
-		{Group: "discovery.k8s.io", Resource: "endpointslices"}:                              {read: readSlice, to: []schema.GroupKind{serviceKind}, inverse: true, meta: true},
-		{Group: "storage.k8s.io", Resource: "volumeattachments"}:                             {read: readAttachment, to: []schema.GroupKind{volumeKind, nodeKind}},
+		{Group: "discovery.k8s.io", Resource: "endpointslices"}:                              {read: readSlice, to: []schema.GroupKind{serviceKind}, says: []Relation{Endpoints}, inverse: true, meta: true},
+		{Group: "storage.k8s.io", Resource: "volumeattachments"}:                             {read: readAttachment, to: []schema.GroupKind{volumeKind, nodeKind}, says: []Relation{Storage, Node}},
 	}
 
-	route    = source{read: readRoute, to: []schema.GroupKind{serviceKind, gatewayKind}, any: true, across: true, meta: true, optional: true}
-	binding  = source{read: readBinding, to: []schema.GroupKind{roleKind, clusterRoleKind, serviceAccountKind}, across: true, meta: true}
-	webhooks = source{read: readWebhooks, to: []schema.GroupKind{serviceKind}, across: true}
+	route    = source{read: readRoute, to: []schema.GroupKind{serviceKind, gatewayKind}, says: []Relation{Route}, any: true, across: true, meta: true, optional: true}
+	binding  = source{read: readBinding, to: []schema.GroupKind{roleKind, clusterRoleKind, serviceAccountKind}, says: []Relation{Binding}, across: true, meta: true}
+	webhooks = source{read: readWebhooks, to: []schema.GroupKind{serviceKind}, says: []Relation{Webhook}, across: true}
 )
 
 func init() { //nolint:gochecknoinits // one map of what there is, of which some have the same value
@@ -78,22 +80,24 @@ func init() { //nolint:gochecknoinits // one map of what there is, of which some
 	}
 	sets := pods
 	sets.to = append([]schema.GroupKind{serviceKind}, podsTo...)
+	sets.says = append([]Relation{Route}, pods.says...)
 	sources[schema.GroupResource{Group: "apps", Resource: "statefulsets"}] = sets
 }
 
 // Source is a type that may refer to a kind.
 type Source struct {
 	schema.GroupResource
-	Across   bool // from other namespaces, too
-	Inverse  bool // what it refers to uses it
-	Optional bool // not every cluster serves it: that it is not mirrored says nothing
+	Says     []Relation // what it may be to others
+	Across   bool       // from other namespaces, too
+	Inverse  bool       // what it refers to uses it
+	Optional bool       // not every cluster serves it: that it is not mirrored says nothing
 }
 
 // Sources are the types whose objects may refer to a kind by name, in a fixed order.
 func Sources(kind schema.GroupKind) (out []Source) {
 	for gr, s := range sources {
 		if s.any && kind != Images || slices.Contains(s.to, kind) {
-			out = append(out, Source{gr, s.across, s.inverse, s.optional})
+			out = append(out, Source{gr, s.says, s.across, s.inverse, s.optional})
 		}
 	}
 	slices.SortFunc(out, func(a, b Source) int { return strings.Compare(a.String(), b.String()) })

@@ -33,6 +33,8 @@ const (
 	usualNodes, mostNodes = 300, 2000
 	// mostLookups is how often the store is asked for one graph.
 	mostLookups = 5000
+	// mostGraphed is how many objects are read for one graph, half of them at most to find what it is of: at about half a millisecond each.
+	mostGraphed = 20_000
 	// graphPage is how many objects are in memory at once: some are large, and only what they say of others is kept.
 	graphPage = 50
 	// mostSelecting is how many Services, or others that select pods, of one namespace are looked through for those that select a pod.
@@ -224,7 +226,9 @@ type walk struct {
 	arcs     map[arc]bool
 	selects  map[selectKey][]*vertex // what selects pods, by type and place
 	lookups  int
-	cut      string
+	// read is how many objects were read, until now at most mayRead, and mostRead in all.
+	read, mayRead, mostRead int
+	cut                     string
 }
 
 type selectKey struct {
@@ -259,7 +263,7 @@ func (s *Search) walk(asked *graphed, at location) *walk {
 	g := &walk{
 		Search: s, graphed: asked, at: at, reaches: map[schema.GroupResource]*reach{}, types: map[schema.GroupKind]schema.GroupResource{},
 		mirrored: map[schema.GroupResource]map[string]bool{}, unasked: map[string]map[schema.GroupResource]bool{},
-		vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{},
+		vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{}, mostRead: mostGraphed,
 	}
 	for _, t := range s.Mirror.Types() {
 		gr := t.GroupVersionResource().GroupResource()
@@ -276,9 +280,14 @@ func (s *Search) walk(asked *graphed, at location) *walk {
 
 // all finds what the graph is of, and what is around it, as far as the bounds let it.
 func (g *walk) all(ctx context.Context) ([]*vertex, error) {
+	g.mayRead = g.mostRead / 2
 	roots, err := g.roots(ctx)
-	if err == nil {
+	if err == nil || errors.Is(err, errCut) {
+		g.mayRead = g.mostRead
 		err = g.around(ctx, roots)
+	}
+	if err != nil && len(roots) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		g.cut, err = fmt.Sprintf("it takes longer than %s: name clusters, relations, a direction or a smaller depth", searchTimeout), errCut
 	}
 	if errors.Is(err, errCut) {
 		err = nil
@@ -392,6 +401,10 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 	narrow(&q)
 	r.note(q.Clusters)
 	for {
+		if g.read >= g.mayRead {
+			g.cut = fmt.Sprintf("more than %d objects would be read: name clusters, a namespace, relations, a direction or a smaller depth", g.mayRead)
+			return errCut
+		}
 		page, err := g.query(ctx, q)
 		if apierrors.IsBadRequest(err) {
 			r.odd = true // which is no fault of who asks: API servers take any text as a reference
@@ -400,6 +413,7 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 		if err != nil {
 			return err
 		}
+		g.read += len(page.Rows)
 		for i := range page.Rows {
 			if err := f(g.meet(r, &page.Rows[i])); err != nil {
 				return err
@@ -683,14 +697,64 @@ func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex)
 // found calls f with what is found of a type, until it fails.
 func (g *walk) found(ctx context.Context, gr schema.GroupResource, narrow func(q *store.Query), f func(v *vertex) error) error {
 	r, err := g.reachOf(ctx, gr)
+	if err == nil {
+		err = g.lookUp()
+	}
 	if err != nil {
 		return err
 	}
+	return g.each(ctx, r, narrow, f)
+}
+
+func (g *walk) lookUp() error {
 	if g.lookups++; g.lookups > mostLookups {
 		g.cut = fmt.Sprintf("it takes more than %d lookups: name clusters, relations, a direction or a smaller depth", mostLookups)
 		return errCut
 	}
-	return g.each(ctx, r, narrow, f)
+	return nil
+}
+
+// foundIn is found in those places alone that are wanted: an index tells where something is, and of other places no object is read.
+func (g *walk) foundIn(ctx context.Context, gr schema.GroupResource, wanted func(cluster, namespace string) bool, narrow func(q *store.Query), f func(v *vertex) error) error {
+	r, err := g.reachOf(ctx, gr)
+	if err != nil || r.hidden() || len(r.clusters) == 0 {
+		return err
+	}
+	if err := g.lookUp(); err != nil {
+		return err
+	}
+	r.note(nil)
+	q := r.query
+	narrow(&q)
+	within, cancel := context.WithTimeout(ctx, g.longest)
+	defer cancel()
+	groups, err := g.Store.Groups(within, q, []store.By{{Column: "cluster"}, {Column: "namespace"}})
+	if errors.Is(err, store.ErrGroups) {
+		g.cut = "it is referred to in too many places: name clusters, or a namespace"
+		return errCut
+	}
+	switch err := g.answered(ctx, within, q, err); {
+	case apierrors.IsBadRequest(err):
+		r.odd = true
+		return nil
+	case err != nil:
+		return err
+	}
+	places := map[string][]string{}
+	for _, one := range groups {
+		if cluster, namespace := one.Values[0], one.Values[1]; wanted(cluster, namespace) {
+			places[cluster] = append(places[cluster], namespace)
+		}
+	}
+	if len(places) == 0 {
+		return nil
+	}
+	return g.found(ctx, gr, func(q *store.Query) {
+		narrow(q)
+		if q.Clusters = slices.Sorted(maps.Keys(places)); r.namespaced {
+			q.Scopes = places
+		}
+	}, f)
 }
 
 // owned finds what vertices own, of the types of which they own something.
@@ -768,7 +832,7 @@ func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, 
 	}
 	for _, one := range order {
 		clusters := slices.Collect(maps.Keys(together[one]))
-		if err := g.referringTo(ctx, one.kind, one.namespace, one.name, clusters, inverse, func(says *vertex) error {
+		if err := g.referringTo(ctx, one.kind, one.namespace, one.name, inverse, clusters, nil, func(says *vertex) error {
 			return g.joinAll(says, together[one][says.cluster], inverse, out)
 		}); err != nil {
 			return err
@@ -777,10 +841,15 @@ func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, 
 	return nil
 }
 
-// referringTo calls f with what may refer to a name of a kind, in a namespace or, of an empty one, in none or any.
-func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace, name string, clusters []string, inverse bool, f func(*vertex) error) error {
+// referringTo calls f with what may refer to a name of a kind, in a namespace or, of an empty one, in none or any: in clusters or, if these are nil, in all
+// places that are wanted.
+func (g *walk) referringTo(
+	ctx context.Context, kind schema.GroupKind, namespace, name string, inverse bool,
+	clusters []string, wanted func(source graph.Source, cluster, namespace string) bool, f func(*vertex) error,
+) error {
 	for _, source := range graph.Sources(kind) {
-		if source.Inverse != inverse || source.Optional && len(g.mirrored[source.GroupResource]) == 0 {
+		if source.Inverse != inverse || !slices.ContainsFunc(source.Says, func(r graph.Relation) bool { return g.relations[r] }) ||
+			source.Optional && len(g.mirrored[source.GroupResource]) == 0 {
 			continue
 		}
 		where := clusters
@@ -802,7 +871,7 @@ func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace
 			if i == 0 && namespace != "" && !r.namespaced {
 				continue // it says of which namespace
 			}
-			if err := g.found(ctx, source.GroupResource, func(q *store.Query) {
+			narrow := func(q *store.Query) {
 				q.Fields = []store.FieldRequirement{{Path: store.FieldReferences, Operator: selection.Equals, Value: term}}
 				if i == 0 && namespace != "" {
 					q.Namespaces = []string{namespace}
@@ -810,7 +879,13 @@ func (g *walk) referringTo(ctx context.Context, kind schema.GroupKind, namespace
 				if clusters != nil {
 					among(q, clusters)
 				}
-			}, f); err != nil {
+			}
+			if clusters != nil {
+				err = g.found(ctx, source.GroupResource, narrow, f)
+			} else {
+				err = g.foundIn(ctx, source.GroupResource, func(cluster, namespace string) bool { return wanted(source, cluster, namespace) }, narrow, f)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -995,14 +1070,27 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		}
 		return nil
 	}
-	if r.kind == nodeOnly && g.mirrors(podsType, nil) {
-		if err := g.found(ctx, podsType, func(q *store.Query) {
+	// Where it was found, whatever refers to it is read for the graph alone, within the graph's limit.
+	lacks := func(cluster, namespace string) bool {
+		return g.vertices[vertexKey{r.kind, cluster, namespace, g.name}] == nil && r.sees(cluster, namespace)
+	}
+	if r.kind == nodeOnly && g.relations[graph.Node] && g.mirrors(podsType, nil) {
+		if err := g.foundIn(ctx, podsType, func(cluster, _ string) bool { return lacks(cluster, "") }, func(q *store.Query) {
 			q.Fields = []store.FieldRequirement{{Path: "spec.nodeName", Operator: selection.Equals, Value: g.name}}
 		}, each); err != nil {
 			return err
 		}
 	}
-	return g.referringTo(ctx, r.kind, g.namespace, g.name, nil, false, each)
+	return g.referringTo(ctx, r.kind, g.namespace, g.name, false, nil, func(source graph.Source, cluster, namespace string) bool {
+		switch {
+		case !r.namespaced:
+			return lacks(cluster, "")
+		case g.namespace != "":
+			return lacks(cluster, g.namespace)
+		default:
+			return source.Across || lacks(cluster, namespace) // of others, only they themselves say of which namespace
+		}
+	}, each)
 }
 
 // rootType is the type that the request means.

@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -809,6 +810,140 @@ func TestGraphOfOddReferences(t *testing.T) {
 	resp, _ := f.ask(t, http.MethodGet, "/graph?of=service/shop/odd&direction=uses&clusters=oak", "")
 	if warnings := strings.Join(resp.Header.Values("Warning"), "\n"); !strings.Contains(warnings, "some pods may be left out") {
 		t.Errorf("that a selector cannot be asked is not told: %s", warnings)
+	}
+}
+
+// readStore counts the objects that are read of each type; before is called with each query.
+type readStore struct {
+	Store
+
+	read   map[string]int
+	before func(ctx context.Context, q store.Query)
+}
+
+func (s *readStore) List(ctx context.Context, q store.Query) (store.Page, error) {
+	if s.before != nil {
+		s.before(ctx, q)
+	}
+	page, err := s.Store.List(ctx, q)
+	s.read[q.Resource] += len(page.Rows)
+	return page, err
+}
+
+// popular is a fleet in which many pods of elm, and one of blog in oak, refer to a Secret that only shop has.
+func popular(t *testing.T) (*fleet, *readStore) {
+	t.Helper()
+	f := newFleet(t, "elm", "oak")
+	f.serve(podKind, "pods", true, "elm", "oak")
+	f.serve(secretVersion, "secrets", true, "elm", "oak")
+	pod := func(namespace, name, secret string) *unstructured.Unstructured {
+		o := newObject(podKind, namespace, name)
+		o.SetUID(types.UID(namespace + name))
+		o.Object["spec"] = map[string]any{"nodeName": "none", "volumes": []any{map[string]any{"secret": map[string]any{"secretName": secret}}}}
+		return o
+	}
+	var pods []*unstructured.Unstructured
+	for i := range 400 {
+		pods = append(pods, pod("shop", fmt.Sprint("pod-", i), []string{"popular", "none"}[i%2]))
+	}
+	f.put(t, "elm", "pods", pods...)
+	f.put(t, "oak", "pods", pod("blog", "only", "popular"))
+	for _, cluster := range []string{"elm", "oak"} {
+		f.put(t, cluster, "secrets", newObject(secretVersion, "shop", "popular"))
+	}
+	counted := &readStore{Store: f.search.Store, read: map[string]int{}}
+	f.search.Store = counted
+	return f, counted
+}
+
+// TestGraphReadsWhatItShows: to find what a graph is of, nothing is read that refers to what is there, nor of relations that are not asked for.
+func TestGraphReadsWhatItShows(t *testing.T) {
+	f, counted := popular(t)
+	for query, want := range map[string]struct{ roots, pods int }{
+		"of=secret/popular&relations=tls":                                  {2, 0},
+		"of=secret/shop/popular&relations=mount&direction=usedBy&limit=5":  {2, graphPage},
+		"of=secret/popular&relations=mount&direction=usedBy&limit=5":       {3, graphPage + 1},
+		"of=secret/shop/none&relations=mount&direction=usedBy&limit=10":    {1, 200 + graphPage},
+		"of=node/none&relations=mount":                                     {0, 0},
+		"of=secret/blog/popular&relations=mount&direction=usedBy&limit=10": {1, 2},
+	} {
+		clear(counted.read)
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, g, body := f.graph(t, "", q)
+		if want.roots == 0 && code != http.StatusNotFound || want.roots > 0 && (code != http.StatusOK || len(g.Roots) != want.roots) {
+			t.Errorf("%s: %d %s", query, code, body)
+		}
+		if counted.read["pods"] > want.pods {
+			t.Errorf("%s: %d pods are read, more than %d", query, counted.read["pods"], want.pods)
+		}
+	}
+}
+
+// walkOf is a walk with nothing in its way but its bounds.
+func (f *fleet) walkOf(t *testing.T, query string) *walk {
+	t.Helper()
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := parseGraph(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.search.walk(asked, location{})
+}
+
+// TestGraphEndsReading: a graph for which too much would be read is cut, and has what was found till then.
+func TestGraphEndsReading(t *testing.T) {
+	f, counted := popular(t)
+	g := f.walkOf(t, "of=secret/shop/none&direction=usedBy&limit=2000")
+	g.mostRead = 200
+	roots, err := g.all(t.Context())
+	if err != nil || len(roots) != 1 || !strings.Contains(g.cut, "objects would be read") {
+		t.Errorf("%d roots, cut as %q: %v", len(roots), g.cut, err)
+	}
+	if len(g.arcs) < graphPage || counted.read["pods"] > 200 {
+		t.Errorf("%d edges, of %d pods", len(g.arcs), counted.read["pods"])
+	}
+}
+
+// lapsing is a context whose deadline is when the test says.
+type lapsing struct {
+	context.Context //nolint:containedctx // it is one
+
+	done chan struct{}
+}
+
+func (l lapsing) Done() <-chan struct{} { return l.done }
+
+func (l lapsing) Err() error {
+	select {
+	case <-l.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// TestGraphEndsInTime: what is known by the deadline is told, with why there may be more. What the graph is of must be known by then.
+func TestGraphEndsInTime(t *testing.T) {
+	f, counted := popular(t)
+	for resource, want := range map[string]int{"pods": 2, "secrets": 0} {
+		ctx := lapsing{t.Context(), make(chan struct{})}
+		counted.before = func(within context.Context, q store.Query) {
+			if q.Resource == resource && ctx.Err() == nil {
+				close(ctx.done)
+				<-within.Done()
+			}
+		}
+		g := f.walkOf(t, "of=secret/shop/popular&direction=usedBy")
+		roots, err := g.all(ctx)
+		if (err == nil) != (want > 0) || len(roots) != want || (g.cut != "") != (want > 0) {
+			t.Errorf("late for %s: %d roots, cut as %q: %v", resource, len(roots), g.cut, err)
+		}
 	}
 }
 
