@@ -636,7 +636,7 @@ func TestPages(t *testing.T) {
 	})
 	applyMap(t, cfg, placedMap(namespace, "after", namespace, "d1", nil))
 	eventually(t, "what comes after is stored", func() bool { return len(rows(t, s, q)) == pageSize+51 })
-	if deleted := must[store.Revisions](t)(s.Deleted(t.Context(), q, 0, 10)); len(deleted.Items) != 0 {
+	if deleted := must[store.Revisions](t)(s.Deleted(t.Context(), q, nil, 0, 10)); len(deleted.Items) != 0 {
 		t.Errorf("%v were taken for deleted", deleted.Items)
 	}
 }

@@ -314,11 +314,11 @@ func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read as far as it matters
 	body := &counted{from: resp.Body, held: held, together: &a.held, most: a.most}
-	switch code := resp.StatusCode; {
-	case code == http.StatusOK:
+	switch code := resp.StatusCode; code {
+	case http.StatusOK:
 		rows, err = readList(q, body)
 		return rows, true, err
-	case code == http.StatusNotFound:
+	case http.StatusNotFound:
 		return nil, true, errNotServed
 	default:
 		return nil, code != http.StatusTooManyRequests && code < http.StatusInternalServerError, fmt.Errorf("it answers with %d %s", code, http.StatusText(code))

@@ -1302,7 +1302,7 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		switch {
 		case len(names) == 0 || !has[cluster]:
 		case cluster == "":
-			warnings = append(warnings, fmt.Sprintf("not mirrored of any cluster, so that what they use is not known: %s", enumerate(names)))
+			warnings = append(warnings, "not mirrored of any cluster, so that what they use is not known: "+enumerate(names))
 		default:
 			warnings = append(warnings, fmt.Sprintf("not mirrored of cluster %s, so that what they use there is not known: %s", cluster, enumerate(names)))
 		}

@@ -912,7 +912,7 @@ func TestGraphEndsReading(t *testing.T) {
 
 // lapsing is a context whose deadline is when the test says.
 type lapsing struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	done chan struct{}
 }

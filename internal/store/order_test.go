@@ -502,8 +502,10 @@ func TestReindex(t *testing.T) {
 		if _, err := again.List(t.Context(), q); err != nil && !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
-		again.opening.Lock() // which whoever opens it holds
-		again.opening.Unlock()
+		func() {
+			again.opening.Lock() // whoever opens it holds that
+			defer again.opening.Unlock()
+		}()
 		if diff := cmp.Diff(want, listed(t, again, q)); diff != "" || again.Losses() > 0 {
 			t.Error(diff, again.Losses())
 		}

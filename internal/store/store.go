@@ -205,7 +205,7 @@ func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 	go func() {
 		defer close(done)
 		defer s.opening.Unlock()
-		s.open(s.life) //nolint:contextcheck // whoever asked may go
+		s.open(s.life)
 		took := time.Since(began)
 		switch cause := s.problem(); {
 		case s.life.Err() != nil || !again && took < s.patience: // nobody asks any more, or Open says it
@@ -360,7 +360,7 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	if err == nil || !errors.Is(err, errOther) && db.dialect.fault(err) != faultDamaged {
 		return classify(db.dialect, err)
 	}
-	s.replace(ctx, db, err)
+	s.replace(db, err)
 	if s.server != nil {
 		return fmt.Errorf("%w: it is not as it was left, and is filled from the clusters: %w", ErrUnavailable, err)
 	}
@@ -385,7 +385,7 @@ func (s *Store) reopen(ctx context.Context) {
 }
 
 // replace sets a damaged database aside and opens a new one, unless somebody has.
-func (s *Store) replace(ctx context.Context, db *database, why error) {
+func (s *Store) replace(db *database, why error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock() // nobody uses the database any more
