@@ -414,7 +414,7 @@ func (s *Store) replace(db *database, why error) {
 		s.log.Error(err, "Mirror's database is damaged; it is tried again until it can be replaced")
 		return
 	}
-	s.open(s.life) //nolint:contextcheck // whoever found it may go
+	s.open(s.life)
 	s.told(losses)
 }
 
