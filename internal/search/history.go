@@ -75,14 +75,6 @@ type teller struct {
 	out    *fleetv1alpha1.ObjectHistory
 }
 
-// past says whether a state of an object is one of before the hub made the namespace, which is the object itself where namespaces are asked for.
-func (t *teller) past(namespace, name string, ended time.Time) bool {
-	if t.gr == (schema.GroupResource{Resource: "namespaces"}) {
-		namespace = name
-	}
-	return t.search.past(t.seen, namespace, ended)
-}
-
 // change begins to tell of a change to an object.
 func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when time.Time) fleetv1alpha1.ObjectChange {
 	c := fleetv1alpha1.ObjectChange{Cluster: row.Cluster, Namespace: row.Namespace, Name: row.Name, UID: row.UID, Change: kind, Revision: revision}
@@ -154,7 +146,7 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	if err != nil {
 		return 0, false, err
 	}
-	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return t.past(of.Namespace, of.Name, r.Until) }); i >= 0 {
+	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return t.search.past(t.seen, t.gr, of.Namespace, of.Name, r.Until) }); i >= 0 {
 		page.Items = page.Items[:i] // as if these were not kept any more
 	}
 	states := make([]*history.State, len(page.Items))
@@ -218,7 +210,9 @@ func (t *teller) deleted(q store.Query) error {
 			return apierrors.NewBadRequest("parameter continue: it is not of this list")
 		}
 	}
-	page, err := t.search.Store.Deleted(t.ctx, q, func(of *store.Row, ended time.Time) bool { return t.past(of.Namespace, of.Name, ended) }, before, t.limit)
+	page, err := t.search.Store.Deleted(t.ctx, q, func(of *store.Row, ended time.Time) bool {
+		return t.search.past(t.seen, t.gr, of.Namespace, of.Name, ended)
+	}, before, t.limit)
 	if err != nil {
 		return err
 	}

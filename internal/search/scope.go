@@ -8,6 +8,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // scope is what a caller may see: some namespaces, each in the clusters that it may use.
@@ -103,10 +104,14 @@ func (s *Search) made(namespace string) (time.Time, bool) {
 	return made.Add(time.Second), known
 }
 
-// past says whether a state that ended at a moment (zero: it has not) was one before the hub made the namespace.
-func (s *Search) past(seen scope, namespace string, ended time.Time) bool {
+// past says whether a state of an object that ended at a moment (zero: it has not) was one before the hub made its namespace, which is the object itself
+// where namespaces are asked for.
+func (s *Search) past(seen scope, gr schema.GroupResource, namespace, name string, ended time.Time) bool {
 	if seen.fence == nil || ended.IsZero() {
 		return false
+	}
+	if gr == (schema.GroupResource{Resource: "namespaces"}) {
+		namespace = name
 	}
 	made, known := s.made(namespace)
 	return !known || ended.Before(made)

@@ -301,7 +301,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	if after || e.After == nil {
 		delete(f.gone, keyOf(row))
 	}
-	if (before || after) && f.search.past(f.view.seen, row.Namespace, e.Time) {
+	if (before || after) && f.search.past(f.view.seen, f.at.GroupResource(), row.Namespace, row.Name, e.Time) {
 		return expired() // it was of a namespace of the name that is no more: what there is now is listed
 	}
 	switch {
