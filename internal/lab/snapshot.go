@@ -249,8 +249,9 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	counts := map[string]int{}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		// A process that is dead is not there any more, though init may not have looked yet.
-		dead := strings.Contains(line, "<defunct>")
+		// A process that ends is not there any more, though init may not have looked yet. Its command line goes with its
+		// memory, before it is defunct, and ps names it in brackets then; kernel threads are not in a host's namespace.
+		dead := strings.HasPrefix(line, "[")
 		probe := strings.Contains(line, "/runc ") && strings.Contains(line, " exec --process ")
 		if line != "" && !dead && !probe && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {
 			counts[line]++
