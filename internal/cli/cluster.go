@@ -57,8 +57,8 @@ func findKubeconfig(path string) (string, error) {
 		strings.Join(candidates, " and no "), "orrery server", "orrery demo up")
 }
 
-// config returns how the hub is reached, and which kubeconfig says so.
-func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
+// load reads the kubeconfig of the hub, and says which it is.
+func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	if path, err = findKubeconfig(f.kubeconfig); err != nil {
 		return nil, "", err
 	}
@@ -77,8 +77,16 @@ func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	if f.context == "" && raw.Contexts["hub"] != nil {
 		overrides.CurrentContext = "hub"
 	}
-	cfg, err = clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules).ClientConfig()
+	return clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules), path, nil
+}
+
+// config returns how the hub is reached, and which kubeconfig says so.
+func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
+	c, path, err := f.load()
 	if err != nil {
+		return nil, "", err
+	}
+	if cfg, err = c.ClientConfig(); err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	cfg.QPS = -1
@@ -104,31 +112,6 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	cfg.Timeout = 0
 	return cfg, c, string(system.UID), nil
 }
-
-// completeClusters completes the name of a cluster, as the hub knows them.
-func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	_, c, _, err := f.connect(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var clusters clusterv1alpha1.ClusterList
-	if err := c.List(ctx, &clusters); err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names := make([]string, 0, len(clusters.Items))
-	for i := range clusters.Items {
-		names = append(names, clusters.Items[i].Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeTimeout bounds a completion: somebody is typing. A hub that is busy counts the namespaces of a fleet in seconds.
-const completeTimeout = 10 * time.Second
 
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{

@@ -35,12 +35,19 @@ func (f *hubFlags) fleet(w io.Writer) (*fleetClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	hub := strings.TrimSuffix(strings.TrimSuffix(cfg.Host, "/"), fleetv1alpha1.FleetPath) // the context fleet has the same hub
-	cfg.Host = hub + fleetv1alpha1.FleetPath
+	cfg.Host = hubRoot(cfg.Host) // the context fleet has the same hub
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
+	return newFleetClient(cfg, path)
+}
+
+// newFleetClient reaches the fleet API of the hub that a kubeconfig at a path names.
+func newFleetClient(hub *rest.Config, path string) (*fleetClient, error) {
+	cfg := rest.CopyConfig(hub)
+	cfg.Host += fleetv1alpha1.FleetPath
 	c := &fleetClient{config: cfg}
 	asJSON := dynamic.ConfigFor(cfg)
 	asJSON.GroupVersion = &schema.GroupVersion{}
+	var err error
 	if c.client, err = rest.UnversionedRESTClientFor(asJSON); err != nil {
 		return nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
 	}
@@ -138,11 +145,10 @@ type where struct {
 
 func (w *where) add(cmd *cobra.Command, f *hubFlags, namespace string) {
 	cmd.Flags().StringVarP(&w.namespace, "namespace", "n", "", namespace)
-	cmd.Flags().StringSliceVar(&w.clusters, "cluster", nil, "only in this cluster; may be given more than once (default: all)")
-	complete := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return f.completeClusters(cmd, nil, typed)
-	}
-	_ = cmd.RegisterFlagCompletionFunc("cluster", complete) // it fails for a flag that is not there, or has one already
+	cmd.Flags().StringSliceVarP(&w.clusters, "cluster", "C", nil, "only in this cluster; may be given more than once (default: all)")
+	// They fail for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("cluster", f.completeClusterFlag)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces)
 }
 
 // parameters are those of a request about what was.

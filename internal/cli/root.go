@@ -10,7 +10,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -28,9 +30,52 @@ type streams struct {
 	out, err io.Writer
 }
 
+// programName is what the program is called, also in what it says of its commands.
+const programName = "orrery"
+
+// kubectl's plugins are programs with such names, of which the second completes the first.
+const (
+	pluginName   = "kubectl-" + programName
+	completeName = "kubectl_complete-" + programName
+)
+
+// Run is Main for a program of a name: by that of a plugin, or of what completes one, it is the plugin.
+func Run(program string, args []string, in io.Reader, out, errOut io.Writer) int {
+	switch strings.TrimSuffix(filepath.Base(program), ".exe") {
+	case pluginName:
+		return execute(asPlugin, args, in, out, errOut)
+	case completeName:
+		return execute(asPlugin, append([]string{cobra.ShellCompRequestCmd}, args...), in, out, errOut)
+	default:
+		return Main(args, in, out, errOut)
+	}
+}
+
+// asPlugin has a program speak of itself as kubectl's plugin.
+func asPlugin(root *cobra.Command) {
+	root.Use = pluginName
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + programName}
+	replace := strings.NewReplacer("\n  "+programName+" ", "\n  kubectl "+programName+" ", `"`+programName+" ", `"kubectl `+programName+" ")
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		c.Long = replace.Replace(c.Long)
+		c.Example = strings.TrimPrefix(replace.Replace("\n"+c.Example), "\n")
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root)
+}
+
 // Main runs the command line and returns the process's exit code: 0 for success, 1 for
-// an error, which was printed, and 2 for a command line that makes no sense.
+// an error, which was printed, 2 for a command line that makes no sense, and that of a command
+// which ran in a container.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
+	return execute(func(*cobra.Command) {}, args, in, out, errOut)
+}
+
+// execute runs a command line of the program, after it is changed.
+func execute(change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	// The first signal ends the context and with it every command in good order; a second
 	// one kills the process as if we had never asked for it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -38,15 +83,22 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	context.AfterFunc(ctx, stop)
 
 	root := newRoot(streams{in: in, out: out, err: errOut})
+	change(root)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
 	var usage usageError
+	var kubectl kubectlError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &kubectl):
+		for _, line := range kubectl.lines() {
+			fmt.Fprintln(errOut, line) //nolint:errcheck // nowhere to say so
+		}
+		return kubectl.code()
 	case errors.As(err, &usage):
 		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
 		return 2
@@ -61,7 +113,7 @@ type usageError struct{ error }
 
 func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "orrery",
+		Use:   programName,
 		Short: "One control plane for many Kubernetes clusters",
 		Long: `Orrery is one control plane for many Kubernetes clusters: join clusters, place
 workloads on them, see and search everything in them. All of it is the Kubernetes API.
@@ -80,6 +132,16 @@ Start with "orrery demo up".`,
 		newDemo(s),
 		newCluster(s),
 		newOperation(s),
+		newGet(s),
+		newDescribeObjects(s),
+		newTop(s),
+		newLogs(s),
+		newExec(s),
+		newAttach(s),
+		newCordon(s),
+		newUncordon(s),
+		newTaint(s),
+		newPromote(s),
 		newSearch(s),
 		newGraph(s),
 		newHistory(s),

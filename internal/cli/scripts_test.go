@@ -20,7 +20,9 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"orrery": func() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"orrery":                  func() { os.Exit(Run(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"kubectl-orrery":          func() { os.Exit(Run(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+		"kubectl_complete-orrery": func() { os.Exit(Run(os.Args[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 	})
 }
 

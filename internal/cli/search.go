@@ -321,9 +321,6 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	return out[:min(len(out), mostCompletions)], nothing
 }
 
-// mostCompletions is how many a shell is shown.
-const mostCompletions = 200
-
 // completions are the values of a key with which something can be seen. Namespaces are found by the beginning of their names where they may be listed; else they, as all others, are
 // those of which something is counted.
 func (f *searching) completions(ctx context.Context, c rest.Interface, key, typed string) (values []string, err error) {

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/kubectl/pkg/cmd/attach"
+	"k8s.io/kubectl/pkg/cmd/exec"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+)
+
+// podTimeout is how long a pod of a workload is waited for.
+const podTimeout = time.Minute
+
+// session are the flags of a session in a container.
+type session struct {
+	reaching
+
+	container         string
+	stdin, tty, quiet bool
+}
+
+func (e *session) addTo(cmd *cobra.Command) {
+	e.add(cmd, "in this cluster, or in the one whose name matches a pattern; needed if several have it")
+	flags := cmd.Flags()
+	flags.StringVarP(&e.container, "container", "c", "", "in this container (default: the one that the pod's annotation kubectl.kubernetes.io/default-container names, or its first)")
+	flags.BoolVarP(&e.stdin, "stdin", "i", false, "pass standard input on")
+	flags.BoolVarP(&e.tty, "tty", "t", false, "standard input is a terminal")
+	flags.BoolVarP(&e.quiet, "quiet", "q", false, "print nothing but what the container prints")
+	cmdutil.AddPodRunningTimeoutFlag(cmd, podTimeout)
+}
+
+// options are those that kubectl's commands share.
+func (e *session) options() exec.StreamOptions {
+	return exec.StreamOptions{ContainerName: e.container, Stdin: e.stdin, TTY: e.tty, Quiet: e.quiet, IOStreams: e.kube()}
+}
+
+// one finds the one cluster that has something, and returns it itself.
+func (e *session) one(ctx context.Context, what string) (*below, error) {
+	h, err := e.hub.api(ctx, e.err)
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := e.having(ctx, h, what, "")
+	if err != nil {
+		return nil, err
+	}
+	if len(clusters) > 1 {
+		return nil, fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
+	}
+	return h.member(clusters[0], e.namespace)
+}
+
+// remote runs commands in containers until its context ends, which kubectl's own does not look at.
+type remote func() context.Context
+
+// ExecuteWithContext implements exec.RemoteExecutor.
+func (remote) ExecuteWithContext(ctx context.Context, u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
+	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, out, errOut, tty, sizes)
+}
+
+// Execute implements exec.RemoteExecutor.
+func (r remote) Execute(u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
+	return r.ExecuteWithContext(r(), u, cfg, in, out, errOut, tty, sizes)
+}
+
+// Attach implements attach.RemoteAttach.
+func (r remote) Attach(u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
+	return r.ExecuteWithContext(r(), u, cfg, in, out, errOut, tty, sizes)
+}
+
+func newExec(s streams) *cobra.Command {
+	e := &session{reaching: reaching{streams: s}}
+	cmd := &cobra.Command{
+		Use:   "exec POD | TYPE/NAME [-C CLUSTER] -- COMMAND [ARG ...]",
+		Short: "Run a command in a container of some cluster",
+		Long: `Run a command in a container, as kubectl does, in the cluster that has the pod or the workload.
+If several have it, --cluster says which. The exit code is the command's.`,
+		Example: `  orrery exec web-5d-x7 -n shop -- date
+  orrery exec deploy/web -n shop -C oak -it -- sh`,
+		ValidArgsFunction: e.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dash := cmd.ArgsLenAtDash()
+			if dash != 1 || len(args) < 2 { //nolint:mnd // what it runs in, and what it runs
+				return usageError{fmt.Errorf("want a pod, or TYPE/NAME as in deploy/web, and after -- the command; see %q", cmd.CommandPath()+" --help")}
+			}
+			return asKubectl(e.exec(cmd, args, dash))
+		},
+	}
+	e.addTo(cmd)
+	return cmd
+}
+
+func (e *session) exec(cmd *cobra.Command, args []string, dash int) error {
+	at, err := e.one(cmd.Context(), args[0])
+	if err != nil {
+		return err
+	}
+	o := &exec.ExecOptions{StreamOptions: e.options(), Executor: remote(cmd.Context)}
+	if err := o.Complete(cmdutil.NewFactory(at), cmd, args, dash); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	return o.Run()
+}
+
+func newAttach(s streams) *cobra.Command {
+	e := &session{reaching: reaching{streams: s}}
+	keys := "ctrl-p,ctrl-q"
+	cmd := &cobra.Command{
+		Use:   "attach POD | TYPE/NAME [-C CLUSTER]",
+		Short: "Attach to a container that runs in some cluster",
+		Long: `Attach to the process of a container, as kubectl does, in the cluster that has the pod or the
+workload. If several have it, --cluster says which.`,
+		Example: `  orrery attach web-5d-x7 -n shop -C oak -it`,
+
+		ValidArgsFunction: e.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("want exactly one argument, a pod or TYPE/NAME as in deploy/web")}
+			}
+			return asKubectl(e.attach(cmd, args, keys))
+		},
+	}
+	e.addTo(cmd)
+	cmd.Flags().StringVar(&keys, "detach-keys", keys, "the keys that end it, and not the process")
+	return cmd
+}
+
+func (e *session) attach(cmd *cobra.Command, args []string, keys string) error {
+	at, err := e.one(cmd.Context(), args[0])
+	if err != nil {
+		return err
+	}
+	o := attach.NewAttachOptions(e.kube())
+	o.StreamOptions, o.DetachKeys, o.Attach = e.options(), keys, remote(cmd.Context)
+	o.CommandName = strings.TrimSpace(cmd.CommandPath())
+	if err := o.Complete(cmdutil.NewFactory(at), cmd, args); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	return o.Run()
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubectl/pkg/cmd/get"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// getting is kubectl's get in the fleet.
+type getting struct {
+	reaching
+
+	kubectl *get.GetOptions
+	live    bool
+}
+
+func newGet(s streams) *cobra.Command {
+	g := &getting{reaching: reaching{streams: s}, kubectl: get.NewGetOptions(programName, s.kube())}
+	cmd := &cobra.Command{
+		Use:   "get TYPE[.VERSION][.GROUP][,TYPE ...] [NAME ...] | TYPE/NAME ...",
+		Short: "Show objects of every cluster",
+		Long: `Show objects of every cluster, as kubectl shows those of one, with a column that names the
+cluster. They come from the mirror: those of a cluster that does not answer are shown as last
+seen, with a warning. What is shown is what you may list on the hub.
+
+A name is looked for in every cluster, and answered with a list of those that have it, also if
+it is one. With exactly one --cluster and no pattern it is the object, as in kubectl.
+
+Objects of the hub itself are kubectl's: kubectl --context hub get.`,
+		Example: `  orrery get pods -A
+  orrery get deploy web -n shop -o wide
+  orrery get pods -C 'eu-*' -l app=web -w
+  orrery get nodes -o custom-columns=CLUSTER:.metadata.annotations.fleet\\.orrery\\.dev/cluster,NAME:.metadata.name
+  orrery get secret db-pass -n shop -C oak --live -o yaml`,
+		SuggestFor:        []string{"list", "ls"},
+		ValidArgsFunction: g.completeObjects,
+		RunE:              func(cmd *cobra.Command, args []string) error { return asKubectl(g.run(cmd, args)) },
+	}
+	g.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all)")
+	g.addAll(cmd)
+	o, flags := g.kubectl, cmd.Flags()
+	o.PrintFlags.AddFlags(cmd)
+	flags.BoolVarP(&o.Watch, "watch", "w", false, "go on with what changes")
+	flags.BoolVar(&o.WatchOnly, "watch-only", false, "only what changes from now on")
+	flags.BoolVar(&o.OutputWatchEvents, "output-watch-events", false, "with --watch or --watch-only: print the events, not the objects alone")
+	flags.BoolVar(&o.IgnoreNotFound, "ignore-not-found", false, "a name that no cluster has is no error")
+	flags.StringVarP(&o.LabelSelector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
+	flags.StringVar(&o.FieldSelector, "field-selector", "", "only what has these fields, as in status.phase=Pending: any field may be named")
+	flags.BoolVar(&o.ServerPrint, "server-print", true, "have the hub make the table")
+	flags.Int64Var(&o.ChunkSize, "chunk-size", o.ChunkSize, "how many objects are asked for at once; 0: all")
+	flags.BoolVar(&g.live, "live", false, "ask the cluster itself, as you there; with exactly one --cluster")
+	return cmd
+}
+
+func (g *getting) run(cmd *cobra.Command, args []string) error {
+	ctx := cmd.Context()
+	if len(args) == 0 {
+		return usageError{fmt.Errorf("want the type of what to show; %q lists those that there are", cmd.Root().CommandPath()+" api-resources")}
+	}
+	asked, err := parseNamed(args)
+	if err != nil {
+		return err
+	}
+	single := len(g.clusters) == 1 && !isPattern(g.clusters[0])
+	if g.live && !single {
+		return usageError{errors.New("--live: name the cluster to ask with --cluster, exactly one")}
+	}
+	h, err := g.hub.api(ctx, g.err)
+	if err != nil {
+		return err
+	}
+	clusters, err := g.chosen(ctx, h)
+	if err != nil {
+		return err
+	}
+	root := fleetv1alpha1.FleetPath
+	switch {
+	case g.live:
+		root = fleetv1alpha1.ClustersPath + "/" + url.PathEscape(clusters[0]) + "/proxy"
+	case single:
+		root = fleetv1alpha1.FleetPath + "/clusters/" + url.PathEscape(clusters[0])
+	}
+	at, err := h.below(root, g.namespace)
+	if err != nil {
+		return err
+	}
+	o := g.kubectl
+	o.AllNamespaces, o.CmdParent = g.all, cmd.Root().CommandPath()
+	if single {
+		return g.print(cmd, at, args)
+	}
+	narrow, err := g.narrow(at, asked, clusters)
+	if err != nil {
+		return err
+	}
+	if asked.byName() { // kubectl is asked for lists, and what is not found in them is told here
+		args = []string{strings.Join(asked.types, ",")}
+		ignore := o.IgnoreNotFound
+		o.IgnoreNotFound = true
+		err := g.print(cmd, at, args)
+		if !ignore {
+			err = errors.Join(err, narrow.missing())
+		}
+		return err
+	}
+	return g.print(cmd, at, args)
+}
+
+// print runs kubectl's command.
+func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
+	f := cmdutil.NewFactory(at)
+	if err := g.kubectl.Complete(f, cmd, args); err != nil {
+		return err
+	}
+	if err := g.kubectl.Validate(); err != nil {
+		return usageError{err}
+	}
+	return g.kubectl.Run(f, args)
+}
+
+// narrow has an API of the fleet answer for some clusters and names alone.
+func (g *getting) narrow(at *below, asked *naming, clusters []string) (*narrowed, error) {
+	root, err := url.Parse(at.config.Host)
+	if err != nil {
+		return nil, err
+	}
+	n := &narrowed{root: root.Path, clusters: clusters, names: map[schema.GroupResource][]string{}, found: map[schema.GroupResource]map[string]bool{}}
+	if asked.byName() {
+		mapper, err := at.ToRESTMapper()
+		if err != nil {
+			return nil, err
+		}
+		for _, kind := range asked.types {
+			m, err := mappingOf(mapper, kind)
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range asked.names[kind] {
+				if of := m.Resource.GroupResource(); !slices.Contains(n.names[of], name) {
+					n.names[of] = append(n.names[of], name)
+				}
+			}
+		}
+	}
+	at.config.Wrap(n.wrap)
+	return n, nil
+}
+
+// missing is an error for the names that no cluster has.
+func (n *narrowed) missing() error {
+	var missing []error
+	for of, names := range n.names {
+		for _, name := range names {
+			if found, listed := n.found[of]; listed && !found[name] { // else the list failed, which was told
+				missing = append(missing, apierrors.NewNotFound(of, name))
+			}
+		}
+	}
+	slices.SortFunc(missing, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(missing...)
+}
+
+// mappingOf is the type that a user means, as kubectl takes it.
+func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
+	full, part := schema.ParseResourceArg(kind)
+	var gvk schema.GroupVersionKind
+	err := error(&meta.NoResourceMatchError{PartialResource: part.WithVersion("")})
+	if full != nil {
+		gvk, err = mapper.KindFor(*full)
+	}
+	if meta.IsNoMatchError(err) {
+		gvk, err = mapper.KindFor(part.WithVersion(""))
+	}
+	if meta.IsNoMatchError(err) {
+		var m *meta.RESTMapping
+		of := schema.ParseGroupKind(kind)
+		if m, err = mapper.RESTMapping(of); err == nil {
+			return m, nil
+		}
+	}
+	if meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("there is no type %q; %q lists those that there are", kind, programName+" api-resources")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find type %q: %w", kind, err)
+	}
+	return mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+}
+
+// usual is the namespace that a command means: that of the flag, or of the context.
+func (r *reaching) usual(h *hubAPI) string {
+	switch {
+	case r.all:
+		return ""
+	case r.namespace != "":
+		return r.namespace
+	}
+	return h.namespace
+}
+
+// find finds clusters that have something, of those that the flags name.
+func (r *reaching) find(ctx context.Context, h *hubAPI, kind string, parameters url.Values) ([]string, *meta.RESTMapping, error) {
+	fleet, err := h.fleet()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := fleet.find(kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	clusters, err := r.chosen(ctx, h)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(clusters) > 0 {
+		parameters.Set("clusters", strings.Join(clusters, ","))
+	}
+	found, err := fleet.clustersOf(ctx, m, r.usual(h), parameters)
+	return found, m, err
+}

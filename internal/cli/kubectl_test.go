@@ -1,0 +1,680 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// fleetOfTwo is a hub with the clusters oak and elm, of which each has a kubelet. In namespace shop both have a Deployment web, with pods web-1 and web-2 in oak and
+// web-1 in elm, each with the containers web and side; elm has a pod solo, too.
+type fleetOfTwo struct {
+	t        *testing.T
+	hub      *testenv.Hub
+	oak, elm *testenv.Server
+	kubelets map[string]*kubelet
+}
+
+func startFleetOfTwo(t *testing.T) *fleetOfTwo {
+	t.Helper()
+	dir := t.TempDir()
+	binary, err := testenv.BuildOrrery(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleetOfTwo{t: t, oak: testenv.StartServer(t), elm: testenv.StartServer(t), kubelets: map[string]*kubelet{}}
+	if f.hub, err = testenv.StartHub(dir, binary); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.hub.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, server := range map[string]*testenv.Server{"oak": f.oak, "elm": f.elm} {
+		f.kubelets[name] = startKubelet(t, server)
+		serveMetrics(t, server)
+		kubeconfig := filepath.Join(dir, name)
+		if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errOut := f.run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
+			t.Fatalf("join %s: %s%s", name, out, errOut)
+		}
+		pods := []string{"web-1", "web-2"}
+		if name == "elm" {
+			pods = []string{"web-1", "solo"}
+		}
+		f.fill(server, pods)
+	}
+	for container, lines := range map[string]map[int]string{"oak/web-1/web": {1: "a", 4: "d"}, "oak/web-2/web": {2: "b"}, "elm/web-1/web": {3: "c"}, "elm/solo/web": {9: "alone"}} {
+		cluster, of, _ := strings.Cut(container, "/")
+		for _, second := range slices.Sorted(keysOf(lines)) {
+			f.kubelets[cluster].says(of, second, lines[second])
+		}
+	}
+	return f
+}
+
+func keysOf(lines map[int]string) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for second := range lines {
+			if !yield(second) {
+				return
+			}
+		}
+	}
+}
+
+// fill makes what a cluster has.
+func (f *fleetOfTwo) fill(server *testenv.Server, pods []string) {
+	f.t.Helper()
+	c := kubernetes.NewForConfigOrDie(server.Config())
+	must := func(err error) {
+		f.t.Helper()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	_, err := c.CoreV1().Namespaces().Create(f.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	must(err)
+	_, err = c.CoreV1().ServiceAccounts("shop").Create(f.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	must(err)
+	spec := corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "web", Image: "shop/web:1"}, {Name: "side", Image: "shop/side:1"}}}
+	labels := map[string]string{"app": "web"}
+	template := *spec.DeepCopy()
+	template.NodeName = ""
+	_, err = c.AppsV1().Deployments("shop").Create(f.t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template},
+		},
+	}, metav1.CreateOptions{})
+	must(err)
+	for _, name := range pods {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": strings.Split(name, "-")[0]}}, Spec: spec}
+		pod, err = c.CoreV1().Pods("shop").Create(f.t.Context(), pod, metav1.CreateOptions{})
+		must(err)
+		pod.Status.Phase = corev1.PodRunning
+		_, err = c.CoreV1().Pods("shop").UpdateStatus(f.t.Context(), pod, metav1.UpdateOptions{})
+		must(err)
+	}
+}
+
+// serveMetrics has a cluster serve metrics of its node and of pod web-1.
+func serveMetrics(t *testing.T, of *testenv.Server) {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := func(kind string, items ...any) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind, "apiVersion": "metrics.k8s.io/v1beta1", "items": items})
+		}
+		use := func(cpu, memory string) map[string]any { return map[string]any{"cpu": cpu, "memory": memory} }
+		switch r.URL.Path {
+		case "/apis/metrics.k8s.io/v1beta1":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"metrics.k8s.io/v1beta1","resources":[
+				{"name":"nodes","singularName":"","namespaced":false,"kind":"NodeMetrics","verbs":["get","list"]},
+				{"name":"pods","singularName":"","namespaced":true,"kind":"PodMetrics","verbs":["get","list"]}]}`)
+		case "/apis/metrics.k8s.io/v1beta1/nodes":
+			list("NodeMetricsList", map[string]any{"metadata": map[string]any{"name": "n1"}, "usage": use("500m", "1Gi")})
+		case "/apis/metrics.k8s.io/v1beta1/pods", "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods":
+			list("PodMetricsList", map[string]any{
+				"metadata": map[string]any{"name": "web-1", "namespace": "shop"},
+				"containers": []any{
+					map[string]any{"name": "web", "usage": use("100m", "10Mi")}, map[string]any{"name": "side", "usage": use("20m", "5Mi")},
+				},
+			})
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(u.Port(), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := kubernetes.NewForConfigOrDie(of.Config())
+	if _, err := c.CoreV1().Services("kube-system").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := aggregator.NewForConfigOrDie(of.Config()).ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1beta1.metrics.k8s.io"},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: "metrics.k8s.io", Version: "v1beta1", GroupPriorityMinimum: 100, VersionPriority: 100, InsecureSkipTLSVerify: true,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "kube-system", Name: "metrics", Port: new(int32(port))},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a command against the hub.
+func (f *fleetOfTwo) run(args ...string) (code int, out, errOut string) {
+	return f.runWith("", args...)
+}
+
+func (f *fleetOfTwo) runWith(in string, args ...string) (code int, out, errOut string) {
+	var o, e bytes.Buffer
+	// Flags after -- would be the container's.
+	code = Main(append([]string{args[0], "--kubeconfig=" + f.hub.Kubeconfig()}, args[1:]...), strings.NewReader(in), &o, &e)
+	return code, o.String(), e.String()
+}
+
+// prints runs a command until it succeeds with an output.
+func (f *fleetOfTwo) prints(want string, args ...string) {
+	f.t.Helper()
+	testenv.Eventually(f.t, strings.Join(args, " "), testenv.Patience, func() error {
+		code, out, errOut := f.run(args...)
+		if diff := cmp.Diff(want, out); code != 0 || diff != "" {
+			return fmt.Errorf("%d: %s%s", code, diff, errOut)
+		}
+		return nil
+	})
+}
+
+// fails runs a command that must end with a code and tell something.
+func (f *fleetOfTwo) fails(code int, told string, args ...string) {
+	f.t.Helper()
+	if got, out, errOut := f.run(args...); got != code || !strings.Contains(errOut, told) {
+		f.t.Errorf("%s: code %d, want %d with %q:\n%s%s", strings.Join(args, " "), got, code, told, out, errOut)
+	}
+}
+
+// TestKubectlInTheFleet does in a fleet, with real members, what kubectl does in a cluster.
+func TestKubectlInTheFleet(t *testing.T) {
+	f := startFleetOfTwo(t)
+	f.prints("elm   solo\nelm   web-1\noak   web-1\noak   web-2\n", "get", "pods", "-n", "shop", "--no-headers",
+		"-o", `custom-columns=A:.metadata.annotations.fleet\.orrery\.dev/cluster,B:.metadata.name`)
+	t.Run("Get", f.get)
+	t.Run("Describe", f.describe)
+	t.Run("Logs", f.logs)
+	t.Run("ExecAndAttach", f.sessions)
+	t.Run("Top", f.top)
+	t.Run("Taints", f.taints)
+	t.Run("Completion", f.completion)
+	t.Run("Promote", f.promote)
+	t.Run("ClusterAway", f.away)
+}
+
+func (f *fleetOfTwo) get(t *testing.T) {
+	table := func(args ...string) (rows [][]string) {
+		t.Helper()
+		code, out, errOut := f.run(append([]string{"get"}, args...)...)
+		if code != 0 {
+			t.Fatalf("get %q: %d %s", args, code, errOut)
+		}
+		for line := range strings.Lines(out) {
+			rows = append(rows, strings.Fields(line)[:2])
+		}
+		return rows
+	}
+	head := []string{"CLUSTER", "NAME"}
+	for name, tc := range map[string]struct {
+		args []string
+		want [][]string
+	}{
+		"EveryCluster": {[]string{"deploy", "-n", "shop"}, [][]string{head, {"elm", "web"}, {"oak", "web"}}},
+		"ByName":       {[]string{"deploy", "web", "-n", "shop"}, [][]string{head, {"elm", "web"}, {"oak", "web"}}},
+		"BySlash":      {[]string{"deploy/web", "pod/solo", "-n", "shop"}, [][]string{head, {"elm", "deployment.apps/web"}, {"oak", "deployment.apps/web"}, {}, head, {"elm", "pod/solo"}}},
+		"OneCluster":   {[]string{"pods", "-n", "shop", "-C", "oak"}, [][]string{head, {"oak", "web-1"}, {"oak", "web-2"}}},
+		"Pattern":      {[]string{"pods", "-n", "shop", "-C", "e*"}, [][]string{head, {"elm", "solo"}, {"elm", "web-1"}}},
+		"Labels":       {[]string{"pods", "-A", "-l", "app=solo"}, [][]string{{"NAMESPACE", "CLUSTER"}, {"shop", "elm"}}},
+		"Fields":       {[]string{"pods", "-n", "shop", "--field-selector", "metadata.name=web-2"}, [][]string{head, {"oak", "web-2"}}},
+		"Live":         {[]string{"pods", "-n", "shop", "-C", "oak", "--live"}, [][]string{{"NAME", "READY"}, {"web-1", "0/2"}, {"web-2", "0/2"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errOut := f.run(append([]string{"get"}, tc.args...)...)
+			var got [][]string
+			for line := range strings.Lines(out) {
+				words := strings.Fields(line)
+				got = append(got, words[:min(len(words), 2)])
+			}
+			if diff := cmp.Diff(tc.want, got); code != 0 || diff != "" {
+				t.Errorf("%d: %s%s", code, diff, errOut)
+			}
+		})
+	}
+	if rows := table("pods", "-n", "shop", "-o", "wide", "-C", "oak,elm"); len(rows) != 5 {
+		t.Errorf("of two clusters: %v", rows)
+	}
+	// A list, however many clusters have the name; the object, of one that is named.
+	for _, tc := range [][]string{
+		{"deploy", "web", "{.items[*].metadata.name}", "web web"}, {"pod", "solo", "{.items[*].metadata.name}", "solo"}, {"pod", "solo", "{.metadata.name}", "solo", "-C", "elm"},
+	} {
+		args := append([]string{"get", tc[0], tc[1], "-n", "shop", "-o", "jsonpath=" + tc[2]}, tc[4:]...)
+		if code, out, errOut := f.run(args...); code != 0 || out != tc[3] {
+			t.Errorf("%q: %d %q %s", args, code, out, errOut)
+		}
+	}
+	if code, out, _ := f.run("get", "deploy", "web", "-n", "shop", "-o", "name"); code != 0 || out != "deployment.apps/web\ndeployment.apps/web\n" {
+		t.Errorf("names: %d %q", code, out)
+	}
+	f.fails(1, `Error from server (NotFound): pods "nil" not found`, "get", "pods", "web-2", "nil", "-n", "shop")
+	f.fails(1, `Error from server (NotFound): pods "nil" not found`, "get", "pods", "nil", "-n", "shop", "-C", "oak")
+	f.fails(0, "", "get", "pods", "nil", "-n", "shop", "--ignore-not-found")
+	f.fails(0, "No resources found in none namespace.", "get", "pods", "-n", "none")
+	f.fails(1, `no type "unicorns"`, "get", "unicorns", "x")
+	f.fails(1, `unicorns`, "get", "unicorns")
+	f.fails(1, `no cluster has a name like "x*"; the fleet has elm, oak`, "get", "pods", "-C", "x*")
+	f.fails(2, "--live: name the cluster", "get", "pods", "--live")
+	f.fails(2, "want the type", "get")
+	f.fails(2, "name every object as TYPE/NAME", "get", "deploy/web", "web")
+
+	// A watch shows what is there, and what comes.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		root := newRoot(streams{in: strings.NewReader(""), out: writer, err: io.Discard})
+		root.SetArgs([]string{"get", "cm", "note", "-n", "shop", "-w", "--no-headers", "--kubeconfig=" + f.hub.Kubeconfig()})
+		ended <- root.ExecuteContext(ctx)
+		writer.Close()
+	}()
+	lines := make(chan string)
+	go func() {
+		var b [1]byte
+		line := ""
+		for {
+			if _, err := reader.Read(b[:]); err != nil {
+				close(lines)
+				return
+			}
+			if line += string(b[:]); b[0] == '\n' {
+				lines <- line
+				line = ""
+			}
+		}
+	}()
+	for cluster, server := range map[string]*testenv.Server{"elm": f.elm, "oak": f.oak} {
+		if _, err := kubernetes.NewForConfigOrDie(server.Config()).CoreV1().ConfigMaps("shop").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "note"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		line := <-lines
+		if words := strings.Fields(line); len(words) < 2 || words[0] != cluster || words[1] != "note" {
+			t.Errorf("watch: %q", line)
+		}
+	}
+	cancel()
+	for range lines { //nolint:revive // until its end
+	}
+	<-ended
+}
+
+func (f *fleetOfTwo) describe(t *testing.T) {
+	code, out, errOut := f.run("describe", "deploy/web", "-n", "shop")
+	if code != 0 || !strings.HasPrefix(out, "==> cluster elm <==\nName:") || !strings.Contains(out, "\n==> cluster oak <==\nName:") || strings.Count(out, "shop/web:1") != 2 {
+		t.Errorf("in two: %d %s%s", code, out, errOut)
+	}
+	for _, args := range [][]string{{"pod", "solo"}, {"pods", "so"}, {"pods", "-l", "app=solo"}, {"pod/solo", "-C", "elm"}, {"pods", "solo", "-C", "e*"}} {
+		code, out, errOut = f.run(append([]string{"describe", "-n", "shop"}, args...)...)
+		if code != 0 || !strings.HasPrefix(out, "Name:             solo\n") || strings.Contains(out, "==>") || !strings.Contains(out, "Node:             n1") {
+			t.Errorf("%q: %d %s%s", args, code, out, errOut)
+		}
+	}
+	if code, out, errOut = f.run("describe", "pods", "-n", "shop", "-C", "oak"); code != 0 || strings.Count(out, "Namespace:        shop") != 2 {
+		t.Errorf("of a cluster: %d %s%s", code, out, errOut)
+	}
+	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
+	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
+	f.fails(2, "want the type", "describe")
+	f.fails(2, "--selector", "describe", "pod", "web", "-l", "a=b")
+}
+
+func (f *fleetOfTwo) logs(t *testing.T) {
+	f.prints("[oak/web-1] a\n[oak/web-2] b\n[elm/web-1] c\n[oak/web-1] d\n", "logs", "deploy/web", "-n", "shop")
+	f.prints("[oak/web-1] a\n[oak/web-2] b\n[oak/web-1] d\n", "logs", "deploy", "web", "-n", "shop", "-C", "oak")
+	f.prints("a\nb\nc\nd\n", "logs", "deploy/web", "-n", "shop", "--prefix=false")
+	f.prints("alone\n", "logs", "solo", "-n", "shop")
+	f.prints("[elm/solo] alone\n", "logs", "pod/solo", "-n", "shop", "--prefix")
+	f.prints("2026-01-02T03:04:09Z alone\n", "logs", "solo", "-n", "shop", "--timestamps")
+	f.prints("[oak/web-2] b\n[elm/web-1] c\n[oak/web-1] d\n", "logs", "-l", "app=web", "-n", "shop", "--tail", "1")
+	if got := f.kubelets["oak"].asked(); got.Get("tailLines") != "1" {
+		t.Errorf("asked %v", got)
+	}
+	f.prints("alone\n", "logs", "solo", "-n", "shop", "--since", "1500ms", "--limit-bytes", "100", "-p", "-c", "web")
+	if got := f.kubelets["elm"].asked(); got.Get("sinceSeconds") != "2" || got.Get("limitBytes") != "100" || got.Get("previous") != "true" {
+		t.Errorf("asked %v", got)
+	}
+	f.prints("alone\n", "logs", "solo", "-n", "shop", "--since-time", "2026-01-01T00:00:00Z")
+	if got := f.kubelets["elm"].asked(); got.Get("sinceTime") != "2026-01-01T00:00:00Z" {
+		t.Errorf("asked %v", got)
+	}
+
+	// What fails is told, and the rest is printed.
+	code, out, errOut := f.run("logs", "deploy/web", "-n", "shop", "--all-containers")
+	if code != 1 || out != "[oak/web-1/web] a\n[oak/web-2/web] b\n[elm/web-1/web] c\n[oak/web-1/web] d\n" ||
+		!strings.Contains(errOut, "container side of pod web-1 in cluster elm") || !strings.Contains(errOut, "waiting to start") || !strings.Contains(errOut, "3 of 6 logs failed") {
+		t.Errorf("some fail: %d %q %s", code, out, errOut)
+	}
+	code, out, errOut = f.run("logs", "solo", "-n", "shop", "-C", "elm,oak")
+	if code != 1 || out != "alone\n" || !strings.Contains(errOut, `error: cluster oak: Error from server (NotFound): pods "solo" not found`) {
+		t.Errorf("not in all that are named: %d %q %s", code, out, errOut)
+	}
+	f.fails(1, `pods "nil" not found in any cluster that you see`, "logs", "nil", "-n", "shop")
+	f.fails(1, "these are 3 containers, and --max-log-requests is 2", "logs", "deploy/web", "-n", "shop", "--max-log-requests", "2")
+	f.fails(0, "No pods found in shop namespace.", "logs", "-l", "app=none", "-n", "shop")
+	f.fails(2, "want a pod", "logs")
+	f.fails(2, "--selector: it is instead of a name", "logs", "web", "-l", "a=b")
+	f.fails(2, "--since and --since-time", "logs", "web", "--since=1s", "--since-time=2026-01-01T00:00:00Z")
+	f.fails(2, "--since-time", "logs", "web", "--since-time=yesterday")
+
+	// Followed, lines come as they do, until it is ended.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	follow := &counted{want: 4, reached: cancel}
+	root := newRoot(streams{in: strings.NewReader(""), out: follow, err: io.Discard})
+	root.SetArgs([]string{"logs", "deploy/web", "-n", "shop", "-f", "--kubeconfig=" + f.hub.Kubeconfig()})
+	if err := root.ExecuteContext(ctx); err != nil {
+		t.Errorf("follow: %v", err)
+	}
+	lines := strings.Split(strings.TrimSpace(follow.text.String()), "\n")
+	slices.Sort(lines)
+	if diff := cmp.Diff([]string{"[elm/web-1] c", "[oak/web-1] a", "[oak/web-1] d", "[oak/web-2] b"}, lines); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// counted calls a function when so many lines were written.
+type counted struct {
+	text    bytes.Buffer
+	want    int
+	reached func()
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	c.text.Write(b)
+	if bytes.Count(c.text.Bytes(), []byte("\n")) >= c.want {
+		c.reached()
+	}
+	return len(b), nil
+}
+
+func (f *fleetOfTwo) sessions(t *testing.T) {
+	for _, tc := range []struct {
+		in, out string
+		args    []string
+	}{
+		{"", "date -u in shop/solo/web\n", []string{"exec", "solo", "-n", "shop", "-c", "web", "--", "date", "-u"}},
+		{"", "date in shop/web-1/side\n", []string{"exec", "pod/web-1", "-n", "shop", "-C", "oak", "-c", "side", "--", "date"}},
+		{"hello", "hello", []string{"exec", "solo", "-n", "shop", "-c", "web", "-i", "--", "cat"}},
+		{"", "attached to shop/solo/web\n", []string{"attach", "solo", "-n", "shop", "-c", "web", "-q"}},
+	} {
+		if code, out, errOut := f.runWith(tc.in, tc.args...); code != 0 || out != tc.out {
+			t.Errorf("%q: %d %q %s", tc.args, code, out, errOut)
+		}
+	}
+	if code, out, errOut := f.run("exec", "deploy/web", "-n", "shop", "-C", "elm", "-c", "web", "--", "date"); code != 0 || out != "date in shop/web-1/web\n" {
+		t.Errorf("of a workload: %d %q %s", code, out, errOut)
+	}
+	if code, _, errOut := f.run("exec", "solo", "-n", "shop", "-c", "web", "--", "false"); code != 3 || errOut != "command terminated with exit code 3\n" {
+		t.Errorf("exit code %d, want that of the command; %q", code, errOut)
+	}
+	f.fails(1, "web-1 is in 2 clusters, elm, oak: name one with --cluster (-C)", "exec", "web-1", "-n", "shop", "--", "date")
+	f.fails(1, "deploy/web is in 2 clusters, elm, oak", "attach", "deploy/web", "-n", "shop")
+	f.fails(1, `pods "nil" not found in any cluster`, "exec", "nil", "-n", "shop", "--", "date")
+	f.fails(2, "after -- the command", "exec", "solo")
+	f.fails(2, "exactly one argument", "attach")
+}
+
+func (f *fleetOfTwo) top(t *testing.T) {
+	f.prints("CLUSTER   NAME    CPU(cores)   MEMORY(bytes)\nelm       web-1   120m         15Mi\noak       web-1   120m         15Mi\n", "top", "pods", "-n", "shop")
+	f.prints("oak   shop   web-1   web    100m       10Mi\noak   shop   web-1   side   20m        5Mi\n                            ________   ________\n                            120m       15Mi\n",
+		"top", "pods", "-A", "-C", "oak", "--containers", "--sum", "--no-headers", "--sort-by", "cpu")
+	f.prints("CLUSTER   NAME   CPU(cores)   CPU(%)   MEMORY(bytes)   MEMORY(%)\nelm       n1     500m         25%      1024Mi          25%\noak       n1     500m         25%      1024Mi          25%\n", "top", "nodes")
+	f.prints("elm   n1   500m   12%   1024Mi   12%\n", "top", "node", "n1", "-C", "e*", "--show-capacity", "--no-headers")
+	f.fails(1, `"nil" not found`, "top", "pod", "nil", "-n", "shop")
+	f.fails(2, `--sort-by "name": want cpu or memory`, "top", "nodes", "--sort-by", "name")
+	f.fails(2, "at most one argument", "top", "pods", "a", "b")
+}
+
+func (f *fleetOfTwo) taints(t *testing.T) {
+	taints := func() (all []string) {
+		t.Helper()
+		var c clusterv1alpha1.Cluster
+		if err := json.Unmarshal([]byte(mustRun(t, f, "cluster", "describe", "oak", "-o", "json")), &c); err != nil {
+			t.Fatal(err)
+		}
+		for _, taint := range c.Spec.Taints {
+			all = append(all, taint.ToString())
+			if (taint.Effect == corev1.TaintEffectNoExecute) != (taint.TimeAdded != nil) {
+				t.Errorf("%s was added at %v", taint.ToString(), taint.TimeAdded)
+			}
+		}
+		return all
+	}
+	for _, step := range []struct {
+		args []string
+		out  string
+		want []string
+	}{
+		{[]string{"cordon", "oak", "--dry-run=client"}, "cluster/oak cordoned (dry run)\n", nil},
+		{[]string{"cordon", "oak", "--dry-run=server"}, "cluster/oak cordoned (server dry run)\n", nil},
+		{[]string{"cordon", "oak"}, "cluster/oak cordoned\n", []string{"cluster.orrery.dev/unschedulable:NoSchedule"}},
+		{[]string{"cordon", "oak"}, "cluster/oak already cordoned\n", []string{"cluster.orrery.dev/unschedulable:NoSchedule"}},
+		{[]string{"taint", "cluster", "oak", "disk=old:NoSchedule", "gpu:NoExecute"}, "cluster/oak tainted\n", []string{"cluster.orrery.dev/unschedulable:NoSchedule", "disk=old:NoSchedule", "gpu:NoExecute"}},
+		{[]string{"uncordon", "--all"}, "cluster/elm already uncordoned\ncluster/oak uncordoned\n", []string{"disk=old:NoSchedule", "gpu:NoExecute"}},
+		{[]string{"taint", "clusters", "oak", "disk=new:NoSchedule", "--overwrite"}, "cluster/oak tainted\n", []string{"disk=new:NoSchedule", "gpu:NoExecute"}},
+		{[]string{"taint", "cluster", "oak", "gpu:NoExecute-", "disk-"}, "cluster/oak untainted\n", nil},
+	} {
+		if out := mustRun(t, f, step.args...); out != step.out {
+			t.Errorf("%q printed %q", step.args, out)
+		}
+		if diff := cmp.Diff(step.want, taints()); diff != "" {
+			t.Errorf("%q: %s", step.args, diff)
+		}
+	}
+	mustRun(t, f, "taint", "cluster", "oak", "a=b:NoSchedule")
+	f.fails(1, `error: cluster oak: it has the taint "a=b:NoSchedule" already: --overwrite gives it another value`, "taint", "cluster", "oak", "a=c:NoSchedule")
+	f.fails(1, `error: cluster elm: it has no taint "a"`, "taint", "cluster", "--all", "a-")
+	f.fails(1, `clusters.cluster.orrery.dev "ash" not found`, "cordon", "ash")
+	f.fails(2, "want names of clusters, or --selector, or --all", "cordon")
+	f.fails(2, `effect "Never": want NoSchedule, PreferNoSchedule or NoExecute`, "taint", "cluster", "oak", "a=b:Never")
+	if got := taints(); got != nil { // it was taken away where it was
+		t.Errorf("taints %v", got)
+	}
+}
+
+func mustRun(t *testing.T, f *fleetOfTwo, args ...string) string {
+	t.Helper()
+	code, out, errOut := f.run(args...)
+	if code != 0 {
+		t.Fatalf("%q: %d %s%s", args, code, out, errOut)
+	}
+	return out
+}
+
+func (f *fleetOfTwo) completion(t *testing.T) {
+	t.Setenv("KUBECONFIG", f.hub.Kubeconfig())
+	for _, tc := range []struct {
+		typed []string
+		want  string // lines
+	}{
+		{[]string{"get", "deploym"}, "deployments"},
+		{[]string{"get", "pods,deploym"}, "pods,deployments"},
+		{[]string{"get", "deployments", "-n", "shop", ""}, "web"},
+		{[]string{"get", "-n", "shop", "pods", "web-1", "w"}, "web-2"},
+		{[]string{"get", "-n", "shop", "pods/so"}, "pods/solo"},
+		{[]string{"get", "-n", "shop", "-C", "oak", "pods", ""}, "web-1 web-2"},
+		{[]string{"describe", "pods/so", "-n", "shop", "-C", ""}, "elm oak"},
+		{[]string{"get", "pods", "-C", "oak,"}, "oak,elm oak,oak"},
+		{[]string{"get", "pods", "-n", "sh"}, "shop"},
+		{[]string{"logs", "-n", "shop", "so"}, "solo"},
+		{[]string{"logs", "-n", "shop", "deploy/w"}, "deploy/web"},
+		{[]string{"exec", "-n", "shop", "deploy/w"}, "deploy/web"},
+		{[]string{"top", "pods", "-n", "shop", "s"}, "solo"},
+		{[]string{"cordon", "elm", ""}, "oak"},
+		{[]string{"taint", "cluster", "o"}, "oak"},
+		{[]string{"graph", "secret/x", "--cluster", "e"}, "elm"},
+		{[]string{"get", "pods", "nil", "-o", "jsonpath-"}, "jsonpath-as-json jsonpath-file"},
+	} {
+		var out bytes.Buffer
+		Main(append([]string{"__complete"}, tc.typed...), strings.NewReader(""), &out, io.Discard)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if got := strings.Join(lines[:len(lines)-1], " "); got != tc.want {
+			t.Errorf("%q completes to %q, want %q", tc.typed, got, tc.want)
+		}
+	}
+	// What goes wrong is nothing to complete with, and is not told.
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var out, errOut bytes.Buffer
+	if Run("/usr/bin/kubectl_complete-orrery", []string{"get", "pods", "-C", ""}, strings.NewReader(""), &out, &errOut); out.String() != ":1\n" {
+		t.Errorf("without a hub: %q %q", &out, &errOut)
+	}
+}
+
+func (f *fleetOfTwo) promote(t *testing.T) {
+	deployments := map[string]appsclient.DeploymentInterface{
+		"oak": kubernetes.NewForConfigOrDie(f.oak.Config()).AppsV1().Deployments("shop"), "elm": kubernetes.NewForConfigOrDie(f.elm.Config()).AppsV1().Deployments("shop"),
+	}
+	web := func(cluster string) *appsv1.Deployment {
+		t.Helper()
+		d, err := deployments[cluster].Get(t.Context(), "web", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	nothing := func() {
+		t.Helper()
+		for _, kind := range []string{"PropagationPolicy", "ClusterPropagationPolicy"} {
+			if all, err := f.hub.ListKind(t.Context(), "policy.orrery.dev/v1alpha1", kind, ""); err != nil || len(all) > 0 {
+				t.Errorf("the hub has %d %s, %v", len(all), kind, err)
+			}
+		}
+	}
+	before := web("oak")
+
+	// What must not be, or is not said, makes nothing.
+	f.fails(1, "deploy/web is in 2 clusters, elm, oak: name one", "promote", "deploy/web", "-n", "shop")
+	f.fails(1, "work.orrery.dev/allow-takeover=true", "promote", "deploy/web", "-n", "shop", "-C", "oak")
+	f.fails(1, `deployments.apps "nil" not found`, "promote", "deploy/nil", "-n", "shop", "-C", "oak")
+	f.fails(2, "exactly one object", "promote", "web")
+	out := mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak", "--cluster-policy", "--dry-run")
+	for _, part := range []string{"kind: Namespace", "kind: ClusterPropagationPolicy", "name: deployment-shop-web", "clusterNames:\n    - oak", "kind: Deployment", "image: shop/web:1"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("a dry run prints no %q: %s", part, out)
+		}
+	}
+	if strings.Contains(out, string(before.UID)) || strings.Contains(out, "managedFields") || strings.Contains(out, "observedGeneration") {
+		t.Errorf("a dry run prints what the cluster made: %s", out)
+	}
+	nothing()
+
+	// A run that was cut off after its first step is gone on with.
+	if out, err := f.hub.Kubectl("create", "namespace", "shop"); err != nil {
+		t.Fatal(out)
+	}
+	if out, err := f.hub.Kubectl("label", "namespace", "shop", "work.orrery.dev/allow-takeover=true"); err != nil {
+		t.Fatal(out)
+	}
+	p := &promoting{reaching: reaching{streams: streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard}, hub: hubFlags{kubeconfig: f.hub.Kubeconfig()}, namespace: "shop"}}
+	h, err := p.hub.api(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(h.config, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.plan(t.Context(), h, c, "oak", "deploy/web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), m.policy); err != nil {
+		t.Fatal(err)
+	}
+	out = mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak")
+	want := "propagationpolicy.policy.orrery.dev/deployment-web is there\ndeployment.apps/web created\nDeployment web is placed in cluster oak, where it runs on as it was\n"
+	if out != want {
+		t.Errorf("the rest printed %q", out)
+	}
+	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "where it runs on as it was\n") {
+		t.Errorf("again printed %q", out)
+	}
+	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
+	f.fails(1, `the hub has the Deployment "web" already`, "promote", "deploy/web", "-n", "shop", "-C", "elm", "--policy-name", "other")
+
+	after := web("oak")
+	if diff := cmp.Diff(before.Spec, after.Spec); diff != "" || after.UID != before.UID || after.Annotations[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted {
+		t.Errorf("it runs on with %s and %v", diff, after.Annotations)
+	}
+	if other := web("elm"); other.Labels[workv1alpha2.BindingLabel] != "" {
+		t.Errorf("the other cluster's was touched: %v", other.Labels)
+	}
+
+	// It stays when its template goes.
+	if out, err := f.hub.Kubectl("-n", "shop", "delete", "deployment/web", "propagationpolicy/deployment-web"); err != nil {
+		t.Fatal(out)
+	}
+	testenv.Eventually(t, "marks are gone", testenv.Patience, func() error {
+		d := web("oak")
+		if d.UID != before.UID || d.Labels[workv1alpha2.BindingLabel] != "" {
+			return fmt.Errorf("%s %v", d.UID, d.Labels)
+		}
+		return nil
+	})
+	nothing()
+}
+
+// away comes last: elm does not answer any more.
+func (f *fleetOfTwo) away(t *testing.T) {
+	f.elm.Signal(t, syscall.SIGSTOP)
+	t.Cleanup(func() { f.elm.Signal(t, syscall.SIGCONT) })
+	testenv.Eventually(t, "elm is away", testenv.Patience, func() error {
+		code, out, errOut := f.run("logs", "deploy/web", "-n", "shop")
+		if code != 1 || out != "[oak/web-1] a\n[oak/web-2] b\n[oak/web-1] d\n" || !strings.Contains(errOut, `error: cluster elm: `) || !strings.Contains(errOut, "1 of 3 logs failed") {
+			return fmt.Errorf("%d %q %s", code, out, errOut)
+		}
+		return nil
+	})
+	testenv.Eventually(t, "elm is known to be away", testenv.Patience, func() error {
+		code, out, errOut := f.run("get", "deploy", "web", "-n", "shop")
+		if code != 0 || strings.Count(out, "web") != 2 || !strings.Contains(out, "LAST SEEN") || !strings.Contains(errOut, "elm") {
+			return fmt.Errorf("%d %s%s", code, out, errOut)
+		}
+		return nil
+	})
+	code, out, errOut := f.run("describe", "deploy/web", "-n", "shop")
+	if code != 1 || !strings.Contains(out, "==> cluster oak <==") || !strings.Contains(errOut, "error: cluster elm: ") {
+		t.Errorf("describe: %d %s%s", code, out, errOut)
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
+type kubelet struct {
+	t    *testing.T
+	lock sync.Mutex
+	logs map[string][]logged // by POD/CONTAINER
+	last url.Values          // of the last request for a log
+}
+
+// logged is a line of a log.
+type logged struct {
+	at   time.Time
+	text string
+}
+
+// startKubelet makes a node in a cluster.
+func startKubelet(t *testing.T, of *testenv.Server) *kubelet {
+	t.Helper()
+	k := &kubelet{t: t, logs: map[string][]logged{}}
+	server := httptest.NewTLSServer(k)
+	t.Cleanup(server.Close)
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(u.Port(), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := kubernetes.NewForConfigOrDie(of.Config()).CoreV1().Nodes()
+	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+	node.Status.Allocatable = corev1.ResourceList{"cpu": quantity("2"), "memory": quantity("4Gi")}
+	node.Status.Capacity = corev1.ResourceList{"cpu": quantity("4"), "memory": quantity("8Gi")}
+	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// says has a container log a line, so many seconds after some time.
+func (k *kubelet) says(container string, second int, text string) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
+}
+
+func (k *kubelet) asked() url.Values {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	return k.last
+}
+
+func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // WHAT/NAMESPACE/POD/CONTAINER
+	if len(segments) != 4 {
+		http.NotFound(w, r)
+		return
+	}
+	switch segments[0] {
+	case "containerLogs":
+		k.serveLog(w, r, segments[2]+"/"+segments[3])
+	case "exec", "attach":
+		k.serveSession(w, r, segments)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
+	k.lock.Lock()
+	k.last = r.URL.Query()
+	lines := k.logs[of]
+	k.lock.Unlock()
+	if lines == nil {
+		http.Error(w, "the container is waiting to start", http.StatusBadRequest)
+		return
+	}
+	if tail, err := strconv.Atoi(r.URL.Query().Get("tailLines")); err == nil {
+		lines = lines[max(0, len(lines)-tail):]
+	}
+	for _, line := range lines {
+		if r.URL.Query().Get("timestamps") == "true" {
+			fmt.Fprint(w, line.at.Format(time.RFC3339Nano), " ")
+		}
+		fmt.Fprintln(w, line.text)
+	}
+	if r.URL.Query().Get("follow") == "true" {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+}
+
+// serveSession runs the commands cat, false and echo, and tells who attaches where it is.
+func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
+	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
+		k.t.Error(err)
+		return
+	}
+	streams := make(chan httpstream.Stream, 4)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		streams <- stream
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	query, named := r.URL.Query(), map[string]httpstream.Stream{}
+	want := 1
+	for _, kind := range []string{"input", "output", "error", "stdin", "stdout", "stderr"} {
+		if on := query.Get(kind); on == "1" || on == "true" {
+			want++
+		}
+	}
+	for len(named) < want {
+		select {
+		case s := <-streams:
+			named[s.Headers().Get(corev1.StreamType)] = s
+		case <-r.Context().Done():
+			return
+		case <-conn.CloseChan():
+			return
+		}
+	}
+	end := metav1.Status{Status: metav1.StatusSuccess}
+	out := named[corev1.StreamTypeStdout]
+	switch command := query["command"]; {
+	case at[0] == "attach":
+		fmt.Fprintf(out, "attached to %s/%s/%s\n", at[1], at[2], at[3])
+	case command[0] == "cat":
+		_, _ = io.Copy(out, named[corev1.StreamTypeStdin])
+	case command[0] == "false":
+		end = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "command terminated with exit code 3", Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}},
+		}}
+	default:
+		fmt.Fprintf(out, "%s in %s/%s/%s\n", strings.Join(command, " "), at[1], at[2], at[3])
+	}
+	text, _ := json.Marshal(end)
+	_, _ = named[corev1.StreamTypeError].Write(text)
+}

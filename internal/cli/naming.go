@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// naming is what the arguments of a command name, as kubectl reads them: TYPE[,TYPE] [NAME ...], or TYPE/NAME ....
+type naming struct {
+	types []string            // in the order in which they are named
+	names map[string][]string // by type; empty: all
+}
+
+// parseNamed reads arguments.
+func parseNamed(args []string) (*naming, error) {
+	n := &naming{names: map[string][]string{}}
+	add := func(kind, name string) error {
+		if kind == "" {
+			return usageError{fmt.Errorf("%q: want TYPE NAME, or TYPE/NAME, as in deploy/web", strings.Join(args, " "))}
+		}
+		if !slices.Contains(n.types, kind) {
+			n.types = append(n.types, kind)
+		}
+		if name != "" && !slices.Contains(n.names[kind], name) {
+			n.names[kind] = append(n.names[kind], name)
+		}
+		return nil
+	}
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "/") }) {
+		for _, arg := range args {
+			kind, name, ok := strings.Cut(arg, "/")
+			if !ok || name == "" || strings.Contains(name, "/") {
+				return nil, usageError{fmt.Errorf("%q beside TYPE/NAME: name every object as TYPE/NAME, as in deploy/web", arg)}
+			}
+			if err := add(kind, name); err != nil {
+				return nil, err
+			}
+		}
+		return n, nil
+	}
+	if len(args) == 0 {
+		return n, nil
+	}
+	for kind := range strings.SplitSeq(args[0], ",") {
+		for _, name := range append([]string{""}, args[1:]...) {
+			if err := add(kind, name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// byName is true if names were named.
+func (n *naming) byName() bool { return len(n.names) > 0 }
+
+// narrowed has the fleet answer for some clusters and names: in the fleet a name is no one object, so those of a name are a list of those that have it.
+type narrowed struct {
+	root     string // path of the fleet
+	clusters []string
+	names    map[schema.GroupResource][]string
+	found    map[schema.GroupResource]map[string]bool
+}
+
+// wrap adds what narrows to lists.
+func (n *narrowed) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		of, ok := listed(r.URL.Path, n.root)
+		if !ok || r.Method != http.MethodGet {
+			return next.RoundTrip(r)
+		}
+		narrow := *r.URL
+		query := narrow.Query()
+		if len(n.clusters) > 0 {
+			query.Set("clusters", strings.Join(n.clusters, ","))
+		}
+		names := n.names[of]
+		if len(names) > 0 {
+			query.Set("names", strings.Join(names, ","))
+		}
+		narrow.RawQuery = query.Encode()
+		r = r.Clone(r.Context())
+		r.URL = &narrow
+		answer, err := next.RoundTrip(r)
+		if err != nil || len(names) == 0 || query.Get("watch") == "true" || query.Get("watch") == "1" || answer.StatusCode != http.StatusOK {
+			return answer, err
+		}
+		return answer, n.note(of, answer)
+	})
+}
+
+// note keeps which names an answer has.
+func (n *narrowed) note(of schema.GroupResource, answer *http.Response) error {
+	body, err := io.ReadAll(answer.Body)
+	err = errors.Join(err, answer.Body.Close())
+	if err != nil {
+		return err
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	type object struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	var list struct {
+		Items []object `json:"items"`
+		Rows  []struct {
+			Object object `json:"object"`
+		} `json:"rows"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return fmt.Errorf("read the hub's answer: %w", err)
+	}
+	if n.found[of] == nil {
+		n.found[of] = map[string]bool{}
+	}
+	for _, o := range list.Items {
+		n.found[of][o.Metadata.Name] = true
+	}
+	for _, row := range list.Rows {
+		n.found[of][row.Object.Metadata.Name] = true
+	}
+	return nil
+}
+
+// listed says of which type a path below a root is a list.
+func listed(path, root string) (schema.GroupResource, bool) {
+	inside, ok := strings.CutPrefix(path, root+"/")
+	segments := strings.Split(strings.Trim(inside, "/"), "/")
+	var group string
+	switch {
+	case !ok:
+		return schema.GroupResource{}, false
+	case segments[0] == "api" && len(segments) > 2:
+		segments = segments[2:]
+	case segments[0] == "apis" && len(segments) > 3:
+		group, segments = segments[1], segments[3:]
+	default:
+		return schema.GroupResource{}, false
+	}
+	if len(segments) >= 3 && segments[0] == "namespaces" {
+		segments = segments[2:]
+	}
+	return schema.GroupResource{Group: group, Resource: segments[0]}, len(segments) == 1
+}
+
+// clustersOf are the clusters in which the caller sees objects of a type, in a namespace or all, as far as parameters select them.
+func (c *fleetClient) clustersOf(ctx context.Context, m *meta.RESTMapping, namespace string, parameters url.Values) ([]string, error) {
+	if m.Scope.Name() == meta.RESTScopeNameRoot {
+		namespace = ""
+	}
+	parameters = maps.Clone(parameters)
+	parameters.Set("group", "cluster")
+	var counts fleetv1alpha1.SearchCounts
+	if err := c.get(ctx, pathOf(m.Resource, namespace, ""), parameters, &counts); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, g := range counts.Groups {
+		names = append(names, g.Values...)
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/hub"
+)
+
+// cordoned is the taint of a cluster that gets nothing new.
+var cordoned = corev1.Taint{Key: clusterv1alpha1.GroupVersion.Group + "/unschedulable", Effect: corev1.TaintEffectNoSchedule}
+
+// tainting are the flags of commands that change taints of clusters.
+type tainting struct {
+	streams
+
+	hub              hubFlags
+	selector, dryRun string
+	all, overwrite   bool
+	set              []corev1.Taint
+	removed          []corev1.Taint // without an effect: all of the key
+	already, did     string         // told of a cluster: nothing to do, and done
+	mayLack          bool           // what is removed
+}
+
+func (t *tainting) add(cmd *cobra.Command) {
+	t.hub.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&t.selector, "selector", "l", "", "the clusters with these labels, instead of names")
+	flags.BoolVar(&t.all, "all", false, "all clusters, instead of names")
+	flags.StringVar(&t.dryRun, "dry-run", "none", "none; client: only say what would be done; server: have the hub check it, too")
+	// It fails for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func newCordon(s streams) *cobra.Command {
+	t := &tainting{streams: s, set: []corev1.Taint{cordoned}, already: "already cordoned", did: "cordoned"}
+	cmd := &cobra.Command{
+		Use:   "cordon CLUSTER ...",
+		Short: "Have clusters get nothing new",
+		Long: `Have clusters get nothing new: they get the taint ` + cordoned.ToString() + `.
+What is placed there stays and is kept up to date. Policies that tolerate the taint still place.`,
+		Example:           `  orrery cordon oak`,
+		ValidArgsFunction: t.hub.completeMoreClusters,
+		RunE:              func(cmd *cobra.Command, args []string) error { return asKubectl(t.run(cmd, args)) },
+	}
+	t.add(cmd)
+	return cmd
+}
+
+func newUncordon(s streams) *cobra.Command {
+	t := &tainting{streams: s, removed: []corev1.Taint{cordoned}, mayLack: true, already: "already uncordoned", did: "uncordoned"}
+	cmd := &cobra.Command{
+		Use:               "uncordon CLUSTER ...",
+		Short:             "Have clusters that were cordoned get new objects again",
+		Long:              "Take the taint " + cordoned.ToString() + " from clusters.",
+		Example:           `  orrery uncordon oak`,
+		ValidArgsFunction: t.hub.completeMoreClusters,
+		RunE:              func(cmd *cobra.Command, args []string) error { return asKubectl(t.run(cmd, args)) },
+	}
+	t.add(cmd)
+	return cmd
+}
+
+func newTaint(s streams) *cobra.Command {
+	t := &tainting{streams: s, did: "tainted", already: "unchanged"}
+	cmd := &cobra.Command{
+		Use:   "taint cluster NAME ... KEY[=VALUE]:EFFECT ... KEY[:EFFECT]- ...",
+		Short: "Set and take away taints of clusters",
+		Long: `Set taints of clusters, and take away those that end with a minus: KEY- of every effect. Taints
+keep objects out whose policy does not tolerate them, as those of nodes keep pods out.
+
+Effects are NoSchedule, NoExecute and PreferNoSchedule. NoExecute keeps new objects out as NoSchedule
+does: what is placed already is not evicted. PreferNoSchedule is kept, and of no effect.`,
+		Example: `  orrery taint cluster oak maintenance=disk:NoSchedule
+  orrery taint cluster oak maintenance-
+  orrery taint clusters --selector env=test gpu:NoSchedule --overwrite`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"cluster", "clusters"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return t.hub.completeMoreClusters(cmd, args, typed)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names, err := t.parse(args)
+			if err != nil {
+				return err
+			}
+			return asKubectl(t.run(cmd, names))
+		},
+	}
+	t.add(cmd)
+	cmd.Flags().BoolVar(&t.overwrite, "overwrite", false, "give a taint that is there another value")
+	return cmd
+}
+
+// parse reads the arguments of taint and returns the names of clusters.
+func (t *tainting) parse(args []string) (names []string, err error) {
+	if len(args) == 0 || !slices.Contains([]string{"cluster", "clusters", "clusters." + clusterv1alpha1.GroupVersion.Group}, args[0]) {
+		return nil, usageError{errors.New(`want the type cluster first, as in "taint cluster oak key=value:NoSchedule"`)}
+	}
+	t.set, t.removed = nil, nil
+	for _, arg := range args[1:] {
+		if !strings.ContainsAny(arg, "=:") && !strings.HasSuffix(arg, "-") {
+			if len(t.set)+len(t.removed) > 0 {
+				return nil, usageError{fmt.Errorf("%q: names of clusters come before taints, and a taint is KEY[=VALUE]:EFFECT or, to take it away, KEY[:EFFECT]-", arg)}
+			}
+			names = append(names, arg)
+			continue
+		}
+		taint, remove, err := parseTaint(arg)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		same := func(other corev1.Taint) bool { return other.Key == taint.Key && other.Effect == taint.Effect }
+		if slices.ContainsFunc(t.set, same) || slices.ContainsFunc(t.removed, same) {
+			return nil, usageError{fmt.Errorf("taint %q: its key and effect are named twice", arg)}
+		}
+		if remove {
+			t.removed = append(t.removed, taint)
+		} else {
+			t.set = append(t.set, taint)
+		}
+	}
+	if len(t.set)+len(t.removed) == 0 {
+		return nil, usageError{errors.New("want at least one taint: KEY[=VALUE]:EFFECT or, to take it away, KEY[:EFFECT]-")}
+	}
+	if len(t.set) == 0 {
+		t.did = "untainted"
+	}
+	return names, nil
+}
+
+// parseTaint reads KEY[=VALUE]:EFFECT, or KEY[:EFFECT]- for one that is taken away.
+func parseTaint(text string) (taint corev1.Taint, remove bool, err error) {
+	rest, remove := strings.CutSuffix(text, "-")
+	rest, effect, hasEffect := strings.Cut(rest, ":")
+	key, value, hasValue := strings.Cut(rest, "=")
+	taint = corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		return taint, remove, fmt.Errorf("taint %q: key %q: %s", text, key, strings.Join(wrong, "; "))
+	}
+	if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
+		return taint, remove, fmt.Errorf("taint %q: value %q: %s", text, value, strings.Join(wrong, "; "))
+	}
+	switch {
+	case remove && hasValue:
+		return taint, remove, fmt.Errorf("taint %q: one is taken away by its key, and its effect if only that is meant: KEY[:EFFECT]-", text)
+	case remove && !hasEffect:
+		return taint, remove, nil
+	case !slices.Contains([]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}, taint.Effect):
+		return taint, remove, fmt.Errorf("taint %q: effect %q: want NoSchedule, PreferNoSchedule or NoExecute", text, effect)
+	}
+	return taint, remove, nil
+}
+
+// change returns taints as they are to be. Those that say the same are left as they are.
+func (t *tainting) change(taints []corev1.Taint, now metav1.Time) (out []corev1.Taint, changed bool, err error) {
+	out = slices.Clone(taints)
+	for _, gone := range t.removed {
+		is := func(has corev1.Taint) bool {
+			return has.Key == gone.Key && (gone.Effect == "" || has.Effect == gone.Effect)
+		}
+		if !slices.ContainsFunc(out, is) {
+			if !t.mayLack {
+				return nil, false, fmt.Errorf("it has no taint %q", strings.TrimSuffix(gone.Key+":"+string(gone.Effect), ":"))
+			}
+			continue
+		}
+		out, changed = slices.DeleteFunc(out, is), true
+	}
+	for _, taint := range t.set {
+		i := slices.IndexFunc(out, func(has corev1.Taint) bool { return has.MatchTaint(&taint) })
+		switch {
+		case i < 0:
+			if taint.Effect == corev1.TaintEffectNoExecute {
+				taint.TimeAdded = &now
+			}
+			out, changed = append(out, taint), true
+		case out[i].Value == taint.Value:
+		case !t.overwrite:
+			return nil, false, fmt.Errorf("it has the taint %q already: --overwrite gives it another value", out[i].ToString())
+		default:
+			out[i].Value, changed = taint.Value, true
+		}
+	}
+	return out, changed, nil
+}
+
+func (t *tainting) run(cmd *cobra.Command, names []string) error {
+	ctx := cmd.Context()
+	given := 0
+	for _, is := range []bool{len(names) > 0, t.selector != "", t.all} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return usageError{fmt.Errorf("want names of clusters, or --selector, or --all; see %q", cmd.CommandPath()+" --help")}
+	case !slices.Contains([]string{"none", "client", "server"}, t.dryRun):
+		return usageError{fmt.Errorf("--dry-run %q: want none, client or server", t.dryRun)}
+	}
+	h, err := t.hub.api(ctx, t.err)
+	if err != nil {
+		return err
+	}
+	c, err := client.New(h.config, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		return fmt.Errorf("reach the hub at %s (from %s): %w", h.config.Host, h.path, err)
+	}
+	if len(names) == 0 {
+		var clusters clusterv1alpha1.ClusterList
+		if err := c.List(ctx, &clusters, &client.ListOptions{Raw: &metav1.ListOptions{LabelSelector: t.selector}}); err != nil {
+			return err
+		}
+		for i := range clusters.Items {
+			names = append(names, clusters.Items[i].Name)
+		}
+		if len(names) == 0 {
+			return say(t.err, "No resources found\n")
+		}
+	}
+	var failed []error
+	for _, name := range names {
+		changed, err := t.taint(ctx, c, name)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		did := t.did
+		if !changed {
+			did = t.already
+		} else if t.dryRun != "none" {
+			did += " (" + map[string]string{"client": "dry run", "server": "server dry run"}[t.dryRun] + ")"
+		}
+		if err := say(t.out, "cluster/%s %s\n", name, did); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// taint changes the taints of one cluster.
+func (t *tainting) taint(ctx context.Context, c client.Client, name string) (changed bool, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var cluster clusterv1alpha1.Cluster
+		if err := c.Get(ctx, types.NamespacedName{Name: name}, &cluster); err != nil {
+			return err
+		}
+		before := cluster.DeepCopy()
+		if cluster.Spec.Taints, changed, err = t.change(cluster.Spec.Taints, metav1.Now()); err != nil {
+			return fmt.Errorf("cluster %s: %w", name, err)
+		}
+		if !changed || t.dryRun == "client" {
+			return nil
+		}
+		var options []client.PatchOption
+		if t.dryRun == "server" {
+			options = append(options, client.DryRunAll)
+		}
+		return c.Patch(ctx, &cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
+	})
+	return changed, err
+}

@@ -1,0 +1,342 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+// measuring are the flags of top.
+type measuring struct {
+	reaching
+
+	selector, fields, sort                string
+	containers, noHeaders, sum, ofMachine bool
+}
+
+func newTop(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show what pods and nodes of every cluster use",
+		Long: `Show what the metrics servers of the clusters say now that pods and nodes use. Clusters that do
+not answer, or have no metrics server, are left out, which a warning says.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newTopPods(s), newTopNodes(s))
+	return cmd
+}
+
+func (m *measuring) addTo(cmd *cobra.Command) {
+	m.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all)")
+	flags := cmd.Flags()
+	flags.StringVarP(&m.selector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
+	flags.BoolVar(&m.noHeaders, "no-headers", false, "print the table without its first line")
+	flags.StringVar(&m.sort, "sort-by", "", "cpu or memory: the largest first (default: by cluster and name)")
+	// It fails for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions([]string{"cpu", "memory"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if m.sort != "" && m.sort != "cpu" && m.sort != "memory" {
+			return usageError{fmt.Errorf("--sort-by %q: want cpu or memory", m.sort)}
+		}
+		return nil
+	}
+}
+
+func newTopPods(s streams) *cobra.Command {
+	m := &measuring{reaching: reaching{streams: s}}
+	cmd := &cobra.Command{
+		Use:     "pods [NAME]",
+		Aliases: []string{"pod", "po"},
+		Short:   "Show what pods use",
+		Example: `  orrery top pods -A --sort-by memory
+  orrery top pods -n shop -l app=web --containers -C oak`,
+		Args: atMostOne("pod"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return m.completeObjects(cmd, append([]string{"pods"}, args...), typed)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return asKubectl(m.pods(cmd.Context(), args)) },
+	}
+	m.addTo(cmd)
+	m.addAll(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&m.fields, "field-selector", "", "only what has these fields of a PodMetrics, as in metadata.name!=web")
+	flags.BoolVar(&m.containers, "containers", false, "each container by itself")
+	flags.BoolVar(&m.sum, "sum", false, "add up what is shown")
+	return cmd
+}
+
+func newTopNodes(s streams) *cobra.Command {
+	m := &measuring{reaching: reaching{streams: s}}
+	cmd := &cobra.Command{
+		Use:     "nodes [NAME]",
+		Aliases: []string{"node", "no"},
+		Short:   "Show what nodes use",
+		Example: `  orrery top nodes --sort-by cpu
+  orrery top nodes -C 'eu-*' --show-capacity`,
+		Args: atMostOne("node"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return m.completeObjects(cmd, append([]string{"nodes"}, args...), typed)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return asKubectl(m.nodes(cmd.Context(), args)) },
+	}
+	m.addTo(cmd)
+	cmd.Flags().BoolVar(&m.ofMachine, "show-capacity", false, "parts of the node's capacity, not of what pods may use of it")
+	return cmd
+}
+
+// atMostOne wants the name of something, or none.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError{fmt.Errorf("want at most one argument, the name of a %s; see %q", what, cmd.CommandPath()+" --help")}
+		}
+		return nil
+	}
+}
+
+// measured is what something uses: a pod, a container of one, or a node.
+type measured struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Usage      corev1.ResourceList `json:"usage"`
+	Containers []struct {
+		Name  string              `json:"name"`
+		Usage corev1.ResourceList `json:"usage"`
+	} `json:"containers"`
+
+	container string
+}
+
+func (m *measured) cluster() string { return m.Annotations[fleetv1alpha1.ClusterAnnotation] }
+
+// ask asks for the metrics of a type, in no order.
+func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, args []string) ([]measured, error) {
+	fleet, err := h.fleet()
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := m.chosen(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if m.selector != "" && len(args) > 0 {
+		return nil, usageError{errors.New("--selector: it is instead of a name")}
+	}
+	metrics := schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: kind}
+	list := struct {
+		Items []measured `json:"items"`
+	}{}
+	err = fleet.get(ctx, pathOf(metrics, namespace, ""), url.Values{
+		"labelSelector": {m.selector}, "fieldSelector": {m.fields}, "clusters": {strings.Join(clusters, ",")}, "names": args,
+	}, &list)
+	if apierrors.IsNotFound(err) && len(args) == 0 {
+		return nil, fmt.Errorf("%w; no cluster has a metrics server", err)
+	}
+	if err == nil && len(list.Items) == 0 && len(args) > 0 {
+		return nil, apierrors.NewNotFound(metrics.GroupResource(), args[0])
+	}
+	return list.Items, err
+}
+
+// get reads what is at a path of the fleet.
+func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Values, into any) error {
+	request := c.client.Get().AbsPath(path...).SetHeader("Accept", "application/json")
+	for name := range parameters {
+		if value := parameters.Get(name); value != "" {
+			request = request.Param(name, value)
+		}
+	}
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
+		return err
+	}
+	body, err := result.Raw()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("read the hub's answer: %w", err)
+	}
+	return nil
+}
+
+// order sorts by what is used, or by name.
+func (m *measuring) order(all []measured) {
+	slices.SortFunc(all, func(a, b measured) int {
+		used := 0
+		switch m.sort {
+		case "cpu":
+			used = b.Usage.Cpu().Cmp(*a.Usage.Cpu())
+		case "memory":
+			used = b.Usage.Memory().Cmp(*a.Usage.Memory())
+		}
+		return cmp.Or(used, cmp.Compare(a.cluster(), b.cluster()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.container, b.container))
+	})
+}
+
+func (m *measuring) pods(ctx context.Context, args []string) error {
+	h, err := m.hub.api(ctx, m.err)
+	if err != nil {
+		return err
+	}
+	pods, err := m.ask(ctx, h, "pods", m.usual(h), args)
+	if err != nil {
+		return err
+	}
+	var rows []measured
+	for _, pod := range pods {
+		all := measured{ObjectMeta: pod.ObjectMeta, Usage: corev1.ResourceList{}}
+		for _, c := range pod.Containers {
+			if m.containers {
+				rows = append(rows, measured{ObjectMeta: pod.ObjectMeta, Usage: c.Usage, container: c.Name})
+			}
+			addUp(all.Usage, c.Usage)
+		}
+		if !m.containers {
+			rows = append(rows, all)
+		}
+	}
+	m.order(rows)
+	return m.printPods(m.out, h, rows)
+}
+
+// addUp adds what is used.
+func addUp(sum, more corev1.ResourceList) {
+	for name, quantity := range more {
+		total := sum[name]
+		total.Add(quantity)
+		sum[name] = total
+	}
+}
+
+func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
+	if len(rows) == 0 {
+		if m.all {
+			return say(m.err, "No resources found\n")
+		}
+		return say(m.err, "No resources found in %s namespace.\n", m.usual(h))
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	line := func(cluster, namespace, pod, container, cpu, memory string) {
+		cells := []string{cluster}
+		if m.all {
+			cells = append(cells, namespace)
+		}
+		cells = append(cells, pod)
+		if m.containers {
+			cells = append(cells, container)
+		}
+		fmt.Fprintln(t, strings.Join(append(cells, cpu, memory), "\t")) //nolint:errcheck // Flush reports it
+	}
+	if !m.noHeaders {
+		name := "NAME"
+		if m.containers {
+			name = "POD"
+		}
+		line("CLUSTER", "NAMESPACE", name, "NAME", "CPU(cores)", "MEMORY(bytes)")
+	}
+	sum := corev1.ResourceList{}
+	for i := range rows {
+		r := &rows[i]
+		addUp(sum, r.Usage)
+		line(r.cluster(), r.Namespace, r.Name, r.container, cores(r.Usage.Cpu()), mebibytes(r.Usage.Memory()))
+	}
+	if m.sum {
+		line("", "", "", "", "________", "________")
+		line("", "", "", "", cores(sum.Cpu()), mebibytes(sum.Memory()))
+	}
+	return t.Flush()
+}
+
+func cores(q *resource.Quantity) string     { return fmt.Sprintf("%dm", q.MilliValue()) }
+func mebibytes(q *resource.Quantity) string { return fmt.Sprintf("%dMi", q.Value()>>20) } //nolint:mnd // bytes of one
+
+// part is how much of something is used, in percent.
+func part(used, of *resource.Quantity) string {
+	if of.IsZero() {
+		return "<unknown>"
+	}
+	return fmt.Sprintf("%d%%", int64(used.AsApproximateFloat64()/of.AsApproximateFloat64()*100))
+}
+
+func (m *measuring) nodes(ctx context.Context, args []string) error {
+	h, err := m.hub.api(ctx, m.err)
+	if err != nil {
+		return err
+	}
+	rows, err := m.ask(ctx, h, "nodes", "", args)
+	if err != nil {
+		return err
+	}
+	sizes, err := m.sizes(ctx, h, args)
+	if err != nil {
+		return fmt.Errorf("ask how large the nodes are: %w", err)
+	}
+	m.order(rows)
+	if len(rows) == 0 {
+		return say(m.err, "No resources found\n")
+	}
+	t := tabwriter.NewWriter(m.out, 0, 8, 3, ' ', 0)
+	if !m.noHeaders {
+		fmt.Fprintln(t, "CLUSTER\tNAME\tCPU(cores)\tCPU(%)\tMEMORY(bytes)\tMEMORY(%)") //nolint:errcheck // Flush reports it
+	}
+	for i := range rows {
+		r := &rows[i]
+		size := sizes[r.cluster()+"/"+r.Name]
+		//nolint:errcheck // as above
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
+			cores(r.Usage.Cpu()), part(r.Usage.Cpu(), size.Cpu()), mebibytes(r.Usage.Memory()), part(r.Usage.Memory(), size.Memory()))
+	}
+	return t.Flush()
+}
+
+// sizes are what the nodes have, by CLUSTER/NAME.
+func (m *measuring) sizes(ctx context.Context, h *hubAPI, names []string) (map[string]corev1.ResourceList, error) {
+	fleet, err := h.fleet()
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := m.chosen(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]corev1.ResourceList{}
+	for next := ""; ; {
+		var page corev1.NodeList
+		err := fleet.get(ctx, pathOf(corev1.SchemeGroupVersion.WithResource("nodes"), "", ""), url.Values{
+			"labelSelector": {m.selector}, "clusters": {strings.Join(clusters, ",")}, "names": names, "limit": {"500"}, "continue": {next},
+		}, &page)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			n := &page.Items[i]
+			size := n.Status.Allocatable
+			if m.ofMachine {
+				size = n.Status.Capacity
+			}
+			out[n.Annotations[fleetv1alpha1.ClusterAnnotation]+"/"+n.Name] = size
+		}
+		if next = page.Continue; next == "" {
+			return out, nil
+		}
+	}
+}
