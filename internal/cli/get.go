@@ -85,14 +85,15 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	root := fleetv1alpha1.FleetPath
+	var at *below
 	switch {
 	case g.live:
-		root = fleetv1alpha1.ClustersPath + "/" + url.PathEscape(clusters[0]) + "/proxy"
+		at, err = h.member(clusters[0], g.namespace)
 	case single:
-		root = fleetv1alpha1.FleetPath + "/clusters/" + url.PathEscape(clusters[0])
+		at, err = h.below(fleetv1alpha1.FleetPath+"/clusters/"+url.PathEscape(clusters[0]), g.namespace)
+	default:
+		at, err = h.below(fleetv1alpha1.FleetPath, g.namespace)
 	}
-	at, err := h.below(root, g.namespace)
 	if err != nil {
 		return err
 	}

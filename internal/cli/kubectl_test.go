@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -310,17 +311,9 @@ func (f *fleetOfTwo) get(t *testing.T) {
 	}()
 	lines := make(chan string)
 	go func() {
-		var b [1]byte
-		line := ""
-		for {
-			if _, err := reader.Read(b[:]); err != nil {
-				close(lines)
-				return
-			}
-			if line += string(b[:]); b[0] == '\n' {
-				lines <- line
-				line = ""
-			}
+		defer close(lines)
+		for scanner := bufio.NewScanner(reader); scanner.Scan(); {
+			lines <- scanner.Text()
 		}
 	}()
 	for cluster, server := range map[string]*testenv.Server{"elm": f.elm, "oak": f.oak} {
@@ -346,11 +339,11 @@ func (f *fleetOfTwo) describe(t *testing.T) {
 	}
 	for _, args := range [][]string{{"pod", "solo"}, {"pods", "so"}, {"pods", "-l", "app=solo"}, {"pod/solo", "-C", "elm"}, {"pods", "solo", "-C", "e*"}} {
 		code, out, errOut = f.run(append([]string{"describe", "-n", "shop"}, args...)...)
-		if code != 0 || !strings.HasPrefix(out, "Name:             solo\n") || strings.Contains(out, "==>") || !strings.Contains(out, "Node:             n1") {
+		if code != 0 || !strings.HasPrefix(out, "Name:         solo\n") || strings.Contains(out, "==>") || !strings.Contains(out, "Node:         n1") {
 			t.Errorf("%q: %d %s%s", args, code, out, errOut)
 		}
 	}
-	if code, out, errOut = f.run("describe", "pods", "-n", "shop", "-C", "oak"); code != 0 || strings.Count(out, "Namespace:        shop") != 2 {
+	if code, out, errOut = f.run("describe", "pods", "-n", "shop", "-C", "oak"); code != 0 || strings.Count(out, "Namespace:    shop") != 2 {
 		t.Errorf("of a cluster: %d %s%s", code, out, errOut)
 	}
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
@@ -589,7 +582,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	f.fails(1, `deployments.apps "nil" not found`, "promote", "deploy/nil", "-n", "shop", "-C", "oak")
 	f.fails(2, "exactly one object", "promote", "web")
 	out := mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak", "--cluster-policy", "--dry-run")
-	for _, part := range []string{"kind: Namespace", "kind: ClusterPropagationPolicy", "name: deployment-shop-web", "clusterNames:\n    - oak", "kind: Deployment", "image: shop/web:1"} {
+	for _, part := range []string{"kind: Namespace", "kind: ClusterPropagationPolicy", "name: deployment-shop-web", "clusterNames:\n      - oak", "kind: Deployment", "image: shop/web:1"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("a dry run prints no %q: %s", part, out)
 		}

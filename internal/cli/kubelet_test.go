@@ -166,4 +166,8 @@ func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []stri
 	}
 	text, _ := json.Marshal(end)
 	_, _ = named[corev1.StreamTypeError].Write(text)
+	for _, stream := range named {
+		_ = stream.Close()
+	}
+	<-conn.CloseChan() // what is on its way would be lost
 }

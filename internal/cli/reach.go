@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
+	"k8s.io/kubectl/pkg/scheme"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -114,10 +117,15 @@ type below struct {
 	served    discovery.CachedDiscoveryInterface
 }
 
-// below returns the API at a path.
-func (h *hubAPI) below(path, namespace string) (*below, error) {
+// below returns the API at a path. Requests go through what wraps them.
+func (h *hubAPI) below(path, namespace string, wrap ...transport.WrapperFunc) (*below, error) {
 	b := &below{config: rest.CopyConfig(h.config), namespace: h.namespace}
 	b.config.Host += path
+	for _, w := range wrap {
+		b.config.Wrap(w)
+	}
+	// As kubectl has it: exec and attach make clients of the core group of what they are given.
+	b.config.APIPath, b.config.GroupVersion, b.config.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
 	if namespace != "" {
 		b.namespace, b.named = namespace, true
 	}
@@ -131,7 +139,18 @@ func (h *hubAPI) below(path, namespace string) (*below, error) {
 
 // member is a cluster itself, through the hub.
 func (h *hubAPI) member(cluster, namespace string) (*below, error) {
-	return h.below(fleetv1alpha1.ClustersPath+"/"+url.PathEscape(cluster)+"/proxy", namespace)
+	return h.below(fleetv1alpha1.ClustersPath+"/"+url.PathEscape(cluster)+"/proxy", namespace, onceOnly)
+}
+
+// onceOnly has a cluster that is away be told at once: clients ask ten times of whoever says when to ask again.
+func onceOnly(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && answer.StatusCode == http.StatusServiceUnavailable {
+			answer.Header.Del("Retry-After")
+		}
+		return answer, err
+	})
 }
 
 // ToRESTConfig implements genericclioptions.RESTClientGetter.
