@@ -192,9 +192,12 @@ func (r *reaching) namesOf(ctx context.Context, h *hubAPI, kind, typed string) (
 			request = request.Param(name, parameters.Get(name))
 		}
 		body, err := request.Do(ctx).Raw()
+		if err != nil {
+			return nil, err
+		}
 		var list metav1.PartialObjectMetadataList
-		if err != nil || json.Unmarshal(body, &list) != nil {
-			return beginning(names, typed), nil
+		if err := json.Unmarshal(body, &list); err != nil {
+			return nil, err
 		}
 		for i := range list.Items {
 			names = append(names, list.Items[i].Name)

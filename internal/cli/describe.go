@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -63,9 +64,9 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	case len(asked.types) == 0:
 		return usageError{fmt.Errorf("want the type of what to describe; %q lists those that there are", cmd.Root().CommandPath()+" api-resources")}
 	case asked.byName() && d.selector != "":
-		return usageError{fmt.Errorf("--selector: it is instead of names")}
+		return usageError{errors.New("--selector: it is instead of names")}
 	case asked.byName() && d.all:
-		return usageError{fmt.Errorf("--all-namespaces: name the namespace of what is named, with --namespace")}
+		return usageError{errors.New("--all-namespaces: name the namespace of what is named, with --namespace")}
 	}
 	h, err := d.hub.api(ctx, d.err)
 	if err != nil {

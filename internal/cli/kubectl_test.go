@@ -277,14 +277,14 @@ func (f *fleetOfTwo) get(t *testing.T) {
 	}
 	// A list, however many clusters have the name; the object, of one that is named.
 	for _, tc := range [][]string{
-		{"deploy", "web", "{.items[*].metadata.name}", "web web"}, {"pod", "solo", "{.items[*].metadata.name}", "solo"}, {"pod", "solo", "{.metadata.name}", "solo", "-C", "elm"},
+		{"deploy", "web", "{range .items[*]}{.metadata.name};{end}", "web;web;"}, {"pod", "solo", "{.items[*].metadata.name}", "solo"}, {"pod", "solo", "{.metadata.name}", "solo", "-C", "elm"},
 	} {
 		args := append([]string{"get", tc[0], tc[1], "-n", "shop", "-o", "jsonpath=" + tc[2]}, tc[4:]...)
 		if code, out, errOut := f.run(args...); code != 0 || out != tc[3] {
 			t.Errorf("%q: %d %q %s", args, code, out, errOut)
 		}
 	}
-	if code, out, _ := f.run("get", "deploy", "web", "-n", "shop", "-o", "name"); code != 0 || out != "deployment.apps/web\ndeployment.apps/web\n" {
+	if code, out, _ := f.run("get", "deploy", "web", "-n", "shop", "-o", "name"); code != 0 || out != strings.Repeat("deployment.apps/web\n", 2) {
 		t.Errorf("names: %d %q", code, out)
 	}
 	f.fails(1, `Error from server (NotFound): pods "nil" not found`, "get", "pods", "web-2", "nil", "-n", "shop")
@@ -327,7 +327,8 @@ func (f *fleetOfTwo) get(t *testing.T) {
 		}
 	}
 	cancel()
-	for range lines { //nolint:revive // until its end
+	for line := range lines {
+		t.Errorf("watch: %q, of nothing", line)
 	}
 	<-ended
 }

@@ -63,8 +63,7 @@ func each(err error) (all []error) {
 
 // toldByKubectl is an error in kubectl's words.
 func toldByKubectl(err error) string {
-	var exit exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[exec.ExitError](err); ok {
 		return err.Error()
 	}
 	text, known := cmdutil.StandardErrorMessage(err)

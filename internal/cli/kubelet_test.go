@@ -164,7 +164,10 @@ func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []stri
 	default:
 		fmt.Fprintf(out, "%s in %s/%s/%s\n", strings.Join(command, " "), at[1], at[2], at[3])
 	}
-	text, _ := json.Marshal(end)
+	text, err := json.Marshal(end)
+	if err != nil {
+		k.t.Error(err)
+	}
 	_, _ = named[corev1.StreamTypeError].Write(text)
 	for _, stream := range named {
 		_ = stream.Close()

@@ -335,7 +335,7 @@ func (*logging) each(ctx context.Context, of *containerLog, take func(line []byt
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
+	defer stream.Close() //nolint:errcheck // it was read
 	lines := bufio.NewReader(stream)
 	for {
 		line, err := lines.ReadBytes('\n')

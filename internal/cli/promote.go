@@ -151,7 +151,7 @@ func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluste
 		return nil, err
 	}
 	p.makePolicy(m)
-	return m, p.check(ctx, h, c, m, members)
+	return m, p.check(ctx, c, m, members)
 }
 
 // makePolicy places the object where it is.
@@ -180,7 +180,7 @@ func (p *promoting) makePolicy(m *promotion) {
 }
 
 // check asks the hub what it has already: all of it is from an earlier run, or stands in the way.
-func (p *promoting) check(ctx context.Context, h *hubAPI, c client.Client, m *promotion, members dynamic.Interface) error {
+func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, members dynamic.Interface) error {
 	kind, name := m.policy.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(m.policy)
 	hasPolicy, err := p.hasPolicy(ctx, c, m)
 	if err != nil {

@@ -104,7 +104,7 @@ func until(ctx context.Context) func(http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			both, cancel := context.WithCancelCause(r.Context())
 			context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-			return next.RoundTrip(r.WithContext(both))
+			return next.RoundTrip(r.WithContext(both)) //nolint:contextcheck // it is derived from the request's
 		})
 	}
 }
