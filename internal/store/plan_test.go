@@ -140,7 +140,7 @@ func TestPlans(t *testing.T) {
 func TestPlansOfWords(t *testing.T) {
 	asked := map[string][][]words.Word{}
 	for _, one := range [][]string{{"shop"}, {"shop", "image"}, {"sho*"}, {"shop the", "imag*|sidecar"}} {
-		asked[fmt.Sprint(one)] = clauses(texts(t, one...).Texts)
+		asked[fmt.Sprint(one)] = clauses(texts(t, one...).Texts, nil)
 	}
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
