@@ -48,7 +48,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 
+	"k8s.io/utils/lru"
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
@@ -172,11 +174,12 @@ type Search struct {
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
+	encoded *lru.Cache    // the JSON of objects that watches were told of, by sharing: most are told to several
 }
 
 // New returns a Search.
 func New(o Options) *Search {
-	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery}
+	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery, encoded: lru.New(mostShared)}
 }
 
 // Serve answers the request for path, which is escaped and relative to the root of the

@@ -254,7 +254,7 @@ func TestFewNamesLead(t *testing.T) {
 			if few := p == nil || p.candidates != nil; few != tc.few {
 				t.Errorf("%s: few lead: %v", name, few)
 			}
-			var want []string
+			want := []string{}
 			for _, name := range names {
 				if tc.grep(name) {
 					want = append(want, "a/x/"+name)
