@@ -47,10 +47,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
-
 	"k8s.io/utils/lru"
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/store"
