@@ -223,9 +223,9 @@ func TestAggregateIsValid(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			var client dynamic.ResourceInterface = hub.Resource(tc.resource).Namespace(namespace)
+			client := hub.Resource(tc.resource).Namespace(namespace)
 			if tc.cluster {
-				client = hub.Resource(tc.resource)
+				client = hub.Resource(tc.resource).Namespace("")
 			}
 			template := create(t, client, strings.ToLower(name), tc.manifest)
 			for i, report := range tc.reports {
