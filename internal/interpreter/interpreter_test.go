@@ -568,22 +568,26 @@ func TestAggregateWhole(t *testing.T) {
 		"ClaimLost":  {claim("Pending"), []Report{copied("a", true, claim("Bound")), copied("b", true, claim("Lost")), {Cluster: "c"}}, map[string]any{"phase": "Lost"}},
 		"VolumeOnce": {volume("Pending"), []Report{copied("a", true, volume("Bound"))}, map[string]any{"phase": "Bound", "lastPhaseTransitionTime": before}},
 		"VolumeTwice": {
-			volume("Available"), []Report{copied("a", true, volume("Bound")), copied("b", true, volume("Available"))},
+			volume("Available"),
+			[]Report{copied("a", true, volume("Bound")), copied("b", true, volume("Available"))},
 			map[string]any{"phase": "Available", "lastPhaseTransitionTime": before},
 		},
 		"VolumeFailed":      {volume("Available"), []Report{copied("a", true, volume("Bound")), copied("b", true, volume("Failed"))}, map[string]any{"phase": "Failed"}},
 		"ClaimHalf":         {claim("Pending"), []Report{copied("a", true, claim("Bound")), {Cluster: "b"}}, map[string]any{"phase": "Pending"}},
 		"PodNotReportedYet": {`{apiVersion: v1, kind: Pod}`, []Report{{Cluster: "a"}, {Cluster: "b"}}, nil},
 		"PodHalf": {
-			`{apiVersion: v1, kind: Pod, status: {qosClass: BestEffort}}`, []Report{copied("a", true, pod("Running", "True")), {Cluster: "b"}},
+			`{apiVersion: v1, kind: Pod, status: {qosClass: BestEffort}}`,
+			[]Report{copied("a", true, pod("Running", "True")), {Cluster: "b"}},
 			map[string]any{"phase": "Pending", "qosClass": "BestEffort", "conditions": []any{condition("Unknown", "ClustersDiffer", "True in a; Unknown in b", -1, now)}},
 		},
 		"PodTwice": {
-			`{apiVersion: v1, kind: Pod}`, []Report{copied("a", true, pod("Running", "True")), copied("b", true, pod("Running", "False"))},
+			`{apiVersion: v1, kind: Pod}`,
+			[]Report{copied("a", true, pod("Running", "True")), copied("b", true, pod("Running", "False"))},
 			map[string]any{"phase": "Running", "conditions": []any{condition("False", "ClustersDiffer", "False in b; True in a", -1, now)}},
 		},
 		"PodsFail": {
-			`{apiVersion: v1, kind: Pod}`, []Report{copied("a", true, pod("Succeeded", "False")), copied("b", true, pod("Failed", "False"))},
+			`{apiVersion: v1, kind: Pod}`,
+			[]Report{copied("a", true, pod("Succeeded", "False")), copied("b", true, pod("Failed", "False"))},
 			map[string]any{"phase": "Failed", "conditions": []any{condition("False", "R", "m", -1, now)}},
 		},
 		"BudgetTwice": {
