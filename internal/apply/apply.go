@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -68,6 +69,10 @@ type Options struct {
 	HubID string
 	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
 	PodSecurity podsecurity.Level
+	// Namespaces says in which members the namespaces of the hub are made, and Fences which those may be. Fences are needed
+	// for SpreadAll only.
+	Namespaces Spread
+	Fences     Fences
 }
 
 // registry is the part of member.Registry that the applier needs.
@@ -96,7 +101,7 @@ type index interface {
 	Orphans(cluster string) []mirror.Object
 	Namespaces(cluster string) (marked map[string]string, synced bool)
 	NamespaceMark(cluster, namespace string) string
-	PodSecurity(cluster, namespace string) map[string]string
+	NamespaceLabels(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
 }
 
@@ -118,6 +123,8 @@ type rooms struct {
 	// listPatience is how long a leaving cluster is given to list what was placed in it. The default is 30s.
 	listPatience time.Duration
 	level        podsecurity.Level // of namespaces that say none
+	spread       Spread
+	fences       Fences
 }
 
 // Applier brings placed objects to the members.
@@ -132,6 +139,7 @@ type Applier struct {
 	overrides  *overrides
 	renders    *render.Cache
 	standard   *podsecurity.Standard
+	everywhere *everywhere // nil: no namespace is
 	results    *results
 	restore    *restore
 	survey     *survey
@@ -152,7 +160,7 @@ func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
 	return add(mgr, rooms{
 		bindings: o.Bindings, registry: o.Registry, mirror: o.Mirror, templates: o.Templates,
 		decisions: o.Decisions, records: o.Records, hubID: o.HubID,
-		level: o.PodSecurity,
+		level: o.PodSecurity, spread: o.Namespaces, fences: o.Fences,
 	})
 }
 
@@ -168,6 +176,11 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		recorded: a.saySuspicion,
 	}
 	a.survey = &survey{applier: a, seen: map[types.UID]bool{}}
+	if a.spread == SpreadAll {
+		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
+		a.fences.SubscribeClusters(a.opened)
+		a.fences.SubscribeFences(a.fencesChanged)
+	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	var err error
 	if a.standard, err = podsecurity.New(a.level); err != nil {
@@ -192,6 +205,9 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		return nil, err
 	}
 	a.synced = append(slices.Clone(a.overrides.synced), a.bindings.Synced, namespaces, restored, quotas)
+	if a.everywhere != nil {
+		a.synced = append(a.synced, a.fences.Synced)
+	}
 	a.bindings.Subscribe(a.bindingChanged)
 	a.overrides.subscribe(a.overrideChanged)
 	a.registry.Subscribe(a.memberChanged)
@@ -292,9 +308,17 @@ func (a *Applier) load(ctx context.Context) {
 		}
 		a.results.load(r.Binding, r.Cluster, state{
 			cluster: r.ClusterUID,
-			acts:    Known{Digest: r.Digest, Fields: r.Fields, Applied: r.Digest != ""},
+			acts:    Known{Digest: r.Digest, Fields: r.Fields, Applied: r.Digest != "", Note: noteOf(r)},
 		})
 	}
+}
+
+// noteOf is what an earlier process noted of how a cluster has the manifest: of one that refused it since, nothing is known.
+func noteOf(r records.Result) string {
+	if !r.Applied {
+		return ""
+	}
+	return r.Message
 }
 
 func (a *Applier) key() mark.Key {

@@ -191,9 +191,8 @@ func (a *Applier) observed(e mirror.Event) {
 		switch e.Type {
 		case mirror.Synced:
 			q.addNamespaces()
-		case mirror.Changed:
+		case mirror.Changed, mirror.Deleted:
 			q.items.AddAfter(item{namespace: e.Name}, namespaceDelay)
-		default: // nothing is to be done for one that is gone
 		}
 	}
 	if e.Type == mirror.Deleted && e.Namespace != "" {
@@ -292,15 +291,25 @@ func hubNamespace() *metav1.PartialObjectMetadata {
 
 // namespaceChanged follows the hub's namespaces.
 func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
+	reconcile := func(name string) {
+		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
+	}
 	switch {
 	case after == nil && before != nil:
-		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: before.Name}) })
+		a.everywhere.follow(before.Name, nil)
+		reconcile(before.Name)
+	case after != nil && before == nil:
+		a.everywhere.follow(after.Name, after)
+		if a.everywhere != nil {
+			reconcile(after.Name)
+		}
 	case after != nil && before != nil:
+		a.everywhere.follow(after.Name, after)
+		if !maps.Equal(before.Labels, after.Labels) {
+			reconcile(after.Name)
+		}
 		secured := !maps.Equal(podsecurity.Labels(before.Labels), podsecurity.Labels(after.Labels))
 		opened := before.Labels[workv1alpha2.AllowTakeOverLabel] != after.Labels[workv1alpha2.AllowTakeOverLabel]
-		if secured {
-			a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: after.Name}) })
-		}
 		if !secured && !opened {
 			return
 		}
@@ -313,6 +322,20 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 				a.add(b, binding.Clusters(b))
 			}
 		}
+	}
+}
+
+// fencesChanged has namespaces reconciled that may use other clusters than before.
+func (a *Applier) fencesChanged(namespaces sets.Set[string]) {
+	for name := range namespaces {
+		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
+	}
+}
+
+// opened has the namespaces of a cluster reconciled that others may use than before.
+func (a *Applier) opened(cluster string) {
+	if q, ok := a.queue(cluster); ok {
+		q.addNamespaces()
 	}
 }
 

@@ -140,7 +140,7 @@ func (t *task) report(reason, message string) {
 		s.result, s.known, s.gone, s.about = r, true, false, t.changes
 		if r.Applied && t.reachable && t.at.Digest == r.Digest {
 			s.acts.Digest, s.acts.Fields, s.acts.Applied = r.Digest, t.at.Fields, true
-			s.acts.Unsure, s.acts.Refused, s.acts.Judged = false, "", ""
+			s.acts.Unsure, s.acts.Refused, s.acts.Judged, s.acts.Note = false, "", "", r.Message
 		}
 		after = *s
 	})
@@ -235,8 +235,15 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	if err := q.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
 		return t.failed(ctx, err), false
 	}
+	manifest := t.marked(origin)
+	if force {
+		var err error
+		if manifest, err = t.retain(ctx, manifest); err != nil {
+			return t.failed(ctx, err), false
+		}
+	}
 	t.update(func(s *state) { s.acts.Unsure = true })
-	applied, created, err := q.client.Apply(ctx, t.wanted.Object, t.marked(origin).Object, force, false)
+	sent, applied, created, err := t.applyManifest(ctx, manifest, force)
 	if err != nil {
 		return t.failed(ctx, err), false
 	}
@@ -249,28 +256,48 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	}
 	t.log(ctx).Info(verb, "digest", t.wanted.Digest)
 	q.applier.mirror.Observe(q.name(), t.wanted.Object.Resource, applied)
+	changed := mutated(sent, applied)
+	if takesMarks(sent, applied) {
+		return t.unmarked(ctx, changed), false
+	}
 	t.update(func(s *state) { s.acts.Unsure, s.refusals = false, 0 })
 	_, t.at = q.find(t.wanted.Object)
 	if t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID {
 		return queue.Next{Backoff: true}, false // it was changed or deleted while we wrote
 	}
 	// What else the plan has to say, such as what is left over, is found by planning again.
-	t.remember()
+	t.remember(mutation(changed))
 	return queue.Next{}, true
 }
 
-// remember takes note that the cluster has the manifest, and which fields are ours there.
-func (t *task) remember() {
+// remember takes note that the cluster has the manifest, which fields are ours there, and what it made of them.
+func (t *task) remember(note string) {
 	t.update(func(s *state) {
 		s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Refused, s.acts.Judged = t.wanted.Digest, t.at.Fields, true, "", ""
+		s.acts.Note = note
 	})
+}
+
+// unmarked reports a cluster that takes our marks off what is applied. Without them it looks as if it had never been applied: it is tried
+// again with the patience that a refusal is met with.
+func (t *task) unmarked(ctx context.Context, changed []string) queue.Next {
+	message := mutation(changed) + "; without our marks nobody knows that it is applied"
+	var wait time.Duration
+	t.update(func(s *state) {
+		s.acts.Unsure = false
+		s.refused(t.wanted.Digest, time.Now())
+		wait = time.Until(s.acts.RetryAt)
+	})
+	t.log(ctx).Info("the cluster takes our marks off", "fields", changed)
+	t.report(workv1alpha2.ReasonMutated, message)
+	return queue.Next{After: wait}
 }
 
 // foreignManager is true when somebody else wrote the object before us. A subresource, such as
 // status, is written by the cluster's own controllers.
 func foreignManager(o *unstructured.Unstructured) bool {
 	for _, f := range o.GetManagedFields() {
-		if f.Manager != workv1alpha2.FieldManager && f.Subresource == "" {
+		if f.Manager != workv1alpha2.FieldManager && f.Manager != workv1alpha2.ReplicasFieldManager && f.Subresource == "" {
 			return true
 		}
 	}
@@ -353,7 +380,8 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 
 // tryOn says whether the manifest would change nothing of an object but our marks.
 func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (equal bool, err error) {
-	tried, _, err := t.queue.client.Apply(ctx, t.wanted.Object, t.marked(workv1alpha2.OriginAdopted).Object, false, true)
+	manifest := retained(t.marked(workv1alpha2.OriginAdopted), live)
+	tried, _, err := t.queue.client.Apply(ctx, t.wanted.Object, manifest.Object, false, true)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return false, nil
 	}

@@ -226,6 +226,8 @@ type fleet struct {
 	templates *source
 	decisions *decisions
 	records   *memory
+	spread    Spread
+	fences    *fences
 
 	applier  *Applier
 	registry *member.Registry
@@ -329,6 +331,7 @@ func (f *fleet) start() {
 	f.applier, err = add(mgr, rooms{
 		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
 		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second,
+		spread: f.spread, fences: f.fences,
 	})
 	f.must(err)
 	done := make(chan error, 1)

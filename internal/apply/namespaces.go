@@ -1,12 +1,14 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -33,8 +36,104 @@ var (
 
 func namespaceObject(name string) Object { return Object{Resource: namespaceResource, Name: name} }
 
+// Spread says in which members the namespaces of the hub are made. It is the value of a flag; the zero value is SpreadNeeded.
+type Spread string
+
+// The values of Spread.
+const (
+	SpreadNeeded Spread = "Needed" // where something is placed in them
+	SpreadAll    Spread = "All"    // in every member that they may use
+)
+
+// String implements pflag.Value.
+func (s *Spread) String() string { return string(cmp.Or(*s, SpreadNeeded)) }
+
+// Set implements pflag.Value.
+func (s *Spread) Set(value string) error {
+	if *s = Spread(value); *s != SpreadNeeded && *s != SpreadAll {
+		return fmt.Errorf("%q is neither %s nor %s", value, SpreadNeeded, SpreadAll)
+	}
+	return nil
+}
+
+// Type implements pflag.Value.
+func (*Spread) Type() string { return "Needed|All" }
+
+// Fences say which clusters the hub's namespaces may use.
+type Fences interface {
+	// Allowed says whether a namespace may use a cluster. Until Synced it is not known that it may.
+	Allowed(namespace, cluster string) bool
+	Synced() bool
+	// SubscribeFences and SubscribeClusters call f when namespaces may use other clusters than before, and when a cluster may be
+	// used by others. f must not block.
+	SubscribeFences(f func(namespaces sets.Set[string]))
+	SubscribeClusters(f func(cluster string))
+}
+
+// everywhere follows which namespaces of the hub are to be in every member.
+type everywhere struct {
+	fences Fences
+
+	mu         sync.RWMutex
+	namespaces sets.Set[string]
+}
+
+// follow notes what became of a namespace of the hub. A nil everywhere is one of SpreadNeeded: it has none.
+func (e *everywhere) follow(name string, n *metav1.PartialObjectMetadata) {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n != nil && spreads(n) {
+		e.namespaces.Insert(name)
+	} else {
+		e.namespaces.Delete(name)
+	}
+}
+
+func (e *everywhere) all() []string {
+	if e == nil {
+		return nil
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.namespaces.UnsortedList()
+}
+
+// in is true of a namespace that is to be in a cluster though nothing is placed there.
+func (e *everywhere) in(namespace, cluster string) bool {
+	if e == nil {
+		return false
+	}
+	e.mu.RLock()
+	wanted := e.namespaces.Has(namespace)
+	e.mu.RUnlock()
+	return wanted && e.fences.Allowed(namespace, cluster)
+}
+
+// spreads is true of a namespace of the hub that SpreadAll is about: not those of the clusters themselves, not Orrery's own, and
+// none with the label by which it opts out.
+func spreads(n *metav1.PartialObjectMetadata) bool {
+	return n.DeletionTimestamp.IsZero() && n.Name != metav1.NamespaceDefault &&
+		!strings.HasPrefix(n.Name, "kube-") && !strings.HasPrefix(n.Name, "orrery-") && n.Labels[workv1alpha2.SkipNamespaceLabel] != "true"
+}
+
+// followed are the labels of a namespace that those follow which this hub made in members: not the name, which each API server writes
+// itself, and not what is said to Orrery.
+func followed(labels map[string]string) map[string]string {
+	out := make(map[string]string, len(labels))
+	for key, value := range labels {
+		domain, _, _ := strings.Cut(key, "/")
+		if key != corev1.LabelMetadataName && !strings.HasSuffix(domain, ".orrery.dev") {
+			out[key] = value
+		}
+	}
+	return out
+}
+
 // ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
-// by which it is deleted when the hub's namespace is gone, and with the Pod Security of the hub's.
+// by which it is deleted when the hub's namespace is gone, and with the labels of the hub's.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if name == "" || q.hasNamespace(name) {
 		return nil
@@ -44,12 +143,12 @@ func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if q.hasNamespace(name) {
 		return nil // another worker created it
 	}
-	security, err := q.applier.podSecurity(ctx, name)
+	n, err := q.applier.hubNamespace(ctx, name)
 	if err != nil {
 		return err
 	}
 	labels := map[string]any{workv1alpha2.NamespaceLabel: q.applier.hubID}
-	for key, value := range security {
+	for key, value := range followed(n.Labels) {
 		labels[key] = value
 	}
 	created, err := q.client.Create(ctx, namespaceObject(name), map[string]any{
@@ -103,19 +202,28 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 
 // reconcileNamespace has a namespace that this hub made in the member follow the hub's own, and
 // deletes it when that is gone, no binding names it there, and nothing but Kubernetes' own is left
-// in it. One that holds what others made is kept, without our mark.
+// in it. One that holds what others made is kept, without our mark. One that is to be everywhere is made.
 func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queue.Next {
 	a := q.applier
 	marked, synced := a.mirror.Namespaces(q.name())
-	if !q.member.Reachable() || !synced || marked[name] != a.hubID {
+	ours := marked[name] == a.hubID
+	if !q.member.Reachable() || !synced || !ours && (q.hasNamespace(name) || !a.everywhere.in(name, q.name())) {
 		return queue.Next{}
 	}
 	if a.restore.Suspected() {
 		return queue.Next{}
 	}
-	security, err := a.podSecurity(ctx, name)
-	if err == nil {
-		return queue.Next{Backoff: q.secureNamespace(ctx, name, security) != nil}
+	n, err := a.hubNamespace(ctx, name)
+	switch {
+	case err == nil && ours:
+		return queue.Next{Backoff: q.labelNamespace(ctx, name, followed(n.Labels)) != nil}
+	case !ours && apierrors.IsNotFound(err):
+		return queue.Next{} // it has just gone
+	case err == nil:
+		if err = q.ensureNamespace(ctx, name); err != nil {
+			logr.FromContextOrDiscard(ctx).Info("namespace not made yet", "namespace", name, "cause", err.Error())
+		}
+		return queue.Next{Backoff: err != nil}
 	}
 	if !apierrors.IsNotFound(err) {
 		return queue.Next{Backoff: true}
@@ -132,20 +240,29 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	return queue.Next{Backoff: err != nil || !gone}
 }
 
+// hubNamespace reads the metadata of a namespace of the hub.
+func (a *Applier) hubNamespace(ctx context.Context, name string) (*metav1.PartialObjectMetadata, error) {
+	n := hubNamespace()
+	if err := a.hub.Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
+		return nil, fmt.Errorf("read namespace %s of the hub: %w", name, err)
+	}
+	return n, nil
+}
+
 // podSecurity are the labels of the hub's namespace that say its Pod Security levels.
 func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string]string, error) {
-	n := hubNamespace()
-	if err := a.hub.Get(ctx, client.ObjectKey{Name: namespace}, n); err != nil {
-		return nil, fmt.Errorf("read namespace %s of the hub: %w", namespace, err)
+	n, err := a.hubNamespace(ctx, namespace)
+	if err != nil {
+		return nil, err
 	}
 	return podsecurity.Labels(n.Labels), nil
 }
 
-// secureNamespace gives a namespace that this hub made the Pod Security of the hub's own. Labels that
-// the hub's has not are taken off if they are from here: what others set without us is stricter than
-// nothing. A namespace that is placed has the labels of its template.
-func (q *clusterQueue) secureNamespace(ctx context.Context, name string, wanted map[string]string) error {
-	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(q.applier.mirror.PodSecurity(q.name(), name), wanted) {
+// labelNamespace gives a namespace that this hub made the labels of the hub's own. Labels that
+// the hub's has not are taken off if they are from here: those that others set are theirs, and of Pod Security
+// stricter than nothing. A namespace that is placed has the labels of its template.
+func (q *clusterQueue) labelNamespace(ctx context.Context, name string, wanted map[string]string) error {
+	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(followed(q.applier.mirror.NamespaceLabels(q.name(), name)), wanted) {
 		return nil
 	}
 	found, err := q.client.Get(ctx, namespaceObject(name))
@@ -155,25 +272,24 @@ func (q *clusterQueue) secureNamespace(ctx context.Context, name string, wanted 
 	if found.GetLabels()[workv1alpha2.NamespaceLabel] != q.applier.hubID || found.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	labels := securityChanges(found, wanted)
+	labels := labelChanges(found, wanted)
 	if len(labels) == 0 {
 		return nil
 	}
-	secured, err := q.client.Mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
+	labeled, err := q.client.Mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Info("namespace does not follow the hub's yet", "namespace", name, "cause", err.Error())
 		return client.IgnoreNotFound(err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("namespace follows the hub's", "namespace", name, "labels", labels)
-	q.applier.mirror.Observe(q.name(), namespaceResource, secured)
+	q.applier.mirror.Observe(q.name(), namespaceResource, labeled)
 	return nil
 }
 
-// securityChanges are the Pod Security labels to be set on a namespace, and those of ours to be taken
-// off (nil). It is pure.
-func securityChanges(found *unstructured.Unstructured, wanted map[string]string) map[string]any {
+// labelChanges are the labels to be set on a namespace, and those of ours to be taken off (nil). It is pure.
+func labelChanges(found *unstructured.Unstructured, wanted map[string]string) map[string]any {
 	changes := map[string]any{}
-	is := podsecurity.Labels(found.GetLabels())
+	is := followed(found.GetLabels())
 	for key, value := range wanted {
 		if now, there := is[key]; !there || now != value {
 			changes[key] = value

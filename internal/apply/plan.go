@@ -106,6 +106,8 @@ type Known struct {
 	Fields uint64
 	// Applied is true when the cluster was seen to have Digest.
 	Applied bool
+	// Note says what the cluster made of it; empty: it has it as it was applied.
+	Note string
 	// Refused is the digest of the manifest that the cluster rejected; it is not sent again
 	// before RetryAt.
 	Refused string
@@ -205,7 +207,7 @@ func report(reason, message string) []Action {
 func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case k.Applied && k.Digest == w.Digest:
-		return report(workv1alpha2.ReasonFullyApplied, "")
+		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
 	case s.Lost:
 		return report(workv1alpha2.ReasonClusterUnreachable, "the cluster cannot be reached")
 	default:
@@ -241,7 +243,15 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case k.Digest == w.Digest && k.Fields != 0 && k.Fields != o.Fields:
 		return planRepair(o, k)
 	}
-	return append(report(workv1alpha2.ReasonFullyApplied, ""), planLeftovers(w, s, k)...)
+	return append(report(workv1alpha2.ReasonFullyApplied, k.note(w)), planLeftovers(w, s, k)...)
+}
+
+// note is what is known of how the cluster has the manifest.
+func (k *Known) note(w Wanted) string {
+	if k.Digest != w.Digest {
+		return ""
+	}
+	return k.Note
 }
 
 const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
@@ -281,6 +291,9 @@ func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 func planForeign(w Wanted, o Copy, k Known) []Action {
 	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
 		return conflict(foreignMessage(w))
+	}
+	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
+		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}} // it may be ours, without our marks
 	}
 	return []Action{{Verb: Judge, Copy: o.Object}}
 }

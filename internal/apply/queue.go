@@ -180,6 +180,9 @@ func (q *clusterQueue) addNamespaces() {
 			q.items.Add(item{namespace: name})
 		}
 	}
+	for _, name := range q.applier.everywhere.all() {
+		q.items.Add(item{namespace: name})
+	}
 }
 
 // memberChanged has everything reconciled if anything changed that matters here.

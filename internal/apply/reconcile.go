@@ -98,7 +98,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if !w.Decided {
 		return w, source
 	}
-	divided := binding.Divided(b) && target.Replicas != nil
+	divided := binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source)
 	if !divided {
 		a.results.leave(b.UID, q.name(), 0, 0) // it keeps all that it has
 	}
@@ -372,7 +372,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			}
 		}
 	}
-	divided := counted && binding.Divided(b)
+	divided := counted && binding.Divided(b) && !interpreter.KeepsReplicas(source)
 	for cluster, o := range found {
 		if _, named := binding.Target(b, cluster); named && !divided {
 			continue // each has them all

@@ -13,7 +13,7 @@ type Result struct {
 	// Applied is true when the cluster has the manifest as it is to be now.
 	Applied bool
 	Reason  string // a reason of ConditionFullyApplied
-	Message string // empty when Applied
+	Message string // when Applied what the cluster has otherwise than it was applied, mostly nothing
 
 	// What the result is about: the generation of the binding, the version of the template (see
 	// template.Version), and the digest of the manifest, empty when there is none.

@@ -372,12 +372,55 @@ func aggregateCronJob(in input, status map[string]any) {
 	}
 }
 
-// aggregateClaims: several claims are bound when every one is. Their capacities are those of
-// different volumes.
+// aggregateClaims: several claims are bound when every one is, and lost when one is. Their capacities
+// are those of different volumes.
 func aggregateClaims(in input, status map[string]any) {
-	phase := text(in.reports[0].Status, keyWhole, "phase")
-	if phase == "" || slices.ContainsFunc(in.reports, func(r Report) bool { return text(r.Status, keyWhole, "phase") != phase }) {
-		phase = string(corev1.ClaimPending)
-	}
+	status["phase"] = worstPhase(in.reports, string(corev1.ClaimLost), string(corev1.ClaimPending), string(corev1.ClaimBound))
+}
+
+// aggregateVolumes: several volumes are as the one that is the farthest from being claimed. When the phase changed last the
+// API server notes by itself.
+func aggregateVolumes(in input, status map[string]any) {
+	phase := worstPhase(in.reports, string(corev1.VolumeFailed), string(corev1.VolumePending), string(corev1.VolumeAvailable),
+		string(corev1.VolumeBound), string(corev1.VolumeReleased))
 	status["phase"] = phase
+	const changed = "lastPhaseTransitionTime"
+	if at := text(in.template.Object, "status", changed); at != "" && text(in.template.Object, "status", "phase") == phase {
+		status[changed] = at
+	}
+}
+
+// aggregatePods: several pods are in the worst of their phases, and have their conditions together. What else a pod's status says
+// is each pod's own; what the API server of the hub has of it by itself stays.
+func aggregatePods(in input, status map[string]any) {
+	status["phase"] = worstPhase(in.reports, string(corev1.PodFailed), string(corev1.PodPending), string(corev1.PodRunning), string(corev1.PodSucceeded))
+	if conditions := in.conditions(); len(conditions) > 0 {
+		status["conditions"] = conditions
+	}
+	if class := text(in.template.Object, "status", "qosClass"); class != "" {
+		status["qosClass"] = class
+	}
+	if seen := number(in.template.Object, "status", "observedGeneration"); seen != 0 {
+		status["observedGeneration"] = seen
+	}
+	if slices.ContainsFunc(in.reports, func(r Report) bool { return number(r.Status, keyWhole, "observedGeneration") != 0 }) {
+		in.observe(status)
+	}
+}
+
+// worstPhase is the first of the phases that a cluster reports. One that reports none, or another, is pending.
+func worstPhase(reports []Report, phases ...string) string {
+	const pending = "Pending"
+	for _, phase := range phases {
+		for _, r := range reports {
+			is := text(r.Status, keyWhole, "phase")
+			if !slices.Contains(phases, is) {
+				is = pending
+			}
+			if is == phase {
+				return phase
+			}
+		}
+	}
+	return pending
 }

@@ -31,6 +31,7 @@ func TestAggregateIsValid(t *testing.T) {
 		manifest string
 		reports  [][]string // each one the JSON of every cluster's reflected status
 		placing  interpreter.Placing
+		cluster  bool     // the kind is in no namespace
 		rollout  []string // what kubectl rollout status says after each report
 	}{
 		"Deployment": {
@@ -172,6 +173,24 @@ func TestAggregateIsValid(t *testing.T) {
 				{`{"observed":true,"status":{"phase":"Succeeded","qosClass":"BestEffort","conditions":[{"type":"Ready","status":"False","reason":"PodCompleted","lastProbeTime":null,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`},
 			},
 		},
+		"PodsOfSeveralClusters": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"},
+			manifest: `{apiVersion: v1, kind: Pod, spec: {automountServiceAccountToken: false, restartPolicy: Never, containers: [{name: c, image: c}]}}`,
+			reports: [][]string{
+				{`{"observed":true,"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastProbeTime":null,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, ``},
+				{`{"observed":true,"generation":1,"status":{"phase":"Running","observedGeneration":1,"conditions":[{"type":"Ready","status":"True"}]}}`, `{"observed":true,"generation":1,"status":{"phase":"Running","observedGeneration":1,"conditions":[{"type":"Ready","status":"False","reason":"ContainersNotReady"}]}}`},
+				{`{"observed":true,"generation":1,"status":{"phase":"Succeeded","observedGeneration":1}}`, `{"observed":true,"generation":1,"status":{"phase":"Failed","observedGeneration":1}}`},
+			},
+		},
+		"PersistentVolume": {
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}, cluster: true,
+			manifest: `{apiVersion: v1, kind: PersistentVolume, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /x}}}`,
+			reports: [][]string{
+				{`{"observed":true,"status":{"phase":"Available","lastPhaseTransitionTime":"2026-01-01T00:00:00Z"}}`, `{"observed":true,"status":{"phase":"Bound"}}`},
+				{`{"observed":true,"status":{"phase":"Bound","lastPhaseTransitionTime":"2026-01-01T00:00:00Z"}}`, `{"observed":true,"status":{"phase":"Bound"}}`},
+				{`{"observed":true,"status":{"phase":"Failed","lastPhaseTransitionTime":"2026-01-01T00:00:00Z","reason":"R","message":"m"}}`},
+			},
+		},
 		"ServiceLoadBalancer": {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "services"},
 			manifest: `{apiVersion: v1, kind: Service, spec: {type: LoadBalancer, selector: {app: x}, ports: [{port: 80}]}}`,
@@ -205,6 +224,9 @@ func TestAggregateIsValid(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			client := hub.Resource(tc.resource).Namespace(namespace)
+			if tc.cluster {
+				client = hub.Resource(tc.resource).Namespace("")
+			}
 			template := create(t, client, strings.ToLower(name), tc.manifest)
 			for i, report := range tc.reports {
 				reports := reportsOf(t, report)

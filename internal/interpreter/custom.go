@@ -183,6 +183,13 @@ func aggregateCustom(in input, status map[string]any) {
 	if slices.ContainsFunc(in.reports, func(r Report) bool { return number(r.Status, keyWhole, "observedGeneration") != 0 }) {
 		in.observe(status)
 	}
+	if conditions := in.conditions(); len(conditions) > 0 {
+		status["conditions"] = conditions
+	}
+}
+
+// conditions are those of several copies, each together.
+func (in input) conditions() (conditions []any) {
 	var types []string
 	for _, r := range in.reports {
 		for _, c := range list(r.Status, keyWhole, "conditions") {
@@ -191,13 +198,10 @@ func aggregateCustom(in input, status map[string]any) {
 			}
 		}
 	}
-	var conditions []any
 	for _, conditionType := range types {
 		conditions = append(conditions, in.together(conditionType))
 	}
-	if len(conditions) > 0 {
-		status["conditions"] = conditions
-	}
+	return conditions
 }
 
 // together is one condition of several copies. It has their common status. Where they differ,

@@ -88,6 +88,24 @@ func claimHealthy(o *unstructured.Unstructured) bool {
 	return text(o.Object, "status", "phase") == string(corev1.ClaimBound)
 }
 
+// A volume does its job while it can be claimed, is claimed, or was: it waits for nothing but somebody's claim.
+func volumeHealthy(o *unstructured.Unstructured) bool {
+	switch corev1.PersistentVolumePhase(text(o.Object, "status", "phase")) {
+	case corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased:
+		return true
+	case corev1.VolumePending, corev1.VolumeFailed:
+	}
+	return false
+}
+
+// budgetHealth: a budget whose pods are fewer than it is to keep lets none of them be disturbed.
+func budgetHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
+	if number(o.Object, "status", "currentHealthy") < number(o.Object, "status", "desiredHealthy") {
+		return workv1alpha2.ResourceUnhealthy
+	}
+	return conventionalHealth(o)
+}
+
 // An autoscaler whose target was scaled to zero by someone is switched off, not broken.
 func autoscalerHealthy(o *unstructured.Unstructured) bool {
 	active := condition(list(o.Object, "status", "conditions"), "ScalingActive")

@@ -14,8 +14,9 @@ import (
 
 // kind is what one kind means. What is nil or empty the kind does not have.
 type kind struct {
-	// replicas is the path of the number of replicas.
+	// replicas is the path of the number of replicas; single is true of a kind of which each object is one replica.
 	replicas []string
+	single   bool
 	health   func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth
 	// counters are the numbers of a workload's status that add up over clusters; those in
 	// always are written even when they are zero, for the API server writes them too. A
@@ -71,17 +72,19 @@ func kindOf(o *unstructured.Unstructured) kind {
 		}
 	case jobKind:
 		return kind{replicas: []string{"spec", "parallelism"}, health: judge(jobHealthy), reflect: reflectJob, aggregate: aggregateJob}
-	case "Service":
-		return kind{health: judge(serviceHealthy), reflect: reflectLoadBalancer, aggregate: aggregateService}
+	case serviceKind:
+		return kind{health: judge(serviceHealthy), reflect: reflectService, aggregate: aggregateService}
 	case "Ingress.networking.k8s.io":
 		return kind{health: judge(hasAddress), reflect: reflectLoadBalancer, aggregate: aggregateIngress}
 	case podKind:
-		return kind{health: judge(podHealthy), whole: true}
+		return kind{health: judge(podHealthy), single: true, whole: true, aggregate: aggregatePods}
 	case "PersistentVolumeClaim":
 		return kind{health: judge(claimHealthy), whole: true, aggregate: aggregateClaims}
+	case "PersistentVolume":
+		return kind{health: judge(volumeHealthy), whole: true, aggregate: aggregateVolumes}
 	case "PodDisruptionBudget.policy":
 		return kind{
-			health: conventionalHealth, whole: true, volatile: []string{"disruptedPods"},
+			health: budgetHealth, whole: true, volatile: []string{"disruptedPods"},
 			counters: []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"},
 			always:   []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"},
 		}
@@ -99,9 +102,10 @@ func kindOf(o *unstructured.Unstructured) kind {
 	return custom(o)
 }
 
-// The kinds that keep their replicas or their pods elsewhere than most.
+// The kinds that keep their replicas, their pods or their ports elsewhere than most.
 const (
 	podKind     = "Pod"
+	serviceKind = "Service"
 	jobKind     = "Job.batch"
 	cronJobKind = "CronJob.batch"
 )

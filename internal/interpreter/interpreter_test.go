@@ -89,6 +89,10 @@ func TestReplicas(t *testing.T) {
 			manifest: `{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6, template: {spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
 			replicas: new(int32(6)), request: quantities("cpu", "50m"),
 		},
+		"Pod": {
+			manifest: `{apiVersion: v1, kind: Pod, spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}`,
+			replicas: new(int32(1)), request: quantities("cpu", "50m"),
+		},
 		"PodSpecOfWrongTypes":  {manifest: `{apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: 7}}}}`, replicas: new(int32(1))},
 		"NothingWhereAllIsDue": {manifest: `{apiVersion: apps/v1, kind: Deployment}`, replicas: new(int32(1))},
 	}
@@ -116,6 +120,39 @@ func quantities(pairs ...string) corev1.ResourceList {
 	return all
 }
 
+func TestRequirementsOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		manifest string
+		want     *Requirements
+	}{
+		"Deployment": {
+			`{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: shop}, spec: {template: {spec: {
+				nodeSelector: {disk: fast}, priorityClassName: high, tolerations: [{key: gpu, operator: Exists}],
+				affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}},
+				containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
+			&Requirements{
+				Requests: quantities("cpu", "50m"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop", PriorityClassName: "high",
+				Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
+				NodeAffinity: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+					Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"},
+				}}}}},
+			},
+		},
+		"Pod": {
+			`{apiVersion: v1, kind: Pod, metadata: {namespace: shop}, spec: {nodeSelector: {disk: fast}, containers: [{name: a, resources: {limits: {memory: 1Mi}}}]}}`,
+			&Requirements{Requests: quantities("memory", "1Mi"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop"},
+		},
+		"DaemonSet":  {`{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: [{name: a}]}}}}`, nil},
+		"WrongTypes": {`{apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: 7}}}}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, RequirementsOf(object(t, tc.manifest))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestSetReplicas(t *testing.T) {
 	cases := map[string]struct {
 		manifest string
@@ -132,6 +169,8 @@ func TestSetReplicas(t *testing.T) {
 		"ReplicationController": {`{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6}}`, 2, map[string]any{"replicas": int64(2)}, false},
 		"CustomKind":            {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 6}}`, 4, map[string]any{"replicas": int64(4)}, false},
 		"KindWithout":           {`{apiVersion: v1, kind: ConfigMap, spec: {}}`, 1, map[string]any{}, true},
+		"Pod":                   {`{apiVersion: v1, kind: Pod, spec: {}}`, 1, map[string]any{}, false},
+		"NoPod":                 {`{apiVersion: v1, kind: Pod, spec: {}}`, 0, map[string]any{}, true},
 		"CompletionsNoNumber":   {`{apiVersion: batch/v1, kind: Job, spec: {completions: "5"}}`, 1, map[string]any{"completions": "5"}, true},
 	}
 	for name, tc := range cases {
@@ -178,6 +217,15 @@ func TestHealth(t *testing.T) {
 		"PodSucceeded":            {`{apiVersion: v1, kind: Pod, status: {phase: Succeeded, conditions: [{type: Ready, status: "False"}]}}`, healthy},
 		"ClaimBound":              {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Bound}}`, healthy},
 		"ClaimPending":            {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Pending}}`, unhealthy},
+		"VolumePending":           {`{apiVersion: v1, kind: PersistentVolume, status: {phase: Pending}}`, unhealthy},
+		"VolumeAvailable":         {`{apiVersion: v1, kind: PersistentVolume, status: {phase: Available}}`, healthy},
+		"VolumeReleased":          {`{apiVersion: v1, kind: PersistentVolume, status: {phase: Released}}`, healthy},
+		"VolumeFailed":            {`{apiVersion: v1, kind: PersistentVolume, status: {phase: Failed}}`, unhealthy},
+		"BudgetKept":              {`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}, status: {observedGeneration: 1, currentHealthy: 2, desiredHealthy: 2}}`, healthy},
+		"BudgetBroken":            {`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}, status: {observedGeneration: 1, currentHealthy: 1, desiredHealthy: 2}}`, unhealthy},
+		"BudgetNotObserved":       {`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 2}, status: {observedGeneration: 1, currentHealthy: 2, desiredHealthy: 2}}`, unhealthy},
+		"ServiceAccount":          {`{apiVersion: v1, kind: ServiceAccount}`, healthy},
+		"Secret":                  {`{apiVersion: v1, kind: Secret}`, healthy},
 		"ConfigMap":               {`{apiVersion: v1, kind: ConfigMap}`, healthy},
 		"AutoscalerNew":           {`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler}`, healthy},
 		"AutoscalerBlind":         {`{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, status: {conditions: [{type: ScalingActive, status: "False", reason: FailedGetResourceMetric}]}}`, unhealthy},
@@ -237,6 +285,10 @@ func TestReflect(t *testing.T) {
 		"ServiceWithAddress": {
 			`{apiVersion: v1, kind: Service, status: {loadBalancer: {ingress: [{ip: 10.0.0.1, ipMode: VIP}]}}}`,
 			map[string]any{"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": "10.0.0.1", "ipMode": "VIP"}}}},
+		},
+		"ServiceOfNodePorts": {
+			`{apiVersion: v1, kind: Service, spec: {type: NodePort, ports: [{port: 80, nodePort: 30080}, {port: 53, protocol: UDP, nodePort: 30053}, {port: 54}]}}`,
+			map[string]any{"nodePorts": map[string]any{"80/TCP": int64(30080), "53/UDP": int64(30053)}},
 		},
 		"ServiceWithout": {`{apiVersion: v1, kind: Service, status: {loadBalancer: {}}}`, nil},
 		"Claim":          {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Bound}}`, map[string]any{"observed": true, "status": map[string]any{"phase": "Bound"}}},
@@ -480,6 +532,12 @@ func TestAggregateWhole(t *testing.T) {
 	claim := func(phase string) string {
 		return `{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: ` + phase + `, capacity: {storage: 1Gi}}}`
 	}
+	volume := func(phase string) string {
+		return `{apiVersion: v1, kind: PersistentVolume, status: {phase: ` + phase + `, lastPhaseTransitionTime: "` + before + `"}}`
+	}
+	pod := func(phase, ready string) string {
+		return `{apiVersion: v1, kind: Pod, status: {phase: ` + phase + `, conditions: [{type: Ready, status: "` + ready + `", reason: R, message: m}]}}`
+	}
 	condition := func(status, reason, message string, generation int64, since string) map[string]any {
 		c := map[string]any{"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
 		if generation >= 0 {
@@ -507,11 +565,30 @@ func TestAggregateWhole(t *testing.T) {
 		}},
 		"ClaimOnce":  {claim("Pending"), []Report{copied("a", true, claim("Bound"))}, map[string]any{"phase": "Bound", "capacity": map[string]any{"storage": "1Gi"}}},
 		"ClaimTwice": {claim("Pending"), []Report{copied("a", true, claim("Bound")), copied("b", true, claim("Bound"))}, map[string]any{"phase": "Bound"}},
-		"ClaimHalf":  {claim("Pending"), []Report{copied("a", true, claim("Bound")), {Cluster: "b"}}, map[string]any{"phase": "Pending"}},
+		"ClaimLost":  {claim("Pending"), []Report{copied("a", true, claim("Bound")), copied("b", true, claim("Lost")), {Cluster: "c"}}, map[string]any{"phase": "Lost"}},
+		"VolumeOnce": {volume("Pending"), []Report{copied("a", true, volume("Bound"))}, map[string]any{"phase": "Bound", "lastPhaseTransitionTime": before}},
+		"VolumeTwice": {
+			volume("Available"),
+			[]Report{copied("a", true, volume("Bound")), copied("b", true, volume("Available"))},
+			map[string]any{"phase": "Available", "lastPhaseTransitionTime": before},
+		},
+		"VolumeFailed":      {volume("Available"), []Report{copied("a", true, volume("Bound")), copied("b", true, volume("Failed"))}, map[string]any{"phase": "Failed"}},
+		"ClaimHalf":         {claim("Pending"), []Report{copied("a", true, claim("Bound")), {Cluster: "b"}}, map[string]any{"phase": "Pending"}},
+		"PodNotReportedYet": {`{apiVersion: v1, kind: Pod}`, []Report{{Cluster: "a"}, {Cluster: "b"}}, nil},
+		"PodHalf": {
+			`{apiVersion: v1, kind: Pod, status: {qosClass: BestEffort}}`,
+			[]Report{copied("a", true, pod("Running", "True")), {Cluster: "b"}},
+			map[string]any{"phase": "Pending", "qosClass": "BestEffort", "conditions": []any{condition("Unknown", "ClustersDiffer", "True in a; Unknown in b", -1, now)}},
+		},
 		"PodTwice": {
 			`{apiVersion: v1, kind: Pod}`,
-			[]Report{copied("a", true, `{apiVersion: v1, kind: Pod, status: {phase: Running}}`), {Cluster: "b"}},
-			nil,
+			[]Report{copied("a", true, pod("Running", "True")), copied("b", true, pod("Running", "False"))},
+			map[string]any{"phase": "Running", "conditions": []any{condition("False", "ClustersDiffer", "False in b; True in a", -1, now)}},
+		},
+		"PodsFail": {
+			`{apiVersion: v1, kind: Pod}`,
+			[]Report{copied("a", true, pod("Succeeded", "False")), copied("b", true, pod("Failed", "False"))},
+			map[string]any{"phase": "Failed", "conditions": []any{condition("False", "R", "m", -1, now)}},
 		},
 		"BudgetTwice": {
 			`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {generation: 1}}`,
@@ -588,6 +665,7 @@ func TestPods(t *testing.T) {
 		"Custom":        {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {replicas: 2}}`, 2},
 		"CustomReady":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 1}}`, 1},
 		"CustomSilent":  {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {phase: Up}}`, 0},
+		"Pod":           {`{apiVersion: v1, kind: Pod}`, 1},
 		"WithoutCopies": {`{apiVersion: v1, kind: ConfigMap}`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -607,6 +685,7 @@ func TestDivisibleBy(t *testing.T) {
 		"Custom":          {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}}`, true, false},
 		"CustomWithout":   {`{apiVersion: example.org/v1, kind: Thing}`, false, false},
 		"CustomOtherwise": {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: {min: 1}}}`, false, true},
+		"Pod":             {`{apiVersion: v1, kind: Pod}`, true, false},
 		"ConfigMap":       {`{apiVersion: v1, kind: ConfigMap}`, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,9 @@
 package interpreter
 
 import (
+	"cmp"
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -16,6 +19,7 @@ const (
 	keySuspended = "suspended" // true: the Job's condition Suspended is True
 	keyFailure   = "failure"   // the reason for which the Job failed
 	keyCause     = "cause"     // why the object is not healthy, in its own words
+	keyNodePorts = "nodePorts" // of a Service of type NodePort, by port and protocol
 
 	keyWhole      = "status"     // the object's own status, all of it
 	keyGeneration = "generation" // of the object, for the generations in its own status
@@ -83,6 +87,41 @@ func reflectLoadBalancer(o *unstructured.Unstructured, status map[string]any) {
 	if ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); len(ingress) > 0 {
 		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
+}
+
+func reflectService(o *unstructured.Unstructured, status map[string]any) {
+	reflectLoadBalancer(o, status)
+	ports := map[string]any{}
+	for name, port := range NodePorts(o) {
+		ports[name] = port
+	}
+	if len(ports) > 0 {
+		status[keyNodePorts] = ports
+	}
+}
+
+// NodePorts are the node ports of a Service of type NodePort by port and protocol, such as 80/TCP; empty for every other object.
+func NodePorts(o *unstructured.Unstructured) map[string]int64 {
+	if o.GroupVersionKind().GroupKind().String() != serviceKind || text(o.Object, "spec", "type") != string(corev1.ServiceTypeNodePort) {
+		return nil
+	}
+	ports := map[string]int64{}
+	for _, p := range list(o.Object, "spec", "ports") {
+		if p, ok := p.(map[string]any); ok && number(p, "nodePort") != 0 {
+			ports[fmt.Sprintf("%d/%s", number(p, "port"), cmp.Or(text(p, "protocol"), string(corev1.ProtocolTCP)))] = number(p, "nodePort")
+		}
+	}
+	return ports
+}
+
+// ReflectedNodePorts are the NodePorts of the object of a reflected status.
+func ReflectedNodePorts(status map[string]any) map[string]int64 {
+	ports, _ := status[keyNodePorts].(map[string]any)
+	out := make(map[string]int64, len(ports))
+	for name := range ports {
+		out[name] = number(ports, name)
+	}
+	return out
 }
 
 func reflectCronJob(o *unstructured.Unstructured, status map[string]any) {

@@ -14,13 +14,16 @@ import (
 )
 
 // Replicas returns how many replicas an object asks for and what each of them requests
-// of a node. Replicas is nil for kinds without; those of a Job are its parallelism.
+// of a node. Replicas is nil for kinds without; those of a Job are its parallelism, and a Pod is one.
 func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.ResourceList) {
-	path := kindOf(o).replicas
-	if path == nil {
+	k := kindOf(o)
+	if k.single {
+		return new(int32(1)), podRequest(o)
+	}
+	if k.replicas == nil {
 		return nil, nil
 	}
-	n, found, _ := unstructured.NestedInt64(o.Object, path...)
+	n, found, _ := unstructured.NestedInt64(o.Object, k.replicas...)
 	if !found {
 		n = 1 // what every such kind defaults to
 	}
@@ -32,7 +35,7 @@ func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.Res
 // subresource has its replicas elsewhere than in spec.replicas counts as one without: the
 // object does not say so, only its CustomResourceDefinition does.
 func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
-	if kindOf(o).replicas != nil {
+	if k := kindOf(o); k.replicas != nil || k.single {
 		return true, ""
 	}
 	if is, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicas"); found && !builtIn(o.GroupVersionKind().Group) {
@@ -81,6 +84,8 @@ func Pods(o *unstructured.Unstructured) int32 {
 	var n int64
 	k := kindOf(o)
 	switch {
+	case k.single:
+		n = 1
 	case k.replicas == nil:
 	case o.GroupVersionKind().GroupKind().String() == jobKind:
 		n = number(o.Object, "status", "active") + number(o.Object, "status", "succeeded") + number(o.Object, "status", "failed")
@@ -97,8 +102,14 @@ func Pods(o *unstructured.Unstructured) int32 {
 // cannot know what the others have rounded, and a Job may do a little more than it was
 // asked but not less. The sum is exact when the shares are whole numbers.
 func SetReplicas(o *unstructured.Unstructured, n int32) error {
-	path := kindOf(o).replicas
-	if path == nil {
+	k := kindOf(o)
+	path := k.replicas
+	switch {
+	case k.single && n == 1:
+		return nil
+	case k.single:
+		return fmt.Errorf("set replicas of %s %s to %d: it is always one", o.GetKind(), o.GetName(), n)
+	case path == nil:
 		return fmt.Errorf("set replicas of %s %s: the kind has none", o.GetKind(), o.GetName())
 	}
 	if o.GroupVersionKind().GroupKind().String() == jobKind {
@@ -122,6 +133,15 @@ func shareCompletions(job *unstructured.Unstructured, n int64) error {
 	return unstructured.SetNestedField(job.Object, share, "spec", "completions")
 }
 
+// KeepsReplicas is true of a template with the label resourcetemplate.orrery.dev/retain-replicas: its number of replicas is where a copy begins. Once that
+// is there the number is its cluster's own, for somebody scales it there.
+func KeepsReplicas(template *unstructured.Unstructured) bool {
+	return template.GetLabels()[workv1alpha2.RetainReplicasLabel] == "true" && kindOf(template).replicas != nil
+}
+
+// ReplicasField is the path of the number of replicas of an object; nil for kinds without.
+func ReplicasField(o *unstructured.Unstructured) []string { return kindOf(o).replicas }
+
 // PodSpec returns where an object keeps the spec of its pods: its own spec for a Pod,
 // else its pod template's. It is not a copy; nil when there is none.
 func PodSpec(o *unstructured.Unstructured) map[string]any {
@@ -140,14 +160,52 @@ func PodSpec(o *unstructured.Unstructured) map[string]any {
 	return spec
 }
 
-// podRequest is what one pod of an object requests of a node.
-func podRequest(o *unstructured.Unstructured) corev1.ResourceList {
-	var pod corev1.Pod
-	// A pod spec that is none cannot be scheduled by any cluster either; its API server
-	// says so better than we could.
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(PodSpec(o), &pod.Spec); err != nil {
+// Requirements are what each replica of an object asks of the cluster that it is to run in.
+type Requirements struct {
+	// Requests is what it requests of a node.
+	Requests corev1.ResourceList
+	// NodeSelector and NodeAffinity say which nodes may take it, nil: each; Tolerations, which of their taints it bears.
+	NodeSelector map[string]string
+	NodeAffinity *corev1.NodeSelector
+	Tolerations  []corev1.Toleration
+	// Namespace and PriorityClassName say against which quotas it counts.
+	Namespace, PriorityClassName string
+}
+
+// RequirementsOf are those of an object's replicas; nil of one without, or whose pod spec is none.
+func RequirementsOf(o *unstructured.Unstructured) *Requirements {
+	pod, ok := podOf(o)
+	if replicas, _ := Replicas(o); replicas == nil || !ok {
 		return nil
 	}
+	r := &Requirements{
+		Requests: requestOf(pod), NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations,
+		Namespace: o.GetNamespace(), PriorityClassName: pod.Spec.PriorityClassName,
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		r.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+	return r
+}
+
+// podOf is a pod as an object makes them, an empty one if it makes none. It is not ok where the pod spec is none: no cluster can schedule that
+// either, and its API server says so better than we could.
+func podOf(o *unstructured.Unstructured) (pod *corev1.Pod, ok bool) {
+	pod = &corev1.Pod{}
+	return pod, runtime.DefaultUnstructuredConverter.FromUnstructured(PodSpec(o), &pod.Spec) == nil
+}
+
+// podRequest is what one pod of an object requests of a node; nil where its pod spec is none.
+func podRequest(o *unstructured.Unstructured) corev1.ResourceList {
+	pod, ok := podOf(o)
+	if !ok {
+		return nil
+	}
+	return requestOf(pod)
+}
+
+// requestOf is what a pod requests of a node. It fills in the requests of its containers.
+func requestOf(pod *corev1.Pod) corev1.ResourceList {
 	// The API server does this for pods, but not in the templates of pods.
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -159,5 +217,5 @@ func podRequest(o *unstructured.Unstructured) corev1.ResourceList {
 			containers[i].Resources.Requests = requests
 		}
 	}
-	return resource.PodRequests(&pod, resource.PodResourcesOptions{})
+	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }

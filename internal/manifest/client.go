@@ -109,6 +109,12 @@ func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error
 	return Client{c, o}, nil
 }
 
+// As is a client that writes as another field manager.
+func (c Client) As(manager string) Client {
+	c.options.FieldManager = manager
+	return c
+}
+
 // Apply applies a manifest. By force it takes the fields that others own; a dry run changes nothing in the cluster.
 func (c Client) Apply(
 	ctx context.Context, o Object, manifest any, force, dryRun bool,

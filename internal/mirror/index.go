@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
-	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 )
 
@@ -184,22 +183,22 @@ func (m *Mirror) NamespaceMark(cluster, namespace string) string {
 	return c.marks[namespace].hub
 }
 
-// PodSecurity returns the labels of a namespace of a cluster that say its Pod Security levels, if it
-// carries work.orrery.dev/created-by. They must not be changed.
-func (m *Mirror) PodSecurity(cluster, namespace string) map[string]string {
+// NamespaceLabels returns the labels of a namespace of a cluster, if it carries
+// work.orrery.dev/created-by. They must not be changed.
+func (m *Mirror) NamespaceLabels(cluster, namespace string) map[string]string {
 	c := m.cluster(cluster)
 	if c == nil {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.marks[namespace].podSecurity
+	return c.marks[namespace].labels
 }
 
 // namespaceMarks are what is remembered of the labels of a namespace that a hub made.
 type namespaceMarks struct {
-	hub         string // the value of NamespaceLabel
-	podSecurity map[string]string
+	hub    string // the value of NamespaceLabel
+	labels map[string]string
 }
 
 // Synced says whether what is known of a type in a cluster is complete: it was listed, and
@@ -277,7 +276,7 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	if resourceOf(t.api) == namespaces {
 		delete(t.cluster.marks, k.name)
 		if hub := labels[workv1alpha2.NamespaceLabel]; hub != "" {
-			t.cluster.marks[k.name] = namespaceMarks{hub, podsecurity.Labels(labels)}
+			t.cluster.marks[k.name] = namespaceMarks{hub, maps.Clone(labels)}
 		}
 	}
 	if old != nil && news && old.Placed() && (object == nil || object.Binding != old.Binding) {

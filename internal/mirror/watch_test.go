@@ -172,7 +172,7 @@ func vouched(t *testing.T, s *store.Store, m *Mirror, cluster string) {
 type knowledge struct {
 	Placed, Orphans []Object
 	Namespaces      map[string]string
-	PodSecurity     map[string]string
+	Labels          map[string]string // of a namespace
 	Capacity        Capacity
 	Fits            int64
 	Versions        map[string]string // of every object, by type and key
@@ -182,7 +182,7 @@ type knowledge struct {
 func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	t.Helper()
 	k := knowledge{
-		Placed: m.PlacedIn(cluster), Orphans: m.Orphans(cluster), PodSecurity: m.PodSecurity(cluster, namespace),
+		Placed: m.PlacedIn(cluster), Orphans: m.Orphans(cluster), Labels: m.NamespaceLabels(cluster, namespace),
 		Versions: map[string]string{}, Message: m.Observation(cluster).Message,
 	}
 	var known, synced bool

@@ -3,6 +3,7 @@ package render
 import (
 	"encoding/json"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -19,7 +20,8 @@ func Trim(o *unstructured.Unstructured) {
 // the spec, but only the latter have an owner in managedFields, for the API server
 // allocates after it noted who set what. Without managedFields everything is kept: a
 // port that collides in a cluster is refused there with a clear message, while one that
-// was asked for and lost would not be noticed.
+// was asked for and lost would not be noticed. The node ports of a Service of type NodePort
+// are what it is for: they are kept, so that it is to be found at the same ports everywhere.
 func dropAllocated(o, witness *unstructured.Unstructured) {
 	if o.GetKind() != "Service" || o.GetAPIVersion() != "v1" {
 		return
@@ -33,6 +35,9 @@ func dropAllocated(o, witness *unstructured.Unstructured) {
 		if !owns(owned, "f:spec", "f:"+name) {
 			delete(spec, name)
 		}
+	}
+	if spec["type"] == string(corev1.ServiceTypeNodePort) {
+		return
 	}
 	ports, _ := spec["ports"].([]any)
 	for _, p := range ports {

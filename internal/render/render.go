@@ -8,6 +8,7 @@ import (
 	"encoding/base32"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -71,7 +72,7 @@ func render(in Input) (manifest *unstructured.Unstructured, digest string, size 
 }
 
 // mark puts our marks on a manifest and returns its digest, which covers all of it but
-// the annotation that holds it, and how many bytes it covers.
+// the annotation that holds it, and replicas that are the cluster's own, and how many bytes it covers.
 func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size int, err error) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if labels == nil {
@@ -83,7 +84,11 @@ func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size 
 	labels[workv1alpha2.BindingLabel] = string(binding)
 	o.SetLabels(labels)
 
-	canonical, err := json.Marshal(o.Object) // sorts keys
+	digested := o.Object
+	if interpreter.KeepsReplicas(o) {
+		digested = WithoutReplicas(o).Object
+	}
+	canonical, err := json.Marshal(digested) // sorts keys
 	if err != nil {
 		return "", 0, fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
@@ -98,6 +103,26 @@ func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size 
 // digestLength in characters of five bits: 100 bits, which nobody finds a collision of by
 // accident.
 const digestLength = 20
+
+// WithoutReplicas returns a manifest without its number of replicas. It shares the rest with it.
+func WithoutReplicas(o *unstructured.Unstructured) *unstructured.Unstructured {
+	out := &unstructured.Unstructured{Object: maps.Clone(o.Object)}
+	path := interpreter.ReplicasField(o)
+	parent := out.Object
+	for i, name := range path {
+		if i == len(path)-1 {
+			delete(parent, name)
+			break
+		}
+		child, ok := parent[name].(map[string]any)
+		if !ok {
+			break
+		}
+		child = maps.Clone(child)
+		parent[name], parent = child, child
+	}
+	return out
+}
 
 // identity is what an override must leave as it is.
 func identity(o *unstructured.Unstructured) [4]string {

@@ -227,6 +227,36 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// Where replicas are the cluster's own, the manifest says with how many a copy begins, and is the same whatever it says.
+func TestDigestWithoutReplicas(t *testing.T) {
+	render := func(manifest string) (*unstructured.Unstructured, string) {
+		t.Helper()
+		o, digest, err := Render(Input{Template: object(t, manifest), Cluster: aCluster(), Binding: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o, digest
+	}
+	const kept = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, labels: {resourcetemplate.orrery.dev/retain-replicas: "true"}}, spec: {paused: true, replicas: `
+	three, first := render(kept + `3}}`)
+	_, second := render(kept + `4}}`)
+	if first != second {
+		t.Error("another number of replicas has another digest")
+	}
+	without := WithoutReplicas(three)
+	if diff := cmp.Diff(map[string]any{"paused": true}, without.Object["spec"]); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]any{"paused": true, "replicas": int64(3)}, three.Object["spec"]); diff != "" {
+		t.Errorf("the manifest was changed:\n%s", diff)
+	}
+	const refused = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, labels: {resourcetemplate.orrery.dev/retain-replicas: "false"}}, spec: {replicas: `
+	_, first = render(refused + `3}}`)
+	if _, second = render(refused + `4}}`); first == second {
+		t.Error("without the label another number of replicas has the same digest")
+	}
+}
+
 // FuzzRender: whatever the API server may store, rendering does not panic, does not
 // change its input and says the same twice.
 func FuzzRender(f *testing.F) {

@@ -72,6 +72,8 @@ type Options struct {
 	ProfilingAddress string
 	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
 	PodSecurity podsecurity.Level
+	// Namespaces says in which members the namespaces of the hub are made.
+	Namespaces apply.Spread
 }
 
 // MirrorHistory is how long, how much and of what the past of mirrored objects is kept.
@@ -122,6 +124,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"which clusters the hub's namespaces may use that no ClusterAccess selects: all of them, or none")
 	fs.Var(&o.PodSecurity, "default-pod-security",
 		"which Pod Security Standard pods are held to in namespaces of the hub that do not say so by label: privileged, baseline or restricted")
+	fs.Var(&o.Namespaces, "namespaces",
+		"in which members the hub's namespaces are made: Needed, where something is placed in them, or All, in every member that they may use")
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
@@ -426,6 +430,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	applier, err = apply.Add(mgr, apply.Options{
 		Bindings: bindings, Registry: registry, Mirror: m, Templates: templates,
 		Decisions: placer, Records: kept, HubID: h.ID(), PodSecurity: o.PodSecurity,
+		Namespaces: o.Namespaces, Fences: fleet.Fences{Cache: clusters},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add apply: %w", err)

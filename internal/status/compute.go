@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -58,7 +59,8 @@ type subject struct {
 	version    string // see template.Version; empty: not known
 	generation int64  // 0 for kinds without
 	observed   int64  // the observedGeneration that its status has
-	edited     bool   // this process has seen another version of it
+	nodePorts  map[string]int64
+	edited     bool // this process has seen another version of it
 }
 
 // applied says whether a cluster has the manifest as it is to be now.
@@ -146,7 +148,7 @@ func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 
 // compute returns the status that a binding shall have. What is not known stays.
 func compute(
-	b *workv1alpha2.ResourceBinding, outcome *placement.Outcome, standings []standing, now time.Time,
+	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, standings []standing, now time.Time,
 ) workv1alpha2.BindingStatus {
 	status := *b.Status.DeepCopy()
 	status.AggregatedStatus = items(standings)
@@ -160,7 +162,10 @@ func compute(
 	if c, ok := counts(standings); ok {
 		status.Counts = &c
 	}
-	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings)} {
+	if of.version != "" && len(of.nodePorts) == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionHubNodePorts) // it is of another type by now
+	}
+	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings), hubNodePorts(of, standings)} {
 		if c != nil {
 			c.ObservedGeneration = b.Generation
 			set(&status, *c, now)
@@ -223,8 +228,12 @@ func item(s standing, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
 	case s.applied == unknown:
 	case s.applied == no || !s.placed && s.result != nil:
 		i.Applied, i.AppliedMessage = s.result.Applied, cut(s.result.Message, maxItemMessage)
+	case s.applied == yes && s.result != nil:
+		i.Applied, i.AppliedMessage = true, cut(s.result.Message, maxItemMessage)
+	case s.applied == yes:
+		i.Applied = true // as an earlier process saw it
 	default:
-		i.Applied, i.AppliedMessage = s.applied == yes, ""
+		i.Applied, i.AppliedMessage = false, ""
 	}
 	switch {
 	case s.contact == lost:
@@ -263,7 +272,7 @@ func sameJSON(a, b []byte) bool {
 // precedence orders what may keep a binding from being applied, the most urgent first.
 var precedence = []string{
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
-	workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
+	workv1alpha2.ReasonMutated, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 
 // fullyApplied sums up the results; nil: not known well enough to change what is written.
@@ -273,13 +282,16 @@ func fullyApplied(standings []standing) *metav1.Condition {
 		c.Reason = workv1alpha2.ReasonNoClusterFits
 		return c
 	}
-	var due []string
+	var due, notes []string
 	messages := map[string][]string{}
 	for _, s := range standings {
 		switch s.applied {
 		case unknown:
 			return nil
 		case yes:
+			if s.item.AppliedMessage != "" {
+				notes = append(notes, s.cluster+": "+s.item.AppliedMessage)
+			}
 		case no:
 			messages[s.result.Reason] = append(messages[s.result.Reason], s.cluster+": "+s.result.Message)
 		case unreachable:
@@ -299,7 +311,7 @@ func fullyApplied(standings []standing) *metav1.Condition {
 		c.Reason, c.Message = workv1alpha2.ReasonApplying, "waiting for "+listing(due, ", ")
 		return c
 	}
-	c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied
+	c.Status, c.Reason, c.Message = metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied, listing(notes, "; ")
 	return c
 }
 
@@ -344,6 +356,45 @@ func healthy(standings []standing) *metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonHealthy
 	}
 	return c
+}
+
+// hubNodePorts says whether the clusters serve a Service of type NodePort at the node ports that it has on the hub; nil: that is not known, or
+// it is of another type. A cluster that cannot be asked is as it was last seen.
+func hubNodePorts(of subject, standings []standing) *metav1.Condition {
+	if len(of.nodePorts) == 0 {
+		return nil
+	}
+	var own []string
+	known := false
+	for _, s := range standings {
+		if !s.placed {
+			continue
+		}
+		var status map[string]any
+		if s.object != nil {
+			status = s.object.Status
+		} else if s.item.Status != nil && json.Unmarshal(s.item.Status.Raw, &status) != nil {
+			continue // not what this package wrote
+		}
+		is := interpreter.ReflectedNodePorts(status)
+		known = known || len(is) > 0
+		for _, port := range slices.Sorted(maps.Keys(of.nodePorts)) {
+			if n, ok := is[port]; ok && n != of.nodePorts[port] {
+				own = append(own, fmt.Sprintf("%s: %s is at %d, not %d", s.cluster, port, n, of.nodePorts[port]))
+			}
+		}
+	}
+	switch {
+	case !known:
+		return nil
+	case len(own) > 0:
+		return &metav1.Condition{
+			Type: workv1alpha2.ConditionHubNodePorts, Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonOwnNodePorts,
+			Message: listing(own, "; "),
+		}
+	default:
+		return &metav1.Condition{Type: workv1alpha2.ConditionHubNodePorts, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonHubNodePorts}
+	}
 }
 
 // removal says which clusters keep a deleted binding from going, and the way out; nil: it

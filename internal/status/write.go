@@ -81,7 +81,7 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	if err != nil {
 		return 0, err
 	}
-	status := compute(b, outcome, standings, time.Now())
+	status := compute(b, of, outcome, standings, time.Now())
 	if !equality.Semantic.DeepEqual(status, b.Status) {
 		due := slices.ContainsFunc(standings, func(s standing) bool { return s.placed && (s.applied == waiting || s.applied == unknown) })
 		if wait := w.pacer.wait(b, due); wait > 0 {
@@ -111,7 +111,7 @@ func subjectOf(o *unstructured.Unstructured) subject {
 		return subject{}
 	}
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
-	return subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed}
+	return subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
 }
 
 // writeRemoval says of a deleted binding what it waits for.

@@ -232,6 +232,53 @@ func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	shows(t, "fleet", "oak pine", "widgets.e2e.example.org", "-n", ns, "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
 }
 
+// A CustomResourceDefinition and its objects are placed by policies of their own, in the same moment and in either order: what needs the definition waits for it,
+// says so, and goes where it is.
+func TestDefinitionPlacedWithItsObjects(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "definitions")
+	crd := strings.NewReplacer("widgets", "cranks", "widget", "crank", "Widget", "Crank").Replace(widgets())
+	t.Cleanup(func() {
+		kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-definitions", "--ignore-not-found")
+		for _, context := range []string{"hub", "oak", "pine"} {
+			kubectl(t, context, "delete", "crd", "cranks.e2e.example.org", "--ignore-not-found")
+		}
+	})
+	// The object first: no member knows its kind.
+	apply(t, "hub", crd)
+	kubectl(t, "hub", "wait", "--for=condition=Established", "crd/cranks.e2e.example.org", "--timeout=30s")
+	apply(t, "hub", policy(ns, "all", "{apiVersion: e2e.example.org/v1, kind: Crank}", inOakAndPine))
+	crank := func(name string) string {
+		return "apiVersion: e2e.example.org/v1\nkind: Crank\nmetadata: {name: " + name + ", namespace: " + ns + "}\nspec: {size: 3}\n"
+	}
+	eventually(t, deadline, func() string {
+		out, err := tryKubectl("hub", crank("first"), "apply", "-f", "-")
+		if err != nil {
+			return out
+		}
+		return ""
+	})
+	first := []string{"resourcebinding", "first-crank.e2e.example.org", "-n", ns}
+	hasCondition(t, "Scheduled=False/NoClusterFits", []string{"oak: it does not serve the kind", "pine: it does not serve the kind"}, first...)
+
+	// Then its definition, by a cluster-wide policy, with another object in the same moment.
+	apply(t, "hub", crank("second")+`---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterPropagationPolicy
+metadata: {name: e2e-definitions}
+spec:
+  resourceSelectors: [{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, name: cranks.e2e.example.org}]
+  `+inOakAndPine+`
+`)
+	for _, name := range []string{"first", "second"} {
+		for _, context := range []string{"oak", "pine"} {
+			shows(t, context, "3", "cranks.e2e.example.org", name, "-n", ns, "-o", "jsonpath={.spec.size}")
+		}
+		hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", name+"-crank.e2e.example.org", "-n", ns)
+	}
+	hasCondition(t, "Healthy=True/Healthy", nil, "clusterresourcebinding", "cranks.e2e.example.org-customresourcedefinition")
+}
+
 // When a member refuses a manifest, the binding has the member's own words.
 func TestManifestThatAMemberRejects(t *testing.T) {
 	t.Parallel()

@@ -201,7 +201,7 @@ type BindingStatus struct {
 	// +listMapKey=clusterName
 	// +optional
 	AggregatedStatus []AggregatedStatusItem `json:"aggregatedStatus,omitempty"`
-	// conditions: Scheduled, FullyApplied, Healthy.
+	// conditions: Scheduled, FullyApplied, Healthy; of a Service of type NodePort also HubNodePorts.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -217,7 +217,8 @@ type AggregatedStatusItem struct {
 	// applied is true when the cluster has the manifest as rendered.
 	// +optional
 	Applied bool `json:"applied,omitempty"`
-	// appliedMessage says why it has not: the API server's own words where it refused.
+	// appliedMessage says why it has not: the API server's own words where it refused. Of a cluster that has
+	// it, it names the fields that the cluster has otherwise.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	AppliedMessage string `json:"appliedMessage,omitempty"`
@@ -271,6 +272,9 @@ const (
 	// ConditionHealthy is True when the object is healthy in every cluster, Unknown when
 	// some cluster cannot be asked.
 	ConditionHealthy = "Healthy"
+	// ConditionHubNodePorts is True when the clusters serve a Service of type NodePort at the node ports that it has on the hub. Bindings of
+	// other objects do not have it.
+	ConditionHubNodePorts = "HubNodePorts"
 )
 
 // Reasons of the bindings' conditions.
@@ -284,6 +288,7 @@ const (
 	ReasonConflict           = "Conflict"           // an object that is not ours is in the way
 	ReasonRejected           = "Rejected"           // a cluster refused the manifest
 	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
+	ReasonMutated            = "Mutated"            // a cluster takes our marks off what is applied there
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
 	ReasonPodSecurity        = "PodSecurity"        // its pods are not for the level of their namespace
 	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
@@ -293,6 +298,8 @@ const (
 	ReasonUnhealthy          = "Unhealthy"          //
 	ReasonProgressing        = "Progressing"        // not healthy yet
 	ReasonCannotJudge        = "CannotJudge"        // the status of its kind does not say whether it is healthy
+	ReasonHubNodePorts       = "HubNodePorts"       //
+	ReasonOwnNodePorts       = "OwnNodePorts"       // a cluster has given other node ports: the hub's were taken, out of its range, or the Service had others before
 )
 
 // Marks on the objects in members. User objects on the hub get none.
@@ -315,11 +322,22 @@ const (
 	NamespaceLabel = "work.orrery.dev/created-by"
 	// FieldManager owns the fields of placed objects.
 	FieldManager = "orrery"
+	// ReplicasFieldManager owns, beside or instead of FieldManager, the replicas of copies whose template has RetainReplicasLabel, until somebody scales them.
+	ReplicasFieldManager = "orrery-replicas"
 )
 
 // AllowTakeOverLabel on a Namespace of the hub, set to true, lets the PropagationPolicies in it
 // adopt and take over objects in members' namespaces of its name that this hub did not make.
 const AllowTakeOverLabel = "work.orrery.dev/allow-takeover"
+
+// Labels by which users say what becomes of an object of the hub in members. Those of Karmada are the same but for the domain.
+const (
+	// RetainReplicasLabel on a template, set to true, leaves the replicas of copies that are there to whoever scales them in their clusters.
+	RetainReplicasLabel = "resourcetemplate.orrery.dev/retain-replicas"
+	// SkipNamespaceLabel on a Namespace of the hub, set to true, keeps orrery server --namespaces=All from making it in members where nothing
+	// is placed in it.
+	SkipNamespaceLabel = "namespace.orrery.dev/skip-auto-propagation"
+)
 
 // Values of OriginAnnotation.
 const (

@@ -1,0 +1,113 @@
+package apply
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// mutated names the fields of a manifest that a cluster has otherwise, or not at all, right after it took the manifest: a webhook or an admission policy there
+// changes them, or its version of the API does not know them. What it has besides is not named, nor are values, which may be secret.
+func mutated(manifest, applied *unstructured.Unstructured) []string {
+	var paths []string
+	compareFields("", manifest.Object, applied.Object, &paths)
+	slices.Sort(paths)
+	return paths
+}
+
+// mutation says so in one sentence; empty for none.
+func mutation(paths []string) string {
+	if len(paths) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the cluster changes what is applied: %s; a webhook or an admission policy there does, or its API does not know them", some(paths))
+}
+
+// takesMarks is true when what a cluster made of a manifest is not known as the binding's, or as of this digest: whoever looks for it would apply it again.
+func takesMarks(manifest, applied *unstructured.Unstructured) bool {
+	return applied.GetLabels()[workv1alpha2.BindingLabel] != manifest.GetLabels()[workv1alpha2.BindingLabel] ||
+		applied.GetAnnotations()[workv1alpha2.DigestAnnotation] != manifest.GetAnnotations()[workv1alpha2.DigestAnnotation]
+}
+
+func compareFields(path string, wanted, is any, differ *[]string) {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		fields, _ := is.(map[string]any)
+		for name, value := range wanted {
+			compareFields(join(path, name), value, fields[name], differ)
+		}
+	case []any:
+		elements, _ := is.([]any)
+		for i, value := range wanted {
+			compareFields(fmt.Sprintf("%s[%d]", path, i), value, counterpart(wanted, elements, i), differ)
+		}
+	default:
+		if !same(wanted, is) {
+			*differ = append(*differ, path)
+		}
+	}
+}
+
+// join appends a field's name to a path.
+func join(path, name string) string {
+	if strings.ContainsAny(name, "./[]") {
+		name = strconv.Quote(name)
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// counterpart is the element of a list that the i-th of a wanted list became: by name where each has one, for others may put their own before it.
+func counterpart(wanted, elements []any, i int) any {
+	name := func(v any) string {
+		o, _ := v.(map[string]any)
+		s, _ := o["name"].(string)
+		return s
+	}
+	if n := name(wanted[i]); n != "" {
+		at := slices.IndexFunc(elements, func(v any) bool { return name(v) == n })
+		if at < 0 {
+			return nil
+		}
+		return elements[at]
+	}
+	if i < len(elements) {
+		return elements[i]
+	}
+	return nil
+}
+
+// same compares two values without regard for how an API server writes them: what is empty it may leave out, and quantities it has a form of its own for.
+func same(wanted, is any) bool {
+	switch wanted := wanted.(type) {
+	case nil:
+		return true
+	case string:
+		s, isText := is.(string)
+		if wanted == s {
+			return true
+		}
+		a, errA := resource.ParseQuantity(wanted)
+		if !isText {
+			s = fmt.Sprint(is) // a quantity may be written as a number
+		}
+		b, errB := resource.ParseQuantity(s)
+		return errA == nil && errB == nil && a.Cmp(b) == 0
+	case bool:
+		b, _ := is.(bool)
+		return wanted == b
+	default:
+		if is == nil {
+			is = 0
+		}
+		return fmt.Sprint(wanted) == fmt.Sprint(is) || same(fmt.Sprint(wanted), fmt.Sprint(is))
+	}
+}

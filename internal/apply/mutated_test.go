@@ -1,0 +1,186 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+var errNotInForce = errors.New("it is not")
+
+// appliedDigest returns an error until a cluster has a manifest of another digest.
+func (f *fleet) appliedDigest(b *workv1alpha2.ResourceBinding, cluster, old string) error {
+	if r, ok := f.applier.Result(b.UID, cluster); !ok || !r.Applied || r.Digest == old {
+		return fmt.Errorf("it is %+v", r)
+	}
+	return nil
+}
+
+func TestMutated(t *testing.T) {
+	read := func(text string) *unstructured.Unstructured {
+		t.Helper()
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	for name, tc := range map[string]struct {
+		manifest, applied string
+		want              []string
+	}{
+		"Same":            {`{spec: {a: 1, b: [x, y], c: {d: true}}}`, `{spec: {a: 1, b: [x, y], c: {d: true}}}`, nil},
+		"MoreThanAsked":   {`{spec: {a: 1, b: [x]}}`, `{spec: {a: 1, b: [x, z], c: 2}, status: {}}`, nil},
+		"Another":         {`{spec: {a: x}}`, `{spec: {a: y}}`, []string{"spec.a"}},
+		"Gone":            {`{spec: {a: x, b: 2}}`, `{spec: {}}`, []string{"spec.a", "spec.b"}},
+		"EmptyIsLeftOut":  {`{spec: {a: "", b: 0, c: false, d: [], e: {}, f: null}}`, `{}`, nil},
+		"Quantities":      {`{spec: {cpu: 1000m, memory: 1024Mi, storage: 1}}`, `{spec: {cpu: "1", memory: 1Gi, storage: "1"}}`, nil},
+		"OtherQuantity":   {`{spec: {cpu: 100m}}`, `{spec: {cpu: "1"}}`, []string{"spec.cpu"}},
+		"ElementsByName":  {`{c: [{name: app, image: a}]}`, `{c: [{name: sidecar, image: s}, {name: app, image: a}]}`, nil},
+		"ElementIsGone":   {`{c: [{name: app, image: a}]}`, `{c: [{name: sidecar, image: a}]}`, []string{"c[0].image", "c[0].name"}},
+		"KeysWithDots":    {`{metadata: {labels: {example.org/team: a}}}`, `{metadata: {labels: {}}}`, []string{`metadata.labels."example.org/team"`}},
+		"AnotherShape":    {`{spec: {a: {b: c}}}`, `{spec: {a: [b]}}`, []string{"spec.a.b"}},
+		"TrueBecameFalse": {`{spec: {a: true}}`, `{spec: {a: false}}`, []string{"spec.a"}},
+		"NumberBecame0":   {`{spec: {replicas: 3}}`, `{spec: {replicas: 0}}`, []string{"spec.replicas"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, mutated(read(tc.manifest), read(tc.applied))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Whatever takes our marks off is met with the patience of a refusal, also where the object then looks like another's.
+func TestPlanOfWhatLosesItsMarks(t *testing.T) {
+	w := Wanted{Decided: true, Object: Object{Name: "x"}, Digest: "d"}
+	now := time.Now()
+	k := Known{Now: now, Refused: "d", RetryAt: now.Add(time.Minute)}
+	for name, at := range map[string]Copy{
+		"NoDigest": {Object: mirror.Object{UID: "u", Binding: "b"}, Owner: Binding, Authentic: true, ThisJoin: true},
+		"NoLabel":  {Object: mirror.Object{UID: "u"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Plan(w, Seen{Reachable: true, Listed: true, At: presence.Present, AtObject: at}, k)
+			if diff := cmp.Diff([]Action{{Verb: Retry, After: time.Minute}}, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A policy in the member that changes what is applied is not fought: what it is about is said, and no write is made but those that edits of the template ask for.
+func TestWhatAMemberChanges(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	api, err := testenv.NewAPI(testenv.Config(oakServer))
+	f.must(err)
+	mutate := func(ns, name, expression string) {
+		t.Helper()
+		api.Apply(t, strings.NewReplacer("NAMESPACE", ns, "NAME", name, "EXPRESSION", expression).Replace(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: NAME}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}]
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  mutations: [{patchType: JSONPatch, jsonPatch: {expression: 'EXPRESSION'}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: NAME}
+spec:
+  policyName: NAME
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
+`))
+		t.Cleanup(func() {
+			api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding", "", name)
+			api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "", name)
+		})
+		// It is in force when it changes what we write.
+		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
+		f.eventually("the policy is in force", func() error {
+			probe := configMap(ns, "probe", "1")
+			probe.SetUID("")
+			probe.SetLabels(map[string]string{workv1alpha2.BindingLabel: "probe"})
+			f.must(client.IgnoreNotFound(oak.Delete(t.Context(), probe.DeepCopy())))
+			f.must(oak.Create(t.Context(), probe))
+			value, _, _ := unstructured.NestedString(probe.Object, "data", "key")
+			if value == "1" && probe.GetLabels()[workv1alpha2.BindingLabel] == "probe" {
+				return errNotInForce
+			}
+			return nil
+		})
+	}
+
+	t.Run("AValue", func(t *testing.T) {
+		f.t = t
+		defer func() { f.t = f.whole }()
+		ns := testenv.Namespace(t, testenv.Config(hubServer))
+		mutate(ns, "values-"+ns, `[JSONPatch{op: "replace", path: "/data/key", value: "theirs"}]`)
+		before := f.calls("apply")
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+		r := f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+		if !r.Applied || !strings.Contains(r.Message, "data.key") || strings.Contains(r.Message, "theirs") {
+			t.Errorf("the result is %+v", r)
+		}
+		f.data(oak, ns, "a", "theirs")
+		f.templates.set(configMap(ns, "a", "2"))
+		f.eventually("the edit is applied", func() error { return f.appliedDigest(b, "oak", r.Digest) })
+		f.data(oak, ns, "a", "theirs")
+		if made := f.calls("apply") - before; made != 2 {
+			t.Errorf("%v applies were made for two versions", made)
+		}
+		// It is known after a restart, too.
+		f.stop()
+		f.start()
+		if r := f.result(b, "oak", workv1alpha2.ReasonFullyApplied); !strings.Contains(r.Message, "data.key") {
+			t.Errorf("after a restart the result is %+v", r)
+		}
+		if made := f.calls("apply") - before; made != 2 {
+			t.Errorf("%v applies were made for two versions and a restart", made)
+		}
+	})
+
+	t.Run("OurMarks", func(t *testing.T) {
+		f.t = t
+		defer func() { f.t = f.whole }()
+		ns := testenv.Namespace(t, testenv.Config(hubServer))
+		mutate(ns, "marks-"+ns, `has(object.metadata.labels) ? [JSONPatch{op: "remove", path: "/metadata/labels"}] : []`)
+		before := f.calls("apply")
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+		r := f.result(b, "oak", workv1alpha2.ReasonMutated)
+		if r.Applied || !strings.Contains(r.Message, `metadata.labels."work.orrery.dev/binding"`) {
+			t.Errorf("the result is %+v", r)
+		}
+		// Many looks are no writes.
+		q, ok := f.applier.queue("oak")
+		if !ok {
+			t.Fatal("there is no queue")
+		}
+		for range 100 {
+			q.reconcile(t.Context(), client.ObjectKeyFromObject(b))
+		}
+		// It is tried again after 2 s, 4 s and so on.
+		if made := f.calls("apply") - before; made > 10 {
+			t.Errorf("%v applies were made", made)
+		}
+	})
+	f.unjoin("oak")
+}

@@ -1,0 +1,177 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/render"
+)
+
+// What a copy has that its cluster gave it stays by itself where the manifest does not have the field: server-side apply leaves alone what is not ours. This file is
+// about the two fields that a manifest has and a copy may still have otherwise: replicas that somebody scales in the cluster, and node ports.
+
+// retains is true of a manifest with such fields.
+func retains(manifest *unstructured.Unstructured) bool {
+	return interpreter.KeepsReplicas(manifest) || len(interpreter.NodePorts(manifest)) > 0
+}
+
+// retained returns a manifest without what an object that is there keeps: replicas, if the template says so, and node ports that it has not got from us. It is pure,
+// and changes neither.
+func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	if interpreter.KeepsReplicas(manifest) {
+		manifest = render.WithoutReplicas(manifest)
+	}
+	has := interpreter.NodePorts(live)
+	if len(has) == 0 || len(interpreter.NodePorts(manifest)) == 0 {
+		return manifest
+	}
+	manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
+	ports, _, _ := unstructured.NestedFieldNoCopy(manifest.Object, "spec", "ports")
+	list, _ := ports.([]any)
+	for _, p := range list {
+		port, ok := p.(map[string]any)
+		if !ok {
+			continue
+		}
+		number, _, _ := unstructured.NestedInt64(port, "port")
+		protocol, _, _ := unstructured.NestedString(port, "protocol")
+		if protocol == "" {
+			protocol = "TCP"
+		}
+		key, err := json.Marshal(map[string]any{"port": number, "protocol": protocol})
+		if err != nil {
+			continue
+		}
+		if is, there := has[fmt.Sprintf("%d/%s", number, protocol)]; there && is != port["nodePort"] &&
+			!slices.Contains(owners(live, "f:spec", "f:ports", "k:"+string(key), "f:nodePort"), workv1alpha2.FieldManager) {
+			delete(port, "nodePort")
+		}
+	}
+	return manifest
+}
+
+// owners are who owns a field of an object.
+func owners(o *unstructured.Unstructured, path ...string) (managers []string) {
+	for _, f := range o.GetManagedFields() {
+		var fields map[string]any
+		if f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		if _, owned, err := unstructured.NestedFieldNoCopy(fields, path...); owned && err == nil {
+			managers = append(managers, f.Manager)
+		}
+	}
+	return managers
+}
+
+// retain returns what of a manifest is sent to a cluster that has the object already.
+func (t *task) retain(ctx context.Context, manifest *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if !retains(manifest) {
+		return manifest, nil
+	}
+	live, err := t.queue.client.Get(ctx, t.wanted.Object)
+	if apierrors.IsNotFound(err) {
+		return manifest, nil // it begins anew
+	}
+	if err != nil {
+		return nil, err
+	}
+	if interpreter.KeepsReplicas(manifest) {
+		if err := t.shareReplicas(ctx, live); err != nil {
+			return nil, err
+		}
+	}
+	return retained(manifest, live), nil
+}
+
+// shareReplicas has somebody beside us own the replicas of a copy, before we give them up: else the API server would set them to what it defaults to. Whoever scales
+// the copy takes them from both.
+func (t *task) shareReplicas(ctx context.Context, live *unstructured.Unstructured) error {
+	path := interpreter.ReplicasField(live)
+	owned := make([]string, 0, len(path))
+	for _, name := range path {
+		owned = append(owned, "f:"+name)
+	}
+	if by := owners(live, owned...); len(by) != 1 || by[0] != workv1alpha2.FieldManager {
+		return nil
+	}
+	n, found, err := unstructured.NestedInt64(live.Object, path...)
+	if !found || err != nil {
+		return nil //nolint:nilerr // there is nothing to give up
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(t.wanted.Manifest.GroupVersionKind())
+	o.SetNamespace(live.GetNamespace())
+	o.SetName(live.GetName())
+	o.SetUID(live.GetUID())
+	if err := unstructured.SetNestedField(o.Object, n, path...); err != nil {
+		return fmt.Errorf("share replicas of %s: %w", t.wanted.Object, err)
+	}
+	_, _, err = t.queue.client.As(workv1alpha2.ReplicasFieldManager).Apply(ctx, t.wanted.Object, o.Object, false, false)
+	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) {
+		return nil // somebody scaled it just now, and owns them
+	}
+	return err
+}
+
+// applyManifest applies a manifest, and returns what of it was applied in the end: node ports that the cluster has given to others, or does not have, are left to it.
+func (t *task) applyManifest(
+	ctx context.Context, manifest *unstructured.Unstructured, force bool,
+) (sent, applied *unstructured.Unstructured, created bool, err error) {
+	for {
+		applied, created, err = t.queue.client.Apply(ctx, t.wanted.Object, manifest.Object, force, false)
+		if err == nil {
+			return manifest, applied, created, nil
+		}
+		less := withoutPorts(manifest, err)
+		if less == nil {
+			return manifest, nil, false, err
+		}
+		t.log(ctx).Info("the cluster does not have the hub's node port", "error", err.Error())
+		manifest = less
+	}
+}
+
+var nodePortField = regexp.MustCompile(`^spec\.ports\[(\d+)\]\.nodePort$`)
+
+// withoutPorts is a manifest without the node ports that an error is about; nil if it is about none.
+func withoutPorts(manifest *unstructured.Unstructured, err error) *unstructured.Unstructured {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil || len(interpreter.NodePorts(manifest)) == 0 {
+		return nil
+	}
+	manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
+	ports, _, _ := unstructured.NestedFieldNoCopy(manifest.Object, "spec", "ports")
+	list, _ := ports.([]any)
+	less := false
+	for _, cause := range status.Status().Details.Causes {
+		found := nodePortField.FindStringSubmatch(cause.Field)
+		if found == nil {
+			return nil // something else is wrong, too
+		}
+		i, err := strconv.Atoi(found[1])
+		if err != nil || i >= len(list) {
+			return nil
+		}
+		if port, ok := list[i].(map[string]any); ok && port["nodePort"] != nil {
+			delete(port, "nodePort")
+			less = true
+		}
+	}
+	if !less {
+		return nil
+	}
+	return manifest
+}
