@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -130,6 +131,7 @@ type Applier struct {
 	log      logr.Logger
 
 	overrides  *overrides
+	looked     atomic.Int64 // how many templates were looked at because an override policy changed
 	renders    *render.Cache
 	standard   *podsecurity.Standard
 	results    *results
@@ -193,6 +195,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	}
 	a.synced = append(slices.Clone(a.overrides.synced), a.bindings.Synced, namespaces, restored, quotas)
 	a.bindings.Subscribe(a.bindingChanged)
+	a.overrides.retiring = a.stillCounts
 	a.overrides.subscribe(a.overrideChanged)
 	a.registry.Subscribe(a.memberChanged)
 	a.mirror.Subscribe(a.observed)
