@@ -295,7 +295,10 @@ func newInhabitant(kind, name string, uid types.UID, placed bool, owners ...type
 func TestPlanHoldsBack(t *testing.T) {
 	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
 	seen := []Seen{
-		{}, absent, {Reachable: true}, copies(), copies(ourCopy()), copies(ourCopy(func(c *Copy) { c.Origin = "Adopted" })),
+		{},
+		absent,
+		{Reachable: true},
+		copies(), copies(ourCopy()), copies(ourCopy(func(c *Copy) { c.Origin = "Adopted" })),
 		at(ourCopy()), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "left", "v" })), at(ourCopy(theirs)),
 	}
 	for _, change := range []func(*Copy){
@@ -305,8 +308,12 @@ func TestPlanHoldsBack(t *testing.T) {
 		seen = append(seen, at(ourCopy(change)))
 	}
 	known := []Known{
-		{Now: now, Surveyed: true}, {Now: now, Surveyed: true, Digest: "new", Fields: 1, Applied: true}, {Now: now, Surveyed: true, Unsure: true},
-		{Now: now, Surveyed: true, Digest: "old", Fields: 1}, {Now: now}, {Now: now, Surveyed: true, Restored: true},
+		{Now: now, Surveyed: true},
+		{Now: now, Surveyed: true, Digest: "new", Fields: 1, Applied: true},
+		{Now: now, Surveyed: true, Unsure: true},
+		{Now: now, Surveyed: true, Digest: "old", Fields: 1},
+		{Now: now},
+		{Now: now, Surveyed: true, Restored: true},
 	}
 	held, written := 0, 0
 	for _, s := range seen {
