@@ -102,7 +102,11 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 func TestSuspension(t *testing.T) {
 	w := start(t, "suspension")
 	place := func(clusters, suspension string) {
-		w.hub.Apply(t, policy(w.ns, "p", configMaps, "clusterAffinity: {clusterNames: ["+clusters+"]}", "suspension: {"+suspension+"}"))
+		var more []string
+		if suspension != "" {
+			more = []string{"suspension: {" + suspension + "}"}
+		}
+		w.hub.Apply(t, policy(w.ns, "p", configMaps, "clusterAffinity: {clusterNames: ["+clusters+"]}", more...))
 	}
 	place("oak, pine", "")
 	w.hub.Apply(t, configMap(w.ns, "c", "1"))
