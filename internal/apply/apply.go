@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -137,6 +138,7 @@ type Applier struct {
 	log      logr.Logger
 
 	overrides  *overrides
+	looked     atomic.Int64 // how many templates were looked at because an override policy changed
 	renders    *render.Cache
 	standard   *podsecurity.Standard
 	everywhere *everywhere // nil: no namespace is
@@ -209,6 +211,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		a.synced = append(a.synced, a.fences.Synced)
 	}
 	a.bindings.Subscribe(a.bindingChanged)
+	a.overrides.retiring = a.stillCounts
 	a.overrides.subscribe(a.overrideChanged)
 	a.registry.Subscribe(a.memberChanged)
 	a.mirror.Subscribe(a.observed)

@@ -193,6 +193,7 @@ func TestApplier(t *testing.T) {
 				}},
 			},
 		}
+		f.policy(ns)
 		f.must(f.hub.Create(f.t.Context(), p))
 		f.data(oak, ns, "a", "oaken")
 		f.data(elm, ns, "a", "1")
@@ -203,6 +204,162 @@ func TestApplier(t *testing.T) {
 		f.must(f.hub.Delete(f.t.Context(), p))
 		f.data(oak, ns, "a", "1")
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	})
+
+	run("AppliesOverridesThatAreWrittenTheOlderWay", func(f *fleet, ns string) {
+		f.must(f.hub.Create(f.t.Context(), &policyv1alpha1.OverridePolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "p"},
+			Spec: policyv1alpha1.OverrideSpec{
+				ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "v1", Kind: "ConfigMap", Name: "a"}},
+				TargetCluster:     &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"oak"}},
+				Overriders:        setKey("oaken"),
+			},
+		}))
+		f.bind(configMap(ns, "a", "1"), nil, "oak", "elm")
+		f.data(oak, ns, "a", "oaken")
+		f.data(elm, ns, "a", "1")
+	})
+
+	run("HoldsBackWhatIsSuspended", func(f *fleet, ns string) {
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak", "elm")
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+		f.result(b, "elm", workv1alpha2.ReasonFullyApplied)
+		on := func(clusters ...string) func(*workv1alpha2.BindingSpec) {
+			return func(s *workv1alpha2.BindingSpec) {
+				s.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{
+					DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: clusters},
+				}}
+			}
+		}
+		f.edit(b, on("oak"))
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied) // nothing is held back yet
+		f.templates.set(configMap(ns, "a", "2"))
+		f.data(elm, ns, "a", "2")
+		f.result(b, "oak", workv1alpha2.ReasonSuspended)
+		f.data(oak, ns, "a", "1")
+		f.move(b, "elm") // out of oak: it stays there
+		f.eventually("the copy that is to go is held", func() error {
+			if r, ok := f.applier.Result(b.UID, "oak"); !ok || r.Reason != workv1alpha2.ReasonSuspended || r.Generation != b.Generation {
+				return fmt.Errorf("it is %+v", r)
+			}
+			return nil
+		})
+		f.data(oak, ns, "a", "1")
+		before := f.calls("")
+		f.templates.set(configMap(ns, "a", "3"))
+		f.data(elm, ns, "a", "3")
+		f.edit(b, func(s *workv1alpha2.BindingSpec) {
+			s.Suspension, s.Clusters, s.GracefulEvictionTasks = nil, targets([]string{"elm", "oak"}), nil
+		})
+		f.data(oak, ns, "a", "3") // and never 2
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+		if made := f.calls("") - before; made != 2 {
+			t.Errorf("%v calls were made, want one for each cluster", made)
+		}
+		// Whoever deletes an object on the hub means it, and could not resume it any more.
+		f.edit(b, func(s *workv1alpha2.BindingSpec) {
+			s.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{Dispatching: new(true)}}
+		})
+		f.must(f.hub.Delete(f.t.Context(), b))
+		f.gone(f.hub, b)
+		f.gone(oak, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a"}})
+		f.gone(elm, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a"}})
+	})
+
+	run("WaitsForTheOverridesThatItNeeds", func(f *fleet, ns string) {
+		f.policy(ns)
+		b := f.bind(configMap(ns, "a", "1"), func(s *workv1alpha2.BindingSpec) {
+			s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "p"}, {Kind: "ClusterOverridePolicy", Name: ns}}
+		}, "oak")
+		f.result(b, "oak", workv1alpha2.ReasonOverrideMissing)
+		p := override(ns, "p", "oaken", "a")
+		f.must(f.hub.Create(f.t.Context(), p))
+		wide := override("", ns, "wide", "other")
+		wide.Spec.ResourceSelectors[0].Namespace = ns
+		f.eventually("the one that is missing is named", func() error {
+			if r := f.result(b, "oak", workv1alpha2.ReasonOverrideMissing); !strings.Contains(r.Message, "ClusterOverridePolicy "+ns) {
+				return errors.New(r.Message)
+			}
+			return nil
+		})
+		if err := oak.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: "a"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
+			t.Errorf("it did not wait: %v", err)
+		}
+		c := (*policyv1alpha1.ClusterOverridePolicy)(wide)
+		f.must(f.hub.Create(f.t.Context(), c))
+		f.data(oak, ns, "a", "oaken")
+		f.must(f.hub.Delete(f.t.Context(), p))
+		f.result(b, "oak", workv1alpha2.ReasonOverrideMissing)
+		f.data(oak, ns, "a", "oaken")
+		f.must(f.hub.Delete(f.t.Context(), c))
+	})
+
+	run("KeepsTheOverrideOfAPolicyThatWentWithIt", func(f *fleet, ns string) {
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+		o := override(ns, "p", "oaken", "a")
+		f.must(f.hub.Create(f.t.Context(), o))
+		f.data(oak, ns, "a", "oaken")
+		before := f.calls("")
+		f.must(f.hub.Delete(f.t.Context(), o)) // there is no policy p
+		v := f.applier.overrides.index.Get(client.ObjectKeyFromObject(o))
+		f.eventually("the hub has no override policy", func() error {
+			if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(o), &policyv1alpha1.OverridePolicy{}); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("it has: %w", err)
+			}
+			return nil
+		})
+		f.applier.overrides.retire(v)
+		if f.applier.overrides.index.Get(client.ObjectKeyFromObject(o)) == nil {
+			t.Fatal("the override does not count any more, though its policy is gone and nothing says what stays")
+		}
+		// What placement says once it knows.
+		f.edit(b, func(s *workv1alpha2.BindingSpec) {
+			s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "p"}}
+		})
+		f.eventually("the override has retired", func() error {
+			if f.applier.overrides.index.Get(client.ObjectKeyFromObject(o)) != nil {
+				return errors.New("it counts still")
+			}
+			return nil
+		})
+		f.result(b, "oak", workv1alpha2.ReasonOverrideMissing)
+		f.data(oak, ns, "a", "oaken")
+		if made := f.calls("") - before; made != 0 {
+			t.Errorf("%v calls were made, want none", made)
+		}
+	})
+
+	run("WritesOnlyWhatAnOverrideChanges", func(f *fleet, ns string) {
+		f.policy(ns)
+		var all []*workv1alpha2.ResourceBinding
+		for i := range 3 {
+			all = append(all, f.bind(configMap(ns, fmt.Sprintf("a%d", i), "1"), nil, "oak", "elm"))
+		}
+		for _, b := range all {
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			f.result(b, "elm", workv1alpha2.ReasonFullyApplied)
+		}
+		calls := f.calls("")
+		o := override(ns, "p", "oaken", "a1")
+		o.Spec.OverrideRules[0].TargetCluster = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"oak"}}
+		f.must(f.hub.Create(f.t.Context(), o))
+		f.data(oak, ns, "a1", "oaken")
+		f.result(all[1], "oak", workv1alpha2.ReasonFullyApplied)
+		o.Spec.ResourceSelectors[0].Name = ""
+		f.must(f.hub.Update(f.t.Context(), o))
+		for i, b := range all {
+			f.data(oak, ns, fmt.Sprintf("a%d", i), "oaken")
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			f.data(elm, ns, fmt.Sprintf("a%d", i), "1")
+		}
+		if made := f.calls("") - calls; made != 3 {
+			t.Errorf("%v calls were made, want one for each copy that is another", made)
+		}
+		f.must(f.hub.Delete(f.t.Context(), o))
+		for i := range all {
+			f.data(oak, ns, fmt.Sprintf("a%d", i), "1")
+		}
 	})
 
 	run("PrunesWhatIsNotPlacedAnyMore", func(f *fleet, ns string) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -119,15 +120,20 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 			either = append(either, render.Compile(p))
 		}
 	}
-	for _, b := range a.bindings.All() {
-		if namespace := either[0].Policy.Namespace; namespace != "" && namespace != b.Namespace {
-			continue
+	name := client.ObjectKeyFromObject(either[0].Policy)
+	a.touched(either, func(b *workv1alpha2.ResourceBinding) {
+		clusters := binding.Clusters(b)
+		if !slices.Contains(binding.NeededOverrides(b), name) {
+			// What the rules do not speak of, before or after, stays as it is.
+			clusters = sets.New(slices.DeleteFunc(clusters.UnsortedList(), func(cluster string) bool {
+				m, ok := a.registry.Member(cluster)
+				return ok && !slices.ContainsFunc(either, func(v *render.Override) bool { return v.Concerns(m.Cluster()) })
+			})...)
 		}
-		o, state := a.template(b)
-		if state == presence.Present && slices.ContainsFunc(either, func(v *render.Override) bool { return v.Selects(o) }) {
-			a.changed(b, binding.Clusters(b))
+		if len(clusters) > 0 {
+			a.changed(b, clusters)
 		}
-	}
+	})
 }
 
 func (a *Applier) memberChanged(e member.Event) {

@@ -20,6 +20,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -398,6 +399,44 @@ func (f *fleet) bind(o *unstructured.Unstructured, change func(*workv1alpha2.Bin
 	}
 	f.must(f.hub.Create(f.t.Context(), b))
 	return b
+}
+
+// policy makes the policy by which bind places.
+func (f *fleet) policy(ns string) {
+	f.t.Helper()
+	f.must(f.hub.Create(f.t.Context(), &policyv1alpha1.PropagationPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "p"},
+		Spec:       policyv1alpha1.PropagationSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "v1", Kind: "ConfigMap"}}},
+	}))
+}
+
+// override is an override policy that sets the value of config maps of a name; cluster-wide without a namespace.
+func override(ns, name, value, of string) *policyv1alpha1.OverridePolicy {
+	return &policyv1alpha1.OverridePolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: policyv1alpha1.OverrideSpec{
+			ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "v1", Kind: "ConfigMap", Name: of}},
+			OverrideRules:     []policyv1alpha1.RuleWithCluster{{Overriders: *setKey(value)}},
+		},
+	}
+}
+
+func setKey(value string) *policyv1alpha1.Overriders {
+	return &policyv1alpha1.Overriders{Plaintext: []policyv1alpha1.PlaintextOverrider{{
+		Path: "/data/key", Operator: policyv1alpha1.OverriderOpReplace, Value: &apiextensionsv1.JSON{Raw: []byte(strconv.Quote(value))},
+	}}}
+}
+
+// edit changes what a binding says.
+func (f *fleet) edit(b *workv1alpha2.ResourceBinding, change func(*workv1alpha2.BindingSpec)) {
+	f.t.Helper()
+	f.eventually("edit", func() error {
+		if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			return err
+		}
+		change(&b.Spec)
+		return f.hub.Update(f.t.Context(), b)
+	})
 }
 
 func targets(clusters []string) []workv1alpha2.TargetCluster {

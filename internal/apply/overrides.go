@@ -1,19 +1,35 @@
 package apply
 
 import (
+	"cmp"
 	"context"
+	"iter"
+	"slices"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/render"
 )
+
+// retirement is for how long an override policy that was deleted still counts. What is deleted with
+// it, its objects or the policy that places them, is known by then: what is to stay as it is does
+// not lose its override first.
+const retirement = 2 * time.Second
 
 // overrides are the hub's override policies.
 type overrides struct {
@@ -22,6 +38,8 @@ type overrides struct {
 
 	mu          sync.RWMutex
 	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
+	// retiring says whether an override policy that was deleted still has to count; nil: it has not.
+	retiring func(v *render.Override) bool
 }
 
 // asOverride is an object of the hub as an override policy; nil for any other object.
@@ -57,10 +75,33 @@ func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 		return
 	}
 	if is == nil {
-		o.index.Delete(client.ObjectKeyFromObject(was))
-	} else {
-		o.index.Set(is)
+		if v := o.index.Get(client.ObjectKeyFromObject(was)); v != nil {
+			time.AfterFunc(retirement, func() { o.retire(v) })
+		}
+		return
 	}
+	if retiring := o.index.Get(client.ObjectKeyFromObject(is)); was == nil && retiring != nil {
+		was = retiring.Policy // it was deleted just now, and counts still
+	}
+	o.index.Set(is)
+	o.tell(was, is)
+}
+
+// retire ends an override policy that was deleted, as soon as nothing is left that it has to count for.
+func (o *overrides) retire(v *render.Override) {
+	if o.index.Get(client.ObjectKeyFromObject(v.Policy)) != v {
+		return // there is one of its name again
+	}
+	if o.retiring != nil && o.retiring(v) {
+		time.AfterFunc(retirement, func() { o.retire(v) })
+		return
+	}
+	if o.index.Delete(v) {
+		o.tell(v.Policy, nil)
+	}
+}
+
+func (o *overrides) tell(was, is *policyv1alpha1.OverridePolicy) {
 	o.mu.RLock()
 	subscribers := o.subscribers
 	o.mu.RUnlock()
@@ -69,17 +110,106 @@ func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 	}
 }
 
+// of returns the override policies that select a template, nil when there is none, and those that
+// are missing of the ones that are needed.
+func (o *overrides) of(source *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*render.Override, missing []types.NamespacedName) {
+	if source == nil {
+		source = &unstructured.Unstructured{}
+	}
+	return o.index.With(source, needed)
+}
+
+// overrideKind is the kind of an override policy.
+func overrideKind(namespace string) string {
+	if namespace == "" {
+		return "ClusterOverridePolicy"
+	}
+	return "OverridePolicy"
+}
+
+// touched calls f with the bindings whose templates one of some override policies selects, or that
+// need it, each once. Only templates are looked at that its selectors can mean.
+func (a *Applier) touched(either []*render.Override, f func(*workv1alpha2.ResourceBinding)) {
+	seen := sets.New[types.UID]()
+	for _, v := range either {
+		name := client.ObjectKeyFromObject(v.Policy)
+		for _, b := range a.bindings.Needing(name) {
+			if !seen.Has(b.UID) {
+				seen.Insert(b.UID)
+				f(b)
+			}
+		}
+		for b := range a.candidates(v.Policy) {
+			if seen.Has(b.UID) {
+				continue
+			}
+			a.looked.Add(1)
+			if o, state := a.template(b); state == presence.Present && v.Selects(o) {
+				seen.Insert(b.UID)
+				f(b)
+			}
+		}
+	}
+}
+
+// candidates are the bindings whose templates an override policy's selectors can mean; some come
+// more than once.
+func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1alpha2.ResourceBinding] {
+	return func(yield func(*workv1alpha2.ResourceBinding) bool) {
+		selectors := p.Spec.ResourceSelectors
+		if len(selectors) == 0 {
+			selectors = []policyv1alpha1.ResourceSelector{{}} // everything in its scope
+		}
+		for _, s := range selectors {
+			kind := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind).GroupKind()
+			namespace := cmp.Or(p.Namespace, s.Namespace)
+			if s.Name != "" && namespace != "" {
+				if b, _ := a.bindings.Of(binding.Template{GroupKind: kind, Namespace: namespace, Name: s.Name}); b != nil && !yield(b) {
+					return
+				}
+				continue
+			}
+			for _, b := range a.bindings.Within(kind, namespace) {
+				if (s.Name == "" || s.Name == b.Spec.Resource.Name) && !yield(b) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// stillCounts is true while an override policy that was deleted changed what a policy placed that
+// is gone as well, and placement has not said yet that this stays as it is.
+func (a *Applier) stillCounts(v *render.Override) bool {
+	a.mu.RLock()
+	ctx := a.ctx
+	a.mu.RUnlock()
+	if ctx == nil || ctx.Err() != nil {
+		return false
+	}
+	counts := false
+	name := client.ObjectKeyFromObject(v.Policy)
+	a.touched([]*render.Override{v}, func(b *workv1alpha2.ResourceBinding) {
+		if counts || slices.Contains(binding.NeededOverrides(b), name) || !b.DeletionTimestamp.IsZero() {
+			return
+		}
+		var p client.Object = &policyv1alpha1.ClusterPropagationPolicy{}
+		key := client.ObjectKey{Name: b.Spec.PolicyRef.Name}
+		if b.Spec.PolicyRef.Kind != policy.Kind("") {
+			p, key.Namespace = &policyv1alpha1.PropagationPolicy{}, b.Namespace
+		}
+		counts = apierrors.IsNotFound(a.hub.Get(ctx, key, p))
+	})
+	return counts
+}
+
 // Overrides are the override policies that select a template, in the order in which they are
 // applied.
 func (a *Applier) Overrides(o *unstructured.Unstructured) []records.Policy {
 	var found []records.Policy
 	for _, v := range a.overrides.index.Of(o) {
 		p := v.Policy
-		kind := "OverridePolicy"
-		if p.Namespace == "" {
-			kind = "ClusterOverridePolicy"
-		}
-		found = append(found, records.Policy{Kind: kind, Namespace: p.Namespace, Name: p.Name, Generation: p.Generation})
+		found = append(found, records.Policy{Kind: overrideKind(p.Namespace), Namespace: p.Namespace, Name: p.Name, Generation: p.Generation})
 	}
 	return found
 }

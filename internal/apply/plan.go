@@ -2,6 +2,7 @@ package apply
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -58,6 +59,9 @@ type Wanted struct {
 	Foreign  Foreign
 	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
 	Held bool
+	// Suspended says why nothing is to be written to the cluster because of the placement, and
+	// SuspendedMessage explains it. A deleted binding is not held up by that.
+	Suspended, SuspendedMessage string
 }
 
 // Owner says whose mark is on an object.
@@ -150,6 +154,16 @@ var verbs = [...]string{
 	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
 }
 
+// writes is true of what changes the cluster.
+func (v Verb) writes() bool {
+	switch v {
+	case Create, Update, Repair, Judge, Delete, Unmark:
+		return true
+	default:
+		return false
+	}
+}
+
 // String implements fmt.Stringer.
 func (v Verb) String() string { return verbs[v] }
 
@@ -177,6 +191,19 @@ const (
 
 // Plan says what is to be done for a binding in one cluster. It is pure.
 func Plan(w Wanted, s Seen, k Known) []Action {
+	actions := plan(w, s, k)
+	if w.Suspended == "" || w.Intent != Place && w.Intent != Vacate {
+		return actions
+	}
+	// What would be written says that something is held back; without it nothing is, and what
+	// was found is reported.
+	if i := slices.IndexFunc(actions, func(a Action) bool { return a.Verb.writes() }); i >= 0 {
+		actions = append(actions[:i:i], report(w.Suspended, w.SuspendedMessage)...)
+	}
+	return actions
+}
+
+func plan(w Wanted, s Seen, k Known) []Action {
 	if w.Intent != Place {
 		return planRemoval(w, s, k)
 	}

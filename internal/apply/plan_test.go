@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -287,4 +288,66 @@ func newInhabitant(kind, name string, uid types.UID, placed bool, owners ...type
 	}
 	group := map[string]string{"EndpointSlice": "discovery.k8s.io"}[kind]
 	return inhabitant{member.API{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, Resource: resource}, o, placed}
+}
+
+// TestPlanHoldsBack: where changes are held back, nothing that a placement asks for is written, whatever is found; what is there
+// as wanted is reported as such, and what goes with its template goes.
+func TestPlanHoldsBack(t *testing.T) {
+	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
+	seen := []Seen{
+		{},
+		absent,
+		{Reachable: true},
+		copies(), copies(ourCopy()), copies(ourCopy(func(c *Copy) { c.Origin = "Adopted" })),
+		at(ourCopy()), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "left", "v" })), at(ourCopy(theirs)),
+	}
+	for _, change := range []func(*Copy){
+		func(c *Copy) { c.Digest = "old" }, func(c *Copy) { c.Fields = 2 }, func(c *Copy) { c.ThisJoin = false },
+		func(c *Copy) { c.Deleting = true }, func(c *Copy) { c.Owner = Nobody }, func(c *Copy) { c.Newer = true },
+	} {
+		seen = append(seen, at(ourCopy(change)))
+	}
+	known := []Known{
+		{Now: now, Surveyed: true},
+		{Now: now, Surveyed: true, Digest: "new", Fields: 1, Applied: true},
+		{Now: now, Surveyed: true, Unsure: true},
+		{Now: now, Surveyed: true, Digest: "old", Fields: 1},
+		{Now: now},
+		{Now: now, Surveyed: true, Restored: true},
+	}
+	held, written := 0, 0
+	for _, s := range seen {
+		for _, k := range known {
+			for _, intent := range []Intent{Place, Vacate, Remove, Leave} {
+				w := placeWanted(func(w *Wanted) { w.Intent = intent })
+				free := Plan(w, s, k)
+				w.Suspended, w.SuspendedMessage = workv1alpha2.ReasonSuspended, "held back"
+				actions := Plan(w, s, k)
+				writes := slices.ContainsFunc(actions, func(a Action) bool { return a.Verb.writes() })
+				says := slices.ContainsFunc(actions, func(a Action) bool { return a.Reason == workv1alpha2.ReasonSuspended })
+				would := slices.ContainsFunc(free, func(a Action) bool { return a.Verb.writes() })
+				switch {
+				case intent == Remove || intent == Leave:
+					if !cmp.Equal(said(free), said(actions)) {
+						t.Errorf("a deletion is held up: %v instead of %v", said(actions), said(free))
+					}
+					if would {
+						written++
+					}
+				case writes:
+					t.Errorf("%v is planned of %+v", said(actions), s)
+				case would != says:
+					t.Errorf("%v is planned instead of %v", said(actions), said(free))
+				case says:
+					held++
+				}
+			}
+		}
+	}
+	if held == 0 || written == 0 {
+		t.Errorf("%d plans were held back, and %d of deletions were not: nothing is shown", held, written)
+	}
+	if got := said(Plan(placeWanted(func(w *Wanted) { w.Suspended = workv1alpha2.ReasonSuspended }), at(ourCopy()), Known{})); !cmp.Equal(got, []string{workv1alpha2.ReasonFullyApplied}) {
+		t.Errorf("what is as wanted is reported as %v", got)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -81,12 +82,18 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	}
 	source, state := a.template(b)
 	w.Source = a.sourceOf(b, source, q.uid)
+	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
+	w.Suspended, w.SuspendedMessage = suspended(b, q.name(), missing)
 	w.Decided = (state != presence.Present || source.GetGeneration() == b.Spec.Resource.Generation) &&
 		a.decisions.Knows(b.UID, b.Generation, q.name(), q.uid)
 	api, served := q.api(b)
 	w.Object.Resource = api.GroupVersionResource()
-	if w.Intent == Vacate {
+	if w.Intent == Vacate && w.Suspended != "" {
+		a.results.leave(b.UID, q.name(), 0, 0) // all of it stays
+	} else if w.Intent == Vacate {
 		w.Held = a.held(b, source, q.name())
+	}
+	if w.Intent == Vacate {
 		// A cluster that leaves is taken out of bindings, perhaps before its member knows that it
 		// leaves. What it keeps is for Leave to say.
 		w.Decided = w.Decided && !a.leaving(ctx, q.name(), q.uid)
@@ -99,7 +106,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		return w, source
 	}
 	divided := binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source)
-	if !divided {
+	if !divided || w.Suspended != "" {
 		a.results.leave(b.UID, q.name(), 0, 0) // it keeps all that it has
 	}
 	if q.member.Reachable() {
@@ -116,12 +123,12 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		}
 		a.mirror.Require(binding.Kind(b))
 	}
-	if divided {
+	if divided && w.Suspended == "" {
 		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
 	}
 	manifest, digest, err := a.renders.Render(render.Input{
 		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Binding: b.UID,
-		Overrides: a.overrides.index.Of(source),
+		Overrides: selecting,
 	}, versionOf(source))
 	if err != nil {
 		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
@@ -142,6 +149,21 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
 	w.Foreign = q.foreign(ctx, b)
 	return w, source
+}
+
+// suspended says why nothing is written to a cluster because of a binding; empty: it is written.
+func suspended(b *workv1alpha2.ResourceBinding, cluster string, missing []types.NamespacedName) (reason, message string) {
+	switch {
+	case b.Spec.SuspendedOn(cluster):
+		return workv1alpha2.ReasonSuspended, "changes are held back: " + b.Spec.PolicyRef.Kind + " " + b.Spec.PolicyRef.Name + " suspends dispatching"
+	case len(missing) > 0:
+		kind := "OverridePolicy "
+		if missing[0].Namespace == "" {
+			kind = "ClusterOverridePolicy "
+		}
+		return workv1alpha2.ReasonOverrideMissing, "changes are held back until there is " + kind + strings.TrimPrefix(missing[0].String(), "/")
+	}
+	return "", ""
 }
 
 // leaving is true of a Cluster that is being deleted or was.
@@ -418,7 +440,7 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 		}
 		_, stays := binding.Target(other, cluster)
 		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
-		behind := other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
+		behind := b.Spec.PlacementHash != "" && other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
 		o, there := a.placedAs(other, cluster)
 		if behind || !stays && (moves || there && a.unclaimed(source, o, 0) > 0) {
 			return true

@@ -99,6 +99,23 @@ func Target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.Targe
 	return workv1alpha2.TargetCluster{}, false
 }
 
+// NeededOverrides are the override policies without which nothing of a binding is written.
+// Cluster-wide ones have no namespace.
+func NeededOverrides(b *workv1alpha2.ResourceBinding) []types.NamespacedName {
+	if len(b.Spec.DependentOverrides) == 0 {
+		return nil
+	}
+	needed := make([]types.NamespacedName, 0, len(b.Spec.DependentOverrides))
+	for _, o := range b.Spec.DependentOverrides {
+		name := types.NamespacedName{Name: o.Name}
+		if o.Kind == "OverridePolicy" {
+			name.Namespace = b.Namespace
+		}
+		needed = append(needed, name)
+	}
+	return needed
+}
+
 // Divided is true when the clusters' replicas are shares of the template's.
 func Divided(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.ReplicaSchedulingType == policyv1alpha1.Divided

@@ -28,6 +28,8 @@ type Cache struct {
 	names       map[types.UID]types.NamespacedName
 	clusters    map[string]sets.Set[types.NamespacedName]
 	templates   map[Template]sets.Set[types.NamespacedName]
+	within      map[Template]sets.Set[types.NamespacedName]             // by kind and namespace of the template, either of them or none
+	overrides   map[types.NamespacedName]sets.Set[types.NamespacedName] // by override policies that are needed
 	subscribers []func(before, after *workv1alpha2.ResourceBinding)
 }
 
@@ -50,6 +52,8 @@ func newCache() *Cache {
 		names:     map[types.UID]types.NamespacedName{},
 		clusters:  map[string]sets.Set[types.NamespacedName]{},
 		templates: map[Template]sets.Set[types.NamespacedName]{},
+		within:    map[Template]sets.Set[types.NamespacedName]{},
+		overrides: map[types.NamespacedName]sets.Set[types.NamespacedName]{},
 	}
 }
 
@@ -108,6 +112,42 @@ func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv
 		)
 	})
 	return all[0], all[1:]
+}
+
+// Within returns the bindings of templates of a kind (none: of any kind) in a namespace (empty: in
+// any and in none), in no order.
+func (c *Cache) Within(kind schema.GroupKind, namespace string) []*workv1alpha2.ResourceBinding {
+	if kind.Empty() && namespace == "" {
+		return c.All()
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.all(c.within[Template{GroupKind: kind, Namespace: namespace}])
+}
+
+// Needing returns the bindings that need an override policy, in no order.
+func (c *Cache) Needing(name types.NamespacedName) []*workv1alpha2.ResourceBinding {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.all(c.overrides[name])
+}
+
+func (c *Cache) all(names sets.Set[types.NamespacedName]) []*workv1alpha2.ResourceBinding {
+	all := make([]*workv1alpha2.ResourceBinding, 0, len(names))
+	for name := range names {
+		all = append(all, c.bindings[name])
+	}
+	return all
+}
+
+// scopes are where a binding's template is found.
+func scopes(b *workv1alpha2.ResourceBinding) []Template {
+	kind := Kind(b).GroupKind()
+	all := []Template{{GroupKind: kind}}
+	if b.Namespace != "" {
+		all = append(all, Template{Namespace: b.Namespace}, Template{GroupKind: kind, Namespace: b.Namespace})
+	}
+	return all
 }
 
 // All returns every binding, in no order.
@@ -179,6 +219,12 @@ func (c *Cache) insert(b *workv1alpha2.ResourceBinding) {
 	c.bindings[name] = b
 	c.names[b.UID] = name
 	index(c.templates, TemplateOf(b), name)
+	for _, s := range scopes(b) {
+		index(c.within, s, name)
+	}
+	for _, o := range NeededOverrides(b) {
+		index(c.overrides, o, name)
+	}
 	for cluster := range Clusters(b) {
 		index(c.clusters, cluster, name)
 	}
@@ -189,6 +235,12 @@ func (c *Cache) remove(b *workv1alpha2.ResourceBinding) {
 	delete(c.bindings, name)
 	delete(c.names, b.UID)
 	unindex(c.templates, TemplateOf(b), name)
+	for _, s := range scopes(b) {
+		unindex(c.within, s, name)
+	}
+	for _, o := range NeededOverrides(b) {
+		unindex(c.overrides, o, name)
+	}
 	for cluster := range Clusters(b) {
 		unindex(c.clusters, cluster, name)
 	}

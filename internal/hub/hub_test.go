@@ -291,6 +291,7 @@ var (
 	namespaces  = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	services    = schema.GroupVersionResource{Version: "v1", Resource: "services"}
 	roles       = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
+	protections = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}
 )
 
 // installedVersions are the resource versions of everything that the hub installs. An
@@ -303,7 +304,7 @@ func installedVersions(t *testing.T, config *rest.Config) map[string]string {
 		t.Fatal(err)
 	}
 	versions := map[string]string{}
-	for _, gvr := range []schema.GroupVersionResource{crds, apiservices, namespaces, services, roles} {
+	for _, gvr := range []schema.GroupVersionResource{crds, apiservices, namespaces, services, roles, protections} {
 		list, err := d.Resource(gvr).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -325,7 +326,7 @@ func installedVersions(t *testing.T, config *rest.Config) map[string]string {
 			}
 		}
 	}
-	const least = 8 + 1 + 2 + 1 + 2 // kinds, APIService, namespaces, Service, roles
+	const least = 8 + 1 + 2 + 1 + 2 + 1 // kinds, APIService, namespaces, Service, roles, deletion protection
 	if len(versions) < least {
 		t.Fatalf("installed objects: %v", versions)
 	}

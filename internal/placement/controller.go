@@ -94,6 +94,7 @@ type Controller struct {
 	settling time.Duration
 
 	decisions    *decisions
+	needs        *needs
 	reservations *reservations
 
 	mu          sync.RWMutex
@@ -117,8 +118,8 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
-		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates), records: o.Records, overrides: o.Overrides,
-		settling: 10 * time.Second, decisions: newDecisions(), fleetChanged: make(chan struct{}, 1),
+		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
+		settling: 10 * time.Second, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
 		reservations: newReservations(o.Fleet, copies, o.Refused),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
@@ -272,6 +273,12 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
 		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
 		return // only its status changed
+	}
+	if b != nil {
+		c.needs.said(b)
+		c.enqueue(c.needs.templates(binding.Name(b))...) // they follow it
+	} else {
+		c.enqueue(c.needs.drop(binding.Name(old))...)
 	}
 	if old != nil {
 		c.enqueue(binding.TemplateOf(old))

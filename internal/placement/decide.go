@@ -36,6 +36,12 @@ type Template struct {
 	OnHub string
 	// Overrides are the override policies that select it, in order.
 	Overrides []records.Policy
+	// Version identifies what it says, for policies that are Lazy.
+	Version string
+	// RequiredBy are the bindings whose templates refer to it and have it follow them, by name.
+	RequiredBy []*workv1alpha2.ResourceBinding
+	// Orphaned: the policies that place these are gone.
+	Orphaned bool
 }
 
 // Standing is what stands already.
@@ -78,11 +84,20 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
-	if len(t.Claims) == 0 {
+	switch {
+	case len(t.Claims) == 0 && (b == nil || follower(b)):
+		d = follow(t, b)
+	case len(t.Claims) == 0:
 		d = keep(s, t, b)
-	} else {
+	case waits(t, b):
+		d = wait(s, t, b)
+	case b != nil && !b.Spec.Schedules():
+		d = suspend(s, t, b)
+	default:
 		d = place(s, t, b, schedulerFence(fence))
+		inherit(d.Spec, t, b)
 	}
+	d.attach(s, t)
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
 	}
@@ -103,7 +118,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 
 // divides is true when the policy has the template's replicas shared out.
 func divides(t Template) bool {
-	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement.Divided()
+	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Divided()
 }
 
 // settling is true while something is not known that was known when the hub's last process
@@ -121,19 +136,32 @@ func settling(s *fleet.Snapshot, t Template) bool {
 // keep is the decision on a template that nobody claims any more.
 func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
 	was := &b.Spec
-	return Decision{
-		Spec: &workv1alpha2.BindingSpec{
-			PolicyRef: was.PolicyRef, PlacementHash: was.PlacementHash,
-			ReplicaSchedulingType: schedulingType(shared(was)),
-			Clusters:              scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas),
-			ConflictResolution:    was.ConflictResolution, PreserveResourcesOnDeletion: was.PreserveResourcesOnDeletion,
-		},
+	d := Decision{
+		Spec: stay(s, t, was),
 		Outcome: Outcome{
 			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyGone,
 			Message: fmt.Sprintf("no policy claims %s any more; its placement by %s %s stays",
 				templateOf(t.Object), was.PolicyRef.Kind, was.PolicyRef.Name),
 		},
 	}
+	// What is to stay as it is needs what made it so: without its overrides it is not written.
+	d.Spec.DependentOverrides = distinct(append(d.Spec.DependentOverrides, selecting(t)...))
+	return d
+}
+
+// stay is a placement that stays as it is, but for the replicas that the template asks for.
+func stay(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
+	spec := standstill(was)
+	spec.Clusters = scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas)
+	return spec
+}
+
+// standstill is all that a binding says, but for what every decision says anew.
+func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
+	spec := was.DeepCopy()
+	spec.ReplicaSchedulingType = schedulingType(shared(was))
+	spec.GracefulEvictionTasks, spec.RequiredBy, spec.Activation = nil, nil, nil
+	return spec
 }
 
 // place is the decision of the policy that claims a template.

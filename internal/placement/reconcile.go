@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
@@ -49,15 +50,19 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, c.delete(ctx, b)
 	}
 
-	claims := c.policies.Claims(o)
+	claims := settled(c.policies.Claims(o), b)
 	c.reporter.claimed(k, claims)
+	required := c.requiredBy(k, o)
 	switch {
-	case b == nil && (len(claims) == 0 || !o.GetDeletionTimestamp().IsZero()):
+	case b == nil && (len(claims) == 0 && !placed(required) || !o.GetDeletionTimestamp().IsZero()):
 		return ctrl.Result{}, nil
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
+	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
+		return ctrl.Result{}, c.delete(ctx, b) // nothing refers to it any more
 	}
 	t, standing := c.gather(k, o, claims, b)
+	t.RequiredBy, t.Orphaned = required, c.orphaned(required)
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
@@ -78,6 +83,10 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	default:
 		if b == nil && t.OnHub != "" {
 			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
+		}
+		c.follows(written, t.Object)
+		if len(claims) == 0 {
+			c.enqueue(c.needs.templates(binding.Name(written))...) // they stay as they are, too
 		}
 		c.reservations.written(k, written)
 		c.decided(written, t, d, snapshot, seen)
@@ -160,11 +169,25 @@ func (c *Controller) gather(
 	if c.overrides != nil {
 		t.Overrides = c.overrides(o)
 	}
+	if len(claims) > 0 && claims[0].Policy.Spec.ActivationPreference == policyv1alpha1.LazyActivation {
+		t.Version = versionOf(o)
+	}
+	if len(claims) > 0 && b != nil && (!b.Spec.Schedules() || waits(t, b)) {
+		t.Placement = nil // no change of the fleet concerns what stays as it is
+	}
 	standing := Standing{Binding: b, Young: c.young()}
 	if b != nil {
 		standing.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
 	return t, standing
+}
+
+// settled are the claims on an object in the order that counts for its binding.
+func settled(claims []policy.Claim, b *workv1alpha2.ResourceBinding) []policy.Claim {
+	if b == nil || follower(b) {
+		return claims
+	}
+	return policy.Settle(claims, b.Spec.PolicyRef.Kind, b.Spec.PolicyRef.Name)
 }
 
 // young says whether the work began only just.

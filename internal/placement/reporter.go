@@ -48,6 +48,7 @@ type reporter struct {
 	recorder  events.EventRecorder
 	policies  *policy.Index
 	templates *template.Cache
+	bindings  *binding.Cache
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu     sync.Mutex
@@ -55,9 +56,9 @@ type reporter struct {
 	skips  map[binding.Template]sets.Set[types.NamespacedName] // the policies that leave a template out
 }
 
-func newReporter(c client.Client, recorder events.EventRecorder, policies *policy.Index, templates *template.Cache) *reporter {
+func newReporter(c client.Client, recorder events.EventRecorder, policies *policy.Index, templates *template.Cache, bindings *binding.Cache) *reporter {
 	return &reporter{
-		client: c, recorder: recorder, policies: policies, templates: templates,
+		client: c, recorder: recorder, policies: policies, templates: templates, bindings: bindings,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](reportDelay, lastRetry)),
 		claims: map[binding.Template][]types.NamespacedName{},
@@ -225,7 +226,8 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	status := policyv1alpha1.PropagationStatus{Conditions: slices.Clone(p.Status.Conditions)}
 	var lost []string
 	for _, o := range selected(r.templates, p) {
-		claims := r.policies.Claims(o)
+		b, _ := r.bindings.Of(templateOf(o))
+		claims := settled(r.policies.Claims(o), b)
 		switch i := slices.IndexFunc(claims, func(c policy.Claim) bool { return policy.Name(c.Policy) == policy.Name(p) }); {
 		case i < 0 || gone(o):
 		case i == 0:

@@ -127,15 +127,35 @@ func TestSchema(t *testing.T) {
 			want:     []string{"spec.placement.replicaScheduling"},
 		},
 
-		"Override":           {manifest: overriders("{imageOverrider: [{component: Tag, operator: replace, value: v2}], plaintext: [{path: /spec/replicas, operator: replace, value: 3}]}")},
-		"NoRules":            {manifest: overrideHead + "  overrideRules: []\n", want: []string{"spec.overrideRules"}},
-		"NoOverriders":       {manifest: overriders("{}"), want: []string{"spec.overrideRules[0].overriders"}},
-		"UnknownOverrider":   {manifest: overriders("{image: []}"), want: []string{"spec.overrideRules[0].overriders.image"}},
-		"ImageComponent":     {manifest: overriders("{imageOverrider: [{component: Digest, operator: remove}]}"), want: []string{"overriders.imageOverrider[0].component"}},
-		"ImageOperator":      {manifest: overriders("{imageOverrider: [{component: Tag, operator: set, value: a}]}"), want: []string{"overriders.imageOverrider[0].operator"}},
-		"ImageWithoutValue":  {manifest: overriders("{imageOverrider: [{component: Tag, operator: replace}]}"), want: []string{"overriders.imageOverrider[0]", "value is required"}},
-		"CommandReplace":     {manifest: overriders("{commandOverrider: [{containerName: a, operator: replace, value: [b]}]}"), want: []string{"overriders.commandOverrider[0]", "add or remove"}},
-		"LabelsWithoutValue": {manifest: overriders("{labelsOverrider: [{operator: add, value: {}}]}"), want: []string{"overriders.labelsOverrider[0].value"}},
+		"Override": {manifest: overriders("{imageOverrider: [{component: Tag, operator: replace, value: v2}], plaintext: [{path: /spec/replicas, operator: replace, value: 3}]}")},
+		"NoRules":  {manifest: overrideHead + "  overrideRules: []\n", want: []string{"spec.overrideRules", "overrideRules is required"}},
+		"OldWayWithoutChanges": {
+			manifest: overrideHead + "  overriders: {}\n", want: []string{"spec.overrideRules", "overrideRules is required"},
+		},
+		"OldOverridersBesideRules": {
+			manifest: overrideHead + "  overriders: {labelsOverrider: [{operator: remove, value: {a: b}}]}\n  overrideRules: [{overriders: {imageOverrider: [{component: Tag, operator: remove}]}}]\n",
+			want:     []string{"spec.overriders", "would be ignored beside overrideRules"},
+		},
+		"OldTargetClusterBesideRules": {
+			manifest: overrideHead + "  targetCluster: {clusterNames: [oak]}\n  overrideRules: [{overriders: {imageOverrider: [{component: Tag, operator: remove}]}}]\n",
+			want:     []string{"spec.targetCluster", "would be ignored beside overrideRules"},
+		},
+		"OldTargetClusterBesideRulesOfAClusterPolicy": {
+			manifest: strings.Replace(overrideHead, "kind: Over", "kind: ClusterOver", 1) + "  targetCluster: {clusterNames: [oak]}\n  overrideRules: [{overriders: {imageOverrider: [{component: Tag, operator: remove}]}}]\n",
+			want:     []string{"spec.targetCluster", "would be ignored beside overrideRules"},
+		},
+		"SuspendedTwice": {
+			manifest: policyHead + selectAll + "  suspension: {dispatching: true, dispatchingOnClusters: {clusterNames: [oak]}}\n",
+			want:     []string{"spec.suspension", "set one of dispatching and dispatchingOnClusters"},
+		},
+		"ActivationPreference": {manifest: policyHead + selectAll + "  activationPreference: Eager\n", want: []string{"spec.activationPreference", "Lazy"}},
+		"NoOverriders":         {manifest: overriders("{}"), want: []string{"spec.overrideRules[0].overriders"}},
+		"UnknownOverrider":     {manifest: overriders("{image: []}"), want: []string{"spec.overrideRules[0].overriders.image"}},
+		"ImageComponent":       {manifest: overriders("{imageOverrider: [{component: Digest, operator: remove}]}"), want: []string{"overriders.imageOverrider[0].component"}},
+		"ImageOperator":        {manifest: overriders("{imageOverrider: [{component: Tag, operator: set, value: a}]}"), want: []string{"overriders.imageOverrider[0].operator"}},
+		"ImageWithoutValue":    {manifest: overriders("{imageOverrider: [{component: Tag, operator: replace}]}"), want: []string{"overriders.imageOverrider[0]", "value is required"}},
+		"CommandReplace":       {manifest: overriders("{commandOverrider: [{containerName: a, operator: replace, value: [b]}]}"), want: []string{"overriders.commandOverrider[0]", "add or remove"}},
+		"LabelsWithoutValue":   {manifest: overriders("{labelsOverrider: [{operator: add, value: {}}]}"), want: []string{"overriders.labelsOverrider[0].value"}},
 		"FieldJSONAndYAML": {
 			manifest: overriders("{fieldOverrider: [{fieldPath: /data/a, json: [{subPath: /a, operator: remove}], yaml: [{subPath: /a, operator: remove}]}]}"),
 			want:     []string{"overriders.fieldOverrider[0]", "one of json and yaml"},
@@ -190,11 +210,11 @@ func TestKarmadaFields(t *testing.T) {
 		manifest string
 		refused  string // the field; empty: accepted
 	}{
-		"PropagateDeps":            {policy("propagateDeps: true"), "spec.propagateDeps"},
+		"PropagateDeps":            {policy("propagateDeps: true"), ""},
 		"PropagateDepsOff":         {policy("propagateDeps: false"), ""},
-		"Association":              {policy("association: true"), "spec.association"},
+		"Association":              {policy("association: true"), ""},
 		"AssociationOff":           {policy("association: false"), ""},
-		"DependentOverrides":       {policy("dependentOverrides: [a]"), "spec.dependentOverrides"},
+		"DependentOverrides":       {policy("dependentOverrides: [a]"), ""},
 		"NoDependentOverrides":     {policy("dependentOverrides: []"), ""},
 		"SchedulerName":            {policy("schedulerName: mine"), "spec.schedulerName"},
 		"DefaultScheduler":         {policy("schedulerName: default-scheduler"), ""},
@@ -203,10 +223,10 @@ func TestKarmadaFields(t *testing.T) {
 		"FailoverOfApplications":   {policy("failover: {application: {decisionConditions: {tolerationSeconds: 120}, purgeMode: Graciously, statePreservation: {rules: [{aliasLabelName: a, jsonPath: '{.b}'}]}}}"), "spec.failover"},
 		"FailoverOfClusters":       {policy("failover: {cluster: {purgeMode: Directly}}"), "spec.failover"},
 		"NoFailover":               {policy("failover: {}"), ""},
-		"ActivationPreference":     {policy("activationPreference: Lazy"), "spec.activationPreference"},
+		"ActivationPreference":     {policy("activationPreference: Lazy"), ""},
 		"NoActivationPreference":   {policy("activationPreference: ''"), ""},
-		"Suspension":               {policy("suspension: {dispatching: true}"), "spec.suspension"},
-		"SuspensionInClusters":     {policy("suspension: {dispatchingOnClusters: {clusterNames: [oak]}}"), "spec.suspension"},
+		"Suspension":               {policy("suspension: {dispatching: true}"), ""},
+		"SuspensionInClusters":     {policy("suspension: {dispatchingOnClusters: {clusterNames: [oak]}}"), ""},
 		"NoSuspension":             {policy("suspension: {dispatching: false, dispatchingOnClusters: {clusterNames: []}}"), ""},
 		"SchedulePriority":         {policy("schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: high}"), "spec.schedulePriority"},
 		"NoSchedulePriority":       {policy("schedulePriority: {priorityClassSource: '', priorityClassName: ''}"), ""},
@@ -221,10 +241,9 @@ func TestKarmadaFields(t *testing.T) {
 		"NoWorkloadAffinity":       {placement("workloadAffinity: {}"), ""},
 		"Aggregated":               {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}"), "spec.placement.replicaScheduling.replicaDivisionPreference"},
 		"Weighted":                 {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}"), ""},
-		"OldOverriders":            {overrideHead + "  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", "spec.overriders"},
-		"OldOverridersBeside":      {override("overriders: {imageOverrider: [{component: Tag, operator: remove}]}"), "spec.overriders"},
+		"OldOverriders":            {overrideHead + "  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", ""},
+		"OldWay":                   {overrideHead + "  overrideRules: []\n  targetCluster: {clusterNames: [oak]}\n  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", ""},
 		"NoOldOverriders":          {override("overriders: {}"), ""},
-		"OldTargetCluster":         {override("targetCluster: {clusterNames: [oak]}"), "spec.targetCluster"},
 		"NoOldTargetCluster":       {override("targetCluster: {}"), ""},
 		"ClusterZone":              {cluster("zone: a"), "spec.zone"},
 		"ClusterID":                {cluster("id: a"), "spec.id"},
@@ -234,8 +253,7 @@ func TestKarmadaFields(t *testing.T) {
 		"ClusterSecure":            {cluster("insecureSkipTLSVerification: false"), ""},
 		"ClusterProxyHeader":       {cluster("proxyHeader: {a: b}"), "spec.proxyHeader"},
 		"ClusterResourceModels":    {cluster("resourceModels: [{grade: 0, ranges: [{name: cpu, min: '0', max: '1'}]}]"), "spec.resourceModels"},
-		"ClusterScopedPolicy":      {strings.Replace(policy("propagateDeps: true"), "kind: Prop", "kind: ClusterProp", 1), "spec.propagateDeps"},
-		"ClusterScopedOverride":    {strings.Replace(override("targetCluster: {clusterNames: [oak]}"), "kind: Over", "kind: ClusterOver", 1), "spec.targetCluster"},
+		"ClusterScopedPolicy":      {strings.Replace(policy("failover: {cluster: {}}"), "kind: Prop", "kind: ClusterProp", 1), "spec.failover"},
 		"EverythingThatIsTheSame":  {policy("propagateDeps: false\n  association: false\n  preemption: Never\n  schedulerName: default-scheduler\n  placement: {replicaScheduling: {replicaSchedulingType: Duplicated}}"), ""},
 		"ClusterEverythingTheSame": {cluster("syncMode: Push, id: '', zone: '', proxyHeader: {}, resourceModels: []"), ""},
 	}
@@ -351,7 +369,17 @@ spec:
     - {effect: NoExecute, key: cluster.karmada.io/not-ready, operator: Exists, tolerationSeconds: 300}
     - {effect: NoExecute, key: cluster.karmada.io/unreachable, operator: Exists, tolerationSeconds: 300}
 `},
-		"WithLabelSelector": {refused: "association", manifest: `
+		"OldOverride": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: OverridePolicy
+metadata: {name: foo}
+spec:
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, namespace: default, name: deployment-1}]
+  targetCluster: {labelSelector: {matchLabels: {failuredomain.kubernetes.io/region: dc1}}}
+  overriders:
+    plaintext: [{path: /spec/template/spec/containers/0/image, operator: replace, value: dc1.registry.io/nginx:1.17.0-alpine}]
+`},
+		"WithLabelSelector": {refused: "schedulerName", manifest: `
 apiVersion: policy.karmada.io/v1alpha1
 kind: PropagationPolicy
 metadata: {name: foo}

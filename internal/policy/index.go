@@ -210,6 +210,25 @@ func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	return claims
 }
 
+// Placeable is false of an object that no policy may claim and that does not follow others
+// either: every cluster makes it for itself, or it is the hub's own.
+func Placeable(o *unstructured.Unstructured) bool { return !reserved(o) }
+
+// Settle orders claims on an object that a policy places already, of that kind and name: one
+// whose preemption is Never takes nothing from another that selects it still.
+func Settle(claims []Claim, kind, name string) []Claim {
+	i := slices.IndexFunc(claims, func(c Claim) bool { return Kind(c.Policy.Namespace) == kind && c.Policy.Name == name })
+	if i <= 0 {
+		return claims
+	}
+	first := slices.IndexFunc(claims[:i], func(c Claim) bool { return c.Policy.Spec.Preemption != policyv1alpha1.PreemptNever })
+	if first < 0 {
+		first = i
+	}
+	settled := slices.Concat(claims[first:first+1], claims[:first], claims[first+1:])
+	return settled
+}
+
 // Skip is a policy that leaves an object out which its selectors match.
 type Skip struct {
 	Policy *policyv1alpha1.PropagationPolicy

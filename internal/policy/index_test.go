@@ -410,3 +410,48 @@ func BenchmarkClaims(b *testing.B) {
 		})
 	}
 }
+
+// A policy whose preemption is Never takes nothing from the one that places an object; all others
+// come in their order.
+func TestSettle(t *testing.T) {
+	claim := func(name string, preemption policyv1alpha1.PreemptionBehavior) Claim {
+		p := &policyv1alpha1.PropagationPolicy{Spec: policyv1alpha1.PropagationSpec{Preemption: preemption}}
+		p.Name, p.Namespace = name, "ns"
+		return Claim{Policy: p}
+	}
+	always, never, unset := claim("always", policyv1alpha1.PreemptAlways), claim("never", policyv1alpha1.PreemptNever), claim("unset", "")
+	for name, tc := range map[string]struct {
+		claims  []Claim
+		current string
+		want    []string
+	}{
+		"Nobody":                {[]Claim{never, always}, "", []string{"never", "always"}},
+		"SomebodyElse":          {[]Claim{never, always}, "gone", []string{"never", "always"}},
+		"TheFirst":              {[]Claim{never, always}, "never", []string{"never", "always"}},
+		"NeverTakesNothing":     {[]Claim{never, always}, "always", []string{"always", "never"}},
+		"AlwaysTakes":           {[]Claim{always, never}, "never", []string{"always", "never"}},
+		"UnsetTakes":            {[]Claim{unset, never}, "never", []string{"unset", "never"}},
+		"TheFirstThatMayTakes":  {[]Claim{never, always, unset}, "unset", []string{"always", "never", "unset"}},
+		"OnlyTheFormerMayTake":  {[]Claim{never, unset, always}, "unset", []string{"unset", "never", "always"}},
+		"NothingIsLostOrDouble": {[]Claim{never, unset, always}, "always", []string{"unset", "never", "always"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(tc.claims)
+			var got []string
+			for _, c := range Settle(tc.claims, "PropagationPolicy", tc.current) {
+				got = append(got, c.Policy.Name)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+			for i := range before {
+				if tc.claims[i].Policy != before[i].Policy {
+					t.Error("the claims themselves were changed")
+				}
+			}
+		})
+	}
+	if got := Settle([]Claim{never, always}, "ClusterPropagationPolicy", "always"); got[0].Policy != never.Policy {
+		t.Error("a policy of another kind counts as the one that places the object")
+	}
+}

@@ -101,6 +101,9 @@ func reserved(o *unstructured.Unstructured) bool {
 		return managed || ours(name)
 	case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
 		return ours(name)
+	case schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"},
+		schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicyBinding"}:
+		return ours(name)
 	case schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema"},
 		schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "PriorityLevelConfiguration"}:
 		_, managed := o.GetAnnotations()["apf.kubernetes.io/autoupdate-spec"]

@@ -18,15 +18,15 @@ func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha
 		return nil, v.err
 	}
 	p := v.Policy
-	for i := range p.Spec.OverrideRules {
+	for i := range v.rules {
 		if !v.concerns(i, cluster) {
 			continue
 		}
-		rule := &p.Spec.OverrideRules[i]
-		at := fmt.Sprintf("%s: spec.overrideRules[%d]", title(p), i)
+		rule := &v.rules[i]
+		at := title(p) + ": " + rule.path
 		var err error
 		before, fence := identity(o), fenced(o, p)
-		if o, err = applyOverriders(o, &rule.Overriders); err != nil {
+		if o, err = applyOverriders(o, rule.changes); err != nil {
 			return nil, fmt.Errorf("%s.overriders.%w", at, err)
 		}
 		if err := guard(o, before); err != nil {

@@ -168,6 +168,28 @@ func TestOverrideRulesAreForTheirClusters(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
+	// The older way to write one rule.
+	for cluster, want := range map[string]any{"c1": map[string]any{"first": "yes"}, "c2": nil} {
+		old := `{targetCluster: {clusterNames: [` + cluster + `]}, overriders: {labelsOverrider: [{operator: add, value: {first: "yes"}}]}}`
+		got, digest, err := Render(Input{
+			Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`), Cluster: aCluster(), Binding: binding,
+			Overrides: compiled(overridePolicy(t, "", "p", old)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, at(bare(t, got, digest), "/metadata/labels")); diff != "" {
+			t.Errorf("the older way, for %s: -want +got:\n%s", cluster, diff)
+		}
+	}
+	_, _, err = Render(Input{
+		Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`), Cluster: aCluster(), Binding: binding,
+		Overrides: compiled(overridePolicy(t, "", "p", `{overriders: {plaintext: [{path: /none, operator: remove}]}}`)),
+	})
+	if err == nil || !strings.Contains(err.Error(), "ClusterOverridePolicy p: spec.overriders.plaintext[0]") {
+		t.Errorf("a change that does not fit, written the older way: %v", err)
+	}
+
 	unreadable := overridePolicy(t, "", "p", `{overrideRules: [{targetCluster: {labelSelector: {matchExpressions: [{key: a, operator: Near}]}}, overriders: {plaintext: [{path: /a, operator: remove}]}}]}`)
 	_, _, err = Render(Input{
 		Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`), Cluster: aCluster(), Binding: binding,
@@ -247,9 +269,9 @@ func TestOverrides(t *testing.T) {
 	}{
 		"Namespaced": {
 			`{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns, labels: {app: x}}}`,
-			[]string{"/a-namespace", "/z-all", "ns/a-kind", "ns/b-all", "ns/labels", "ns/unreadable"},
+			[]string{"/z-all", "/a-namespace", "ns/b-all", "ns/a-kind", "ns/labels", "ns/unreadable"},
 		},
-		"ByName":        {`{apiVersion: v1, kind: ConfigMap, metadata: {name: second, namespace: ns}}`, []string{"/a-namespace", "/z-all", "ns/a-kind", "ns/b-all", "ns/name", "ns/unreadable"}},
+		"ByName":        {`{apiVersion: v1, kind: ConfigMap, metadata: {name: second, namespace: ns}}`, []string{"/z-all", "/a-namespace", "ns/b-all", "ns/a-kind", "ns/unreadable", "ns/name"}},
 		"ClusterScoped": {`{apiVersion: v1, kind: Namespace, metadata: {name: x}}`, []string{"/z-all"}},
 		"OtherKind":     {`{apiVersion: v1, kind: Pod, metadata: {name: x, namespace: ns}}`, []string{"/z-all", "ns/b-all"}},
 	}
@@ -272,8 +294,17 @@ func TestOverrides(t *testing.T) {
 	}
 
 	index := NewOverrides(slices.Collect(maps.Values(all))...)
+	needed := []types.NamespacedName{{Namespace: "ns", Name: "b-all"}, {Name: "b-all"}, {Name: "z-all"}}
+	if _, missing := index.With(object(t, cases["Namespaced"].template), needed); !cmp.Equal(missing, needed[1:2]) {
+		t.Errorf("missing are %v", missing)
+	}
 	for _, p := range all {
-		index.Delete(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+		before := index.Get(name)
+		index.Set(p)
+		if index.Delete(before) || !index.Delete(index.Get(name)) {
+			t.Errorf("%s: what was replaced is deleted, or what is there is not", name)
+		}
 	}
 	if left := index.Of(object(t, cases["Namespaced"].template)); len(left) > 0 || len(index.scopes) > 0 {
 		t.Errorf("of policies that are gone there are left: %v, %v", left, index.scopes)

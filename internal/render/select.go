@@ -21,9 +21,16 @@ import (
 type Override struct {
 	Policy *policyv1alpha1.OverridePolicy
 
-	labels []labels.Selector  // of each resource selector; nil: any, or one that cannot be read
-	rules  []*policy.Affinity // the clusters of each rule
-	err    error              // what cannot be read
+	labels []labels.Selector // of each resource selector; nil: any, or one that cannot be read
+	rules  []rule
+	err    error // what cannot be read
+}
+
+// rule is one rule of a policy.
+type rule struct {
+	path     string           // of its field
+	clusters *policy.Affinity // nil: it cannot be read
+	changes  *policyv1alpha1.Overriders
 }
 
 // Compile reads an override policy. What cannot be read is refused by Render: an object that may not
@@ -40,37 +47,78 @@ func Compile(p *policyv1alpha1.OverridePolicy) *Override {
 		}
 		v.labels = append(v.labels, selector)
 	}
-	for i := range p.Spec.OverrideRules {
-		affinity, err := policy.CompileAffinity(p.Spec.OverrideRules[i].TargetCluster)
-		if err != nil {
-			v.err = cmp.Or(v.err, fmt.Errorf("%s: spec.overrideRules[%d].targetCluster.%w", title(p), i, err))
+	rules := p.Spec.Rules()
+	for i := range rules {
+		path := "spec"
+		if len(p.Spec.OverrideRules) > 0 {
+			path = fmt.Sprintf("spec.overrideRules[%d]", i)
 		}
-		v.rules = append(v.rules, affinity)
+		affinity, err := policy.CompileAffinity(rules[i].TargetCluster)
+		if err != nil {
+			v.err = cmp.Or(v.err, fmt.Errorf("%s: %s.targetCluster.%w", title(p), path, err))
+		}
+		v.rules = append(v.rules, rule{path: path, clusters: affinity, changes: &rules[i].Overriders})
 	}
 	return v
 }
 
 // Selects says whether the policy selects a template in its scope. A selector of the template's
 // kind whose labels cannot be read does.
-func (v *Override) Selects(template *unstructured.Unstructured) bool {
+func (v *Override) Selects(template *unstructured.Unstructured) bool { return v.selects(template) > 0 }
+
+// How a policy selects a template. What says more of it is applied later.
+const (
+	not = iota
+	everything
+	byKind
+	byLabels
+	byName
+)
+
+// selects says how the policy selects a template.
+func (v *Override) selects(template *unstructured.Unstructured) int {
 	p := v.Policy
 	if p.Namespace != "" && p.Namespace != template.GetNamespace() {
-		return false
+		return not
 	}
+	if len(p.Spec.ResourceSelectors) == 0 {
+		return everything
+	}
+	most := not
 	for i, s := range p.Spec.ResourceSelectors {
 		if s.APIVersion == template.GetAPIVersion() && s.Kind == template.GetKind() &&
 			(s.Namespace == "" || s.Namespace == template.GetNamespace()) &&
 			(s.Name == "" || s.Name == template.GetName()) &&
 			(v.labels[i] == nil || v.labels[i].Matches(labels.Set(template.GetLabels()))) {
-			return true
+			switch {
+			case s.Name != "":
+				return byName
+			case s.LabelSelector != nil:
+				most = byLabels
+			default:
+				most = max(most, byKind)
+			}
 		}
 	}
-	return len(p.Spec.ResourceSelectors) == 0
+	return most
 }
 
 // concerns says whether the i-th rule is for a cluster.
 func (v *Override) concerns(i int, c *clusterv1alpha1.Cluster) bool {
-	return v.rules[i].Selects(c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
+	return v.rules[i].clusters.Selects(c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
+}
+
+// Concerns says whether the policy has a rule for a cluster. One that cannot be read concerns all.
+func (v *Override) Concerns(c *clusterv1alpha1.Cluster) bool {
+	if v.err != nil {
+		return true
+	}
+	for i := range v.rules {
+		if v.concerns(i, c) {
+			return true
+		}
+	}
+	return false
 }
 
 // scope is where a resource selector looks; an empty field stands for everything.
@@ -106,11 +154,23 @@ func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) {
 	}
 }
 
-// Delete removes a policy.
-func (x *Overrides) Delete(name types.NamespacedName) {
+// Get returns a policy; nil when there is none. Cluster-wide policies have no namespace.
+func (x *Overrides) Get(name types.NamespacedName) *Override {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.all[name]
+}
+
+// Delete removes a policy unless it was replaced meanwhile, and says whether it did.
+func (x *Overrides) Delete(v *Override) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	name := types.NamespacedName{Namespace: v.Policy.Namespace, Name: v.Policy.Name}
+	if x.all[name] != v {
+		return false
+	}
 	x.remove(name)
+	return true
 }
 
 func (x *Overrides) remove(name types.NamespacedName) {
@@ -143,11 +203,22 @@ func scopes(p *policyv1alpha1.OverridePolicy) []scope {
 }
 
 // Of returns the policies that select a template, in the order in which they are applied:
-// cluster-wide ones first, then those of the template's namespace, each by name.
+// cluster-wide ones first, then those of the template's namespace; in either scope those that
+// select everything, then by kind, by labels and by name; and then in the order of their names.
 func (x *Overrides) Of(template *unstructured.Unstructured) []*Override {
+	selecting, _ := x.With(template, nil)
+	return selecting
+}
+
+// With is Of, and returns which of the policies that must be there are missing at the same moment.
+func (x *Overrides) With(template *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*Override, missing []types.NamespacedName) {
 	ns, apiVersion, kind, name := template.GetNamespace(), template.GetAPIVersion(), template.GetKind(), template.GetName()
-	var selecting []*Override
 	x.mu.RLock()
+	for _, n := range needed {
+		if x.all[n] == nil {
+			missing = append(missing, n)
+		}
+	}
 	for i, namespace := range []string{"", ns} {
 		if i == 1 && ns == "" {
 			break
@@ -163,7 +234,10 @@ func (x *Overrides) Of(template *unstructured.Unstructured) []*Override {
 	x.mu.RUnlock()
 	slices.SortFunc(selecting, func(a, b *Override) int {
 		// The namespace of a cluster-wide policy is empty, so it sorts first.
-		return cmp.Or(cmp.Compare(a.Policy.Namespace, b.Policy.Namespace), cmp.Compare(a.Policy.Name, b.Policy.Name))
+		return cmp.Or(
+			cmp.Compare(a.Policy.Namespace, b.Policy.Namespace), cmp.Compare(a.selects(template), b.selects(template)),
+			cmp.Compare(a.Policy.Name, b.Policy.Name),
+		)
 	})
-	return selecting
+	return selecting, missing
 }

@@ -271,8 +271,10 @@ func sameJSON(a, b []byte) bool {
 
 // precedence orders what may keep a binding from being applied, the most urgent first.
 var precedence = []string{
+	workv1alpha2.ReasonHubRestored,
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
-	workv1alpha2.ReasonMutated, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
+	workv1alpha2.ReasonMutated, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonOverrideMissing, workv1alpha2.ReasonSuspended,
+	workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 
 // fullyApplied sums up the results; nil: not known well enough to change what is written.

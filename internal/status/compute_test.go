@@ -554,3 +554,20 @@ func TestCut(t *testing.T) {
 		})
 	}
 }
+
+// TestEveryReasonIsSaid: whatever keeps a cluster from having the manifest, the condition says so.
+func TestEveryReasonIsSaid(t *testing.T) {
+	for _, reason := range []string{
+		workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonRenderFailed,
+		workv1alpha2.ReasonPodSecurity, workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonHubRestored, workv1alpha2.ReasonApplying,
+		workv1alpha2.ReasonSuspended, workv1alpha2.ReasonOverrideMissing,
+	} {
+		c := fullyApplied([]standing{
+			{view: view{cluster: "oak", result: &apply.Result{Reason: reason, Message: "why"}}, applied: no},
+			{view: view{cluster: "pine"}, applied: yes},
+		})
+		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason || c.Message != "oak: why" {
+			t.Errorf("%s: the condition is %+v", reason, c)
+		}
+	}
+}

@@ -45,7 +45,9 @@ func (p *ClusterOverridePolicy) Override() *OverridePolicy { return (*OverridePo
 
 // OverrideSpec says what is changed, where and how.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.overrideRules)",message="overrideRules is required",fieldPath=".overrideRules",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="has(self.overrideRules) && size(self.overrideRules) > 0 || has(self.overriders) && (has(self.overriders.imageOverrider) || has(self.overriders.commandOverrider) || has(self.overriders.argsOverrider) || has(self.overriders.labelsOverrider) || has(self.overriders.annotationsOverrider) || has(self.overriders.fieldOverrider) || has(self.overriders.plaintext))",message="overrideRules is required: a list of targetCluster and overriders",fieldPath=".overrideRules",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="!(has(self.overrideRules) && size(self.overrideRules) > 0) || !(has(self.overriders) && (has(self.overriders.imageOverrider) || has(self.overriders.commandOverrider) || has(self.overriders.argsOverrider) || has(self.overriders.labelsOverrider) || has(self.overriders.annotationsOverrider) || has(self.overriders.fieldOverrider) || has(self.overriders.plaintext)))",message="overriders would be ignored beside overrideRules: make it one of the rules",fieldPath=".overriders"
+// +kubebuilder:validation:XValidation:rule="!(has(self.overrideRules) && size(self.overrideRules) > 0) || !(has(self.targetCluster) && (has(self.targetCluster.labelSelector) || has(self.targetCluster.fieldSelector) || has(self.targetCluster.clusterNames) || has(self.targetCluster.exclude)))",message="targetCluster would be ignored beside overrideRules: it stands in each of the rules",fieldPath=".targetCluster"
 type OverrideSpec struct {
 	// resourceSelectors select the objects. Unset: every object in the policy's scope.
 	// +kubebuilder:validation:MaxItems=1000
@@ -53,20 +55,25 @@ type OverrideSpec struct {
 	// +optional
 	ResourceSelectors []ResourceSelector `json:"resourceSelectors,omitempty"`
 	// overrideRules are applied in order. At least one is required.
-	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=atomic
 	// +optional
 	OverrideRules []RuleWithCluster `json:"overrideRules,omitempty"`
 
-	// targetCluster is not honoured: it stands in overrideRules.
-	// +kubebuilder:validation:XValidation:rule="!has(self.labelSelector) && !has(self.fieldSelector) && !has(self.clusterNames) && !has(self.exclude)",message="targetCluster is not honoured here: write overrideRules, a list of targetCluster and overriders"
+	// targetCluster and overriders are an older way to write a single rule.
 	// +optional
 	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
-	// overriders is not honoured: it stands in overrideRules.
-	// +kubebuilder:validation:XValidation:rule="!has(self.imageOverrider) && !has(self.commandOverrider) && !has(self.argsOverrider) && !has(self.labelsOverrider) && !has(self.annotationsOverrider) && !has(self.fieldOverrider) && !has(self.plaintext)",message="overriders is not honoured here: write overrideRules, a list of targetCluster and overriders"
+	// overriders are the changes of that rule.
 	// +optional
 	Overriders *Overriders `json:"overriders,omitempty"`
+}
+
+// Rules are the rules of the policy, in whichever way they are written.
+func (s *OverrideSpec) Rules() []RuleWithCluster {
+	if len(s.OverrideRules) == 0 && s.Overriders != nil {
+		return []RuleWithCluster{{TargetCluster: s.TargetCluster, Overriders: *s.Overriders}}
+	}
+	return s.OverrideRules
 }
 
 // RuleWithCluster changes objects in some clusters.

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -98,8 +100,10 @@ type PropagationSpec struct {
 	// +optional
 	PreserveResourcesOnDeletion *bool `json:"preserveResourcesOnDeletion,omitempty"`
 
-	// preemption is taken as Karmada writes it, and changes nothing. Always is what happens: the
-	// policy that comes first places an object, whoever placed it before.
+	// preemption says whether the policy takes objects that another one places already. Never: an
+	// object stays with the policy that placed it first for as long as that selects it, whatever
+	// the priority. Always, and unset: the policy that comes first places an object, whoever
+	// placed it before.
 	// +kubebuilder:validation:Enum=Always;Never
 	// +optional
 	Preemption PreemptionBehavior `json:"preemption,omitempty"`
@@ -110,20 +114,23 @@ type PropagationSpec struct {
 	// +optional
 	SchedulerName string `json:"schedulerName,omitempty"`
 
-	// propagateDeps is not honoured yet.
-	// +kubebuilder:validation:XValidation:rule="!self",message="propagateDeps is not honoured yet: dependencies are not followed; name them in resourceSelectors"
+	// propagateDeps has what the objects refer to follow them into exactly their clusters: the
+	// ConfigMaps, Secrets, ServiceAccounts and PersistentVolumeClaims of pods, the Service that a
+	// StatefulSet names, the Secrets and Services of an Ingress. They leave again when nothing
+	// needs them there. The default is false.
 	// +optional
 	PropagateDeps bool `json:"propagateDeps,omitempty"`
 
-	// association is an older name of propagateDeps.
-	// +kubebuilder:validation:XValidation:rule="!self",message="association is not honoured yet: dependencies are not followed; name them in resourceSelectors"
+	// association is an older name of propagateDeps: one of them is enough.
 	// +optional
 	Association bool `json:"association,omitempty"`
 
-	// dependentOverrides is not honoured yet.
+	// dependentOverrides names the override policies without which nothing is written to a
+	// cluster: OverridePolicies of the policy's namespace or, of a ClusterPropagationPolicy,
+	// ClusterOverridePolicies. While one of them does not exist, what is in the clusters stays as
+	// it is. Override policies that are not named count as well, but nothing waits for them.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="dependentOverrides is not honoured yet: nothing waits for an override; create the override policies before this policy"
 	// +listType=atomic
 	// +optional
 	DependentOverrides []string `json:"dependentOverrides,omitempty"`
@@ -133,14 +140,16 @@ type PropagationSpec struct {
 	// +optional
 	Failover *FailoverBehavior `json:"failover,omitempty"`
 
-	// activationPreference is not honoured yet.
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="activationPreference is not honoured yet: an edit of the policy takes effect at once; leave the field out"
+	// activationPreference says when an edit of the policy takes effect. Unset: at once. Lazy: on
+	// each object when that changes; until then its placement stays as it is. What is not placed
+	// yet is placed at once.
+	// +kubebuilder:validation:Enum="";Lazy
 	// +optional
 	ActivationPreference ActivationPreference `json:"activationPreference,omitempty"`
 
-	// suspension is not honoured yet.
-	// +kubebuilder:validation:XValidation:rule="!(has(self.dispatching) && self.dispatching) && !(has(self.dispatchingOnClusters) && has(self.dispatchingOnClusters.clusterNames) && size(self.dispatchingOnClusters.clusterNames) > 0)",message="suspension is not honoured yet: every change is placed at once; leave the field out"
+	// suspension holds changes back from clusters. Objects that are deleted on the hub are
+	// deleted in the clusters all the same.
+	// +kubebuilder:validation:XValidation:rule="!(has(self.dispatching) && self.dispatching) || !(has(self.dispatchingOnClusters) && has(self.dispatchingOnClusters.clusterNames) && size(self.dispatchingOnClusters.clusterNames) > 0)",message="dispatching already holds changes back from every cluster: set one of dispatching and dispatchingOnClusters"
 	// +optional
 	Suspension *Suspension `json:"suspension,omitempty"`
 
@@ -161,6 +170,9 @@ const (
 
 // ActivationPreference says when an edit of a policy takes effect.
 type ActivationPreference string
+
+// LazyActivation lets an edit of a policy wait until an object changes.
+const LazyActivation ActivationPreference = "Lazy"
 
 // FailoverBehavior says what moves when an application or a cluster fails.
 type FailoverBehavior struct {
@@ -231,7 +243,9 @@ type StatePreservationRule struct {
 	JSONPath string `json:"jsonPath,omitempty"`
 }
 
-// Suspension holds changes back.
+// Suspension holds changes back: while it lasts, nothing is created, changed or deleted in the
+// clusters that it is about because of a template, a placement or an override. When it ends, they
+// get what is wanted then.
 type Suspension struct {
 	// dispatching holds changes back from every cluster.
 	// +optional
@@ -239,6 +253,21 @@ type Suspension struct {
 	// dispatchingOnClusters holds changes back from some clusters.
 	// +optional
 	DispatchingOnClusters *SuspendClusters `json:"dispatchingOnClusters,omitempty"`
+}
+
+// On says whether changes are held back from a cluster.
+func (s *Suspension) On(cluster string) bool {
+	if s == nil {
+		return false
+	}
+	return s.Dispatching != nil && *s.Dispatching ||
+		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
+}
+
+// Held says whether changes are held back from any cluster.
+func (s *Suspension) Held() bool {
+	return s != nil && (s.Dispatching != nil && *s.Dispatching ||
+		s.DispatchingOnClusters != nil && len(s.DispatchingOnClusters.ClusterNames) > 0)
 }
 
 // SuspendClusters names clusters.

@@ -108,6 +108,88 @@ type BindingSpec struct {
 	// preserveResourcesOnDeletion as the policy says.
 	// +optional
 	PreserveResourcesOnDeletion bool `json:"preserveResourcesOnDeletion,omitempty"`
+
+	// suspension holds changes back: dispatching as the policy says, scheduling as you say here.
+	// +optional
+	Suspension *Suspension `json:"suspension,omitempty"`
+	// dependentOverrides are the override policies without which nothing is written to a cluster:
+	// those that the policy names and, once no policy claims the template any more, those that
+	// changed it until then.
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +optional
+	DependentOverrides []OverrideReference `json:"dependentOverrides,omitempty"`
+	// propagateDeps as the policy says: what the template refers to follows it.
+	// +optional
+	PropagateDeps bool `json:"propagateDeps,omitempty"`
+	// requiredBy are the bindings whose templates refer to this one, so that it follows them into
+	// their clusters.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=atomic
+	// +optional
+	RequiredBy []BindingSnapshot `json:"requiredBy,omitempty"`
+	// activation says by which version of a policy the placement is, if the policy is Lazy.
+	// +optional
+	Activation *Activation `json:"activation,omitempty"`
+}
+
+// Suspension holds changes of a placement back.
+type Suspension struct {
+	policyv1alpha1.Suspension `json:",inline"`
+
+	// scheduling holds the choice of clusters back: those that are chosen stay, with the replicas
+	// that they have. No policy sets it, and none unsets it.
+	// +optional
+	Scheduling *bool `json:"scheduling,omitempty"`
+}
+
+// Schedules says whether clusters are chosen for the template.
+func (s *BindingSpec) Schedules() bool {
+	return s.Suspension == nil || s.Suspension.Scheduling == nil || !*s.Suspension.Scheduling
+}
+
+// SuspendedOn says whether changes are held back from a cluster.
+func (s *BindingSpec) SuspendedOn(cluster string) bool {
+	return s.Suspension != nil && s.Suspension.On(cluster)
+}
+
+// OverrideReference names an override policy.
+type OverrideReference struct {
+	// kind is OverridePolicy, in the binding's namespace, or ClusterOverridePolicy.
+	// +kubebuilder:validation:Enum=OverridePolicy;ClusterOverridePolicy
+	// +required
+	Kind string `json:"kind"`
+	// name of the override policy.
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// BindingSnapshot names a binding whose template needs another.
+type BindingSnapshot struct {
+	// namespace of the binding; unset for a ClusterResourceBinding.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// name of the binding.
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// Activation says which version of a Lazy policy a placement is by. An edit of the policy, and
+// another Lazy policy, wait for the template to change.
+type Activation struct {
+	// policyUID of the policy; unset: of a policy that was not Lazy then.
+	// +optional
+	PolicyUID types.UID `json:"policyUID,omitempty"`
+	// policyGeneration of the policy; unset: of a policy that was not Lazy then.
+	// +optional
+	PolicyGeneration int64 `json:"policyGeneration,omitempty"`
+	// template identifies what the template said when this was last decided.
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	Template string `json:"template"`
 }
 
 // ObjectReference names a template. The namespace is the binding's own.
@@ -283,6 +365,9 @@ const (
 	ReasonNoClusterFits      = "NoClusterFits"      // every cluster was filtered out
 	ReasonInsufficient       = "Insufficient"       // fewer replicas fit than are asked for
 	ReasonPolicyGone         = "PolicyGone"         // no policy claims the template any more; its placement stays
+	ReasonPolicyWaits        = "PolicyWaits"        // a Lazy policy was edited and waits for the template to change; its placement stays
+	ReasonSuspended          = "Suspended"          // changes are held back from a cluster, or the choice of clusters is
+	ReasonOverrideMissing    = "OverrideMissing"    // an override policy that the policy names in dependentOverrides does not exist
 	ReasonFullyApplied       = "FullyApplied"       //
 	ReasonApplying           = "Applying"           // some cluster has not answered yet
 	ReasonConflict           = "Conflict"           // an object that is not ours is in the way

@@ -1,0 +1,138 @@
+package placement
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// inherit gives a binding what its policy says beside where, and leaves it what users say in it.
+func inherit(spec *workv1alpha2.BindingSpec, t Template, b *workv1alpha2.ResourceBinding) {
+	p := t.Claims[0].Policy
+	spec.Suspension = suspension(p.Spec.Suspension, b)
+	spec.PropagateDeps = p.Spec.PropagateDeps || p.Spec.Association
+	for _, name := range p.Spec.DependentOverrides {
+		kind := "OverridePolicy"
+		if p.Namespace == "" {
+			kind = "ClusterOverridePolicy"
+		}
+		spec.DependentOverrides = append(spec.DependentOverrides, workv1alpha2.OverrideReference{Kind: kind, Name: name})
+	}
+	if p.Spec.ActivationPreference == policyv1alpha1.LazyActivation {
+		spec.Activation = &workv1alpha2.Activation{PolicyUID: p.UID, PolicyGeneration: p.Generation, Template: t.Version}
+	}
+}
+
+// suspension is what holds a binding back: dispatching as its policy says, scheduling as the
+// binding itself does. nil: nothing.
+func suspension(says *policyv1alpha1.Suspension, b *workv1alpha2.ResourceBinding) *workv1alpha2.Suspension {
+	var s workv1alpha2.Suspension
+	if says.Held() {
+		s.Suspension = *says.DeepCopy()
+	}
+	if b != nil && b.Spec.Suspension != nil {
+		s.Scheduling = b.Spec.Suspension.Scheduling
+	}
+	if s == (workv1alpha2.Suspension{}) {
+		return nil
+	}
+	return &s
+}
+
+// suspend is the decision while scheduling is suspended: the clusters stay, with the replicas
+// that they have, and the policy counts for everything else.
+func suspend(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
+	was, p := &b.Spec, t.Claims[0].Policy
+	d := Decision{
+		Spec: standstill(was),
+		Outcome: Outcome{
+			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonSuspended,
+			Message: "scheduling is suspended: the clusters stay as they are until spec.suspension.scheduling of the binding is unset",
+		},
+	}
+	d.Spec.PolicyRef, d.Spec.ConflictResolution = refTo(p), ""
+	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
+		d.Spec.ConflictResolution = p.Spec.ConflictResolution
+	}
+	d.Spec.PreserveResourcesOnDeletion = p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion
+	d.Spec.DependentOverrides = nil
+	inherit(d.Spec, t, b)
+	if shared(was) {
+		d.Spec.Clusters = slices.DeleteFunc(d.Spec.Clusters, func(target workv1alpha2.TargetCluster) bool {
+			c, ok := s.Cluster(target.Name)
+			return !ok || c.Leaving
+		})
+	} else {
+		d.Spec.Clusters = scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, false, t.Replicas)
+	}
+	if len(d.Spec.Clusters) == 0 {
+		d.Outcome.Status = metav1.ConditionFalse
+	}
+	return d
+}
+
+// waits is true while an edit of a Lazy policy waits for the template to change, or such a policy
+// for one that another placed. A binding says by which version of the policy it is, so a restart
+// changes nothing.
+func waits(t Template, b *workv1alpha2.ResourceBinding) bool {
+	p := t.Claims[0].Policy
+	if p.Spec.ActivationPreference != policyv1alpha1.LazyActivation || b == nil {
+		return false
+	}
+	a := b.Spec.Activation
+	if a == nil { // by a policy that was not Lazy
+		return b.Spec.PlacementHash != "" && (b.Spec.PolicyRef != refTo(p) || b.Spec.PlacementHash != t.PlacementHash)
+	}
+	return a.Template == t.Version && (a.PolicyUID != p.UID || a.PolicyGeneration != p.Generation)
+}
+
+// wait is the decision while an edit of a Lazy policy waits.
+func wait(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
+	p := t.Claims[0].Policy
+	d := Decision{
+		Spec: stay(s, t, &b.Spec),
+		Outcome: Outcome{
+			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyWaits,
+			Message: fmt.Sprintf("%s %s (generation %d) has activationPreference Lazy and counts when %s changes next; its placement stays",
+				policy.Kind(p.Namespace), p.Name, p.Generation, templateOf(t.Object)),
+		},
+	}
+	if b.Spec.PolicyRef != refTo(p) { // another policy placed it, which may be gone
+		d.Spec.DependentOverrides = distinct(append(d.Spec.DependentOverrides, selecting(t)...))
+	}
+	if d.Spec.Activation = b.Spec.Activation; d.Spec.Activation == nil {
+		d.Spec.Activation = &workv1alpha2.Activation{Template: t.Version}
+	}
+	return d
+}
+
+func refTo(p *policyv1alpha1.PropagationPolicy) workv1alpha2.PolicyReference {
+	return workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name}
+}
+
+// versionOf identifies what a template says, its status apart. Where there is a generation that
+// tells: an API server that is upgraded may read new defaults into what nobody has changed.
+func versionOf(o *unstructured.Unstructured) string {
+	said := map[string]any{"uid": o.GetUID(), "labels": o.GetLabels(), "annotations": o.GetAnnotations(), "generation": o.GetGeneration()}
+	if o.GetGeneration() == 0 {
+		content := maps.Clone(o.Object)
+		delete(content, "metadata")
+		delete(content, "status")
+		said["content"] = content
+	}
+	text, _ := json.Marshal(said) //nolint:errchkjson // plain data
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:10])
+}

@@ -1,0 +1,282 @@
+package placement
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/policy"
+)
+
+// followers are the kinds that follow what refers to them.
+var followers = sets.New(
+	schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "ServiceAccount"},
+	schema.GroupKind{Kind: "PersistentVolumeClaim"}, schema.GroupKind{Kind: "Service"},
+)
+
+// dependencies are the templates that follow one: those of its namespace that it refers to.
+func dependencies(o *unstructured.Unstructured) sets.Set[binding.Template] {
+	found := sets.New[binding.Template]()
+	resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+	body, err := json.Marshal(o.Object)
+	if err != nil || o.GetNamespace() == "" {
+		return found
+	}
+	for _, l := range graph.Referring(resource.GroupResource(), body) {
+		if followers.Has(l.Kind) && l.Name != "" && l.Namespace == "" && !l.Inverse {
+			found.Insert(binding.Template{GroupKind: l.Kind, Namespace: o.GetNamespace(), Name: l.Name})
+		}
+	}
+	return found
+}
+
+// needs remembers which bindings have which templates follow theirs. What this process has not
+// looked at yet is as the followers' bindings say.
+type needs struct {
+	mu     sync.RWMutex
+	looked sets.Set[types.NamespacedName]                      // bindings that this process has looked at
+	of     map[types.NamespacedName]sets.Set[binding.Template] // what a binding needs
+	by     map[binding.Template]sets.Set[types.NamespacedName] // who needs a template
+}
+
+func newNeeds() *needs {
+	return &needs{
+		looked: sets.New[types.NamespacedName](),
+		of:     map[types.NamespacedName]sets.Set[binding.Template]{},
+		by:     map[binding.Template]sets.Set[types.NamespacedName]{},
+	}
+}
+
+// set notes what a binding needs, and returns the templates of which that is news.
+func (n *needs) set(name types.NamespacedName, templates sets.Set[binding.Template]) []binding.Template {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(templates) == 0 && len(n.of[name]) == 0 {
+		return nil
+	}
+	n.looked.Insert(name)
+	news := n.of[name].SymmetricDifference(templates)
+	n.put(name, templates)
+	return news.UnsortedList()
+}
+
+// said notes what the binding of a follower says of who needs it.
+func (n *needs) said(b *workv1alpha2.ResourceBinding) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range b.Spec.RequiredBy {
+		if name := (types.NamespacedName{Namespace: r.Namespace, Name: r.Name}); !n.looked.Has(name) {
+			n.put(name, n.of[name].Union(sets.New(binding.TemplateOf(b))))
+		}
+	}
+}
+
+// drop forgets a binding that is gone, and returns what it needed.
+func (n *needs) drop(name types.NamespacedName) []binding.Template {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	needed := n.of[name].UnsortedList()
+	n.put(name, nil)
+	n.looked.Delete(name)
+	return needed
+}
+
+func (n *needs) put(name types.NamespacedName, templates sets.Set[binding.Template]) {
+	for t := range n.of[name].Difference(templates) {
+		if n.by[t].Delete(name); len(n.by[t]) == 0 {
+			delete(n.by, t)
+		}
+	}
+	for t := range templates {
+		if n.by[t] == nil {
+			n.by[t] = sets.New[types.NamespacedName]()
+		}
+		n.by[t].Insert(name)
+	}
+	if n.of[name] = templates; len(templates) == 0 {
+		delete(n.of, name)
+	}
+}
+
+// templates are what a binding needs.
+func (n *needs) templates(name types.NamespacedName) []binding.Template {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.of[name].UnsortedList()
+}
+
+// who are the bindings that need a template.
+func (n *needs) who(t binding.Template) []types.NamespacedName {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.by[t].UnsortedList()
+}
+
+// requiredBy are the bindings that have a template follow theirs, by name.
+func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured) []*workv1alpha2.ResourceBinding {
+	var found []*workv1alpha2.ResourceBinding
+	if !policy.Placeable(o) {
+		return nil
+	}
+	for _, name := range c.needs.who(k) {
+		if b, ok := c.bindings.Get(name); ok && b.Spec.PropagateDeps && binding.TemplateOf(b) != k {
+			found = append(found, b)
+		}
+	}
+	slices.SortFunc(found, func(a, b *workv1alpha2.ResourceBinding) int { return cmp.Compare(a.Name, b.Name) })
+	return found
+}
+
+// orphaned is true when the policies of some bindings are gone.
+func (c *Controller) orphaned(bindings []*workv1alpha2.ResourceBinding) bool {
+	for _, b := range bindings {
+		name := types.NamespacedName{Name: b.Spec.PolicyRef.Name}
+		if b.Spec.PolicyRef.Kind != policy.Kind("") {
+			name.Namespace = b.Namespace
+		}
+		if _, ok := c.policies.Get(name); ok {
+			return false
+		}
+	}
+	return len(bindings) > 0
+}
+
+// placed is true when some of the bindings name a cluster.
+func placed(bindings []*workv1alpha2.ResourceBinding) bool {
+	return slices.ContainsFunc(bindings, func(b *workv1alpha2.ResourceBinding) bool { return len(b.Spec.Clusters) > 0 })
+}
+
+// follows has what a binding's template refers to follow it.
+func (c *Controller) follows(b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
+	var needed sets.Set[binding.Template]
+	if b.Spec.PropagateDeps {
+		needed = dependencies(o)
+		for t := range needed {
+			c.watchKinds(corev1.SchemeGroupVersion.WithKind(t.Kind))
+		}
+	}
+	c.enqueue(c.needs.set(binding.Name(b), needed)...)
+}
+
+// follower is true of the binding of a template that no policy ever claimed: it is there for those
+// that refer to it, and goes with the last of them.
+func follower(b *workv1alpha2.ResourceBinding) bool {
+	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
+}
+
+// follow is the decision on a template that no policy claims and that others refer to. The first
+// of them says by whose right it is placed, and all of them which overrides must be there.
+func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
+	first := &t.RequiredBy[0].Spec
+	d := Decision{
+		Spec: &workv1alpha2.BindingSpec{
+			PolicyRef: first.PolicyRef, ConflictResolution: first.ConflictResolution,
+			PreserveResourcesOnDeletion: slices.ContainsFunc(t.RequiredBy, func(b *workv1alpha2.ResourceBinding) bool {
+				return b.Spec.PreserveResourcesOnDeletion
+			}),
+		},
+		Outcome: Outcome{
+			Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonNoClusterFits,
+			Message: "what refers to it is placed in no cluster",
+		},
+	}
+	var overrides []workv1alpha2.OverrideReference
+	for _, b := range t.RequiredBy {
+		overrides = append(overrides, b.Spec.DependentOverrides...)
+	}
+	if t.Orphaned { // it stays as it is, as they do
+		overrides = append(overrides, selecting(t)...)
+		if b != nil {
+			overrides = append(overrides, b.Spec.DependentOverrides...)
+		}
+	}
+	d.Spec.DependentOverrides = distinct(overrides)
+	// What nobody may write for any of those that need it there is held back.
+	held := sets.New[string]()
+	for _, b := range t.RequiredBy {
+		for _, c := range b.Spec.Clusters {
+			held.Insert(c.Name)
+		}
+	}
+	for _, b := range t.RequiredBy {
+		for _, c := range b.Spec.Clusters {
+			if !b.Spec.SuspendedOn(c.Name) {
+				held.Delete(c.Name)
+			}
+		}
+	}
+	if len(held) > 0 {
+		d.Spec.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{
+			DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: sets.List(held)},
+		}}
+	}
+	return d
+}
+
+// selecting are the override policies that select a template.
+func selecting(t Template) []workv1alpha2.OverrideReference {
+	all := make([]workv1alpha2.OverrideReference, 0, len(t.Overrides))
+	for _, o := range t.Overrides {
+		all = append(all, workv1alpha2.OverrideReference{Kind: o.Kind, Name: o.Name})
+	}
+	return all
+}
+
+// distinct are references, each once and in order.
+func distinct(all []workv1alpha2.OverrideReference) []workv1alpha2.OverrideReference {
+	slices.SortFunc(all, func(a, b workv1alpha2.OverrideReference) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	})
+	return slices.Compact(all)
+}
+
+// attach adds the clusters of those that a template follows to the placement of its own.
+func (d *Decision) attach(s *fleet.Snapshot, t Template) {
+	if len(t.RequiredBy) == 0 || t.Replicas != nil {
+		return
+	}
+	clusters := sets.New[string]()
+	for _, c := range d.Spec.Clusters {
+		clusters.Insert(c.Name)
+	}
+	var first string
+	for _, b := range t.RequiredBy {
+		d.Spec.RequiredBy = append(d.Spec.RequiredBy, workv1alpha2.BindingSnapshot{Namespace: b.Namespace, Name: b.Name})
+		first = cmp.Or(first, binding.TemplateOf(b).String())
+		for _, target := range b.Spec.Clusters {
+			if c, ok := s.Cluster(target.Name); ok && !c.Leaving && !clusters.Has(target.Name) {
+				clusters.Insert(target.Name)
+				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: target.Name})
+			}
+		}
+	}
+	slices.SortFunc(d.Spec.Clusters, func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
+	if len(d.Spec.Clusters) == 0 {
+		return
+	}
+	message := "follows " + first
+	if more := len(t.RequiredBy) - 1; more > 0 {
+		message += fmt.Sprintf(" and %d more", more)
+	}
+	if d.Outcome.Reason == workv1alpha2.ReasonNoClusterFits {
+		d.Outcome = Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Message: message}
+		return
+	}
+	d.Outcome.Message += "; " + message
+}

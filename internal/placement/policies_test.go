@@ -1,0 +1,375 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/records"
+)
+
+// only selects the test's clusters of some letters.
+func (w *world) only(letters ...string) *policyv1alpha1.ClusterAffinity {
+	a := &policyv1alpha1.ClusterAffinity{}
+	for _, letter := range letters {
+		a.ClusterNames = append(a.ClusterNames, w.namespace+"-"+letter)
+	}
+	return a
+}
+
+// What holds dispatching back is the policy's to say, what holds scheduling back the binding's.
+func TestSuspension(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterAffinity = w.only("a")
+	p.Spec.Suspension = &policyv1alpha1.Suspension{DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: []string{"oak"}}}
+	w.create(p)
+	web := deployment("web", 2, nil)
+	w.create(web)
+	b := w.waitPlaced("web-deployment", "a=2", scheduled)
+	if !b.Spec.SuspendedOn("oak") || b.Spec.SuspendedOn("pine") || !b.Spec.Schedules() {
+		t.Errorf("suspension is %+v", b.Spec.Suspension)
+	}
+
+	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Suspension.Scheduling = new(true) })
+	w.waitPlaced("web-deployment", "a=2", workv1alpha2.ReasonSuspended)
+	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.Placement.ClusterAffinity = w.only("b")
+		p.Spec.Suspension = &policyv1alpha1.Suspension{Dispatching: new(true)}
+		p.Spec.PreserveResourcesOnDeletion = new(true)
+	})
+	w.eventually("the policy counts for all but the clusters", func() error {
+		if b = w.binding("web-deployment"); !b.Spec.SuspendedOn("pine") || !b.Spec.PreserveResourcesOnDeletion || b.Spec.Schedules() {
+			return fmt.Errorf("it says %+v", b.Spec)
+		}
+		return nil
+	})
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) })
+	w.waitPlaced("web-deployment", "a=3", workv1alpha2.ReasonSuspended) // whole: as many as the template's
+
+	w.stop()
+	w.start()
+	b = w.waitPlaced("web-deployment", "a=3", workv1alpha2.ReasonSuspended)
+	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Suspension.Scheduling = nil })
+	w.waitPlaced("web-deployment", "b=3 -a=3", scheduled)
+
+	// Who deletes the policy resumes nothing.
+	w.delete(p)
+	b = w.waitPlaced("web-deployment", "b=3 -a=3", workv1alpha2.ReasonPolicyGone)
+	if !b.Spec.SuspendedOn("pine") {
+		t.Errorf("suspension is %+v", b.Spec.Suspension)
+	}
+}
+
+// Shares that were given stay while scheduling is suspended, though the template asks for others.
+func TestSuspendedShares(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ReplicaScheduling = divided(nil)
+	w.create(p)
+	web := deployment("web", 4, nil)
+	w.create(web)
+	b := w.waitPlaced("web-deployment", "a=2 b=2", scheduled)
+	update(w, b, func(b *workv1alpha2.ResourceBinding) {
+		b.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: new(true)}
+	})
+	w.waitPlaced("web-deployment", "a=2 b=2", workv1alpha2.ReasonSuspended)
+	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(8)) })
+	w.eventually("the binding follows the template", func() error {
+		if b = w.binding("web-deployment"); b.Spec.Replicas == nil || *b.Spec.Replicas != 8 {
+			return fmt.Errorf("it says %+v", b.Spec)
+		}
+		return nil
+	})
+	b = w.waitPlaced("web-deployment", "a=2 b=2", workv1alpha2.ReasonSuspended)
+	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Suspension = nil })
+	w.waitPlaced("web-deployment", "a=4 b=4", scheduled)
+}
+
+// An edit of a Lazy policy counts for an object when that changes, and a restart is no change.
+func TestLazy(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments(), policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "Service"})
+	p.Spec.ActivationPreference = policyv1alpha1.LazyActivation
+	p.Spec.Placement.ClusterAffinity = w.only("a")
+	web, api := deployment("web", 1, nil), deployment("api", 1, nil)
+	w.create(web)
+	w.create(api)
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	w.create(service)
+	w.create(p) // what is not placed yet is placed at once
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.waitPlaced("api-deployment", "a=1", scheduled)
+	b := w.waitPlaced("web-service", "a", scheduled)
+	if a := b.Spec.Activation; a == nil || a.PolicyUID != p.UID || a.PolicyGeneration != 1 {
+		t.Errorf("activation is %+v", a)
+	}
+	path := "/apis/work.orrery.dev/v1alpha2/namespaces/" + w.namespace + "/resourcebindings"
+	writes := len(w.recorder.of(path))
+
+	update(w, p, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Placement.ClusterAffinity = w.only("b") })
+	w.waitPlaced("web-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+	w.waitPlaced("web-service", "a", workv1alpha2.ReasonPolicyWaits)
+	// What the hub writes itself is no change.
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}
+	if err := w.client.Status().Update(w.ctx, service); err != nil {
+		t.Fatal(err)
+	}
+	api.Status.Replicas = 1
+	if err := w.client.Status().Update(w.ctx, api); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.recorder.of(path); len(got) != writes {
+		t.Errorf("an edit that waits writes %v", got[writes:])
+	}
+	w.stop()
+	w.start()
+	w.waitPlaced("web-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+	w.waitPlaced("web-service", "a", workv1alpha2.ReasonPolicyWaits)
+	if got := w.recorder.of(path); len(got) > 0 {
+		t.Errorf("a restart writes %v", got)
+	}
+
+	update(w, web, func(d *appsv1.Deployment) { d.Labels = map[string]string{"a": "b"} })
+	b = w.waitPlaced("web-deployment", "b=1 -a=1", scheduled)
+	if a := b.Spec.Activation; a == nil || a.PolicyGeneration != 2 {
+		t.Errorf("activation is %+v", a)
+	}
+	update(w, service, func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 })
+	w.waitPlaced("web-service", "b -a", scheduled)
+	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+
+	// Another policy, of a higher priority and Lazy as well, waits too; one that is not does not.
+	higher := w.policy("higher", deployments())
+	higher.Spec.Priority, higher.Spec.ActivationPreference = 1, policyv1alpha1.LazyActivation
+	higher.Spec.Placement.ClusterAffinity = w.only("a", "b")
+	w.create(higher)
+	w.waitStatus(higher, 2, nil)
+	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
+	update(w, higher, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.ActivationPreference = "" })
+	b = w.waitPlaced("api-deployment", "a=1 b=1", scheduled)
+	if b.Spec.Activation != nil {
+		t.Errorf("activation is %+v", b.Spec.Activation)
+	}
+	// The edit that makes a policy Lazy is Lazy itself.
+	update(w, higher, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.ActivationPreference, p.Spec.Placement.ClusterAffinity = policyv1alpha1.LazyActivation, w.only("a")
+	})
+	w.waitPlaced("api-deployment", "a=1 b=1", workv1alpha2.ReasonPolicyWaits)
+	update(w, api, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(2)) })
+	w.waitPlaced("api-deployment", "a=2 -b=1", scheduled)
+}
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "b"}}
+}
+
+// uses makes a Deployment refer to config maps.
+func uses(d *appsv1.Deployment, names ...string) {
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.EnvFrom = nil
+	for _, name := range names {
+		c.EnvFrom = append(c.EnvFrom, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
+	}
+}
+
+// What a workload refers to follows it into exactly its clusters, and goes with the last that needs it.
+func TestDependencies(t *testing.T) {
+	w := newWorld(t, 3)
+	web, api := deployment("web", 1, nil), deployment("api", 1, nil)
+	uses(web, "common", "own", "none", "kube-root-ca.crt")
+	web.Spec.Template.Spec.ServiceAccountName = "runner"
+	web.Spec.Template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+	web.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+	}}}
+	uses(api, "common")
+	place := func(name, letter string) *policyv1alpha1.PropagationPolicy {
+		p := w.policy(name, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: name})
+		p.Spec.PropagateDeps, p.Spec.Placement.ClusterAffinity = true, w.only(letter)
+		return p
+	}
+	forWeb, forAPI := place("web", "a"), place("api", "b")
+	forAPI.Spec.PropagateDeps, forAPI.Spec.Association = false, true // the older name
+	for _, o := range []client.Object{
+		web, configMap("common"), configMap("own"), configMap("unused"),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "registry"}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "runner"}},
+		forWeb,
+	} {
+		w.create(o)
+	}
+	for _, name := range []string{"web-deployment", "common-configmap", "own-configmap", "registry-secret", "runner-serviceaccount"} {
+		where := "a"
+		if name == "web-deployment" {
+			where = "a=1"
+		}
+		w.waitPlaced(name, where, scheduled)
+	}
+	// What comes later follows, too.
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	w.create(claim)
+	w.waitPlaced("data-persistentvolumeclaim", "a", scheduled)
+	w.create(forAPI)
+	w.create(api)
+	b := w.waitPlaced("common-configmap", "a b", scheduled)
+	want := []workv1alpha2.BindingSnapshot{{Namespace: w.namespace, Name: "api-deployment"}, {Namespace: w.namespace, Name: "web-deployment"}}
+	if diff := cmp.Diff(want, b.Spec.RequiredBy); diff != "" {
+		t.Errorf("required by (-want +got):\n%s", diff)
+	}
+	if w.binding("unused-configmap") != nil || w.binding("kube-root-ca.crt-configmap") != nil {
+		t.Error("something follows that nobody refers to, or that every cluster has")
+	}
+
+	// A restart neither moves nor removes anything.
+	w.stop()
+	w.start()
+	w.waitPlaced("common-configmap", "a b", scheduled)
+	w.waitPlaced("own-configmap", "a", scheduled)
+	w.waitPlaced("data-persistentvolumeclaim", "a", scheduled)
+	update(w, forWeb, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Placement.ClusterAffinity = w.only("c") })
+	w.waitPlaced("own-configmap", "c -a", scheduled)
+	w.waitPlaced("common-configmap", "b c -a", scheduled)
+	if got := slices.DeleteFunc(w.recorder.of("/resourcebindings"), func(s string) bool { return s[:3] == "PAT" }); len(got) > 0 {
+		t.Errorf("since the restart %v", got)
+	}
+
+	// A policy of its own adds to that, and what it placed stays when it goes.
+	own := w.policy("own", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "common"})
+	own.Spec.Placement.ClusterAffinity = w.only("a")
+	w.create(own)
+	w.waitPlaced("common-configmap", "a b c", scheduled)
+
+	// What is not referred to any more goes, and all of it with the last that did.
+	update(w, web, func(d *appsv1.Deployment) { uses(d, "common") })
+	w.release(w.binding("own-configmap"))
+	w.delete(api)
+	w.release(w.binding("api-deployment"))
+	w.waitPlaced("common-configmap", "a c -b", scheduled)
+	w.delete(web)
+	w.release(w.binding("web-deployment"))
+	w.release(w.binding("registry-secret"))
+	b = w.waitPlaced("common-configmap", "a -b -c", scheduled)
+	if len(b.Spec.RequiredBy) > 0 {
+		t.Errorf("it is required by %v", b.Spec.RequiredBy)
+	}
+}
+
+// A hub that was down while what needs a template went has the template go, too.
+func TestDependenciesAfterAnOutage(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.policy("p", deployments())
+	p.Spec.PropagateDeps = true
+	w.create(p)
+	web := deployment("web", 1, nil)
+	uses(web, "conf")
+	w.create(configMap("conf"))
+	w.create(web)
+	w.waitPlaced("conf-configmap", "a", scheduled)
+	w.stop()
+	w.delete(web)
+	b := w.binding("web-deployment")
+	b.Finalizers = nil
+	if err := w.client.Update(w.ctx, b); err != nil {
+		t.Fatal(err)
+	}
+	w.delete(b)
+	w.start()
+	w.release(w.binding("conf-configmap"))
+}
+
+// Never takes nothing from the policy that placed an object, while that selects it; Always, and
+// saying nothing, does.
+func TestPreemption(t *testing.T) {
+	w := newWorld(t, 2)
+	first := w.policy("first", deployments())
+	first.Spec.Placement.ClusterAffinity = w.only("a")
+	w.create(first)
+	w.create(deployment("web", 1, nil))
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	never := w.policy("never", deployments())
+	never.Spec.Priority, never.Spec.Preemption = 10, policyv1alpha1.PreemptNever
+	never.Spec.Placement.ClusterAffinity = w.only("b")
+	w.create(never)
+	w.waitStatus(never, 0, map[string]string{disputed: policyv1alpha1.ReasonLostClaim}, "is claimed by PropagationPolicy "+w.namespace+"/first")
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.create(deployment("new", 1, nil)) // nobody's yet: the priority decides
+	w.waitPlaced("new-deployment", "b=1", scheduled)
+	w.stop()
+	w.start()
+	w.waitPlaced("web-deployment", "a=1", scheduled)
+	w.waitPlaced("new-deployment", "b=1", scheduled)
+	update(w, never, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Preemption = policyv1alpha1.PreemptAlways })
+	w.waitPlaced("web-deployment", "b=1 -a=1", scheduled)
+	update(w, never, func(p *policyv1alpha1.PropagationPolicy) {
+		p.Spec.Preemption, p.Spec.Priority = policyv1alpha1.PreemptNever, -10
+	})
+	w.waitPlaced("web-deployment", "a=1 -b=1", scheduled) // first may take it: it does not say Never
+}
+
+// What follows several is where any of them is, is held back where all of them are, and waits for
+// the overrides of each.
+func TestFollow(t *testing.T) {
+	needs := func(name string, change func(*workv1alpha2.BindingSpec), clusters string) *workv1alpha2.ResourceBinding {
+		b := standing(policyv1alpha1.Duplicated, 1, in(), clusters)
+		b.Name = name
+		b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
+		b.Spec.PropagateDeps = true
+		change(&b.Spec)
+		return b
+	}
+	suspended := func(clusters ...string) *workv1alpha2.Suspension {
+		return &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: clusters}}}
+	}
+	first := needs("api", func(s *workv1alpha2.BindingSpec) {
+		s.Suspension = suspended("a", "b")
+		s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "x"}}
+	}, "a b leaving")
+	second := needs("web", func(s *workv1alpha2.BindingSpec) {
+		s.PolicyRef.Name, s.ConflictResolution = "other", policyv1alpha1.ConflictOverwrite
+		s.PreserveResourcesOnDeletion = true
+		s.Suspension = suspended("c")
+		s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "w"}, {Kind: "OverridePolicy", Name: "x"}}
+	}, "b c gone")
+	o := workload("ConfigMap", nil)
+	o.SetAPIVersion("v1")
+	s := fleet.NewSnapshot(1, fine("a"), fine("b"), fine("c"), but("leaving", func(c *fleet.Cluster) { c.Leaving = true }))
+	tmpl := Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{first, second}}
+	d := Decide(s, tmpl, Standing{})
+	if got := where(d.Spec); got != "a b c" || d.Outcome.Reason != scheduled || d.Outcome.Message != "follows Deployment shop/api and 1 more" {
+		t.Errorf("placed %q, %+v", got, d.Outcome)
+	}
+	if got := d.Spec; got.PolicyRef.Name != "p" || got.ConflictResolution != "" || !got.PreserveResourcesOnDeletion || got.PlacementHash != "" {
+		t.Errorf("by whose right: %+v", got)
+	}
+	for cluster, want := range map[string]bool{"a": true, "b": false, "c": true} {
+		if d.Spec.SuspendedOn(cluster) != want {
+			t.Errorf("suspended on %s: %v, want %v", cluster, !want, want)
+		}
+	}
+	if diff := cmp.Diff([]workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "w"}, {Kind: "OverridePolicy", Name: "x"}}, d.Spec.DependentOverrides); diff != "" {
+		t.Errorf("dependent overrides (-want +got):\n%s", diff)
+	}
+	// When the policies of those are gone, what changed it until then must stay there.
+	tmpl.Orphaned, tmpl.Overrides = true, []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
+	d = Decide(s, tmpl, Standing{})
+	if got := d.Spec.DependentOverrides; len(got) != 3 || got[0] != (workv1alpha2.OverrideReference{Kind: "ClusterOverridePolicy", Name: "c"}) {
+		t.Errorf("dependent overrides %v", got)
+	}
+}
