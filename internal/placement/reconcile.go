@@ -58,6 +58,8 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	}
 	t, standing := c.gather(k, o, claims, b)
+	defer c.peers.enter(k, t.Groups)()
+	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
@@ -80,6 +82,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
 		}
 		c.reservations.written(k, written)
+		c.enqueue(c.peers.set(written)...)
 		c.decided(written, t, d, snapshot, seen)
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
@@ -89,7 +92,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 // is made after the other: each sees what the others have reserved.
 func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
 	r := c.reservations
-	if !divides(t) || !t.Placement.Dynamic() {
+	if !divides(t) || !t.Placement.ByCapacity() {
 		s = c.fleet.Snapshot()
 		d = Decide(s, t, standing)
 		return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
@@ -155,6 +158,9 @@ func (c *Controller) gather(
 		t.Placement, t.PlacementHash = c.placements.of(claims[0].Policy)
 	}
 	t.Object = o
+	if len(claims) > 0 {
+		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
+	}
 	t.OnHub = interpreter.OnHub(o, c.hub)
 	t.Replicas, t.Requests = interpreter.Replicas(o)
 	if c.overrides != nil {
