@@ -472,9 +472,13 @@ func BenchmarkDecide(b *testing.B) {
 				template = claimedTemplate(250, p)
 			}
 			binding := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
+			standing := Standing{Binding: binding}
+			if name == "Everything" {
+				standing.Apart, standing.Together = sets.New("cluster-007"), sets.New(clusterNames(binding)...)
+			}
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(s, template, Standing{Binding: binding, Apart: sets.New("cluster-007"), Together: sets.New(clusterNames(binding)...)})
+				Decide(s, template, standing)
 			}
 		})
 	}

@@ -210,7 +210,7 @@ func TestWhyNotChosen(t *testing.T) {
 			reasons[c.Name] += v.Reason + " "
 		}
 	}
-	want := map[string]string{"b": "NoRoom ", "c": "Spread ", "d": "OtherGroup ", "e": "OtherGroup NoGroup "}
+	want := map[string]string{"b": "NoRoom ", "c": "Spread ", "d": "OtherGroup ", "e": "OtherGroup "}
 	if diff := gocmp.Diff(want, reasons); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
@@ -218,7 +218,7 @@ func TestWhyNotChosen(t *testing.T) {
 	for _, v := range got.Verdicts.All() {
 		all = append(all, v.Reason+" "+strings.Join(v.Clusters, ","))
 	}
-	if diff := gocmp.Diff([]string{"OtherGroup d,e", "NoGroup e", "Spread c", "NoRoom b"}, all); diff != "" {
+	if diff := gocmp.Diff([]string{"OtherGroup d,e", "Spread c", "NoRoom b"}, all); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 }

@@ -109,7 +109,7 @@ var filters = [...]struct {
 	grouped: {
 		reason: ReasonNoGroup,
 		rejects: func(r *Request, c *Cluster, f facts) bool {
-			return !f.placed && len(r.Placement.limits) > 0 && r.Placement.ungrouped(c) != nil
+			return !f.placed && f.tier != noTier && len(r.Placement.limits) > 0 && r.Placement.ungrouped(c) != nil
 		},
 		message: func(r *Request, c *Cluster) string { return "it has no " + r.Placement.ungrouped(c).what() },
 	},
@@ -146,13 +146,13 @@ var filters = [...]struct {
 	together: {
 		reason: ReasonAffinityGroup,
 		rejects: func(r *Request, c *Cluster, f facts) bool {
-			return !f.placed && len(r.Together) > 0 && !r.Together.Has(c.Name)
+			return !f.placed && f.tier != noTier && len(r.Together) > 0 && !r.Together.Has(c.Name)
 		},
 		message: func(*Request, *Cluster) string { return "no other object of its affinity group is there" },
 	},
 	apart: {
 		reason:  ReasonAntiAffinity,
-		rejects: func(r *Request, c *Cluster, f facts) bool { return !f.placed && r.Apart.Has(c.Name) },
+		rejects: func(r *Request, c *Cluster, f facts) bool { return !f.placed && f.tier != noTier && r.Apart.Has(c.Name) },
 		message: func(*Request, *Cluster) string { return "another object of its anti-affinity group is there" },
 	},
 }

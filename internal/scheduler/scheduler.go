@@ -81,14 +81,14 @@ type Result struct {
 
 // Schedule places an object. The clusters are ordered by name.
 func Schedule(clusters []*Cluster, r Request) Result {
-	previous := make(map[string]int64, len(r.Previous))
-	for _, t := range r.Previous {
-		previous[t.Name] = current(t)
+	previous := r.Previous
+	if !slices.IsSortedFunc(previous, byName) { // somebody else wrote it
+		previous = slices.SortedFunc(slices.Values(previous), byName)
 	}
 	selection := r.Placement.selection(clusters)
 	a := attempt{
 		clusters: clusters, selection: selection, previous: previous,
-		rejected: make([]rejections, len(clusters)), options: make([]option, 0, len(clusters)),
+		rejected: make([]rejections, len(clusters)), options: make([]option, 0, min(len(clusters), len(previous)+64)),
 	}
 	partial, some := anyTerm, false
 	for _, t := range r.order() {
@@ -147,7 +147,7 @@ func (r *Request) order() []int {
 type attempt struct {
 	clusters  []*Cluster
 	selection *selection
-	previous  map[string]int64
+	previous  []workv1alpha2.TargetCluster // by name
 
 	rejected []rejections
 	stays    []string
@@ -163,8 +163,15 @@ type attempt struct {
 // judge lets the filters look at all clusters.
 func (a *attempt) judge(r *Request) {
 	a.options, a.stays = a.options[:0], nil
+	left := a.previous // both are ordered by name
 	for i, c := range a.clusters {
-		has, placed := a.previous[c.Name]
+		for len(left) > 0 && left[0].Name < c.Name {
+			left = left[1:]
+		}
+		placed, has := len(left) > 0 && left[0].Name == c.Name, int64(0)
+		if placed {
+			has = current(left[0])
+		}
 		f := a.selection.of(i, r.term, placed)
 		a.rejected[i] = r.judge(c, f)
 		if placed && selected(a.rejected[i]) && r.closed(c) {
@@ -246,6 +253,8 @@ func Keep(
 	}
 	return share(uid, has, *replicas)
 }
+
+func byName(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) }
 
 func current(t workv1alpha2.TargetCluster) int64 {
 	if t.Replicas == nil {
