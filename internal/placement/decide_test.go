@@ -458,8 +458,10 @@ func BenchmarkDecide(b *testing.B) {
 	everything.ReplicaScheduling = divided(nil)
 	everything.ReplicaScheduling.ReplicaDivisionPreference = policyv1alpha1.Aggregated
 	everything.SpreadConstraints = []policyv1alpha1.SpreadConstraint{
-		{SpreadByField: policyv1alpha1.SpreadByCluster, MinGroups: 2, MaxGroups: 6}, {SpreadByField: policyv1alpha1.SpreadByRegion, MinGroups: 2},
-		{SpreadByField: policyv1alpha1.SpreadByZone, MinGroups: 2}, {SpreadByLabel: "tier", MaxGroups: 2},
+		{SpreadByField: policyv1alpha1.SpreadByCluster, MinGroups: 2, MaxGroups: 6},
+		{SpreadByField: policyv1alpha1.SpreadByRegion, MinGroups: 2},
+		{SpreadByField: policyv1alpha1.SpreadByZone, MinGroups: 2},
+		{SpreadByLabel: "tier", MaxGroups: 2},
 	}
 	byRoom := few()
 	byRoom.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})

@@ -138,7 +138,8 @@ func TestRebalance(t *testing.T) {
 	const done, failed = appsv1alpha1.RebalanceSuccessful, appsv1alpha1.RebalanceFailed
 	want := []appsv1alpha1.ObservedWorkload{
 		{Workload: ref("web"), Result: done},
-		{Workload: ref("none"), Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound}, {Workload: ref("db"), Result: done},
+		{Workload: ref("none"), Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound},
+		{Workload: ref("db"), Result: done},
 	}
 	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)

@@ -151,8 +151,10 @@ var filters = [...]struct {
 		message: func(*Request, *Cluster) string { return "no other object of its affinity group is there" },
 	},
 	apart: {
-		reason:  ReasonAntiAffinity,
-		rejects: func(r *Request, c *Cluster, f facts) bool { return !f.placed && f.tier != noTier && r.Apart.Has(c.Name) },
+		reason: ReasonAntiAffinity,
+		rejects: func(r *Request, c *Cluster, f facts) bool {
+			return !f.placed && f.tier != noTier && r.Apart.Has(c.Name)
+		},
 		message: func(*Request, *Cluster) string { return "another object of its anti-affinity group is there" },
 	},
 }

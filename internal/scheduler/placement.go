@@ -157,7 +157,7 @@ const noTier = -1
 func (t *term) tier(c *Cluster) int8 {
 	for i, a := range t.tiers {
 		if matches(a, c) {
-			return int8(i) //nolint:gosec // there are at most 17
+			return int8(i)
 		}
 	}
 	return noTier

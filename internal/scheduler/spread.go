@@ -31,6 +31,7 @@ func (l *limit) group(c *Cluster) string {
 		return c.Region
 	case policyv1alpha1.SpreadByProvider:
 		return c.Provider
+	case policyv1alpha1.SpreadByZone: // there may be several
 	}
 	return c.Labels[l.label]
 }
