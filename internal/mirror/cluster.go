@@ -129,8 +129,8 @@ func (c *cluster) run(ctx context.Context) {
 	if !c.connect(ctx) {
 		return
 	}
-	var recalling sync.WaitGroup
-	defer recalling.Wait()
+	var readingData sync.WaitGroup
+	defer readingData.Wait()
 	for {
 		data := c.secretData() // before the plan, which may know more, and then comes again
 		next, unwanted, changed := c.plan()
@@ -141,7 +141,7 @@ func (c *cluster) run(ctx context.Context) {
 		for _, t := range unwanted {
 			c.drop(ctx, t)
 		}
-		c.keepData(ctx, &recalling, data)
+		c.keepData(ctx, &readingData, data)
 		if len(changed) > 0 {
 			continue // now they can be started
 		}

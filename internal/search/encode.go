@@ -27,6 +27,8 @@ type encoder struct {
 	items string
 	// item is one row's.
 	item func(store.Row) (any, error)
+	// shares is what the JSON of a row's item depends on; nil: items are not shared.
+	shares func(row store.Row) sharing
 	// kind is that of a single object, which has nothing else.
 	kind map[string]any
 	wire wire
@@ -75,7 +77,10 @@ func (s *Search) formed(
 			list:  map[string]any{"kind": shown.Kind + "List", "apiVersion": shown.GroupVersion().String()},
 			items: "items",
 			item:  func(row store.Row) (any, error) { return object(row, show) },
-			kind:  map[string]any{"kind": shown.Kind, "apiVersion": shown.GroupVersion().String()},
+			shares: func(row store.Row) sharing {
+				return sharing{&row.Body[0], row.Changed, show.names, at.GroupVersionResource, at.own, at.shown}
+			},
+			kind: map[string]any{"kind": shown.Kind, "apiVersion": shown.GroupVersion().String()},
 		}, nil
 	}
 }
@@ -111,6 +116,42 @@ func (e encoder) single(row store.Row) (any, error) {
 	table["metadata"] = metav1.ListMeta{ResourceVersion: row.Changed.String()}
 	table[e.items] = []any{item}
 	return table, nil
+}
+
+// sharing is what the JSON of an object depends on that a watch is told of: the state of the object, and how it is shown. Nobody's rights are among it.
+type sharing struct {
+	body    *byte
+	changed store.Version
+	names   Names
+	as      schema.GroupVersionResource
+	own     bool
+	shown   *conversion
+}
+
+// Of how many objects the JSON is kept, for other watches, and of how large ones.
+const (
+	mostShared      = 256
+	mostSharedBytes = 16 << 10
+)
+
+// told is what a watch tells of a row.
+func (s *Search) told(e encoder, row store.Row) (any, error) {
+	if e.shares == nil || len(row.Body) == 0 {
+		return e.single(row)
+	}
+	key := e.shares(row)
+	if raw, ok := s.encoded.Get(key); ok {
+		return raw, nil
+	}
+	item, err := e.single(row)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := marshal(item)
+	if err == nil && len(raw) <= mostSharedBytes {
+		s.encoded.Add(key, raw)
+	}
+	return raw, err
 }
 
 // source is where the rows of a list come from.

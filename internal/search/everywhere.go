@@ -58,7 +58,8 @@ type everywhere struct {
 	kinds    []location
 	version  store.Version
 	warned   []string
-	refused  error // the first refusal
+	said     map[string]bool // what of warned
+	refused  error           // the first refusal
 	explains fleetv1alpha1.SearchExplanation
 	full     bool // what was found is as large as an answer may be
 }
@@ -89,7 +90,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
 	p.asked.budget = new(expression.Budget)
-	e := &everywhere{Search: s, at: at, params: p}
+	e := &everywhere{Search: s, at: at, params: p, said: map[string]bool{}}
 	if e.kinds, err = s.kindsOf(at, p.asked.query); err != nil {
 		return err
 	}
@@ -194,7 +195,8 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 // warn notes what is to be said once.
 func (e *everywhere) warn(warnings ...string) {
 	for _, text := range warnings {
-		if !slices.Contains(e.warned, text) {
+		if !e.said[text] {
+			e.said[text] = true
 			e.warned = append(e.warned, text)
 		}
 	}

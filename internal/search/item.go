@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,9 +21,36 @@ import (
 type body map[string]json.RawMessage
 
 func (b body) set(name string, value any) error {
-	raw, err := json.Marshal(value)
+	raw, err := marshal(value)
 	b[name] = raw
 	return err
+}
+
+// marshal is json.Marshal, but that what is JSON already is not read once more.
+func marshal(value any) (json.RawMessage, error) {
+	switch value := value.(type) {
+	case json.RawMessage:
+		return value, nil
+	case body:
+		size := 2
+		for name, raw := range value {
+			size += len(name) + len(raw) + len(`"":,`)
+		}
+		out := append(make([]byte, 0, size), '{')
+		for i, name := range slices.Sorted(maps.Keys(value)) {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			quoted, err := json.Marshal(name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(append(append(out, quoted...), ':'), value[name]...)
+		}
+		return append(out, '}'), nil
+	default:
+		return json.Marshal(value)
+	}
 }
 
 // shown is how rows are shown.

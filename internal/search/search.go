@@ -47,6 +47,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/lru"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
@@ -172,11 +173,12 @@ type Search struct {
 	longest time.Duration // a query of the store, of one page, may take
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
+	encoded *lru.Cache    // the JSON of objects that watches were told of, by sharing: most are told to several
 }
 
 // New returns a Search.
 func New(o Options) *Search {
-	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery}
+	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery, encoded: lru.New(mostShared)}
 }
 
 // Serve answers the request for path, which is escaped and relative to the root of the

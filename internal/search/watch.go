@@ -408,7 +408,7 @@ func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 		}
 		r.Body, r.Version, r.Kind = body, f.at.Version, f.view.kind.GroupVersionKind.Kind
 	}
-	item, err := f.encoder.single(r)
+	item, err := f.search.told(f.encoder, r)
 	if err != nil {
 		return encodingError{err}
 	}

@@ -185,12 +185,12 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 // event encodes one event of a watch, or returns an encodingError.
 func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err error) {
 	defer func() { err = w.failed(err) }()
-	if w == inJSON {
-		return json.Marshal(map[string]any{"type": kind, "object": object})
-	}
-	raw, err := json.Marshal(object)
+	raw, err := marshal(object)
 	if err != nil {
 		return nil, err
+	}
+	if w == inJSON {
+		return slices.Concat([]byte(`{"type":"`+kind+`","object":`), raw, []byte("}")), nil
 	}
 	if w == inCBOR {
 		value, err := valueOf(raw)

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"orrery.dev/orrery/internal/words"
 )
 
 // plan is a query as the dialects get it: what leads to the rows, and what else must hold for them. It has
@@ -24,6 +26,7 @@ type plan struct {
 	// contains is what is in names, and candidates the objects that an index says have it, or were created in the time asked for; nil: they are
 	// too many, or there is no such index.
 	contains     []string
+	worded       bool  // names are among the words of what is selected
 	since, until int64 // between which objects were created, in seconds; 0: no bound
 	candidates   []int64
 	recent       bool       // few were created in that time
@@ -197,7 +200,7 @@ const maxTerms = 100
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored. It returns nil for a query that selects nothing at all.
 func compile(q Query) (*plan, error) {
-	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: q.NameContains, texts: q.Texts}, false
+	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: slices.Clone(q.NameContains), texts: q.Texts}, false
 	if err := q.check(); err != nil {
 		return nil, err
 	}
@@ -212,6 +215,7 @@ func compile(q Query) (*plan, error) {
 	for _, text := range q.NameContains {
 		p.where = append(p.where, nameHas{text})
 	}
+	p.named(q)
 	terms := len(q.Fields) + len(q.NameContains)
 	if q.Labels != nil {
 		requirements, selectable := q.Labels.Requirements()
@@ -248,6 +252,25 @@ func compile(q Query) (*plan, error) {
 		return nil, nil
 	}
 	return p, nil
+}
+
+// named adds what the globs of names say to what leads: how a name begins, and what is in it. That they match is a condition besides.
+func (p *plan) named(q Query) {
+	p.worded = words.Of(q.Group, q.Resource, "-", nil, nil, nil, "", "").Name != ""
+	for _, one := range q.Patterns {
+		if one.Namespace || one.Not || len(one.Globs) != 1 {
+			continue
+		}
+		g := one.Globs[0]
+		if p.prefix == "" {
+			p.prefix = g[0]
+		}
+		for _, piece := range g {
+			if piece != "" {
+				p.contains = append(p.contains, piece)
+			}
+		}
+	}
 }
 
 // selectLabels adds what is required of labels. The first that names one value leads, unless the owner does.

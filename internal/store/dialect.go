@@ -37,10 +37,14 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	has(s *statement, column, text string)
 	// grams writes a query of the ids of objects of a type whose names may have all of some texts in them; false: it would lead to too many.
 	grams(s *statement, kind int64, texts []string) bool
+	// word writes a query of the ids of objects that have a word, of those of a type and perhaps others, which ends soon after its limit; false: there is none.
+	word(s *statement, kind int64, one words.Word) bool
 	// prose writes a query of the ids of objects of a type that have, of each clause, one of its words.
 	prose(s *statement, kind int64, clauses [][]words.Word)
 	// inverts says whether the index of words is a table, word, which is kept by who writes.
 	inverts() bool
+	// named are the objects by the index of their names, as FROM has them.
+	named() string
 	// list writes the statement of a page: its columns are those of scanRow.
 	list(s *statement, p *plan)
 	// from writes the FROM and WHERE clause of a plan, with bodies as b.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -215,6 +216,54 @@ func TestNamesAreIndexed(t *testing.T) {
 		check(t, s.DropCluster(t.Context(), "a"))
 		if diff := cmp.Diff([]string{"b/x/rare"}, listed(t, s, contain("rar"))); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// TestFewNamesLead: what a name begins with, and the rare words in it, lead to few objects; what many have does not, and the answer is the same.
+func TestFewNamesLead(t *testing.T) {
+	glob := func(pieces ...string) Query { return Query{Slim: Slim{Patterns: []Pattern{{Globs: []Glob{pieces}}}}} }
+	queries := map[string]struct {
+		q    Query
+		few  bool
+		grep func(name string) bool
+	}{
+		"Beginning":       {glob("web-12", ""), true, func(name string) bool { return strings.HasPrefix(name, "web-12") }},
+		"BeginningAndEnd": {glob("web-1", "-7"), true, func(name string) bool { return strings.HasPrefix(name, "web-1") && strings.HasSuffix(name, "-7") }},
+		"Many":            {glob("web-", ""), false, func(name string) bool { return strings.HasPrefix(name, "web-") }},
+		"Word":            {glob("", "b-1234-", ""), true, func(name string) bool { return strings.Contains(name, "b-1234-") }},
+		"Words":           {Query{NameContains: []string{"-77-"}}, true, func(name string) bool { return strings.Contains(name, "-77-") }},
+		"Text":            {Query{Slim: texts(t, "web 1234")}, true, func(name string) bool { return strings.Contains(name, "web-1234-") }},
+		"None":            {glob("web-x", ""), true, func(string) bool { return false }},
+	}
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		var names []string
+		for i := range 3 * fewCandidates / 2 {
+			names = append(names, fmt.Sprintf("web-%d-%d", i, i%10))
+		}
+		rows := make([]Row, 0, len(names))
+		for _, name := range names {
+			rows = append(rows, pod("a", "x", name, nil, nil))
+		}
+		write(t, s, rows...)
+		for name, tc := range queries {
+			tc.q.Resource = "pods"
+			p, err := s.db.plan(t.Context(), tc.q, position{}, false)
+			check(t, err)
+			if few := p == nil || p.candidates != nil; few != tc.few {
+				t.Errorf("%s: few lead: %v", name, few)
+			}
+			want := []string{}
+			for _, name := range names {
+				if tc.grep(name) {
+					want = append(want, "a/x/"+name)
+				}
+			}
+			slices.Sort(want)
+			if diff := cmp.Diff(want, listed(t, s, tc.q)); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
 		}
 	})
 }

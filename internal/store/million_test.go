@@ -420,24 +420,37 @@ func selected(b *testing.B, s *Store, q Query) []Row {
 	return page.Rows
 }
 
-// steady changes 3,000 objects a second, and reports how many were waiting at most and at the end.
+// steady changes 3,000 objects a second, and reports how many were waiting at most and at the end. The changes are made beside it, as they are in clusters.
 func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 	b.Helper()
 	const rate, batch = 3000, 500
-	random := rand.New(rand.NewPCG(1, 2))
 	start, done, most := time.Now(), 0, 0
-	due := func() int { return int(min(time.Since(start), d).Seconds()*rate) - done }
-	var took time.Duration
-	for time.Since(start) < d {
-		n := due()
-		most = max(most, n)
-		if n < 100 {
-			time.Sleep(10 * time.Millisecond)
-			continue
+	due := func() int { return int(min(time.Since(start), d).Seconds() * rate) }
+	made := make(chan Change, batch)
+	go func() {
+		defer close(made)
+		random, version := rand.New(rand.NewPCG(1, 2)), int(start.Unix()) // another each time: what does not change is not written
+		for n := 0; time.Since(start) < d; n++ {
+			for n >= due() && time.Since(start) < d {
+				time.Sleep(time.Millisecond)
+			}
+			made <- Change{Row: inhabitant(random.IntN(objects), version+n)}
 		}
-		changes := make([]Change, min(n, batch))
-		for i := range changes {
-			changes[i].Row = inhabitant(random.IntN(objects), 2+done+i)
+	}()
+	var took time.Duration
+	for first := range made {
+		most = max(most, due()-done)
+		changes := []Change{first}
+		for len(changes) < batch {
+			select {
+			case c, ok := <-made:
+				if ok {
+					changes = append(changes, c)
+					continue
+				}
+			case <-time.After(10 * time.Millisecond):
+			}
+			break
 		}
 		begin := time.Now()
 		if err := s.Write(b.Context(), changes); err != nil {
@@ -449,7 +462,22 @@ func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 	b.ReportMetric(float64(done)/d.Seconds(), "steady/s")
 	b.ReportMetric(float64(done)/took.Seconds(), "steady-possible/s")
 	b.ReportMetric(float64(most), "steady-waiting-most")
-	b.ReportMetric(float64(due()), "steady-waiting-at-the-end")
+	b.ReportMetric(float64(due()-done), "steady-waiting-at-the-end")
+}
+
+// BenchmarkSteady is the last part of BenchmarkMillion alone, on the store that it left in the directory STORE: OBJECTS of it change for STEADY seconds.
+func BenchmarkSteady(b *testing.B) {
+	dir := os.Getenv("STORE")
+	if dir == "" {
+		b.Skip("STORE names no directory: BenchmarkMillion fills one")
+	}
+	s := openStore(b, dir)
+	for b.Loop() {
+		steady(b, s, setting("OBJECTS", 20_000), time.Duration(setting("STEADY", 2))*time.Second)
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // peer is how Clusterpedia keeps objects in a kind of database, with the indexes that it has, and how it asks for paths of them.

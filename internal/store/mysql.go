@@ -90,6 +90,11 @@ func (mysqlDialect) has(s *statement, column, text string) {
 	s.sql("LOCATE(").arg(text).sql(", " + column + ") > 0")
 }
 
+func (d mysqlDialect) word(s *statement, kind int64, one words.Word) bool {
+	d.prose(s, kind, [][]words.Word{{one}})
+	return true
+}
+
 // prose joins what the table of words has of each. Which is the rarest the server sees in its index. An object is there several times if it has several words
 // that begin so.
 func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
@@ -141,6 +146,8 @@ func (d mysqlDialect) count(s *statement, p *plan) {
 	}
 	d.from(s, p, p.fields)
 }
+
+func (d mysqlDialect) named() string { return d.leading(&plan{index: byName}) }
 
 // leading is the table that leads, and by which of its indexes.
 func (mysqlDialect) leading(p *plan) string {

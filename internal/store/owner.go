@@ -124,32 +124,49 @@ func (d *database) owners(ctx context.Context, q Query) (uids []string, err erro
 	return uids, nil
 }
 
-// probe asks the indexes of names and of times how many objects they lead to, and for those if they are few.
+// probe asks the indexes of names, of words and of times how many objects they lead to, and for those if they are few. The cheapest is asked first.
 func (d *database) probe(ctx context.Context, p *plan) error {
 	if p.owners != nil || p.name != "" {
 		return nil // they lead, to few
 	}
-	if s := (&statement{dialect: d.dialect}); len(p.contains) > 0 && d.dialect.grams(s, p.kind, p.contains) {
-		found, err := d.few(ctx, s, fewCandidates)
-		if err != nil {
-			return err
-		}
-		if len(found) <= fewCandidates {
-			p.candidates = found
-			return nil
-		}
-	}
-	if of := clauses(p.texts); len(of) > 0 {
-		s := &statement{dialect: d.dialect}
-		d.dialect.prose(s, p.kind, of)
-		found, err := d.few(ctx, s, fewProse)
-		if err != nil {
-			return err
-		}
-		if len(found) <= fewProse {
+	lead := func(s *statement, most int) (found []int64, ok bool, err error) {
+		if found, err = d.few(ctx, s, most); err == nil && len(found) <= most {
 			slices.Sort(found)
 			p.candidates = slices.Compact(found)
-			return nil
+			return found, true, nil
+		}
+		return found, false, err
+	}
+	if p.prefix != "" && p.order != ByName && !p.order.reverse(ByName) {
+		s := &statement{dialect: d.dialect}
+		s.sql("SELECT o.id FROM " + d.dialect.named() + " WHERE o.type = ").arg(p.kind).sql(" AND ")
+		prefixed(p.prefix).write(s)
+		if _, ok, err := lead(s, fewCandidates); ok || err != nil {
+			return err
+		}
+	}
+	reach := map[string]int64{} // how far the index was read for so many objects that have a word: it is the rarer
+	for _, word := range rareWords(p) {
+		s := &statement{dialect: d.dialect}
+		if !d.dialect.word(s, p.kind, word) {
+			break
+		}
+		found, ok, err := lead(s, fewOfWord)
+		if ok || err != nil {
+			return err
+		}
+		reach[word.Text] = found[len(found)-1]
+	}
+	if s := (&statement{dialect: d.dialect}); len(p.contains) > 0 && d.dialect.grams(s, p.kind, p.contains) {
+		if _, ok, err := lead(s, fewCandidates); ok || err != nil {
+			return err
+		}
+	}
+	if of := clauses(p.texts, reach); len(of) > 0 {
+		s := &statement{dialect: d.dialect}
+		d.dialect.prose(s, p.kind, of)
+		if _, ok, err := lead(s, fewProse); ok || err != nil {
+			return err
 		}
 	}
 	if p.pair == nil && (p.since != 0 || p.until != 0) && p.order != Newest && p.order != Oldest {

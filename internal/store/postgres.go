@@ -118,6 +118,12 @@ func (postgresDialect) ready(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
+// word: what the index has of a word is read whole, whatever the limit; of several it is read together.
+func (postgresDialect) word(*statement, int64, words.Word) bool { return false }
+
+// named: statistics say by which index.
+func (postgresDialect) named() string { return "object o" }
+
 // grams leads by pg_trgm's index where there is one; without it this looks through the names of the type, until there are enough.
 func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	long := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return utf8.RuneCountInString(text) < 3 })

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -47,13 +48,14 @@ const (
 	mostClauses  = 8
 )
 
-// clauses are words that are in whatever the requirements hold for: of each clause one. Of a phrase they are its longest words.
-func clauses(texts []FullText) (out [][]words.Word) {
+// clauses are words that are in whatever the requirements hold for: of each clause one. Of a phrase they are the words that reach furthest, and else the longest.
+func clauses(texts []FullText, reach map[string]int64) (out [][]words.Word) {
 	for _, t := range texts {
 		switch {
 		case t.Not:
 		case len(t.Any) == 1:
 			of := t.Any[0].Words()
+			slices.SortStableFunc(of, func(a, b words.Word) int { return cmp.Compare(reach[b.Text], reach[a.Text]) })
 			for _, w := range of[:min(len(of), mostOfPhrase)] {
 				out = append(out, []words.Word{w})
 			}
@@ -66,6 +68,35 @@ func clauses(texts []FullText) (out [][]words.Word) {
 		}
 	}
 	return out[:min(len(out), mostClauses)]
+}
+
+// fewOfWord is of how many objects, of any type, a word is one that leads by itself, and mostRare how many words are tried.
+const (
+	fewOfWord = 1000
+	mostRare  = 8
+)
+
+// rareWords are words that whatever is selected has, of which one may be rare: those of phrases, and those that are whole in what names have in them.
+// Which are rare is not known. Names are looked for by words where the type has any.
+func rareWords(p *plan) (out []words.Word) {
+	add := func(some []words.Word) {
+		for _, one := range some {
+			if !one.Prefix && !slices.Contains(out, one) {
+				out = append(out, one)
+			}
+		}
+	}
+	for _, t := range p.texts {
+		if !t.Not && len(t.Any) == 1 {
+			add(t.Any[0].Words())
+		}
+	}
+	if p.worded {
+		for _, text := range p.contains {
+			add(words.Inside(text))
+		}
+	}
+	return out[:min(len(out), mostRare)]
 }
 
 // joinClauses writes clauses as SQLite and PostgreSQL have them in one text, after what must hold before.

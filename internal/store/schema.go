@@ -240,6 +240,18 @@ var sqliteMigrations = [][]string{
 			DELETE FROM prose_words WHERE rowid = old.object; INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
 		`CREATE TRIGGER prose_untold AFTER DELETE ON prose BEGIN DELETE FROM prose_words WHERE rowid = old.object; END`,
 	},
+	// The pages of both indexes are smaller: from an entry to a later one it goes by pages, and then through one. With those of 4,050 bytes that they had
+	// what has several texts took nearly twice as long to find, and was no faster to write.
+	{
+		`DROP TABLE object_grams`,
+		`CREATE VIRTUAL TABLE object_grams USING fts5(name, content='', contentless_delete=1, detail=none, tokenize='trigram case_sensitive 1')`,
+		`INSERT INTO object_grams (object_grams, rank) VALUES ('pgsz', 1000)`,
+		`INSERT INTO object_grams (rowid, name) SELECT id, name FROM object`,
+		`DROP TABLE prose_words`,
+		`CREATE VIRTUAL TABLE prose_words USING fts5(words, content='', contentless_delete=1, detail=none, tokenize="ascii tokenchars '_'")`,
+		`INSERT INTO prose_words (prose_words, rank) VALUES ('pgsz', 1000)`,
+		`INSERT INTO prose_words (rowid, words) SELECT object, words FROM prose`,
+	},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

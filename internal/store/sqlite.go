@@ -161,6 +161,12 @@ func (sqliteDialect) has(s *statement, column, text string) {
 	s.sql("instr(" + column + ", ").arg(text).sql(") > 0")
 }
 
+// word: the index is walked from entry to entry, so that of a common word and a rare one together takes as long as the common one.
+func (sqliteDialect) word(s *statement, _ int64, one words.Word) bool {
+	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + one.Text + `"`)
+	return true
+}
+
 // prose: words are letters, digits and underscores.
 func (sqliteDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + proseKind(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
@@ -211,6 +217,8 @@ func (d sqliteDialect) count(s *statement, p *plan) {
 	}
 	d.from(s, p, p.fields)
 }
+
+func (d sqliteDialect) named() string { return d.leading(&plan{index: byName}) }
 
 // leading is the table that leads, and by which of its indexes.
 func (sqliteDialect) leading(p *plan) string {

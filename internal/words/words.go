@@ -78,30 +78,30 @@ func Of(group, resource, name string, labels map[string]string, annotations map[
 
 // each calls f with the fields, until they are as much as is read of an object.
 func (s Source) each(f func(field string)) {
-	some := func(left int) func(field string) {
-		return func(field string) {
-			if field = field[:min(len(field), mostField, left)]; field != "" {
+	some := func(left int) func(field string, most int) {
+		return func(field string, most int) {
+			if field = field[:min(len(field), most, left)]; field != "" {
 				left -= len(field)
 				f(field)
 			}
 		}
 	}
 	add, addImage := some(most), some(mostImages)
-	add(s.Name)
+	add(s.Name, most) // whole, so that its words lead to whatever is in a name
 	for i, image := range s.Images {
 		if !slices.Contains(s.Images[:i], image) {
-			addImage(image)
+			addImage(image, mostField)
 		}
 	}
-	add(s.Reason)
-	add(s.Message)
+	add(s.Reason, mostField)
+	add(s.Message, mostField)
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
-		add(key + "=" + s.Labels[key])
+		add(key+"="+s.Labels[key], mostField)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Annotations)) {
 		if !slices.Contains(unread, key) {
 			value := string(s.Annotations[key])
-			add(key + "=" + value[:min(len(value), mostField)])
+			add(key+"="+value[:min(len(value), mostField)], mostField)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func split(text string, f func(word string) bool) {
 	word := make([]byte, 0, mostWord)
 	full := false // nothing more of the word is taken
 	for _, r := range text {
-		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && !unicode.IsMark(r) {
+		if !inWord(r) {
 			if len(word) > 0 && !f(string(word)) {
 				return
 			}
@@ -163,6 +163,9 @@ func split(text string, f func(word string) bool) {
 		f(string(word))
 	}
 }
+
+// inWord says whether a character is one of words, and not between them.
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) }
 
 // Phrase is words that stand one after another in a field.
 type Phrase struct {
@@ -212,6 +215,17 @@ func (p Phrase) Words() []Word {
 	for i, word := range p.words {
 		out[i] = Word{word, p.prefix && i == len(p.words)-1}
 	}
+	slices.SortStableFunc(out, func(a, b Word) int { return len(b.Text) - len(a.Text) })
+	return slices.Compact(out)
+}
+
+// Inside are the words that a text has which has this in it, the longest first: the first and the last of it may be parts of words.
+func Inside(text string) (out []Word) {
+	inner := strings.TrimFunc(text, inWord)
+	split(inner, func(word string) bool {
+		out = append(out, Word{Text: word})
+		return true
+	})
 	slices.SortStableFunc(out, func(a, b Word) int { return len(b.Text) - len(a.Text) })
 	return slices.Compact(out)
 }

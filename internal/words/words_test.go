@@ -90,6 +90,26 @@ func TestOf(t *testing.T) {
 	}
 }
 
+func TestInside(t *testing.T) {
+	for text, want := range map[string][]string{
+		"": nil, "app": nil, "app-1": nil, "p-123-0": {"123"}, "-a.bc-": {"bc", "a"}, "x-a-a-": {"a"}, "x-É-y": {"_e9_"}, "--": nil,
+	} {
+		var got []string
+		for _, w := range Inside(text) {
+			got = append(got, w.Text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", text, diff)
+		}
+		name := Of("", "pods", "before"+text+"after", nil, nil, nil, "", "").Text()
+		for _, w := range got {
+			if !strings.Contains(name, " "+w+" ") {
+				t.Errorf("%q is no word of %q", w, name)
+			}
+		}
+	}
+}
+
 func TestPhrases(t *testing.T) {
 	text := Source{Name: "web-7d4f", Message: "Back-off restarting failed container=été", Labels: map[string]string{"app": "Web"}, Reason: "BackOff"}.Text()
 	for asked, want := range map[string]bool{

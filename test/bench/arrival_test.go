@@ -51,6 +51,9 @@ func BenchmarkArrival(b *testing.B) {
 		report(b, float64(objects)/time.Since(start).Seconds(), "objects/s-created-and-mirrored")
 		_, each = pss(b, f.server.Process.Pid)
 		report(b, float64(own(each)-before), "MiB-PSS-for-the-objects")
+		time.Sleep(time.Minute) // the collector gives back what the burst took
+		_, each = pss(b, f.server.Process.Pid)
+		report(b, float64(own(each)-before), "MiB-PSS-for-the-objects-a-minute-later")
 
 		a.changes(time.Duration(seconds) * time.Second)
 

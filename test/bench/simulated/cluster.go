@@ -251,7 +251,6 @@ func metadataOnly(raw []byte) []byte {
 }
 
 func (c *cluster) list(w http.ResponseWriter, r *http.Request, t *table, namespace string) {
-	c.fleet.lists.Add(1)
 	c.mu.Lock()
 	version := c.version
 	items := make([][]byte, 0, len(t.objects))
@@ -262,7 +261,10 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request, t *table, namespa
 	}
 	c.mu.Unlock()
 	more := ""
-	if r.URL.Query().Get("limit") == "1" && len(items) > 1 { // whoever wants the resourceVersion; other pages are whole
+	switch {
+	case r.URL.Query().Get("limit") != "1":
+		c.fleet.lists.Add(1)
+	case len(items) > 1: // whoever wants the resourceVersion; other pages are whole
 		items, more = items[:1], `,"continue":"more"`
 	}
 	apiVersion, kind := t.apiVersion(), t.kind+"List"

@@ -127,7 +127,7 @@ type write struct {
 }
 
 // Stats are what the control endpoint tells: requests that changed something, watches that are
-// open, lists and requests.
+// open, lists of more than one object and requests.
 type Stats struct{ Writes, Watches, Lists, Requests int64 }
 
 func newFleet(count int) *fleet {
