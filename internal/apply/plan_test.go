@@ -206,7 +206,26 @@ func TestRelease(t *testing.T) {
 		"NothingMoves": {[]Placement{{"a", 2, 0, 0, true}, {"b", 2, 0, 5, true}}, map[string]int32{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Release(tc.placements)); diff != "" {
+			if diff := cmp.Diff(tc.want, Release(tc.placements, 0)); diff != "" {
+				t.Errorf("what has to stay (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Where not all replicas fit that are asked for, no more leave than are there in their place.
+func TestReleaseWhenNotAllFit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		placements []Placement
+		want       map[string]int32
+	}{
+		"Half":   {[]Placement{{"a", 0, 4, 4, false}, {"b", 2, 0, 2, true}}, map[string]int32{"a": 4}},
+		"None":   {[]Placement{{"a", 0, 4, 4, false}}, map[string]int32{"a": 4}},
+		"Within": {[]Placement{{"a", 1, 3, 4, true}, {"b", 2, 0, 2, true}}, map[string]int32{"a": 1}},
+		"All":    {[]Placement{{"a", 0, 4, 4, false}, {"b", 4, 0, 4, true}}, map[string]int32{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Release(tc.placements, 4)); diff != "" {
 				t.Errorf("what has to stay (-want +got):\n%s", diff)
 			}
 		})
@@ -228,10 +247,13 @@ func FuzzRelease(f *testing.F) {
 			p.Available = min(p.Available, p.Wanted+p.Moving)
 			placements = append(placements, p)
 		}
-		stay := Release(placements)
 		var wanted, before, after int32
 		for _, p := range placements {
 			wanted += p.Wanted
+		}
+		wanted += int32(len(data) % 4 * 3) // which do not fit anywhere
+		stay := Release(placements, wanted)
+		for _, p := range placements {
 			if !p.Current && p.Moving == 0 {
 				continue
 			}

@@ -288,7 +288,7 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	needed := moves && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
 	a.releasing.Lock()
 	defer a.releasing.Unlock()
-	held := moves && (needed || Release(a.placements(b, source, cluster))[cluster] > 0)
+	held := moves && (needed || Release(a.placements(b, source, cluster), asked(b, source))[cluster] > 0)
 	leaves := int32(0)
 	if held {
 		leaves = o.Replicas
@@ -319,8 +319,17 @@ func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstru
 	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
 		return share, false
 	}
-	stay := Release(a.placements(b, source, cluster))[cluster]
+	stay := Release(a.placements(b, source, cluster), asked(b, source))[cluster]
 	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed // a move never scales up where it moves out
+}
+
+// asked is how many replicas a template asks for that are shared out; 0: they are copied, or the
+// object is placed nowhere and leaves.
+func asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
+	if b.Spec.Replicas == nil || !binding.Divided(b) || !countsReplicas(source) || len(b.Spec.Clusters)+len(b.Spec.GracefulEvictionTasks) == 0 {
+		return 0
+	}
+	return *b.Spec.Replicas
 }
 
 // placedAs is what a cluster has of a binding under its name.

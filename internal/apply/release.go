@@ -18,10 +18,12 @@ type Placement struct {
 
 // Release says how many of the replicas that move out of each cluster have to stay there for
 // now: the available replicas of all clusters must not fall below those that are wanted, or
-// below those that are available if they are fewer. Only replicas of current copies count where
-// the binding wants some; whatever is available counts where some move out. Placements come in
-// an order that does not change, or what may go here and there would alternate.
-func Release(placements []Placement) (stay map[string]int32) {
+// below those that are available if they are fewer. asked is how many the template asks for: more
+// than the clusters are wanted to have where not all of them fit, 0 where they are copied. Only
+// replicas of current copies count where the binding wants some; whatever is available counts
+// where some move out. Placements come in an order that does not change, or what may go here and
+// there would alternate.
+func Release(placements []Placement, asked int32) (stay map[string]int32) {
 	var wanted, available int32
 	for _, p := range placements {
 		wanted += p.Wanted
@@ -29,7 +31,7 @@ func Release(placements []Placement) (stay map[string]int32) {
 			available += p.Available
 		}
 	}
-	surplus := max(0, available-wanted)
+	surplus := max(0, available-max(wanted, asked))
 	stay = map[string]int32{}
 	for _, p := range placements {
 		if p.Moving == 0 {

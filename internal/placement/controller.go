@@ -96,6 +96,7 @@ type Controller struct {
 	decisions    *decisions
 	needs        *needs
 	reservations *reservations
+	peers        *peers
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
@@ -120,7 +121,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
-		reservations: newReservations(o.Fleet, copies, o.Refused),
+		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(),
 	}
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
@@ -270,6 +271,11 @@ func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
 }
 
 func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
+	if b != nil {
+		c.enqueue(c.peers.set(b)...)
+	} else {
+		c.enqueue(c.peers.forget(old)...)
+	}
 	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
 		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
 		return // only its status changed

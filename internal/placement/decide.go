@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -34,6 +35,9 @@ type Template struct {
 	PlacementHash string
 	// OnHub says what the template does on the hub itself; empty for most.
 	OnHub string
+	// Groups are the groups that it is in by the workloadAffinity of the first claim's policy; nil:
+	// none.
+	Groups *workv1alpha2.WorkloadAffinityGroups
 	// Overrides are the override policies that select it, in order.
 	Overrides []records.Policy
 	// Version identifies what it says, for policies that are Lazy.
@@ -52,6 +56,9 @@ type Standing struct {
 	// for, 1 for kinds without. It says the same for as long as the decision takes. nil:
 	// nothing is known.
 	Copies func(cluster string) (asked int32, known presence.Presence)
+	// Together are the clusters in which others of the template's affinity group are placed, and
+	// Apart those in which others of its anti-affinity group are.
+	Together, Apart sets.Set[string]
 	// Young is true just after a start, when clusters that answered before it are about to
 	// answer again.
 	Young bool
@@ -84,6 +91,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
+	unmatched := false
 	switch {
 	case len(t.Claims) == 0 && (b == nil || follower(b)):
 		d = follow(t, b)
@@ -94,7 +102,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	case b != nil && !b.Spec.Schedules():
 		d = suspend(s, t, b)
 	default:
-		d = place(s, t, b, schedulerFence(fence))
+		d, unmatched = place(s, t, standing, schedulerFence(fence))
 		inherit(d.Spec, t, b)
 	}
 	d.attach(s, t)
@@ -109,7 +117,8 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	if t.Replicas == nil {
 		d.Spec.ReplicaSchedulingType = ""
 	}
-	if b != nil && o.GetDeletionTimestamp().IsZero() {
+	// What matches no cluster any more is placed nowhere: it is no move, and nothing is waited for.
+	if b != nil && !unmatched && o.GetDeletionTimestamp().IsZero() {
 		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, standing.Copies)
 	}
 	d.record(s, t)
@@ -126,7 +135,7 @@ func divides(t Template) bool {
 func settling(s *fleet.Snapshot, t Template) bool {
 	kind := t.Object.GroupVersionKind()
 	for _, c := range s.Clusters() {
-		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || t.Placement.Dynamic() && c.Room == nil) {
+		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || t.Placement.ByCapacity() && c.Room == nil) {
 			return true
 		}
 	}
@@ -164,26 +173,32 @@ func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	return spec
 }
 
-// place is the decision of the policy that claims a template.
-func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding, fence scheduler.Fence) Decision {
-	p := t.Claims[0].Policy
+// place is the decision of the policy that claims a template. unmatched is true when the policy
+// selects none of the fleet's clusters.
+func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fence) (d Decision, unmatched bool) {
+	b, p := standing.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
 		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Fence: fence,
-		Replicas: t.Replicas, Requests: t.Requests,
+		Replicas: t.Replicas, Requests: t.Requests, Together: standing.Together, Apart: standing.Apart,
 	}
+	var rescheduled *metav1.Time
 	if b != nil {
-		r.Previous, r.Shared = b.Spec.Clusters, shared(&b.Spec)
+		r.Previous, r.Shared, r.Group = b.Spec.Clusters, shared(&b.Spec), b.Spec.SchedulerObservedAffinityName
+		rescheduled = b.Spec.RescheduleTriggeredAt
 		// A binding without a hash was written before there were any: nothing says that the policy changed.
-		r.Fresh = b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash
+		r.Fresh = b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash || !rescheduled.Equal(b.Spec.RescheduledFor)
 	}
 	result := scheduler.Schedule(s.Clusters(), r)
-	d := Decision{
+	d = Decision{
 		Spec: &workv1alpha2.BindingSpec{
 			PolicyRef:                   workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name},
 			PlacementHash:               t.PlacementHash,
 			ReplicaSchedulingType:       schedulingType(result.Shared),
 			Clusters:                    result.Clusters,
 			PreserveResourcesOnDeletion: p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion,
+
+			SchedulerObservedAffinityName: result.Group, WorkloadAffinityGroups: t.Groups,
+			RescheduleTriggeredAt: rescheduled, RescheduledFor: rescheduled,
 		},
 		Outcome: Outcome{Status: metav1.ConditionTrue, Reason: result.Reason, Message: result.Message},
 		Record:  records.Decision{Verdicts: verdicts(&result.Verdicts)},
@@ -199,10 +214,11 @@ func place(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding, fence
 	if result.Reason != workv1alpha2.ReasonScheduled {
 		d.Outcome.Status = metav1.ConditionFalse
 	}
-	if result.Reason == workv1alpha2.ReasonInsufficient {
+	if result.Reason == workv1alpha2.ReasonInsufficient ||
+		result.Reason == workv1alpha2.ReasonNoClusterFits && divides(t) && t.Placement.ByCapacity() {
 		d.RetryAfter = capacityLook
 	}
-	return d
+	return d, result.Unmatched
 }
 
 // schedulerFence is a fence as the scheduler takes it: none is nil.

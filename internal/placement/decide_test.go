@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -97,6 +98,16 @@ func standing(kind policyv1alpha1.ReplicaSchedulingType, replicas int32, placeme
 	return b
 }
 
+// rescheduled is a binding of which a new placement is asked for at a second, and was made for
+// what was asked for at another; 0: for nothing.
+func rescheduled(b *workv1alpha2.ResourceBinding, asked, done int64) *workv1alpha2.ResourceBinding {
+	b.Spec.RescheduleTriggeredAt = new(metav1.Unix(asked, 0))
+	if done > 0 {
+		b.Spec.RescheduledFor = new(metav1.Unix(done, 0))
+	}
+	return b
+}
+
 func where(spec *workv1alpha2.BindingSpec) string {
 	return (&world{}).placed(&workv1alpha2.ResourceBinding{Spec: *spec})
 }
@@ -116,6 +127,9 @@ func TestDecide(t *testing.T) {
 	weighted.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{StaticWeightList: []policyv1alpha1.StaticClusterWeight{
 		{TargetCluster: *in("a").ClusterAffinity, Weight: 1},
 	}})
+	groups := policyv1alpha1.Placement{ClusterAffinities: []policyv1alpha1.ClusterAffinityTerm{
+		{AffinityName: "first", ClusterAffinity: *in("a").ClusterAffinity}, {AffinityName: "second", ClusterAffinity: *in("b").ClusterAffinity},
+	}}
 	unclaimed := claimedTemplate(4, in())
 	unclaimed.Claims, unclaimed.Placement, unclaimed.PlacementHash = nil, nil, ""
 	secret := ofPolicy(&unstructured.Unstructured{Object: map[string]any{
@@ -189,6 +203,34 @@ func TestDecide(t *testing.T) {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, weighted),
 			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=4 -b=2", kind: shares,
 		},
+		"NothingIsMeantGoes": {
+			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, sharedIn("yew")),
+			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=1 -a=1"), kind: shares, reason: workv1alpha2.ReasonNoClusterFits, message: "selects no cluster of the fleet",
+		},
+		"PartIsPlaced": {
+			fleet: []*fleet.Cluster{but("a", room(3)), but("b", room(0))}, template: claimedTemplate(4, byRoom),
+			want: "a=3", kind: shares, reason: workv1alpha2.ReasonInsufficient, message: "3 of 4 replicas are placed",
+		},
+		"PartMoves": {
+			fleet: []*fleet.Cluster{fine("a"), but("b", room(1)), fine("c")}, template: claimedTemplate(4, byRoom),
+			binding: standing(shares, 4, byRoom, "c=4"), want: "b=1 -c=4", kind: shares, reason: workv1alpha2.ReasonInsufficient,
+		},
+		"PartShrinksAsItMoves": {
+			fleet: []*fleet.Cluster{but("a", room(9)), fine("b"), fine("c")}, template: claimedTemplate(2, byRoom),
+			binding: standing(shares, 6, byRoom, "c=3"), want: "a=2 -c=2", kind: shares,
+		},
+		"Rescheduled": {
+			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(9))}, template: claimedTemplate(4, byRoom),
+			binding: rescheduled(standing(shares, 4, byRoom, "a=3 b=1"), 1, 0), want: "a=1 b=3 -a=2", kind: shares,
+		},
+		"RescheduledBefore": {
+			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(9))}, template: claimedTemplate(4, byRoom),
+			binding: rescheduled(standing(shares, 4, byRoom, "a=3 b=1"), 1, 1), want: "a=3 b=1", kind: shares,
+		},
+		"OtherGroup": {
+			fleet: []*fleet.Cluster{but("a", leaving), fine("b")}, template: claimedTemplate(4, groups),
+			binding: standing(whole, 4, groups, "a=4"), want: "b=4", kind: whole, message: "1 of 1 clusters of second",
+		},
 		"NothingFitsStays": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", silent)}, template: claimedTemplate(4, in("b")),
 			binding: standing(shares, 4, sharedIn("a"), "a=4"), want: "a=4", kind: shares, reason: workv1alpha2.ReasonNoClusterFits,
@@ -232,6 +274,9 @@ func TestDecide(t *testing.T) {
 			}
 			// A decision on what was decided changes nothing.
 			again := &workv1alpha2.ResourceBinding{Spec: *d.Spec}
+			if d.Outcome.Reason == workv1alpha2.ReasonInsufficient {
+				return // what was placed takes room that the snapshot still has
+			}
 			if diff := cmp.Diff(d.Spec, Decide(s, tc.template, Standing{Binding: again}).Spec, cmpopts.EquateEmpty()); diff != "" && tc.template.Object.GetDeletionTimestamp() == nil {
 				t.Errorf("the next decision is another (-first +second):\n%s", diff)
 			}
@@ -367,6 +412,7 @@ func thousand() *fleet.Snapshot {
 		clusters[i] = but(fmt.Sprintf("cluster-%03d", i), func(c *fleet.Cluster) {
 			c.Labels = map[string]string{"env": []string{"test", "prod"}[i%2], "tier": fmt.Sprint(i % 100)}
 			c.Room = free(100)
+			c.Region, c.Zones = fmt.Sprint("region-", i/100), []string{fmt.Sprint("zone-", i/50)}
 			if i%10 == 0 {
 				c.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 			}
@@ -401,16 +447,49 @@ func TestDecideAllocates(t *testing.T) {
 func BenchmarkDecide(b *testing.B) {
 	s := thousand()
 	everywhere := policyv1alpha1.Placement{}
+	everything := few() // every feature is on
+	everything.ClusterAffinities = []policyv1alpha1.ClusterAffinityTerm{
+		{AffinityName: "none", ClusterAffinity: *in("cluster-001", "cluster-003").ClusterAffinity}, // in which it does not fit
+		{AffinityName: "few", ClusterAffinity: *few().ClusterAffinity, OverflowAffinities: []policyv1alpha1.OverflowClusterAffinity{
+			{AffinityName: "more", ClusterAffinity: policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "9"}}}},
+		}},
+	}
+	everything.ClusterAffinity = nil
+	everything.ReplicaScheduling = divided(nil)
+	everything.ReplicaScheduling.ReplicaDivisionPreference = policyv1alpha1.Aggregated
+	everything.SpreadConstraints = []policyv1alpha1.SpreadConstraint{
+		{SpreadByField: policyv1alpha1.SpreadByCluster, MinGroups: 2, MaxGroups: 6},
+		{SpreadByField: policyv1alpha1.SpreadByRegion, MinGroups: 2},
+		{SpreadByField: policyv1alpha1.SpreadByZone, MinGroups: 2},
+		{SpreadByLabel: "tier", MaxGroups: 2},
+	}
 	byRoom := few()
 	byRoom.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
-	for name, p := range map[string]policyv1alpha1.Placement{"Few": few(), "FewByRoom": byRoom, "Everywhere": everywhere} {
+	for name, p := range map[string]policyv1alpha1.Placement{
+		"Few": few(), "FewByRoom": byRoom, "Everywhere": everywhere, "Everything": everything,
+	} {
 		b.Run(name, func(b *testing.B) {
 			template := claimedTemplate(10, p)
+			if name == "Everything" {
+				template = claimedTemplate(250, p)
+			}
 			binding := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
+			standing := Standing{Binding: binding}
+			if name == "Everything" {
+				standing.Apart, standing.Together = sets.New("cluster-007"), sets.New(clusterNames(binding)...)
+			}
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(s, template, Standing{Binding: binding})
+				Decide(s, template, standing)
 			}
 		})
 	}
+}
+
+func clusterNames(b *workv1alpha2.ResourceBinding) []string {
+	var names []string
+	for _, c := range b.Spec.Clusters {
+		names = append(names, c.Name)
+	}
+	return names
 }

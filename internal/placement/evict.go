@@ -30,8 +30,8 @@ func evictions(
 	holdings := compare(before, want)
 	whole := want.Replicas == nil
 	if !whole && want.ReplicaSchedulingType == policyv1alpha1.Divided {
-		// What a user asks for less is no move.
-		moves(holdings, max(0, number(before.Replicas)-number(want.Replicas)))
+		// What a user asks for less than is placed is no move.
+		moves(holdings, max(0, min(number(before.Replicas), placed(before))-number(want.Replicas)))
 	} else {
 		for i := range holdings {
 			if h := &holdings[i]; !h.named {
@@ -55,6 +55,14 @@ func evictions(
 		tasks = append(tasks, task)
 	}
 	return tasks
+}
+
+// placed is how many replicas a placement has in all.
+func placed(spec *workv1alpha2.BindingSpec) (total int64) {
+	for _, t := range spec.Clusters {
+		total += number(t.Replicas)
+	}
+	return total
 }
 
 // compare returns what is and what shall be in the clusters of the old placement, by name.

@@ -157,8 +157,8 @@ func (c *Controller) orphaned(bindings []*workv1alpha2.ResourceBinding) bool {
 	return len(bindings) > 0
 }
 
-// placed is true when some of the bindings name a cluster.
-func placed(bindings []*workv1alpha2.ResourceBinding) bool {
+// somewhere is true when some of the bindings name a cluster.
+func somewhere(bindings []*workv1alpha2.ResourceBinding) bool {
 	return slices.ContainsFunc(bindings, func(b *workv1alpha2.ResourceBinding) bool { return len(b.Spec.Clusters) > 0 })
 }
 

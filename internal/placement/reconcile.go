@@ -54,7 +54,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	c.reporter.claimed(k, claims)
 	required := c.requiredBy(k, o)
 	switch {
-	case b == nil && (len(claims) == 0 && !placed(required) || !o.GetDeletionTimestamp().IsZero()):
+	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
 		return ctrl.Result{}, nil
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
@@ -63,6 +63,8 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	t, standing := c.gather(k, o, claims, b)
 	t.RequiredBy, t.Orphaned = required, c.orphaned(required)
+	defer c.peers.enter(k, t.Groups)()
+	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
@@ -89,6 +91,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 			c.enqueue(c.needs.templates(binding.Name(written))...) // they stay as they are, too
 		}
 		c.reservations.written(k, written)
+		c.enqueue(c.peers.set(written)...)
 		c.decided(written, t, d, snapshot, seen)
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
@@ -98,7 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 // is made after the other: each sees what the others have reserved.
 func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
 	r := c.reservations
-	if !divides(t) || !t.Placement.Dynamic() {
+	if !divides(t) || !t.Placement.ByCapacity() {
 		s = c.fleet.Snapshot()
 		d = Decide(s, t, standing)
 		return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
@@ -164,6 +167,9 @@ func (c *Controller) gather(
 		t.Placement, t.PlacementHash = c.placements.of(claims[0].Policy)
 	}
 	t.Object = o
+	if len(claims) > 0 {
+		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
+	}
 	t.OnHub = interpreter.OnHub(o, c.hub)
 	t.Replicas, t.Requests = interpreter.Replicas(o)
 	if c.overrides != nil {

@@ -85,10 +85,72 @@ func TestSchema(t *testing.T) {
 			manifest: placement("{replicaScheduling: {replicaSchedulingType: Split}}"),
 			want:     []string{"spec.placement.replicaScheduling.replicaSchedulingType", "Divided"},
 		},
-		"DivisionPreference": {
-			manifest: placement("{replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}}"),
-			want:     []string{"spec.placement.replicaScheduling.replicaDivisionPreference", "Aggregated is not honoured yet"},
+		"EveryPlacementField": {manifest: policyHead + selectAll + `  placement:
+    clusterAffinities:
+    - affinityName: ours
+      clusterNames: [oak]
+      overflowAffinities: [{affinityName: cloud, labelSelector: {matchLabels: {env: cloud}}}]
+    - affinityName: elsewhere
+    spreadConstraints:
+    - {spreadByField: cluster, minGroups: 2, maxGroups: 5}
+    - {spreadByField: region, minGroups: 2}
+    - {spreadByField: zone, minGroups: 9}
+    - {spreadByField: provider, maxGroups: 1}
+    - {spreadByLabel: rack}
+    workloadAffinity: {affinity: {groupByLabelKey: app}, antiAffinity: {groupByLabelKey: tier}}
+    replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}
+`},
+		"AggregatedOfDuplicated": {
+			manifest: placement("{replicaScheduling: {replicaSchedulingType: Duplicated, replicaDivisionPreference: Aggregated}}"),
+			want:     []string{"spec.placement.replicaScheduling", "replicaDivisionPreference Aggregated needs replicaSchedulingType Divided"},
 		},
+		"AggregatedWeights": {
+			manifest: placement("{replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated, weightPreference: {dynamicWeight: AvailableReplicas}}}"),
+			want:     []string{"spec.placement.replicaScheduling", "Aggregated has no weights"},
+		},
+		"BothAffinities": {
+			manifest: placement("{clusterAffinity: {}, clusterAffinities: [{affinityName: a}]}"),
+			want:     []string{"spec.placement", "clusterAffinity and clusterAffinities exclude each other"},
+		},
+		"GroupWithoutName": {manifest: placement("{clusterAffinities: [{clusterNames: [oak]}]}"), want: []string{"spec.placement.clusterAffinities[0].affinityName"}},
+		"GroupsOfOneName": {
+			manifest: placement("{clusterAffinities: [{affinityName: a}, {affinityName: a}]}"),
+			want:     []string{"spec.placement.clusterAffinities", "every group needs an affinityName of its own"},
+		},
+		"OverflowOfCopies": {
+			manifest: placement("{clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b}]}]}"),
+			want:     []string{"spec.placement", "overflowAffinities needs replicas that are divided by free capacity"},
+		},
+		"OverflowOfWeights": {
+			manifest: placement("{clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b}]}], replicaScheduling: {replicaSchedulingType: Divided}}"),
+			want:     []string{"spec.placement", "overflowAffinities needs replicas that are divided by free capacity"},
+		},
+		"OverflowByCapacity": {manifest: placement("{clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b}]}], replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {dynamicWeight: AvailableReplicas}}}")},
+		"SpreadByBoth": {
+			manifest: placement("{spreadConstraints: [{spreadByField: region, spreadByLabel: rack}]}"),
+			want:     []string{"spec.placement.spreadConstraints[0]", "spreadByField and spreadByLabel exclude each other"},
+		},
+		"SpreadByNothing": {manifest: placement("{spreadConstraints: [{maxGroups: 2}]}")},
+		"SpreadField":     {manifest: placement("{spreadConstraints: [{spreadByField: continent}]}"), want: []string{"spec.placement.spreadConstraints[0].spreadByField", "region"}},
+		"SpreadNegative":  {manifest: placement("{spreadConstraints: [{minGroups: -1}]}"), want: []string{"spec.placement.spreadConstraints[0].minGroups"}},
+		"SpreadMinOverMax": {
+			manifest: placement("{spreadConstraints: [{spreadByField: region, minGroups: 3, maxGroups: 2}]}"),
+			want:     []string{"spec.placement.spreadConstraints[0]", "minGroups is greater than maxGroups"},
+		},
+		"SpreadTwice": {
+			manifest: placement("{spreadConstraints: [{maxGroups: 2}, {spreadByField: cluster, minGroups: 1}]}"),
+			want:     []string{"spec.placement.spreadConstraints", "there is one constraint for each field and each label"},
+		},
+		"SpreadTooFewClusters": {
+			manifest: placement("{spreadConstraints: [{spreadByField: cluster, maxGroups: 2}, {spreadByField: region, minGroups: 3}]}"),
+			want:     []string{"spec.placement.spreadConstraints", "each group needs a cluster of its own"},
+		},
+		"SpreadZonesOfFewClusters": {manifest: placement("{spreadConstraints: [{spreadByField: cluster, maxGroups: 2}, {spreadByField: zone, minGroups: 3}]}")},
+		"TogetherAndApart": {
+			manifest: placement("{workloadAffinity: {affinity: {groupByLabelKey: app}, antiAffinity: {groupByLabelKey: app}}}"),
+			want:     []string{"spec.placement.workloadAffinity", "by the same label contradict each other"},
+		},
+		"NoGroupKey": {manifest: placement("{workloadAffinity: {affinity: {}}}"), want: []string{"spec.placement.workloadAffinity.affinity.groupByLabelKey"}},
 		"WeightsOfDuplicated": {
 			manifest: placement("{replicaScheduling: {weightPreference: {dynamicWeight: AvailableReplicas}}}"),
 			want:     []string{"spec.placement.replicaScheduling", "weightPreference needs replicaSchedulingType Divided"},
@@ -230,16 +292,6 @@ func TestKarmadaFields(t *testing.T) {
 		"NoSuspension":             {policy("suspension: {dispatching: false, dispatchingOnClusters: {clusterNames: []}}"), ""},
 		"SchedulePriority":         {policy("schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: high}"), "spec.schedulePriority"},
 		"NoSchedulePriority":       {policy("schedulePriority: {priorityClassSource: '', priorityClassName: ''}"), ""},
-		"ClusterAffinities":        {placement("clusterAffinities: [{affinityName: a, clusterNames: [oak]}]"), "spec.placement.clusterAffinities"},
-		"NoClusterAffinities":      {placement("clusterAffinities: []"), ""},
-		"OverflowAffinities":       {placement("clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b, clusterNames: [oak]}]}]"), "spec.placement.clusterAffinities[0].overflowAffinities"},
-		"SpreadConstraints":        {placement("spreadConstraints: [{spreadByField: region, maxGroups: 2, minGroups: 1}]"), "spec.placement.spreadConstraints"},
-		"SpreadByLabel":            {placement("spreadConstraints: [{spreadByLabel: rack}]"), "spec.placement.spreadConstraints"},
-		"NoSpreadConstraints":      {placement("spreadConstraints: []"), ""},
-		"WorkloadAffinity":         {placement("workloadAffinity: {affinity: {groupByLabelKey: app}}"), "spec.placement.workloadAffinity"},
-		"WorkloadAntiAffinity":     {placement("workloadAffinity: {antiAffinity: {groupByLabelKey: app}}"), "spec.placement.workloadAffinity"},
-		"NoWorkloadAffinity":       {placement("workloadAffinity: {}"), ""},
-		"Aggregated":               {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}"), "spec.placement.replicaScheduling.replicaDivisionPreference"},
 		"Weighted":                 {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}"), ""},
 		"OldOverriders":            {overrideHead + "  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", ""},
 		"OldWay":                   {overrideHead + "  overrideRules: []\n  targetCluster: {clusterNames: [oak]}\n  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", ""},
@@ -391,7 +443,7 @@ spec:
     spreadConstraints: [{maxGroups: 2, minGroups: 1, spreadByLabel: failuredomain.kubernetes.io/zone}]
   schedulerName: default
 `},
-		"Groups": {refused: "clusterAffinities", manifest: `
+		"Groups": {manifest: `
 apiVersion: policy.karmada.io/v1alpha1
 kind: PropagationPolicy
 metadata: {name: foo}
@@ -401,6 +453,7 @@ spec:
     clusterAffinities:
     - {affinityName: primary, clusterNames: [member1], overflowAffinities: [{affinityName: cloud, clusterNames: [member3]}]}
     - {affinityName: backup, labelSelector: {matchLabels: {a: b}}}
+    replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Aggregated}
 `},
 		"Cluster": {refused: "zone", manifest: `
 apiVersion: cluster.karmada.io/v1alpha1

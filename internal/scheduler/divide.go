@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"slices"
@@ -14,30 +15,187 @@ import (
 // maxWeight keeps products of weights and replicas within 63 bits.
 const maxWeight = 1 << 30
 
-// assign gives replicas to clusters that fit. shortage says why it could not; the targets
-// are then what stays.
-func assign(fitting []*Cluster, r *Request, previous map[string]int64) (targets []workv1alpha2.TargetCluster, shortage string) {
+// option is a cluster that fits.
+type option struct {
+	cluster *Cluster
+	at      int   // its place among the clusters
+	has     int64 // replicas there
+	room    int64 // for more of them
+	weight  int64 // of the static weights
+	tier    int8
+	keep    bool // the object is there, and a decision that is not fresh keeps it there
+	needed  bool // the spread constraints need the object there
+	tie     uint64
+}
+
+// byRoom is true when replicas are shared out by free capacity.
+func (r *Request) byRoom() bool { return r.divided() && *r.Replicas > 0 && r.Placement.ByCapacity() }
+
+// assign gives replicas to the clusters that passed the filters.
+func (a *attempt) assign(r *Request) {
+	limited := len(r.Placement.limits) > 0
+	if a.cramped = r.byRoom(); !a.cramped {
+		a.choose(r, a.options)
+		return
+	}
+	for i := range a.options {
+		o := &a.options[i]
+		// Replicas in a cluster that does not answer stay, and none join them.
+		if n, known := o.cluster.Fits(r.Requests); known && o.cluster.Reachable {
+			o.room = min(max(n, 0), maxWeight)
+		}
+		o.keep = o.keep && o.has > 0
+	}
+	if !limited {
+		a.choose(r, a.options)
+		return
+	}
+	having := slices.DeleteFunc(slices.Clone(a.options), func(o option) bool { return o.has+o.room == 0 })
+	if len(having) == 0 {
+		a.targets, a.shortage = []workv1alpha2.TargetCluster{}, short(0, *r.Replicas)
+		return
+	}
+	loose := slices.Clone(having)
+	if a.choose(r, having); a.shortage == "" {
+		return
+	}
+	// Where the constraints hold the object in clusters that are full, others may have room.
+	steady := *a
+	for i := range loose {
+		loose[i].keep = false
+	}
+	if a.choose(r, loose); a.targets == nil || a.shortage != "" {
+		*a = steady
+	}
+	// The same holds for clusters that were chosen for their groups, and not for their room.
+	for range mostRounds {
+		if a.shortage == "" {
+			return
+		}
+		best := *a
+		keep(having, best.targets)
+		if a.choose(r, having); a.targets == nil || total(a.targets) <= total(best.targets) {
+			*a = best
+			return
+		}
+	}
+}
+
+// keep has the options kept that are among targets.
+func keep(options []option, targets []workv1alpha2.TargetCluster) {
+	for i := range options {
+		o := &options[i]
+		_, o.keep = slices.BinarySearchFunc(targets, o.cluster.Name, func(t workv1alpha2.TargetCluster, name string) int {
+			return strings.Compare(t.Name, name)
+		})
+		o.needed = false
+	}
+}
+
+func total(targets []workv1alpha2.TargetCluster) (sum int64) {
+	for _, t := range targets {
+		sum += current(t)
+	}
+	return sum
+}
+
+// mostRounds is how often a choice is made again with what it chose as what is placed. After three
+// rounds it does not change any more.
+const mostRounds = 4
+
+// choose has the spread constraints choose among options, and shares replicas out among those.
+func (a *attempt) choose(r *Request, options []option) {
+	a.targets, a.shortage, a.why, a.unspread = nil, "", "", nil
+	limits := r.Placement.limits
+	if len(limits) == 0 {
+		a.targets, a.shortage = r.share(options)
+		return
+	}
+	for i := range options {
+		options[i].tie = tie(r.UID, options[i].cluster.Name)
+	}
+	byWeight := r.divided() && *r.Replicas > 0 && !a.cramped
+	for range mostRounds {
+		slices.SortFunc(options, func(x, y option) int { return r.prefer(&x, &y) })
+		chosen, why := spread(limits, options)
+		if why != "" {
+			a.targets, a.why = nil, why
+			return
+		}
+		a.unspread = make([]bool, len(a.clusters))
+		for i := range options {
+			a.unspread[options[i].at] = true
+		}
+		for i := range chosen {
+			a.unspread[chosen[i].at] = false
+		}
+		if a.cramped || byWeight && needed(chosen) > *r.Replicas {
+			fewest(limits, chosen, *r.Replicas)
+		}
+		slices.SortFunc(chosen, func(x, y option) int { return x.at - y.at })
+		before := a.targets
+		if a.targets, a.shortage = r.share(chosen); !byWeight || slices.EqualFunc(before, a.targets, same) {
+			return
+		}
+		// A cluster to which no replica fell makes room for another. What is placed now is what the
+		// next decision finds, and it must find nothing to change.
+		keep(options, a.targets)
+	}
+}
+
+func same(a, b workv1alpha2.TargetCluster) bool { return a.Name == b.Name && current(a) == current(b) }
+
+// prefer orders options: those first in which the object is, then those with the most room or weight.
+func (r *Request) prefer(a, b *option) int {
+	if a.keep != b.keep {
+		if a.keep {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
+}
+
+// worth is what an option has to offer.
+func (r *Request) worth(o *option) int64 {
+	switch {
+	case !r.byRoom():
+		return o.weight
+	case o.keep:
+		return o.has
+	default:
+		return o.has + o.room
+	}
+}
+
+// share shares replicas out among clusters. shortage says why it is less than was asked for.
+func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
+	name := func(i int) string { return options[i].cluster.Name }
 	switch {
 	case !r.divided():
-		return every(fitting, r.Replicas), ""
+		return every(len(options), name, r.Replicas), ""
 	case *r.Replicas <= 0:
 		// Nothing to share out. The object stays in its clusters, asleep.
-		return every(fitting, new(int32(0))), ""
-	case r.Placement.dynamic:
-		return dynamic(fitting, r, previous)
+		return every(len(options), name, new(int32(0))), ""
+	case r.byRoom():
+		return r.shareByRoom(options)
 	}
-	candidates := make([]candidate, len(fitting))
-	for i, c := range fitting {
-		candidates[i] = candidate{i: i, name: c.Name, weight: r.Placement.weigh(c)}
+	candidates := make([]candidate, len(options))
+	for i := range options {
+		o := &options[i]
+		candidates[i] = candidate{i: i, name: o.cluster.Name, weight: o.weight}
+		if o.needed {
+			candidates[i].seats = 1
+		}
 	}
 	return share(r.UID, candidates, *r.Replicas), ""
 }
 
-// every gives each cluster the same number of replicas.
-func every(clusters []*Cluster, replicas *int32) []workv1alpha2.TargetCluster {
-	targets := make([]workv1alpha2.TargetCluster, len(clusters))
-	for i, c := range clusters {
-		targets[i].Name = c.Name
+// every gives each of n clusters the same number of replicas.
+func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.TargetCluster {
+	targets := make([]workv1alpha2.TargetCluster, n)
+	for i := range targets {
+		targets[i].Name = name(i)
 		if replicas != nil {
 			targets[i].Replicas = new(*replicas)
 		}
@@ -45,44 +203,134 @@ func every(clusters []*Cluster, replicas *int32) []workv1alpha2.TargetCluster {
 	return targets
 }
 
-// dynamic shares replicas out by free capacity, and moves as few as it can: what runs and
+// shareByRoom shares replicas out by free capacity, and moves as few as it can: what runs and
 // still fits stays, a growing workload places only what is new, a shrinking one gives up
-// in proportion to what it has.
-func dynamic(fitting []*Cluster, r *Request, previous map[string]int64) (targets []workv1alpha2.TargetCluster, shortage string) {
+// in proportion to what it has; Aggregated, it leaves the clusters in which it has the least. The
+// tiers of a group are filled in their order, and emptied in the reverse order. Where fewer
+// replicas fit, as many are placed.
+func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
+	has, room := make([]candidate, len(options)), make([]candidate, len(options))
 	var running, free int64
-	has, room := make([]candidate, len(fitting)), make([]candidate, len(fitting))
-	for i, c := range fitting {
-		has[i] = candidate{i: i, name: c.Name, weight: previous[c.Name]}
-		room[i] = candidate{i: i, name: c.Name}
-		// Replicas in a cluster that does not answer stay, and none join them.
-		if n, known := c.Fits(r.Requests); known && c.Reachable {
-			room[i].weight = min(max(n, 0), maxWeight)
-		}
-		running += has[i].weight
-		free += room[i].weight
-	}
-	added := int64(*r.Replicas) - running
-	switch {
-	case free < added:
-		return stay(fitting, r.Previous), fmt.Sprintf("%d more replicas are asked for and %d fit", added, free)
-	case r.Fresh:
-		for i := range room {
+	last := int8(0)
+	for i := range options {
+		o := &options[i]
+		has[i] = candidate{i: i, name: o.cluster.Name, weight: o.has}
+		room[i] = candidate{i: i, name: o.cluster.Name, weight: o.room}
+		if r.Fresh {
 			// What runs takes room that would be free for it.
-			room[i].weight = min(room[i].weight+has[i].weight, maxWeight)
+			has[i].weight, room[i].weight = 0, min(o.room+o.has, maxWeight)
 		}
-		return share(r.UID, room, *r.Replicas), ""
-	case added > 0:
-		for _, c := range seat(r.UID, room, int32(added)) { //nolint:gosec // at most *r.Replicas
-			has[c.i].weight += c.seats
+		running, free, last = running+has[i].weight, free+room[i].weight, max(last, o.tier)
+	}
+	wanted := int64(*r.Replicas)
+	grow := min(wanted-running, free)
+	for tier := int8(0); tier <= last && grow > 0; tier++ {
+		grow -= r.grow(options, has, room, tier, grow)
+	}
+	shrink := running - wanted
+	for tier := last; tier >= 0 && shrink > 0; tier-- {
+		shrink -= r.shrink(options, has, room, tier, shrink)
+	}
+	give(options, has, room)
+	placed := min(wanted, running+free)
+	if placed < wanted {
+		shortage = short(placed, *r.Replicas)
+	}
+	targets = make([]workv1alpha2.TargetCluster, 0, min(len(options), int(placed)))
+	for i := range has {
+		if n := has[i].weight; n > 0 {
+			targets = append(targets, workv1alpha2.TargetCluster{Name: has[i].name, Replicas: new(int32(n))}) //nolint:gosec // at most *r.Replicas
 		}
 	}
-	// The weights add up to what is asked for, or to more: then all give up their share.
-	return share(r.UID, has, *r.Replicas), ""
+	return targets, shortage
 }
 
-// stay is what of a placement is in some clusters.
-func stay(clusters []*Cluster, previous []workv1alpha2.TargetCluster) []workv1alpha2.TargetCluster {
-	return slices.DeleteFunc(slices.Clone(previous), func(t workv1alpha2.TargetCluster) bool { return find(clusters, t.Name) < 0 })
+func short(placed int64, wanted int32) string {
+	return fmt.Sprintf("%d of %d replicas are placed, and no more fit", placed, wanted)
+}
+
+// grow adds at most n replicas to the clusters of a tier, and returns how many.
+func (r *Request) grow(options []option, has, room []candidate, tier int8, n int64) int64 {
+	var here []candidate
+	var free int64
+	for i := range options {
+		if options[i].tier == tier && room[i].weight > 0 {
+			here, free = append(here, room[i]), free+room[i].weight
+		}
+	}
+	n = min(n, free)
+	if r.Placement.aggregated {
+		here = r.narrow(here, n, func(c *candidate) bool { return has[c.i].weight > 0 })
+	}
+	for _, c := range seat(r.UID, here, int32(n)) { //nolint:gosec // at most *r.Replicas
+		has[c.i].weight += c.seats
+		room[c.i].weight -= c.seats
+	}
+	return n
+}
+
+// shrink takes at most n replicas from the clusters of a tier, and returns how many.
+func (r *Request) shrink(options []option, has, room []candidate, tier int8, n int64) int64 {
+	var here []candidate
+	var held int64
+	for i := range options {
+		if options[i].tier == tier && has[i].weight > 0 {
+			here, held = append(here, has[i]), held+has[i].weight
+			room[i].weight, has[i].weight = room[i].weight+has[i].weight, 0
+		}
+	}
+	n = min(n, held)
+	if r.Placement.aggregated {
+		here = r.narrow(here, held-n, func(*candidate) bool { return false })
+	}
+	for _, c := range seat(r.UID, here, int32(held-n)) { //nolint:gosec // at most *r.Replicas, or what is left of more tiers
+		has[c.i].weight = c.seats
+		room[c.i].weight -= c.seats
+	}
+	return n
+}
+
+// narrow leaves as few candidates as have n in all: those first that come first, then the greatest.
+func (r *Request) narrow(candidates []candidate, n int64, comesFirst func(*candidate) bool) []candidate {
+	slices.SortFunc(candidates, func(a, b candidate) int {
+		if x, y := comesFirst(&a), comesFirst(&b); x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(tie(r.UID, a.name), tie(r.UID, b.name)), strings.Compare(a.name, b.name))
+	})
+	for i := range candidates {
+		if n <= 0 {
+			return candidates[:i]
+		}
+		n -= candidates[i].weight
+	}
+	return candidates
+}
+
+// give has clusters that the spread constraints need get a replica of those that have the most.
+func give(options []option, has, room []candidate) {
+	for i := range options {
+		if !options[i].needed || has[i].weight > 0 || room[i].weight <= 0 {
+			continue
+		}
+		giver := -1
+		for j := range options {
+			spare := has[j].weight > 1 || has[j].weight == 1 && !options[j].needed
+			if spare && (giver < 0 || cmp.Or(
+				cmp.Compare(options[j].tier, options[giver].tier), cmp.Compare(has[j].weight, has[giver].weight), cmp.Compare(options[j].tie, options[giver].tie),
+			) > 0) {
+				giver = j
+			}
+		}
+		if giver < 0 {
+			return
+		}
+		has[giver].weight--
+		has[i].weight++
+	}
 }
 
 // candidate is a cluster that replicas are shared with.
@@ -90,7 +338,7 @@ type candidate struct {
 	i      int // its place among the clusters
 	name   string
 	weight int64
-	seats  int64
+	seats  int64 // that it gets at least, and then that it got
 	tie    uint64
 }
 
@@ -124,19 +372,22 @@ func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	// candidates: rounding adds at most half a replica each. What is left is given out
 	// one by one, so the time does not grow with n.
 	left := int64(n)
-	sure := max(0, left-int64(len(candidates)))
+	sure := left - int64(len(candidates))
+	for i := range candidates {
+		sure -= candidates[i].seats
+	}
+	sure = max(0, sure)
 	for i := range candidates {
 		c := &candidates[i]
-		c.seats = (2*c.weight*sure + sum) / (2 * sum)
-		if sure == 0 {
-			c.seats = 0
+		if sure > 0 {
+			c.seats = max(c.seats, (2*c.weight*sure+sum)/(2*sum))
 		}
 		c.tie = tie(uid, c.name)
 		left -= c.seats
 	}
 	q := queue(candidates)
 	heap.Init(&q)
-	for range left {
+	for range left { // none are left when as many had to be given
 		q[0].seats++
 		heap.Fix(&q, 0)
 	}

@@ -5,10 +5,14 @@
 // Filters come first, in a fixed order. Every filter looks at every cluster, so the verdicts
 // name all that stands in the way. What is placed in a cluster stays there until the cluster
 // leaves or the policy does not mean it any more: a cluster that does not answer or does not
-// serve the kind, a new taint, a lack of room and a fence let nothing new in and take nothing out.
+// serve the kind, a new taint, a lack of room, another object and a fence let nothing new in and
+// take nothing out.
 //
-// Replicas are shared out by Webster's method (Sainte-Laguë), which never takes a replica
-// from a cluster because its weight grew. Between clusters with equal claims the one with
+// Spread constraints then choose among the clusters that passed: those first in which the object
+// is, then those with the most room or weight. Last, replicas are shared out.
+//
+// They are by Webster's method (Sainte-Laguë), which never takes a replica from a cluster
+// because its weight grew. Between clusters with equal claims the one with
 // the greater weight comes first, then the one that a hash of the object's UID and the
 // cluster's name picks, so that many small workloads do not all land in one cluster.
 package scheduler
@@ -21,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
@@ -37,12 +42,19 @@ type Request struct {
 	Replicas *int32
 	Requests corev1.ResourceList
 	// Previous is where the object is placed now; Shared is true when its replicas there are
-	// shares of what it asked for.
+	// shares of what it asked for. Group is the group of the placement's clusterAffinities that
+	// they are of.
 	Previous []workv1alpha2.TargetCluster
 	Shared   bool
-	// Fresh shares replicas out anew although the previous placement would still do,
-	// because the policy changed. Only dynamic weights have such a memory.
+	Group    string
+	// Fresh decides as if nothing were placed yet, because the policy changed or somebody asked
+	// for it. Clusters that take nothing new keep what they have even so.
 	Fresh bool
+	// Together are the clusters in which others of the object's affinity group are; empty: there
+	// are none. Apart are those in which others of its anti-affinity group are.
+	Together, Apart sets.Set[string]
+
+	term int // that is tried
 }
 
 // divided is true when the object's replicas are shared out.
@@ -53,60 +65,165 @@ type Result struct {
 	// Clusters by name.
 	Clusters []workv1alpha2.TargetCluster
 	// Shared is true when their replicas are shares of what the object asks for.
-	Shared   bool
+	Shared bool
+	// Group is the group of the placement's clusterAffinities that they are of; empty where it
+	// has none.
+	Group    string
 	Verdicts Verdicts
-	// Reason is workv1alpha2.ReasonScheduled, ReasonNoClusterFits or ReasonInsufficient.
-	// With the latter two Clusters is what of the previous placement stays.
+	// Reason is workv1alpha2.ReasonScheduled, ReasonNoClusterFits or ReasonInsufficient. With
+	// NoClusterFits Clusters is what of the previous placement stays, with Insufficient there are
+	// fewer replicas in it than the object asks for.
 	Reason  string
 	Message string
+	// Unmatched is true when the policy selects none of the clusters: nothing stays.
+	Unmatched bool
 }
 
 // Schedule places an object. The clusters are ordered by name.
 func Schedule(clusters []*Cluster, r Request) Result {
-	previous := make(map[string]int64, len(r.Previous))
-	for _, t := range r.Previous {
-		previous[t.Name] = current(t)
+	previous := r.Previous
+	if !slices.IsSortedFunc(previous, byName) { // somebody else wrote it
+		previous = slices.SortedFunc(slices.Values(previous), byName)
 	}
-	v := Verdicts{request: r, clusters: clusters, rejected: make([]rejections, len(clusters)), unknown: unknown(clusters, r.Placement)}
-	fitting, candidates := make([]*Cluster, 0, len(clusters)), len(v.unknown)
-	for i, c := range clusters {
-		_, placed := previous[c.Name]
-		v.rejected[i] = r.judge(c, placed)
-		if placed && selected(v.rejected[i]) && r.closed(c) {
-			v.stays = append(v.stays, c.Name)
+	selection := r.Placement.selection(clusters)
+	a := attempt{
+		clusters: clusters, selection: selection, previous: previous,
+		rejected: make([]rejections, len(clusters)), options: make([]option, 0, min(len(clusters), len(previous)+64)),
+	}
+	partial, some := anyTerm, false
+	for _, t := range r.order() {
+		r.term = t
+		if a.try(&r); a.targets != nil && a.shortage == "" {
+			return a.result(&r)
 		}
-		if v.rejected[i] == 0 {
-			fitting = append(fitting, c)
-		}
-		if selected(v.rejected[i]) {
-			candidates++
+		// What fits whole nowhere is placed in part: where it is now, or else in the first group
+		// in which any of it fits.
+		if a.shortage != "" && (partial == anyTerm || !some && len(a.targets) > 0) {
+			partial, some = t, len(a.targets) > 0
 		}
 	}
+	if partial != anyTerm {
+		r.term = partial
+		a.try(&r)
+		return a.result(&r)
+	}
+	why := a.why // of the last group
+	if r.term = anyTerm; len(r.Placement.terms) != 1 {
+		a.judge(&r)
+	}
+	v := a.verdicts(&r)
+	if !selection.matched && r.Placement.wrongAffinity == nil {
+		return Result{
+			Shared: r.Shared, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits, Unmatched: true,
+			Message: "the policy selects no cluster of the fleet" + v.details(true),
+		}
+	}
+	if why == "" {
+		why = "no cluster fits"
+	}
+	kept := Keep(clusters, r.UID, r.Previous, r.Shared, r.Replicas)
+	return Result{
+		Clusters: kept, Shared: r.Shared, Group: r.Group, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits,
+		Message: staying(why, kept) + v.details(true),
+	}
+}
 
-	if len(fitting) == 0 {
-		kept := Keep(clusters, r.UID, r.Previous, r.Shared, r.Replicas)
-		return Result{
-			Clusters: kept, Shared: r.Shared, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits,
-			Message: staying("no cluster fits", kept) + v.details(true),
+// order is the order in which the terms are tried: the one first in which the object is.
+func (r *Request) order() []int {
+	n := len(r.Placement.terms)
+	order := make([]int, 0, n)
+	if !r.Fresh && n > 0 {
+		order = append(order, r.Placement.term(r.Group))
+	}
+	for i := range n {
+		if !slices.Contains(order, i) {
+			order = append(order, i)
 		}
 	}
-	targets, shortage := assign(fitting, &r, previous)
-	if shortage != "" {
-		return Result{
-			Clusters: targets, Shared: true, Verdicts: v, Reason: workv1alpha2.ReasonInsufficient,
-			Message: staying(shortage, targets) + v.details(false),
+	return order
+}
+
+// attempt is a try to place an object in the clusters of one term.
+type attempt struct {
+	clusters  []*Cluster
+	selection *selection
+	previous  []workv1alpha2.TargetCluster // by name
+
+	rejected []rejections
+	stays    []string
+	options  []option // the clusters that passed the filters, by name
+	unspread []bool   // clusters that the spread constraints left out; nil: there are none
+	cramped  bool     // replicas were shared out by room
+
+	targets  []workv1alpha2.TargetCluster // nil: nothing was placed
+	shortage string                       // why it is less than was asked for
+	why      string                       // nothing was placed although clusters passed the filters
+}
+
+// judge lets the filters look at all clusters.
+func (a *attempt) judge(r *Request) {
+	a.options, a.stays = a.options[:0], nil
+	left := a.previous // both are ordered by name
+	for i, c := range a.clusters {
+		for len(left) > 0 && left[0].Name < c.Name {
+			left = left[1:]
+		}
+		placed, has := len(left) > 0 && left[0].Name == c.Name, int64(0)
+		if placed {
+			has = current(left[0])
+		}
+		f := a.selection.of(i, r.term, placed)
+		a.rejected[i] = r.judge(c, f)
+		if placed && selected(a.rejected[i]) && r.closed(c) {
+			a.stays = append(a.stays, c.Name)
+		}
+		if a.rejected[i] == 0 {
+			a.options = append(a.options, option{cluster: c, at: i, keep: placed && !r.Fresh, has: has, tier: f.tier, weight: f.weight})
 		}
 	}
-	v.chosen = make([]bool, len(clusters))
-	for i, at := 0, 0; i < len(clusters) && at < len(targets); i++ { // both are ordered by name
-		if v.chosen[i] = clusters[i].Name == targets[at].Name; v.chosen[i] {
+}
+
+func (a *attempt) try(r *Request) {
+	a.targets, a.shortage, a.why, a.unspread, a.cramped = nil, "", "", nil, false
+	if a.judge(r); len(a.options) > 0 {
+		a.assign(r)
+	}
+}
+
+func (a *attempt) verdicts(r *Request) Verdicts {
+	return Verdicts{
+		request: *r, clusters: a.clusters, rejected: a.rejected, unknown: unknown(a.clusters, r.Placement), stays: a.stays,
+		unspread: a.unspread, cramped: a.cramped,
+	}
+}
+
+// result is that of an attempt that placed something.
+func (a *attempt) result(r *Request) Result {
+	v := a.verdicts(r)
+	v.chosen = make([]bool, len(a.clusters))
+	for i, at := 0, 0; i < len(a.clusters) && at < len(a.targets); i++ { // both are ordered by name
+		if v.chosen[i] = a.clusters[i].Name == a.targets[at].Name; v.chosen[i] {
 			at++
 		}
 	}
-	return Result{
-		Clusters: targets, Shared: r.divided(), Verdicts: v, Reason: workv1alpha2.ReasonScheduled,
-		Message: fmt.Sprintf("%d of %d clusters", len(targets), candidates) + v.details(false),
+	result := Result{
+		Clusters: a.targets, Shared: r.divided(), Group: r.Placement.terms[r.term].name, Verdicts: v, Reason: workv1alpha2.ReasonScheduled,
 	}
+	candidates := len(v.unknown)
+	for _, rejected := range v.rejected {
+		if selected(rejected) {
+			candidates++
+		}
+	}
+	result.Message = fmt.Sprintf("%d of %d clusters", len(a.targets), candidates)
+	if result.Group != "" {
+		result.Message += " of " + result.Group
+	}
+	if a.shortage != "" {
+		result.Reason, result.Message = workv1alpha2.ReasonInsufficient, a.shortage
+	}
+	result.Message += v.details(false)
+	return result
 }
 
 // Keep is what stays of a placement that nobody decides on any more: its clusters as long
@@ -115,20 +232,19 @@ func Schedule(clusters []*Cluster, r Request) Result {
 func Keep(
 	clusters []*Cluster, uid types.UID, previous []workv1alpha2.TargetCluster, shared bool, replicas *int32,
 ) []workv1alpha2.TargetCluster {
-	var kept []*Cluster
 	var has []candidate
 	for _, t := range previous {
 		if i := find(clusters, t.Name); i >= 0 && !clusters[i].Leaving {
-			has = append(has, candidate{i: len(kept), name: t.Name, weight: current(t)})
-			kept = append(kept, clusters[i])
+			has = append(has, candidate{name: t.Name, weight: current(t)})
 		}
 	}
-	slices.SortFunc(kept, func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(has, func(a, b candidate) int { return strings.Compare(a.name, b.name) })
+	name := func(i int) string { return has[i].name }
 	switch {
 	case replicas == nil || !shared:
-		return every(kept, replicas)
+		return every(len(has), name, replicas)
 	case *replicas <= 0:
-		return every(kept, new(int32(0)))
+		return every(len(has), name, new(int32(0)))
 	}
 	if !slices.ContainsFunc(has, func(c candidate) bool { return c.weight > 0 }) {
 		for i := range has { // asleep until now
@@ -137,6 +253,8 @@ func Keep(
 	}
 	return share(uid, has, *replicas)
 }
+
+func byName(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) }
 
 func current(t workv1alpha2.TargetCluster) int64 {
 	if t.Replicas == nil {

@@ -14,6 +14,8 @@ type Verdicts struct {
 	chosen   []bool   // nil when nothing was chosen
 	unknown  []string // names in the affinity that no cluster has
 	stays    []string // clusters behind the fence in which the object is, and stays
+	unspread []bool   // clusters that the spread constraints left out; nil: none
+	cramped  bool     // replicas were shared out by room
 }
 
 // Verdict says of some clusters why an object is not placed in them, or why it would not be any more.
@@ -40,7 +42,8 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 		all = append(all, Verdict{Reason: f.reason, Message: f.message(&v.request, v.clusters[i]), Clusters: []string{cluster}})
 	}
 	if all == nil && v.chosen != nil && !v.chosen[i] {
-		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: []string{cluster}})
+		w := v.idle(i)
+		all = append(all, Verdict{Reason: idleReasons[w].reason, Message: idleReasons[w].message, Clusters: []string{cluster}})
 	}
 	if slices.Contains(v.stays, cluster) {
 		all = append(all, v.staysFenced([]string{cluster}))
@@ -55,6 +58,26 @@ func (v *Verdicts) staysFenced(clusters []string) Verdict {
 const staysMessage = "; what was placed there before stays"
 
 const noReplicasMessage = "it fits, and no replica fell to it"
+
+// idleReasons are why a cluster that fits was not chosen, in the order in which they are told.
+var idleReasons = [...]struct{ reason, message string }{
+	{ReasonSpread, "it fits, and the spread constraints let in no more clusters of its groups"},
+	{ReasonNoRoom, "it fits, and has no known room for a replica"},
+	{ReasonNoReplicas, noReplicasMessage},
+}
+
+// idle is why a cluster that fits was not chosen, by its place among idleReasons.
+func (v *Verdicts) idle(i int) int {
+	if v.cramped {
+		if n, known := v.clusters[i].Fits(v.request.Requests); !known || n <= 0 || !v.clusters[i].Reachable {
+			return 1
+		}
+	}
+	if v.unspread != nil && v.unspread[i] {
+		return 0
+	}
+	return 2
+}
 
 // All returns the verdicts by reason, in the filters' order, and apart by message where a
 // reason has several. A cluster that several filters reject is in several verdicts.
@@ -79,7 +102,15 @@ func (v *Verdicts) All() []Verdict {
 			if v.rejected[i]&(1<<f) == 0 {
 				continue
 			}
-			at := slices.IndexFunc(like, func(other *Cluster) bool { return f != taints || v.request.alike(c, other) })
+			at := slices.IndexFunc(like, func(other *Cluster) bool {
+				switch f {
+				case taints:
+					return v.request.alike(c, other)
+				case grouped:
+					return v.request.Placement.ungrouped(c) == v.request.Placement.ungrouped(other)
+				}
+				return true
+			})
 			if at < 0 {
 				at = len(like)
 				like = append(like, c)
@@ -88,14 +119,17 @@ func (v *Verdicts) All() []Verdict {
 			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
 		}
 	}
-	var idle []string
+	var idle [len(idleReasons)][]string
 	for i, c := range v.clusters {
 		if v.chosen != nil && !v.chosen[i] && v.rejected[i] == 0 {
-			idle = append(idle, c.Name)
+			w := v.idle(i)
+			idle[w] = append(idle[w], c.Name)
 		}
 	}
-	if len(idle) > 0 {
-		all = append(all, Verdict{Reason: ReasonNoReplicas, Message: noReplicasMessage, Clusters: idle})
+	for w, names := range idle {
+		if len(names) > 0 {
+			all = append(all, Verdict{Reason: idleReasons[w].reason, Message: idleReasons[w].message, Clusters: names})
+		}
 	}
 	if len(v.stays) > 0 {
 		all = append(all, v.staysFenced(v.stays))
@@ -104,8 +138,9 @@ func (v *Verdicts) All() []Verdict {
 }
 
 // selected says whether the policy means a cluster. Those that the affinity does not select
-// are none of its business, so that a message does not change whenever some cluster joins.
-func selected(r rejections) bool { return r&(1<<affinity) == 0 }
+// are none of its business, so that a message does not change whenever some cluster joins; nor
+// are those of other groups.
+func selected(r rejections) bool { return r&(1<<affinity|1<<otherGroup) == 0 }
 
 // details says of each cluster that was not chosen why not; of those that the affinity does
 // not select only when nothing fits at all. Clusters behind the fence are counted: their names

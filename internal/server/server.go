@@ -41,6 +41,7 @@ import (
 	"orrery.dev/orrery/internal/placement"
 	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/provision"
+	"orrery.dev/orrery/internal/rebalance"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/revision"
 	"orrery.dev/orrery/internal/seal"
@@ -447,6 +448,9 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 		if err := revision.Add(mgr, revision.Options{Bindings: bindings, Templates: templates, Records: kept}); err != nil {
 			return nil, fmt.Errorf("add revision: %w", err)
 		}
+	}
+	if err := rebalance.Add(mgr, bindings); err != nil {
+		return nil, fmt.Errorf("add rebalance: %w", err)
 	}
 	if err := website.Add(mgr); err != nil {
 		return nil, fmt.Errorf("add website: %w", err)

@@ -420,7 +420,7 @@ func TestRefusedInput(t *testing.T) {
 		"UnknownFieldInOverride": {fmt.Sprintf(override, "imageOverider: []"), `unknown field "spec.overrideRules[0].overriders.imageOverider"`},
 		"NoSelector":             {policy(ns, "p", "", ""), "spec.resourceSelectors"},
 		"KarmadaField":           {policy(ns, "p", anyConfigMap, "propagateDeps: true"), "spec.propagateDeps: Invalid value: true: propagateDeps is not honoured yet: dependencies are not followed; name them in resourceSelectors"},
-		"KarmadaPlacement":       {policy(ns, "p", anyConfigMap, "placement: {spreadConstraints: [{spreadByField: region, maxGroups: 2}]}"), "spreadConstraints is not honoured yet"},
+		"KarmadaPlacement":       {policy(ns, "p", anyConfigMap, "placement: {spreadConstraints: [{spreadByField: region, minGroups: 3, maxGroups: 2}]}"), "minGroups is greater than maxGroups"},
 		"KarmadaCluster":         {fmt.Sprintf(cluster, "c", "https://10.0.0.1:6443", ", zone: a"), "zone is not honoured: use zones, a list"},
 		"Enum":                   {policy(ns, "p", anyConfigMap, "conflictResolution: Perhaps"), `spec.conflictResolution: Unsupported value: "Perhaps"`},
 		"NameAndLabels":          {policy(ns, "p", "{apiVersion: v1, kind: ConfigMap, name: a, labelSelector: {matchLabels: {a: b}}}", ""), "spec.resourceSelectors[0]: Invalid value"},

@@ -22,7 +22,7 @@ var order = []string{
 	"internal/sqlite", "internal/seal", "internal/store", "internal/records",
 	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
 	"internal/binding", "internal/fleet",
-	"internal/placement", "internal/apply", "internal/status", "internal/revision",
+	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",
 	"internal/answer", "internal/search", "internal/proxy", "internal/fleetapi",
 	"internal/server",

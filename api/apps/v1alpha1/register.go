@@ -12,7 +12,7 @@ var GroupVersion = schema.GroupVersion{Group: "apps.orrery.dev", Version: "v1alp
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
-		&Website{}, &WebsiteList{},
+		&Website{}, &WebsiteList{}, &WorkloadRebalancer{}, &WorkloadRebalancerList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -325,50 +325,64 @@ type ResourceSelector struct {
 }
 
 // Placement says which clusters objects are placed in.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.clusterAffinity) || !has(self.clusterAffinities) || size(self.clusterAffinities) == 0",message="clusterAffinity and clusterAffinities exclude each other: a single group of clusters is a list of one"
+// +kubebuilder:validation:XValidation:rule="!has(self.clusterAffinities) || !self.clusterAffinities.exists(t, has(t.overflowAffinities) && size(t.overflowAffinities) > 0) || (has(self.replicaScheduling) && has(self.replicaScheduling.replicaSchedulingType) && self.replicaScheduling.replicaSchedulingType == 'Divided' && ((has(self.replicaScheduling.replicaDivisionPreference) && self.replicaScheduling.replicaDivisionPreference == 'Aggregated') || (has(self.replicaScheduling.weightPreference) && has(self.replicaScheduling.weightPreference.dynamicWeight))))",message="overflowAffinities needs replicas that are divided by free capacity: set replicaSchedulingType Divided with replicaDivisionPreference Aggregated or dynamicWeight AvailableReplicas"
 type Placement struct {
 	// clusterAffinity selects clusters. Unset: every cluster.
 	// +optional
 	ClusterAffinity *ClusterAffinity `json:"clusterAffinity,omitempty"`
+	// clusterAffinities are groups of clusters, the most wanted first. An object is placed in
+	// clusters of one group: the first in which it fits whole. It stays in its group until it
+	// fits there no longer; to an earlier group it returns when it no longer fits where it is,
+	// when the placement is edited, or when a WorkloadRebalancer names it. Where it fits whole
+	// in no group, it stays in its own with as many replicas as fit.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.affinityName == b.affinityName))",message="every group needs an affinityName of its own"
+	// +listType=atomic
+	// +optional
+	ClusterAffinities []ClusterAffinityTerm `json:"clusterAffinities,omitempty"`
 	// clusterTolerations let objects into clusters with matching taints.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	ClusterTolerations []corev1.Toleration `json:"clusterTolerations,omitempty"`
+	// spreadConstraints bound how many clusters, regions, zones, providers, or groups of
+	// clusters with the same value of a label, are chosen; all of them hold at once. As many
+	// clusters are chosen as they let. With shares of replicas, by static weights too, every
+	// group that minGroups asks for gets a replica as long as there are enough of them. Where
+	// no choice of clusters meets them, what is placed stays and nothing new is placed.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, (has(a.spreadByLabel) ? a.spreadByLabel : '') == (has(b.spreadByLabel) ? b.spreadByLabel : '') && (has(a.spreadByField) && size(a.spreadByField) > 0 ? a.spreadByField : 'cluster') == (has(b.spreadByField) && size(b.spreadByField) > 0 ? b.spreadByField : 'cluster')))",message="there is one constraint for each field and each label"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(c, !(has(c.spreadByLabel) && size(c.spreadByLabel) > 0) && (!has(c.spreadByField) || c.spreadByField in ['', 'cluster']) && has(c.maxGroups) && c.maxGroups > 0 && self.exists(g, !(has(g.spreadByField) && g.spreadByField == 'zone') && has(g.minGroups) && g.minGroups > c.maxGroups))",message="maxGroups of the clusters is less than minGroups of another constraint: each group needs a cluster of its own"
+	// +listType=atomic
+	// +optional
+	SpreadConstraints []SpreadConstraint `json:"spreadConstraints,omitempty"`
+	// workloadAffinity relates the object to others of its namespace.
+	// +kubebuilder:validation:XValidation:rule="!has(self.affinity) || !has(self.antiAffinity) || self.affinity.groupByLabelKey != self.antiAffinity.groupByLabelKey",message="affinity and antiAffinity by the same label contradict each other"
+	// +optional
+	WorkloadAffinity *WorkloadAffinity `json:"workloadAffinity,omitempty"`
 	// replicaScheduling says how the replicas of a workload are spread. Unset:
 	// Duplicated.
 	// +optional
 	ReplicaScheduling *ReplicaSchedulingStrategy `json:"replicaScheduling,omitempty"`
-
-	// clusterAffinities is not honoured yet.
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="clusterAffinities is not honoured yet: there is one group of clusters and none to fall back on; use clusterAffinity"
-	// +listType=atomic
-	// +optional
-	ClusterAffinities []ClusterAffinityTerm `json:"clusterAffinities,omitempty"`
-	// spreadConstraints is not honoured yet.
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="spreadConstraints is not honoured yet: every cluster that clusterAffinity selects is chosen; name as many as you want in clusterAffinity.clusterNames"
-	// +listType=atomic
-	// +optional
-	SpreadConstraints []SpreadConstraint `json:"spreadConstraints,omitempty"`
-	// workloadAffinity is not honoured yet.
-	// +kubebuilder:validation:XValidation:rule="!has(self.affinity) && !has(self.antiAffinity)",message="workloadAffinity is not honoured yet: a placement does not look at other workloads; name the clusters in clusterAffinity"
-	// +optional
-	WorkloadAffinity *WorkloadAffinity `json:"workloadAffinity,omitempty"`
 }
 
 // ClusterAffinityTerm is a named group of clusters.
 type ClusterAffinityTerm struct {
-	// affinityName is the name of the group.
+	// affinityName is the name of the group. The binding says in which group an object is.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	// +optional
-	AffinityName string `json:"affinityName,omitempty"`
+	// +required
+	AffinityName string `json:"affinityName"`
 
 	ClusterAffinity `json:",inline"`
 
-	// overflowAffinities is not honoured yet.
+	// overflowAffinities are more clusters of this group, for the replicas that do not fit
+	// into the clusters before: they are filled in this order and emptied in the reverse
+	// order. A cluster that several select belongs to the first. Objects without replicas
+	// are placed in all of them.
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="size(self) == 0",message="overflowAffinities is not honoured yet: there is one group of clusters and none to fall back on; use clusterAffinity"
 	// +listType=atomic
 	// +optional
 	OverflowAffinities []OverflowClusterAffinity `json:"overflowAffinities,omitempty"`
@@ -376,28 +390,37 @@ type ClusterAffinityTerm struct {
 
 // OverflowClusterAffinity is a group of clusters for what does not fit into another.
 type OverflowClusterAffinity struct {
-	// affinityName is the name of the group.
+	// affinityName is the name of the group, for people.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	// +optional
-	AffinityName string `json:"affinityName,omitempty"`
+	// +required
+	AffinityName string `json:"affinityName"`
 
 	ClusterAffinity `json:",inline"`
 }
 
-// SpreadConstraint bounds the groups of clusters that are chosen.
+// SpreadConstraint bounds the number of groups in which clusters are chosen.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.spreadByField) && size(self.spreadByField) > 0 && has(self.spreadByLabel) && size(self.spreadByLabel) > 0)",message="spreadByField and spreadByLabel exclude each other: write two constraints"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxGroups) || self.maxGroups == 0 || !has(self.minGroups) || self.minGroups <= self.maxGroups",message="minGroups is greater than maxGroups"
 type SpreadConstraint struct {
-	// spreadByField is the field that groups clusters.
-	// +kubebuilder:validation:MaxLength=63
+	// spreadByField is the field that groups clusters: region, zone and provider of the
+	// Cluster; cluster, each cluster is a group. A cluster with several zones is in each of
+	// them; one without the field is not chosen anew. Unset, without spreadByLabel: cluster.
+	// +kubebuilder:validation:Enum="";cluster;region;zone;provider
 	// +optional
 	SpreadByField SpreadFieldValue `json:"spreadByField,omitempty"`
-	// spreadByLabel is the label that groups clusters.
+	// spreadByLabel is the label of the Cluster whose value is the group. A cluster without
+	// the label is not chosen anew.
 	// +kubebuilder:validation:MaxLength=317
 	// +optional
 	SpreadByLabel string `json:"spreadByLabel,omitempty"`
-	// maxGroups is the largest number of groups.
+	// maxGroups is the largest number of groups. 0: there is no limit.
+	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MaxGroups int32 `json:"maxGroups,omitempty"`
-	// minGroups is the smallest number of groups.
+	// minGroups is the smallest number of groups. 0 means 1.
+	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MinGroups int32 `json:"minGroups,omitempty"`
 }
@@ -405,22 +428,36 @@ type SpreadConstraint struct {
 // SpreadFieldValue names a field of a cluster.
 type SpreadFieldValue string
 
-// WorkloadAffinity relates a placement to those of other workloads.
+// The values of SpreadFieldValue.
+const (
+	SpreadByCluster  SpreadFieldValue = "cluster"
+	SpreadByRegion   SpreadFieldValue = "region"
+	SpreadByZone     SpreadFieldValue = "zone"
+	SpreadByProvider SpreadFieldValue = "provider"
+)
+
+// WorkloadAffinity relates the placement of an object to those of the others of its group: the
+// objects of its namespace that have the same value of a label, and whose policies say the same
+// of that label. It counts when an object gets into a cluster; what is placed stays.
 type WorkloadAffinity struct {
-	// affinity chooses clusters in which the workloads of a group are.
+	// affinity lets an object only into clusters in which another of its group is placed. As
+	// long as no other is placed anywhere, every cluster does.
 	// +optional
 	Affinity *WorkloadAffinityTerm `json:"affinity,omitempty"`
-	// antiAffinity avoids clusters in which the workloads of a group are.
+	// antiAffinity lets an object into no cluster in which another of its group is placed, or
+	// from which one is still moving out.
 	// +optional
 	AntiAffinity *WorkloadAffinityTerm `json:"antiAffinity,omitempty"`
 }
 
 // WorkloadAffinityTerm names a group of workloads.
 type WorkloadAffinityTerm struct {
-	// groupByLabelKey is the label whose value is the group.
+	// groupByLabelKey is the label of the object whose value is the group. An object without
+	// the label is in no group, and not bound to any.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	// +optional
-	GroupByLabelKey string `json:"groupByLabelKey,omitempty"`
+	// +required
+	GroupByLabelKey string `json:"groupByLabelKey"`
 }
 
 // ClusterAffinity selects clusters; every part that is set must match.
@@ -478,6 +515,8 @@ type FieldSelectorRequirement struct {
 // ReplicaSchedulingStrategy says how replicas are spread over clusters.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.weightPreference) || self.replicaSchedulingType == 'Divided'",message="weightPreference needs replicaSchedulingType Divided"
+// +kubebuilder:validation:XValidation:rule="!has(self.replicaDivisionPreference) || self.replicaDivisionPreference != 'Aggregated' || self.replicaSchedulingType == 'Divided'",message="replicaDivisionPreference Aggregated needs replicaSchedulingType Divided"
+// +kubebuilder:validation:XValidation:rule="!has(self.replicaDivisionPreference) || self.replicaDivisionPreference != 'Aggregated' || !has(self.weightPreference)",message="replicaDivisionPreference Aggregated has no weights: leave weightPreference out, or use Weighted"
 type ReplicaSchedulingStrategy struct {
 	// replicaSchedulingType is Duplicated, every cluster gets all replicas; or Divided,
 	// the clusters share them.
@@ -485,10 +524,10 @@ type ReplicaSchedulingStrategy struct {
 	// +kubebuilder:default=Duplicated
 	// +optional
 	ReplicaSchedulingType ReplicaSchedulingType `json:"replicaSchedulingType,omitempty"`
-	// replicaDivisionPreference says how shares are found: Weighted. Aggregated is not
-	// honoured yet.
+	// replicaDivisionPreference says how shares are found: Weighted, in proportion to
+	// weights; or Aggregated, in as few clusters as have room, those first in which the
+	// object is already.
 	// +kubebuilder:validation:Enum=Aggregated;Weighted
-	// +kubebuilder:validation:XValidation:rule="self != 'Aggregated'",message="replicaDivisionPreference Aggregated is not honoured yet: replicas are shared out by weight; use Weighted, with dynamicWeight AvailableReplicas to follow free capacity"
 	// +kubebuilder:default=Weighted
 	// +optional
 	ReplicaDivisionPreference ReplicaDivisionPreference `json:"replicaDivisionPreference,omitempty"`

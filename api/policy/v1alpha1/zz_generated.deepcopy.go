@@ -742,21 +742,16 @@ func (in *Placement) DeepCopyInto(out *Placement) {
 		*out = new(ClusterAffinity)
 		(*in).DeepCopyInto(*out)
 	}
-	if in.ClusterTolerations != nil {
-		in, out := &in.ClusterTolerations, &out.ClusterTolerations
-		*out = make([]corev1.Toleration, len(*in))
+	if in.ClusterAffinities != nil {
+		in, out := &in.ClusterAffinities, &out.ClusterAffinities
+		*out = make([]ClusterAffinityTerm, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
-	if in.ReplicaScheduling != nil {
-		in, out := &in.ReplicaScheduling, &out.ReplicaScheduling
-		*out = new(ReplicaSchedulingStrategy)
-		(*in).DeepCopyInto(*out)
-	}
-	if in.ClusterAffinities != nil {
-		in, out := &in.ClusterAffinities, &out.ClusterAffinities
-		*out = make([]ClusterAffinityTerm, len(*in))
+	if in.ClusterTolerations != nil {
+		in, out := &in.ClusterTolerations, &out.ClusterTolerations
+		*out = make([]corev1.Toleration, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
@@ -769,6 +764,11 @@ func (in *Placement) DeepCopyInto(out *Placement) {
 	if in.WorkloadAffinity != nil {
 		in, out := &in.WorkloadAffinity, &out.WorkloadAffinity
 		*out = new(WorkloadAffinity)
+		(*in).DeepCopyInto(*out)
+	}
+	if in.ReplicaScheduling != nil {
+		in, out := &in.ReplicaScheduling, &out.ReplicaScheduling
+		*out = new(ReplicaSchedulingStrategy)
 		(*in).DeepCopyInto(*out)
 	}
 }

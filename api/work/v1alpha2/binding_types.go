@@ -102,6 +102,22 @@ type BindingSpec struct {
 	// +listMapKey=fromCluster
 	// +optional
 	GracefulEvictionTasks []GracefulEvictionTask `json:"gracefulEvictionTasks,omitempty"`
+	// schedulerObservedAffinityName is the group of the policy's clusterAffinities that the
+	// clusters are of; unset where the policy has none.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SchedulerObservedAffinityName string `json:"schedulerObservedAffinityName,omitempty"`
+	// workloadAffinityGroups are the groups that the template is in by the workloadAffinity of
+	// its policy.
+	// +optional
+	WorkloadAffinityGroups *WorkloadAffinityGroups `json:"workloadAffinityGroups,omitempty"`
+	// rescheduleTriggeredAt asks for a decision that is made as if nothing were placed yet. A
+	// WorkloadRebalancer sets it.
+	// +optional
+	RescheduleTriggeredAt *metav1.Time `json:"rescheduleTriggeredAt,omitempty"`
+	// rescheduledFor is the rescheduleTriggeredAt for which that decision was made.
+	// +optional
+	RescheduledFor *metav1.Time `json:"rescheduledFor,omitempty"`
 	// conflictResolution as the policy says; unset: Abort.
 	// +optional
 	ConflictResolution policyv1alpha1.ConflictResolution `json:"conflictResolution,omitempty"`
@@ -256,6 +272,19 @@ type GracefulEvictionTask struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 
+// WorkloadAffinityGroups are groups of templates of one namespace, each written KEY=VALUE after
+// the label that makes them one.
+type WorkloadAffinityGroups struct {
+	// affinityGroup is placed together.
+	// +kubebuilder:validation:MaxLength=381
+	// +optional
+	AffinityGroup string `json:"affinityGroup,omitempty"`
+	// antiAffinityGroup is placed apart.
+	// +kubebuilder:validation:MaxLength=381
+	// +optional
+	AntiAffinityGroup string `json:"antiAffinityGroup,omitempty"`
+}
+
 // ClusterCounts sums up the clusters of a placement.
 type ClusterCounts struct {
 	// total is how many clusters the placement names.
@@ -362,7 +391,7 @@ const (
 // Reasons of the bindings' conditions.
 const (
 	ReasonScheduled          = "Scheduled"
-	ReasonNoClusterFits      = "NoClusterFits"      // every cluster was filtered out
+	ReasonNoClusterFits      = "NoClusterFits"      // every cluster was filtered out, or no choice of them meets the spread constraints
 	ReasonInsufficient       = "Insufficient"       // fewer replicas fit than are asked for
 	ReasonPolicyGone         = "PolicyGone"         // no policy claims the template any more; its placement stays
 	ReasonPolicyWaits        = "PolicyWaits"        // a Lazy policy was edited and waits for the template to change; its placement stays

@@ -1,0 +1,128 @@
+// Package rebalance has objects placed anew that a WorkloadRebalancer names. It writes one field
+// of their bindings; the decision is placement's.
+package rebalance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/reconciler"
+)
+
+// bindingsLook is when it is looked again whether all bindings are known.
+const bindingsLook = 100 * time.Millisecond
+
+// bindings is the part of binding.Cache that rebalancing needs.
+type bindings interface {
+	Synced() bool
+	Of(t binding.Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding)
+}
+
+type controller struct {
+	client   client.Client
+	bindings bindings
+	now      func() time.Time
+}
+
+// Add adds the controller of WorkloadRebalancers to the manager.
+func Add(mgr ctrl.Manager, b *binding.Cache) error {
+	options := reconciler.Options[reconcile.Request](1)
+	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	err := ctrl.NewControllerManagedBy(mgr).Named("rebalance").
+		For(&appsv1alpha1.WorkloadRebalancer{}).
+		WithOptions(options).
+		Complete(&controller{client: mgr.GetClient(), bindings: b, now: time.Now})
+	if err != nil {
+		return fmt.Errorf("add rebalance controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile asks for a new placement of each workload that was not asked for yet, writes what
+// became of it, and deletes the WorkloadRebalancer when its time is over.
+func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl.Result, error) {
+	w := &appsv1alpha1.WorkloadRebalancer{}
+	if err := c.client.Get(ctx, key.NamespacedName, w); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	switch {
+	case !w.DeletionTimestamp.IsZero():
+		return ctrl.Result{}, nil
+	case w.Status.FinishTime != nil && w.Status.ObservedGeneration == w.Generation:
+		return c.expire(ctx, w)
+	case !c.bindings.Synced():
+		return ctrl.Result{RequeueAfter: bindingsLook}, nil
+	}
+	updated := w.DeepCopy()
+	updated.Status.ObservedWorkloads = nil
+	for _, o := range w.Spec.Workloads {
+		observed, err := c.rebalance(ctx, w, o)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		updated.Status.ObservedWorkloads = append(updated.Status.ObservedWorkloads, observed)
+	}
+	updated.Status.ObservedGeneration = w.Generation
+	updated.Status.FinishTime = new(metav1.NewTime(c.now()))
+	if err := c.client.Status().Patch(ctx, updated, client.MergeFrom(w)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("write status of WorkloadRebalancer %s: %w", w.Name, client.IgnoreNotFound(err))
+	}
+	return ctrl.Result{}, nil // its event brings us back
+}
+
+// rebalance asks for a new placement of one object, unless this WorkloadRebalancer did already.
+func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer, o appsv1alpha1.ObjectReference) (appsv1alpha1.ObservedWorkload, error) {
+	i := slices.IndexFunc(w.Status.ObservedWorkloads, func(was appsv1alpha1.ObservedWorkload) bool { return was.Workload == o })
+	if i >= 0 && w.Status.ObservedWorkloads[i].Result == appsv1alpha1.RebalanceSuccessful {
+		return w.Status.ObservedWorkloads[i], nil
+	}
+	notFound := appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceFailed, Reason: appsv1alpha1.RebalanceObjectNotFound}
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	if err != nil {
+		return notFound, nil //nolint:nilerr // there is no such kind, hence no such object
+	}
+	b, _ := c.bindings.Of(binding.Template{GroupKind: schema.GroupKind{Group: gv.Group, Kind: o.Kind}, Namespace: o.Namespace, Name: o.Name})
+	if b == nil || !b.DeletionTimestamp.IsZero() {
+		return notFound, nil
+	}
+	// The time of the WorkloadRebalancer says for which of them it was, so that none asks twice.
+	if at := b.Spec.RescheduleTriggeredAt; at == nil || at.Before(&w.CreationTimestamp) {
+		asked := b.DeepCopy()
+		asked.Spec.RescheduleTriggeredAt = w.CreationTimestamp.DeepCopy()
+		err := c.client.Patch(ctx, binding.Object(asked), client.MergeFrom(binding.Object(b)))
+		if apierrors.IsNotFound(err) {
+			return notFound, nil
+		} else if err != nil {
+			return notFound, fmt.Errorf("ask for a new placement of %s %s: %w", o.Kind, o.Name, err)
+		}
+	}
+	return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceSuccessful}, nil
+}
+
+// expire deletes a finished WorkloadRebalancer when its time is over.
+func (c *controller) expire(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer) (ctrl.Result, error) {
+	if w.Spec.TTLSecondsAfterFinished == nil {
+		return ctrl.Result{}, nil
+	}
+	left := w.Status.FinishTime.Add(time.Duration(*w.Spec.TTLSecondsAfterFinished) * time.Second).Sub(c.now())
+	if left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	err := c.client.Delete(ctx, w, client.Preconditions{UID: &w.UID})
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return ctrl.Result{}, fmt.Errorf("delete WorkloadRebalancer %s: %w", w.Name, err)
+	}
+	return ctrl.Result{}, nil
+}

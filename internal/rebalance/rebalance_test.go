@@ -1,0 +1,195 @@
+package rebalance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	testenv.Main(m, 1)
+}
+
+// started returns a client of an API server at which the controller works, the bindings that it
+// knows, and a namespace.
+func started(t *testing.T) (client.Client, *binding.Cache, string) {
+	t.Helper()
+	config := testenv.Config(0)
+	if err := testenv.InstallCRDs(config); err != nil {
+		t.Fatal(err)
+	}
+	s := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(s), appsv1alpha1.AddToScheme(s), workv1alpha2.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: s, Metrics: metricsserver.Options{BindAddress: "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings, err := binding.NewCache(t.Context(), mgr.GetCache())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Add(mgr, bindings); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.New(config, client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, bindings, testenv.Namespace(t, config)
+}
+
+func bound(namespace, name string) *workv1alpha2.ResourceBinding {
+	return &workv1alpha2.ResourceBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-deployment"},
+		Spec: workv1alpha2.BindingSpec{
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
+		},
+	}
+}
+
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestRebalance(t *testing.T) {
+	c, known, namespace := started(t)
+	web, db := bound(namespace, "web"), bound(namespace, "db")
+	later := metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))
+	db.Spec.RescheduleTriggeredAt = &later
+	create := func(b *workv1alpha2.ResourceBinding) {
+		t.Helper()
+		if err := c.Create(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the binding is known", func() error {
+			if _, ok := known.ByUID(b.UID); !ok {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+	}
+	create(web)
+	create(db)
+	ref := func(name string) appsv1alpha1.ObjectReference {
+		return appsv1alpha1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: name}
+	}
+	w := &appsv1alpha1.WorkloadRebalancer{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Spec:       appsv1alpha1.WorkloadRebalancerSpec{Workloads: []appsv1alpha1.ObjectReference{ref("web"), ref("none"), ref("db")}},
+	}
+	if err := c.Create(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	finished := func(generation int64) {
+		t.Helper()
+		eventually(t, "finished", func() error {
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(w), w); err != nil {
+				return err
+			}
+			if w.Status.FinishTime == nil || w.Status.ObservedGeneration != generation {
+				return fmt.Errorf("status %+v", w.Status)
+			}
+			return nil
+		})
+	}
+	finished(1)
+	const done, failed = appsv1alpha1.RebalanceSuccessful, appsv1alpha1.RebalanceFailed
+	want := []appsv1alpha1.ObservedWorkload{
+		{Workload: ref("web"), Result: done},
+		{Workload: ref("none"), Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound},
+		{Workload: ref("db"), Result: done},
+	}
+	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
+		t.Errorf("observed (-want +got):\n%s", diff)
+	}
+	asked := func(b *workv1alpha2.ResourceBinding, at *metav1.Time) {
+		t.Helper()
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			t.Fatal(err)
+		}
+		if !b.Spec.RescheduleTriggeredAt.Equal(at) {
+			t.Errorf("%s was asked for at %v, want %v", b.Name, b.Spec.RescheduleTriggeredAt, at)
+		}
+	}
+	asked(web, &w.CreationTimestamp)
+	asked(db, &later) // somebody asked after this one
+
+	// What was asked for once is not asked for again, and what was not found is looked for again.
+	none := bound(namespace, "none")
+	create(none)
+	web.Spec.RescheduleTriggeredAt = nil
+	if err := c.Update(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	w.Spec.Workloads = append(w.Spec.Workloads, ref("no-such-thing"))
+	w.Spec.Workloads[3].APIVersion = "a/b/c"
+	if err := c.Update(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	finished(2)
+	want[1] = appsv1alpha1.ObservedWorkload{Workload: ref("none"), Result: done}
+	want = append(want, appsv1alpha1.ObservedWorkload{Workload: w.Spec.Workloads[3], Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound})
+	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
+		t.Errorf("observed (-want +got):\n%s", diff)
+	}
+	asked(web, nil)
+	asked(none, &w.CreationTimestamp)
+
+	// It goes when its time is over.
+	w.Spec.TTLSecondsAfterFinished = new(int32(0))
+	if err := c.Update(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "gone", func() error {
+		err := c.Get(t.Context(), types.NamespacedName{Name: w.Name}, w)
+		if err == nil {
+			return errors.New("it is still there")
+		}
+		return client.IgnoreNotFound(err)
+	})
+	if err := c.Get(t.Context(), types.NamespacedName{Name: w.Name}, w); !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}

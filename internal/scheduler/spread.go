@@ -1,0 +1,305 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+// limit bounds the number of groups in which clusters are chosen.
+type limit struct {
+	field    policyv1alpha1.SpreadFieldValue // empty: by label
+	label    string
+	min, max int // max 0: none
+}
+
+func newLimit(s policyv1alpha1.SpreadConstraint) limit {
+	l := limit{field: s.SpreadByField, label: s.SpreadByLabel, min: max(1, int(s.MinGroups)), max: int(s.MaxGroups)}
+	if l.label == "" && l.field == "" {
+		l.field = policyv1alpha1.SpreadByCluster
+	}
+	return l
+}
+
+// group is the group of a cluster by a limit that is not by zone.
+func (l *limit) group(c *Cluster) string {
+	switch l.field {
+	case policyv1alpha1.SpreadByCluster:
+		return c.Name
+	case policyv1alpha1.SpreadByRegion:
+		return c.Region
+	case policyv1alpha1.SpreadByProvider:
+		return c.Provider
+	case policyv1alpha1.SpreadByZone: // there may be several
+	}
+	return c.Labels[l.label]
+}
+
+// has is true when a cluster is in a group.
+func (l *limit) has(c *Cluster) bool {
+	if l.field == policyv1alpha1.SpreadByZone {
+		return len(c.Zones) > 0
+	}
+	return l.group(c) != ""
+}
+
+// alike is true when two clusters are in the same groups.
+func (l *limit) alike(a, b *Cluster) bool {
+	if l.field == policyv1alpha1.SpreadByZone {
+		return slices.Equal(a.Zones, b.Zones)
+	}
+	return l.group(a) == l.group(b)
+}
+
+// what names what a limit is about.
+func (l *limit) what() string {
+	if l.field == "" {
+		return "label " + l.label
+	}
+	return string(l.field)
+}
+
+// mostSteps bounds the search for clusters that meet all limits at once. Where greed does, it
+// takes as many steps as clusters are needed; which clusters are alike is looked at only once.
+const mostSteps = 500
+
+// spreading is the search for clusters that meet all limits.
+type spreading struct {
+	limits []limit
+	// groups of each option by each limit: numbers, in the order in which they were met. They
+	// are from groups[l][from[l][i]] to groups[l][from[l][i+1]].
+	groups, from [][]int32
+	counts       [][]int32 // of the chosen options in each group
+	distinct     []int     // groups by each limit that have a chosen option
+	chosen       []bool
+	steps        int
+}
+
+func newSpreading(limits []limit, options []option) *spreading {
+	s := &spreading{
+		limits: limits, groups: make([][]int32, len(limits)), from: make([][]int32, len(limits)),
+		counts: make([][]int32, len(limits)), distinct: make([]int, len(limits)), chosen: make([]bool, len(options)),
+	}
+	for l := range limits {
+		by := &limits[l]
+		numbers := map[string]int32{}
+		number := func(group string) {
+			n, met := numbers[group]
+			if !met {
+				n = int32(len(numbers)) //nolint:gosec // at most the clusters' zones
+				numbers[group] = n
+			}
+			s.groups[l] = append(s.groups[l], n)
+		}
+		s.groups[l], s.from[l] = make([]int32, 0, len(options)), make([]int32, 0, len(options)+1)
+		for i := range options {
+			s.from[l] = append(s.from[l], int32(len(s.groups[l]))) //nolint:gosec // the same
+			switch c := options[i].cluster; {
+			case by.field == policyv1alpha1.SpreadByZone:
+				for at, zone := range c.Zones {
+					if !slices.Contains(c.Zones[:at], zone) {
+						number(zone)
+					}
+				}
+			case by.has(c):
+				number(by.group(c))
+			}
+		}
+		s.from[l] = append(s.from[l], int32(len(s.groups[l]))) //nolint:gosec // the same
+		s.counts[l] = make([]int32, len(numbers))
+	}
+	return s
+}
+
+// of are the groups of an option by a limit.
+func (s *spreading) of(l, i int) []int32 { return s.groups[l][s.from[l][i]:s.from[l][i+1]] }
+
+// put chooses an option, or takes it back.
+func (s *spreading) put(i int, in bool) {
+	s.chosen[i] = in
+	for l := range s.limits {
+		for _, g := range s.of(l, i) {
+			if in {
+				if s.counts[l][g]++; s.counts[l][g] == 1 {
+					s.distinct[l]++
+				}
+			} else if s.counts[l][g]--; s.counts[l][g] == 0 {
+				s.distinct[l]--
+			}
+		}
+	}
+}
+
+func (s *spreading) clear() {
+	for i, in := range s.chosen {
+		if in {
+			s.put(i, false)
+		}
+	}
+}
+
+// gain is how many of the groups that are missing an option brings; false: it would exceed a
+// limit.
+func (s *spreading) gain(i int) (gain int, allowed bool) {
+	for l := range s.limits {
+		fresh := 0
+		for _, g := range s.of(l, i) {
+			if s.counts[l][g] == 0 {
+				fresh++
+			}
+		}
+		if limit := &s.limits[l]; limit.max > 0 && s.distinct[l]+fresh > limit.max {
+			return 0, false
+		} else if missing := limit.min - s.distinct[l]; missing > 0 {
+			gain += min(fresh, missing)
+		}
+	}
+	return gain, true
+}
+
+// alike is true when two options are in the same groups, each being a cluster of its own.
+func (s *spreading) alike(a, b int) bool {
+	for l := range s.limits {
+		if s.limits[l].field != policyv1alpha1.SpreadByCluster && !slices.Equal(s.of(l, a), s.of(l, b)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *spreading) met() bool {
+	for l := range s.limits {
+		if s.distinct[l] < s.limits[l].min {
+			return false
+		}
+	}
+	return true
+}
+
+// meet chooses options until every limit has its groups: first those that bring most of them, and
+// of these those that come first.
+func (s *spreading) meet() bool {
+	if s.met() {
+		return true
+	}
+	gains, most := make([]int, len(s.chosen)), 0
+	for i, in := range s.chosen {
+		if in {
+			continue
+		}
+		if gain, allowed := s.gain(i); allowed {
+			gains[i], most = gain, max(most, gain)
+		}
+	}
+	var tried []int
+	for gain := most; gain > 0; gain-- {
+		for i := range gains {
+			if gains[i] != gain || slices.ContainsFunc(tried, func(other int) bool { return s.alike(i, other) }) {
+				continue
+			}
+			if s.steps++; s.steps > mostSteps {
+				return false
+			}
+			s.put(i, true)
+			if s.meet() {
+				return true
+			}
+			s.put(i, false)
+			tried = append(tried, i)
+		}
+	}
+	return false
+}
+
+// fill chooses all options beyond that exceed no limit, in their order.
+func (s *spreading) fill() {
+	for i, in := range s.chosen {
+		if in {
+			continue
+		}
+		if _, allowed := s.gain(i); allowed {
+			s.put(i, true)
+		}
+	}
+}
+
+// missing says which limit the options cannot meet at all.
+func (s *spreading) missing() string {
+	for l := range s.limits {
+		if limit := &s.limits[l]; len(s.counts[l]) < limit.min {
+			return fmt.Sprintf("the clusters that fit are in %d groups by %s, and spreadConstraints ask for %d", len(s.counts[l]), limit.what(), limit.min)
+		}
+	}
+	return ""
+}
+
+// spread chooses among options, the most wanted of which come first, those that meet all limits,
+// and as many of them as exceed none. Options that are kept stay together if that is possible
+// at all. Those are needed, and those without which a limit would not be met. why says what
+// stands in the way.
+func spread(limits []limit, options []option) (chosen []option, why string) {
+	s := newSpreading(limits, options)
+	if why := s.missing(); why != "" {
+		return nil, why
+	}
+	for i := range options {
+		if options[i].keep {
+			if _, allowed := s.gain(i); allowed {
+				s.put(i, true)
+			}
+		}
+	}
+	if !s.meet() {
+		s.clear()
+		if s.steps = 0; !s.meet() {
+			return nil, "no choice among the clusters that fit meets all spreadConstraints"
+		}
+	}
+	needed := slices.Clone(s.chosen)
+	s.fill()
+	for i := range options {
+		if s.chosen[i] {
+			options[i].needed = needed[i]
+			chosen = append(chosen, options[i])
+		}
+	}
+	return chosen, ""
+}
+
+// needed counts the options that are needed.
+func needed(options []option) (n int32) {
+	for i := range options {
+		if options[i].needed {
+			n++
+		}
+	}
+	return n
+}
+
+// fewest has no more options needed than the limits are met by, and at most n: those first that
+// are kept, of them those that bring the most groups, in their order.
+func fewest(limits []limit, options []option, n int32) {
+	s := newSpreading(limits, options)
+	for _, kept := range []bool{true, false} {
+		for n > 0 {
+			best, most := -1, 0
+			for i := range options {
+				if s.chosen[i] || kept && !options[i].keep {
+					continue
+				}
+				if gain, _ := s.gain(i); gain > most {
+					best, most = i, gain
+				}
+			}
+			if best < 0 {
+				break
+			}
+			s.put(best, true)
+			n--
+		}
+	}
+	for i := range options {
+		options[i].needed = s.chosen[i]
+	}
+}
