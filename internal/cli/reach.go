@@ -10,7 +10,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
 	"k8s.io/kubectl/pkg/scheme"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -68,6 +71,7 @@ type hubAPI struct {
 
 // api reaches the hub. Requests end with the context; warnings are written to w, each once.
 func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
+	quiet()
 	c, path, err := f.load()
 	if err != nil {
 		return nil, err
@@ -86,6 +90,9 @@ func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	cfg.Wrap(until(ctx))
 	return &hubAPI{config: cfg, path: path, namespace: namespace}, nil
 }
+
+// quiet has client-go not log to standard error what commands tell themselves.
+var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
 // hubRoot is the root of a hub, of which a context may name a part: the fleet or a member.
 func hubRoot(host string) string {
