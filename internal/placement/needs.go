@@ -2,17 +2,14 @@ package placement
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -24,24 +21,11 @@ import (
 	"orrery.dev/orrery/internal/policy"
 )
 
-// followers are the kinds that follow what refers to them.
-var followers = sets.New(
-	schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "ServiceAccount"},
-	schema.GroupKind{Kind: "PersistentVolumeClaim"}, schema.GroupKind{Kind: "Service"},
-)
-
-// dependencies are the templates that follow one: those of its namespace that it refers to.
+// dependencies are the templates that follow one: those of its namespace that it needs beside it.
 func dependencies(o *unstructured.Unstructured) sets.Set[binding.Template] {
 	found := sets.New[binding.Template]()
-	resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
-	body, err := json.Marshal(o.Object)
-	if err != nil || o.GetNamespace() == "" {
-		return found
-	}
-	for _, l := range graph.Referring(resource.GroupResource(), body) {
-		if followers.Has(l.Kind) && l.Name != "" && l.Namespace == "" && !l.Inverse {
-			found.Insert(binding.Template{GroupKind: l.Kind, Namespace: o.GetNamespace(), Name: l.Name})
-		}
+	for _, r := range graph.Dependencies(o) {
+		found.Insert(binding.Template{GroupKind: r.Kind, Namespace: r.Namespace, Name: r.Name})
 	}
 	return found
 }
