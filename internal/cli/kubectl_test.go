@@ -626,11 +626,15 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
 	f.fails(1, `the hub has the Deployment "web" already`, "promote", "deploy/web", "-n", "shop", "-C", "elm", "--policy-name", "other")
 
-	if out = mustRun(t, f, "promote", "cm/note", "-n", "shop", "-C", "elm", "--cluster-policy"); out != "clusterpropagationpolicy.policy.orrery.dev/configmap-shop-note created\n"+
-		"configmap/note created\nConfigMap note is placed in cluster elm, which keeps it as it was\n" {
+	if _, err := kubernetes.NewForConfigOrDie(f.elm.Config()).CoreV1().ConfigMaps("shop").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if out = mustRun(t, f, "promote", "cm/kept", "-n", "shop", "-C", "elm", "--cluster-policy"); out != "clusterpropagationpolicy.policy.orrery.dev/configmap-shop-kept created\n"+
+		"configmap/kept created\nConfigMap kept is placed in cluster elm, which keeps it as it was\n" {
 		t.Errorf("of a ConfigMap: %q", out)
 	}
-	if out, err := f.hub.Kubectl("delete", "clusterpropagationpolicy/configmap-shop-note"); err != nil {
+	if out, err := f.hub.Kubectl("delete", "clusterpropagationpolicy/configmap-shop-kept"); err != nil {
 		t.Fatal(out)
 	}
 
