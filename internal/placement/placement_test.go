@@ -317,11 +317,11 @@ func TestScale(t *testing.T) {
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(6)) })
 	w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(100)) })
-	b := w.waitPlaced("web-deployment", "a=3 b=3", workv1alpha2.ReasonInsufficient)
+	b := w.waitPlaced("web-deployment", "a=3 b=10", workv1alpha2.ReasonInsufficient)
 	if *b.Spec.Replicas != 100 {
 		t.Errorf("the binding asks for %d", *b.Spec.Replicas)
 	}
-	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "94") {
+	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "13 of 100 replicas") {
 		t.Errorf("outcome %+v", v)
 	}
 	w.change(func(f *fakeFleet) { f.room[w.clusters[1]] = 1000 })

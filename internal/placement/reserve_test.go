@@ -149,9 +149,9 @@ func TestReservationsAreWhatIsMissing(t *testing.T) {
 	w.create(deployment("whole", 1, nil))
 	w.waitPlaced("whole-deployment", "a=1", scheduled)
 	w.create(deployment("large", 4, nil)) // 3 are left
-	w.waitPlaced("large-deployment", "", insufficient)
-	w.create(deployment("fits", 3, nil))
-	w.waitPlaced("fits-deployment", "a=3", scheduled)
+	w.waitPlaced("large-deployment", "a=3", insufficient)
+	w.create(deployment("late", 1, nil))
+	w.waitPlaced("late-deployment", "", insufficient)
 }
 
 // The room of a Deployment that is deleted is free at once, while its copies are still there.
@@ -191,14 +191,9 @@ func TestReservationsAfterARestart(t *testing.T) {
 	w.start()
 	w.rooms(5)
 	w.create(deployment("large", 3, nil))
-	w.waitPlaced("large-deployment", "", insufficient)
-	w.create(deployment("fits", 2, nil))
-	w.eventually("placement of fits", func() error {
-		if b := w.binding("fits-deployment"); b == nil || len(b.Spec.Clusters) == 0 {
-			return fmt.Errorf("placed %q", w.placed(b))
-		}
-		return nil
-	})
+	w.waitPlaced("large-deployment", "a=1 b=1", insufficient)
+	w.create(deployment("late", 1, nil))
+	w.waitPlaced("late-deployment", "", insufficient)
 	w.eventually("two writes to bindings after the restart", func() error { // one that is refused counts until it is
 		if got := w.recorder.of("/resourcebindings"); len(got) != 2 {
 			return fmt.Errorf("writes: %v", got)
