@@ -467,16 +467,17 @@ func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 
 // BenchmarkSteady is the last part of BenchmarkMillion alone, on the store that it left in the directory STORE: OBJECTS of it change for STEADY seconds.
 func BenchmarkSteady(b *testing.B) {
-	dir := os.Getenv("STORE")
-	if dir == "" {
+	if os.Getenv("STORE") == "" {
 		b.Skip("STORE names no directory: BenchmarkMillion fills one")
 	}
-	s := openStore(b, dir)
+	benchmarkSteady(b, func() string { return os.Getenv("STORE") })
+}
+
+func benchmarkSteady(b *testing.B, filled func() string) {
+	b.Helper()
+	s := openStore(b, filled())
 	for b.Loop() {
 		steady(b, s, setting("OBJECTS", 20_000), time.Duration(setting("STEADY", 2))*time.Second)
-	}
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
 	}
 }
 

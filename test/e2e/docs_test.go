@@ -31,13 +31,13 @@ var elsewhere = map[string]string{
 	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin, with a cluster to join",
 	"orrery cluster unjoin mine": "TestJoinAndUnjoin",
 	// The demo's nodes are simulated: nothing runs in them that logs, and no metrics server.
-	"orrery logs deploy/web -n shop":                                    inFleet,
-	"orrery logs deploy/web -n shop -f --since 10m -C 'eu-*'":           inFleet,
-	"orrery logs -l app=web --all-containers --tail 100 --timestamps":   inFleet,
-	"orrery exec deploy/web -n shop -C oak -it -- sh":                   inFleet,
-	"orrery attach web-5d-x7 -n shop -C oak -it":                        inFleet,
-	"orrery top pods -A --sort-by memory":                               inFleet,
-	"orrery top nodes -C 'eu-*'":                                        inFleet,
+	"orrery logs deploy/web -n shop":                                  inFleet,
+	"orrery logs deploy/web -n shop -f --since 10m -C 'eu-*'":         inFleet,
+	"orrery logs -l app=web --all-containers --tail 100 --timestamps": inFleet,
+	"orrery exec deploy/web -n shop -C oak -it -- sh":                 inFleet,
+	"orrery attach web-5d-x7 -n shop -C oak -it":                      inFleet,
+	"orrery top pods -A --sort-by memory":                             inFleet,
+	"orrery top nodes -C 'eu-*'":                                      inFleet,
 }
 
 // TestDocuments runs every command that a document shows, block after block in one shell
