@@ -194,14 +194,12 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 	// What nobody may write for any of those that need it there is held back.
 	held := sets.New[string]()
 	for _, b := range t.RequiredBy {
-		for _, c := range b.Spec.Clusters {
-			held.Insert(c.Name)
-		}
+		held.Insert(whereabouts(&b.Spec)...)
 	}
 	for _, b := range t.RequiredBy {
-		for _, c := range b.Spec.Clusters {
-			if !b.Spec.SuspendedOn(c.Name) {
-				held.Delete(c.Name)
+		for _, name := range whereabouts(&b.Spec) {
+			if !b.Spec.SuspendedOn(name) {
+				held.Delete(name)
 			}
 		}
 	}
@@ -230,6 +228,19 @@ func distinct(all []workv1alpha2.OverrideReference) []workv1alpha2.OverrideRefer
 	return slices.Compact(all)
 }
 
+// whereabouts are the clusters in which a placement is, and those in which it stays until it may move out of them: it
+// needs there what it refers to until then.
+func whereabouts(spec *workv1alpha2.BindingSpec) []string {
+	names := make([]string, 0, len(spec.Clusters)+len(spec.GracefulEvictionTasks))
+	for _, c := range spec.Clusters {
+		names = append(names, c.Name)
+	}
+	for _, task := range spec.GracefulEvictionTasks {
+		names = append(names, task.FromCluster)
+	}
+	return names
+}
+
 // attach adds the clusters of those that a template follows to the placement of its own.
 func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	if len(t.RequiredBy) == 0 || t.Replicas != nil {
@@ -243,10 +254,10 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	for _, b := range t.RequiredBy {
 		d.Spec.RequiredBy = append(d.Spec.RequiredBy, workv1alpha2.BindingSnapshot{Namespace: b.Namespace, Name: b.Name})
 		first = cmp.Or(first, binding.TemplateOf(b).String())
-		for _, target := range b.Spec.Clusters {
-			if c, ok := s.Cluster(target.Name); ok && !c.Leaving && !clusters.Has(target.Name) {
-				clusters.Insert(target.Name)
-				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: target.Name})
+		for _, name := range whereabouts(&b.Spec) {
+			if c, ok := s.Cluster(name); ok && !c.Leaving && !clusters.Has(name) {
+				clusters.Insert(name)
+				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name})
 			}
 		}
 	}

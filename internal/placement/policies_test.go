@@ -366,6 +366,13 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff([]workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "w"}, {Kind: "OverridePolicy", Name: "x"}}, d.Spec.DependentOverrides); diff != "" {
 		t.Errorf("dependent overrides (-want +got):\n%s", diff)
 	}
+	// What moves out of a cluster needs it there until it has.
+	moving := needs("moving", func(s *workv1alpha2.BindingSpec) {
+		s.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "a"}}
+	}, "b")
+	if got := where(Decide(s, Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{moving}}, Standing{}).Spec); got != "a b" {
+		t.Errorf("placed %q while what needs it moves from a to b", got)
+	}
 	// When the policies of those are gone, what changed it until then must stay there.
 	tmpl.Orphaned, tmpl.Overrides = true, []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
 	d = Decide(s, tmpl, Standing{})
