@@ -91,7 +91,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		}
 	case Unmark:
 		err := t.queue.unmark(ctx, a.Copy, t.wanted.Source.Template, "")
-		if err == nil && t.wanted.Intent == Leave {
+		if err == nil && t.wanted.leaves() {
 			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace) // what is preserved must outlive the hub's namespace
 		}
 		if err != nil {
@@ -151,7 +151,10 @@ func (t *task) report(reason, message string) {
 			Generation: r.Generation, Template: r.Template, Digest: after.acts.Digest, Fields: after.acts.Fields, Time: time.Now(),
 		})
 	}
-	t.queue.applier.progressed(t.binding)
+	// What is no news brings nobody on: what waits for it, this very task perhaps, would be worked on without end.
+	if before.current() != after.current() || before.known != after.known || before.gone != after.gone || before.acts != after.acts {
+		t.queue.applier.progressed(t.binding)
+	}
 }
 
 // suspect finds out whether a copy that seems newer than the hub is: the caches may lag.

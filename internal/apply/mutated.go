@@ -65,19 +65,29 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// counterpart is the element of a list that the i-th of a wanted list became: by name where each has one, for others may put their own before it.
+// counterpart is the element of a list that the i-th of a wanted list became: by name where each has one of its own, for others may put their own before it.
 func counterpart(wanted, elements []any, i int) any {
 	name := func(v any) string {
 		o, _ := v.(map[string]any)
 		s, _ := o["name"].(string)
 		return s
 	}
-	if n := name(wanted[i]); n != "" {
-		at := slices.IndexFunc(elements, func(v any) bool { return name(v) == n })
-		if at < 0 {
-			return nil
+	named := func(list []any, n string) (at, count int) {
+		for i, v := range list {
+			if name(v) == n {
+				at, count = i, count+1
+			}
 		}
-		return elements[at]
+		return at, count
+	}
+	if n := name(wanted[i]); n != "" {
+		_, asked := named(wanted, n)
+		switch at, count := named(elements, n); {
+		case asked == 1 && count == 0:
+			return nil
+		case asked == 1 && count == 1:
+			return elements[at]
+		}
 	}
 	if i < len(elements) {
 		return elements[i]

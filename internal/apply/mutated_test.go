@@ -49,6 +49,8 @@ func TestMutated(t *testing.T) {
 		"Quantities":      {`{spec: {cpu: 1000m, memory: 1024Mi, storage: 1}}`, `{spec: {cpu: "1", memory: 1Gi, storage: "1"}}`, nil},
 		"OtherQuantity":   {`{spec: {cpu: 100m}}`, `{spec: {cpu: "1"}}`, []string{"spec.cpu"}},
 		"ElementsByName":  {`{c: [{name: app, image: a}]}`, `{c: [{name: sidecar, image: s}, {name: app, image: a}]}`, nil},
+		"NameTwice":       {`{c: [{name: cfg, at: a}, {name: cfg, at: b}]}`, `{c: [{name: cfg, at: a}, {name: cfg, at: b}]}`, nil},
+		"NameTwiceThere":  {`{c: [{name: cfg, at: a}]}`, `{c: [{name: cfg, at: a}, {name: cfg, at: b}]}`, nil},
 		"ElementIsGone":   {`{c: [{name: app, image: a}]}`, `{c: [{name: sidecar, image: a}]}`, []string{"c[0].image", "c[0].name"}},
 		"KeysWithDots":    {`{metadata: {labels: {example.org/team: a}}}`, `{metadata: {labels: {}}}`, []string{`metadata.labels."example.org/team"`}},
 		"AnotherShape":    {`{spec: {a: {b: c}}}`, `{spec: {a: [b]}}`, []string{"spec.a.b"}},

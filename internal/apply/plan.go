@@ -57,6 +57,9 @@ type Wanted struct {
 	Digest   string
 	Source   mark.Source
 	Foreign  Foreign
+	// Keeps is true of copies that stay where the binding has them no longer, without our marks: of claims that follow nobody
+	// said that their data is to go.
+	Keeps bool
 	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
 	Held bool
 	// Suspended says why nothing is to be written to the cluster because of the placement, and
@@ -198,7 +201,8 @@ func Plan(w Wanted, s Seen, k Known) []Action {
 	// What would be written says that something is held back; without it nothing is, and what
 	// was found is reported.
 	if i := slices.IndexFunc(actions, func(a Action) bool { return a.Verb.writes() }); i >= 0 {
-		actions = append(actions[:i:i], report(w.Suspended, w.SuspendedMessage)...)
+		before := slices.DeleteFunc(slices.Clone(actions[:i]), func(a Action) bool { return a.Verb == Report }) // there is one result
+		actions = append(before, report(w.Suspended, w.SuspendedMessage)...)
 	}
 	return actions
 }
@@ -359,6 +363,9 @@ func planLeftovers(w Wanted, s Seen, k Known) []Action {
 	return actions
 }
 
+// leaves is true when copies that are not wanted lose our marks and are not deleted.
+func (w *Wanted) leaves() bool { return w.Intent == Leave || w.Intent != Place && w.Keeps }
+
 // planRemoval takes what a binding placed out of the cluster: deletes it, or only its marks.
 func planRemoval(w Wanted, s Seen, k Known) []Action {
 	switch {
@@ -376,7 +383,7 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 			continue // of an earlier join: an orphan, which is removed on request only
 		}
 		left = true
-		actions = append(actions, remove(c, w.Intent == Leave, k)...)
+		actions = append(actions, remove(c, w.leaves(), k)...)
 	}
 	switch {
 	case !s.Listed:

@@ -147,6 +147,7 @@ func TestPlanOfARemoval(t *testing.T) {
 		}
 		return w
 	}
+	keeps := func(intent Intent) Wanted { return wants(intent, func(w *Wanted) { w.Keeps = true }) }
 	earlier := func(c *Copy) { c.ThisJoin = false }
 	adopted := func(c *Copy) { c.Origin = workv1alpha2.OriginAdopted }
 	for name, tc := range map[string]struct {
@@ -170,6 +171,8 @@ func TestPlanOfARemoval(t *testing.T) {
 		"RemovedAndARequestIsOpen":      {wants(Remove), copies(), Known{Unsure: true, Surveyed: true}, []string{"Ask"}},
 		"RemovedAndNewer":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{Surveyed: true}, []string{"Suspect"}},
 		"RemovedAndTheHubIsRestored":    {wants(Remove), copies(ourCopy()), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"ClaimLeavesACluster":           {keeps(Vacate), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
+		"ClaimNobodyNeeds":              {keeps(Remove), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
 		"Left":                          {wants(Leave), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
 		"RemovedBeforeTheSurvey":        {wants(Remove), copies(ourCopy()), Known{}, []string{"Retry after 500ms"}},
 		"NothingLeft":                   {wants(Remove), copies(), Known{Surveyed: true}, []string{"Forget"}},

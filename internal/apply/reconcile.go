@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,6 +82,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		w.Intent = Vacate
 	}
 	source, state := a.template(b)
+	w.Keeps = state != presence.Absent && followingClaim(b)
 	w.Source = a.sourceOf(b, source, q.uid)
 	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
 	w.Suspended, w.SuspendedMessage = suspended(b, q.name(), missing)
@@ -288,7 +290,9 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	needed := moves && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
 	a.releasing.Lock()
 	defer a.releasing.Unlock()
-	held := moves && (needed || Release(a.placements(b, source, cluster), asked(b, source))[cluster] > 0)
+	// A move that has nowhere to go: what matches no cluster any more has no task.
+	nowhere := task && len(b.Spec.Clusters) == 0
+	held := moves && (needed || nowhere || Release(a.placements(b, source, cluster), asked(b, source))[cluster] > 0)
 	leaves := int32(0)
 	if held {
 		leaves = o.Replicas
@@ -426,6 +430,11 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 	replicas, _ := interpreter.Replicas(source)
 	asked, _ := interpreter.Availability(source)
 	return replicas != nil && asked == *replicas
+}
+
+// followingClaim is true of a PersistentVolumeClaim that no policy places: it is where something is that refers to it.
+func followingClaim(b *workv1alpha2.ResourceBinding) bool {
+	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 && binding.Kind(b).GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
 }
 
 // neededBy is true while a workload of the binding's namespace that moves out of the cluster

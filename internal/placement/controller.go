@@ -281,7 +281,9 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		return // only its status changed
 	}
 	if b != nil {
-		c.needs.said(b)
+		if b.DeletionTimestamp.IsZero() {
+			c.needs.said(b)
+		}
 		c.enqueue(c.needs.templates(binding.Name(b))...) // they follow it
 	} else {
 		c.enqueue(c.needs.drop(binding.Name(old))...)

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,6 +79,8 @@ type Decision struct {
 const (
 	// settlingLook is when a workload is looked at again that waits for the fleet.
 	settlingLook = 250 * time.Millisecond
+	// settledLook is when a template is looked at again that something may need no longer.
+	settledLook = 5 * time.Second
 	// capacityLook is when a workload that does not fit is tried again.
 	capacityLook = 15 * time.Second
 )
@@ -106,6 +109,9 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		inherit(d.Spec, t, b)
 	}
 	d.attach(s, t)
+	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || follower(b)) && len(d.Spec.Clusters) == 0 {
+		unmatched = true // what it followed is nowhere
+	}
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
 	}
@@ -120,6 +126,11 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	// What matches no cluster any more is placed nowhere: it is no move, and nothing is waited for.
 	if b != nil && !unmatched && o.GetDeletionTimestamp().IsZero() {
 		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, standing.Copies)
+	}
+	if interpreter.KeepsReplicas(o) { // whose numbers nobody changes here: no share moves out of a cluster that keeps its copy
+		d.Spec.GracefulEvictionTasks = slices.DeleteFunc(d.Spec.GracefulEvictionTasks, func(task workv1alpha2.GracefulEvictionTask) bool {
+			return slices.ContainsFunc(d.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == task.FromCluster })
+		})
 	}
 	d.record(s, t)
 	return d
@@ -161,8 +172,19 @@ func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decisi
 // stay is a placement that stays as it is, but for the replicas that the template asks for.
 func stay(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := standstill(was)
-	spec.Clusters = scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas)
+	spec.Clusters = unmoved(s, t, was)
 	return spec
+}
+
+// unmoved are the clusters of a placement that stays as it is; shares stay, too, while scheduling is suspended.
+func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
+	if was.Schedules() || !shared(was) {
+		return scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas)
+	}
+	return slices.DeleteFunc(slices.Clone(was.Clusters), func(target workv1alpha2.TargetCluster) bool {
+		c, ok := s.Cluster(target.Name)
+		return !ok || c.Leaving
+	})
 }
 
 // standstill is all that a binding says, but for what every decision says anew.

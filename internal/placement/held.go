@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,7 +14,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/policy"
-	"orrery.dev/orrery/internal/scheduler"
+	"orrery.dev/orrery/internal/render"
 )
 
 // inherit gives a binding what its policy says beside where, and leaves it what users say in it.
@@ -69,14 +68,7 @@ func suspend(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Dec
 	d.Spec.PreserveResourcesOnDeletion = p.Spec.PreserveResourcesOnDeletion != nil && *p.Spec.PreserveResourcesOnDeletion
 	d.Spec.DependentOverrides = nil
 	inherit(d.Spec, t, b)
-	if shared(was) {
-		d.Spec.Clusters = slices.DeleteFunc(d.Spec.Clusters, func(target workv1alpha2.TargetCluster) bool {
-			c, ok := s.Cluster(target.Name)
-			return !ok || c.Leaving
-		})
-	} else {
-		d.Spec.Clusters = scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, false, t.Replicas)
-	}
+	d.Spec.Clusters = unmoved(s, t, was)
 	if len(d.Spec.Clusters) == 0 {
 		d.Outcome.Status = metav1.ConditionFalse
 	}
@@ -125,7 +117,9 @@ func refTo(p *policyv1alpha1.PropagationPolicy) workv1alpha2.PolicyReference {
 // versionOf identifies what a template says, its status apart. Where there is a generation that
 // tells: an API server that is upgraded may read new defaults into what nobody has changed.
 func versionOf(o *unstructured.Unstructured) string {
-	said := map[string]any{"uid": o.GetUID(), "labels": o.GetLabels(), "annotations": o.GetAnnotations(), "generation": o.GetGeneration()}
+	annotations := maps.Clone(o.GetAnnotations())
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return render.IsHubs(key) }) // of which some are set after each change
+	said := map[string]any{"uid": o.GetUID(), "labels": o.GetLabels(), "annotations": annotations, "generation": o.GetGeneration()}
 	if o.GetGeneration() == 0 {
 		content := maps.Clone(o.Object)
 		delete(content, "metadata")

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/graph"
 	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // dependencies are the templates that follow one: those of its namespace that it needs beside it.
@@ -112,19 +114,47 @@ func (n *needs) who(t binding.Template) []types.NamespacedName {
 	return n.by[t].UnsortedList()
 }
 
-// requiredBy are the bindings that have a template follow theirs, by name.
-func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured) []*workv1alpha2.ResourceBinding {
-	var found []*workv1alpha2.ResourceBinding
+// requiredBy are the bindings that have a template follow theirs, by name. Those that did, as its own binding b says, and whose
+// templates do not refer to it any more, need it until every cluster has them as they are now: again is true then.
+func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (found []*workv1alpha2.ResourceBinding, again bool) {
 	if !policy.Placeable(o) {
-		return nil
+		return nil, false
 	}
-	for _, name := range c.needs.who(k) {
-		if b, ok := c.bindings.Get(name); ok && b.Spec.PropagateDeps && binding.TemplateOf(b) != k {
-			found = append(found, b)
+	names := sets.New(c.needs.who(k)...)
+	for name := range names {
+		if by, ok := c.bindings.Get(name); ok && by.Spec.PropagateDeps && binding.TemplateOf(by) != k {
+			found = append(found, by)
+		}
+	}
+	if b != nil {
+		for _, r := range b.Spec.RequiredBy {
+			name := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
+			if by, ok := c.bindings.Get(name); ok && !names.Has(name) && c.unsettled(by) {
+				found, again = append(found, by), true
+			}
 		}
 	}
 	slices.SortFunc(found, func(a, b *workv1alpha2.ResourceBinding) int { return cmp.Compare(a.Name, b.Name) })
-	return found
+	return found, again
+}
+
+// unsettled is true while some cluster may run a template that is propagated with what it needs as it was before.
+func (c *Controller) unsettled(b *workv1alpha2.ResourceBinding) bool {
+	if !b.DeletionTimestamp.IsZero() || !b.Spec.PropagateDeps || len(whereabouts(&b.Spec)) == 0 {
+		return false
+	}
+	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
+	return state == presence.Unknown || state == presence.Present && o.GetGeneration() != b.Spec.Resource.Generation || !settledStatus(b)
+}
+
+// settledStatus is true when the status of a binding says that every cluster has the template as it is now and, as far as that
+// can be judged, runs it.
+func settledStatus(b *workv1alpha2.ResourceBinding) bool {
+	applied := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
+	healthy := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionHealthy)
+	return applied != nil && applied.Status == metav1.ConditionTrue && applied.ObservedGeneration == b.Generation &&
+		healthy != nil && healthy.ObservedGeneration == b.Generation &&
+		(healthy.Status == metav1.ConditionTrue || healthy.Reason == workv1alpha2.ReasonCannotJudge)
 }
 
 // orphaned is true when the policies of some bindings are gone.
@@ -164,13 +194,30 @@ func follower(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
 }
 
-// follow is the decision on a template that no policy claims and that others refer to. The first
-// of them says by whose right it is placed, and all of them which overrides must be there.
+// leastRight is the one of bindings whose policy may do the least to what others made in clusters, the first of several by name.
+func leastRight(bindings []*workv1alpha2.ResourceBinding) *workv1alpha2.BindingSpec {
+	right := func(b *workv1alpha2.ResourceBinding) int {
+		switch {
+		case b.Spec.ConflictResolution != policyv1alpha1.ConflictOverwrite:
+			return 0
+		case b.Spec.PolicyRef.Kind != policy.Kind(""):
+			return 1
+		default:
+			return 2
+		}
+	}
+	return &slices.MinFunc(bindings, func(a, b *workv1alpha2.ResourceBinding) int {
+		return cmp.Or(cmp.Compare(right(a), right(b)), cmp.Compare(a.Name, b.Name))
+	}).Spec
+}
+
+// follow is the decision on a template that no policy claims and that others refer to. The one of them that may do the least
+// says by whose right it is placed, and all of them which overrides must be there.
 func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
-	first := &t.RequiredBy[0].Spec
+	first := leastRight(t.RequiredBy)
 	d := Decision{
 		Spec: &workv1alpha2.BindingSpec{
-			PolicyRef: first.PolicyRef, ConflictResolution: first.ConflictResolution,
+			PolicyRef: first.PolicyRef, ConflictResolution: first.ConflictResolution, PropagateDeps: true,
 			PreserveResourcesOnDeletion: slices.ContainsFunc(t.RequiredBy, func(b *workv1alpha2.ResourceBinding) bool {
 				return b.Spec.PreserveResourcesOnDeletion
 			}),
@@ -207,6 +254,12 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 		d.Spec.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{
 			DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: sets.List(held)},
 		}}
+	}
+	if b != nil && b.Spec.Suspension != nil && b.Spec.Suspension.Scheduling != nil { // which nobody unsets
+		if d.Spec.Suspension == nil {
+			d.Spec.Suspension = &workv1alpha2.Suspension{}
+		}
+		d.Spec.Suspension.Scheduling = b.Spec.Suspension.Scheduling
 	}
 	return d
 }
@@ -258,6 +311,10 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 			if c, ok := s.Cluster(name); ok && !c.Leaving && !clusters.Has(name) {
 				clusters.Insert(name)
 				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name})
+				// There it is placed by another's right as well.
+				if b.Spec.ConflictResolution != policyv1alpha1.ConflictOverwrite || b.Spec.PolicyRef.Kind != d.Spec.PolicyRef.Kind {
+					d.Spec.ConflictResolution = ""
+				}
 			}
 		}
 	}
@@ -269,7 +326,7 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	if more := len(t.RequiredBy) - 1; more > 0 {
 		message += fmt.Sprintf(" and %d more", more)
 	}
-	if d.Outcome.Reason == workv1alpha2.ReasonNoClusterFits {
+	if len(t.Claims) == 0 && d.Outcome.Reason == workv1alpha2.ReasonNoClusterFits {
 		d.Outcome = Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Message: message}
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -178,6 +179,20 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "b"}}
 }
 
+// runs has the status of a binding say that every cluster runs its template as it is now.
+func (w *world) runs(name string) {
+	w.t.Helper()
+	w.eventually("status of "+name, func() error {
+		b := w.binding(name)
+		for _, condition := range []string{workv1alpha2.ConditionFullyApplied, workv1alpha2.ConditionHealthy} {
+			meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{
+				Type: condition, Status: metav1.ConditionTrue, Reason: condition, ObservedGeneration: b.Generation,
+			})
+		}
+		return w.client.Status().Update(w.ctx, b)
+	})
+}
+
 // uses makes a Deployment refer to config maps.
 func uses(d *appsv1.Deployment, names ...string) {
 	c := &d.Spec.Template.Spec.Containers[0]
@@ -244,8 +259,10 @@ func TestDependencies(t *testing.T) {
 	w.waitPlaced("own-configmap", "a", scheduled)
 	w.waitPlaced("data-persistentvolumeclaim", "a", scheduled)
 	update(w, forWeb, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Placement.ClusterAffinity = w.only("c") })
-	w.waitPlaced("own-configmap", "c -a", scheduled)
-	w.waitPlaced("common-configmap", "b c -a", scheduled)
+	// It needs them where it moves from until it has moved.
+	w.waitPlaced("web-deployment", "c=1 -a=1", scheduled)
+	w.waitPlaced("own-configmap", "a c", scheduled)
+	w.waitPlaced("common-configmap", "a b c", scheduled)
 	if got := slices.DeleteFunc(w.recorder.of("/resourcebindings"), func(s string) bool { return s[:3] == "PAT" }); len(got) > 0 {
 		t.Errorf("since the restart %v", got)
 	}
@@ -256,8 +273,18 @@ func TestDependencies(t *testing.T) {
 	w.create(own)
 	w.waitPlaced("common-configmap", "a b c", scheduled)
 
-	// What is not referred to any more goes, and all of it with the last that did.
+	// What is not referred to any more goes when every cluster runs it so, and all of it with the last that did.
 	update(w, web, func(d *appsv1.Deployment) { uses(d, "common") })
+	w.eventually("the new generation in the binding", func() error {
+		if b := w.binding("web-deployment"); b.Spec.Resource.Generation != 2 {
+			return fmt.Errorf("generation %d", b.Spec.Resource.Generation)
+		}
+		return nil
+	})
+	if b := w.binding("own-configmap"); b == nil || !b.DeletionTimestamp.IsZero() || len(b.Spec.RequiredBy) == 0 {
+		t.Fatalf("it goes while clusters run what refers to it: %v", b)
+	}
+	w.runs("web-deployment")
 	w.release(w.binding("own-configmap"))
 	w.delete(api)
 	w.release(w.binding("api-deployment"))

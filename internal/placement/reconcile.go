@@ -52,7 +52,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 
 	claims := settled(c.policies.Claims(o), b)
 	c.reporter.claimed(k, claims)
-	required := c.requiredBy(k, o)
+	required, again := c.requiredBy(k, o, b)
 	switch {
 	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
 		return ctrl.Result{}, nil
@@ -93,6 +93,9 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		c.reservations.written(k, written)
 		c.enqueue(c.peers.set(written)...)
 		c.decided(written, t, d, snapshot, seen)
+		if again && (d.RetryAfter == 0 || d.RetryAfter > settledLook) {
+			d.RetryAfter = settledLook
+		}
 		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
 	}
 }

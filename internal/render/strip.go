@@ -31,7 +31,7 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	// A template may be a copy of an object in a cluster, marks and all.
 	labels, annotations := template.GetLabels(), template.GetAnnotations()
 	maps.DeleteFunc(labels, func(key, _ string) bool { return isMark(key) })
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return isMark(key) || isHubs(key) })
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return isMark(key) || IsHubs(key) })
 	if len(labels) > 0 {
 		o.SetLabels(labels)
 	}
@@ -44,9 +44,9 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	return o, nil
 }
 
-// isHubs says whether an annotation speaks of the object on the hub, or of what a
+// IsHubs says whether an annotation speaks of the object on the hub, or of what a
 // controller there did to it.
-func isHubs(annotation string) bool {
+func IsHubs(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, corev1.ServiceAccountUIDKey,
 		"deployment.kubernetes.io/revision",

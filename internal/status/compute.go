@@ -372,6 +372,9 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 		if !s.placed {
 			continue
 		}
+		if !s.current() {
+			return nil // its ports are those of another generation
+		}
 		var status map[string]any
 		if s.object != nil {
 			status = s.object.Status

@@ -15,18 +15,20 @@ import (
 )
 
 func serving(cluster string, ports map[string]any) standing {
-	return standing{view: view{cluster: cluster, placed: true, object: &mirror.Object{Status: map[string]any{"nodePorts": ports}}}}
+	return standing{applied: yes, view: view{cluster: cluster, placed: true, object: &mirror.Object{Status: map[string]any{"nodePorts": ports}}}}
 }
 
 func TestHubNodePorts(t *testing.T) {
 	of := subject{version: "v", nodePorts: map[string]int64{"80/TCP": 31000, "53/UDP": 31001}}
 	same := serving("a", map[string]any{"80/TCP": int64(31000), "53/UDP": int64(31001)})
 	other := serving("b", map[string]any{"80/TCP": int64(31234), "53/UDP": int64(31001)})
-	last := standing{view: view{cluster: "c", placed: true}, item: workv1alpha2.AggregatedStatusItem{
+	last := standing{applied: yes, view: view{cluster: "c", placed: true}, item: workv1alpha2.AggregatedStatusItem{
 		Status: &runtime.RawExtension{Raw: []byte(`{"nodePorts":{"80/TCP":32000}}`)},
 	}}
 	left := other
 	left.placed = false
+	behind := other
+	behind.applied = no
 	for name, tc := range map[string]struct {
 		of        subject
 		standings []standing
@@ -37,6 +39,7 @@ func TestHubNodePorts(t *testing.T) {
 		"OneHasItsOwn":       {of, []standing{same, other}, "False/OwnNodePorts", "b: 80/TCP is at 31234, not 31000"},
 		"AsItWasLastSeen":    {of, []standing{same, last}, "False/OwnNodePorts", "c: 80/TCP is at 32000, not 31000"},
 		"WhatLeavesIsNoneOf": {of, []standing{same, left}, "True/HubNodePorts", ""},
+		"OfAnEarlierState":   {of, []standing{same, behind}, "", ""},
 		"NothingIsKnown":     {of, []standing{{view: view{cluster: "a", placed: true}}}, "", ""},
 		"AnotherType":        {subject{version: "v"}, []standing{same}, "", ""},
 	} {
