@@ -348,6 +348,15 @@ func (f *fleetOfTwo) describe(t *testing.T) {
 	}
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
+	// Names that no cluster has are told, and the others described.
+	code, out, errOut = f.run("describe", "pods", "nil", "solo", "nul", "-n", "shop")
+	if code != 1 || !strings.HasPrefix(out, "Name:         solo\n") || !strings.Contains(errOut, `pods "nil" not found in any cluster`) || !strings.Contains(errOut, `pods "nul" not found in any cluster`) {
+		t.Errorf("one of three: %d %s%s", code, out, errOut)
+	}
+	code, out, errOut = f.run("describe", "deploy/web", "pod/nil", "-n", "shop")
+	if code != 1 || strings.Count(out, "==> cluster ") != 2 || strings.Count(out, "shop/web:1") != 2 || !strings.Contains(errOut, `pods "nil" not found in any cluster`) {
+		t.Errorf("in two, and one in none: %d %s%s", code, out, errOut)
+	}
 	f.fails(2, "want the type", "describe")
 	f.fails(2, "--selector", "describe", "pod", "web", "-l", "a=b")
 }
