@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubectldescribe "k8s.io/kubectl/pkg/cmd/describe"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
@@ -32,7 +33,8 @@ func newDescribeObjects(s streams) *cobra.Command {
 		Short: "Show details of objects, with their events, in every cluster that has them",
 		Long: `Show details of objects, with their events, as kubectl does. Which clusters have them the mirror
 says; each is then asked itself, as you there, and if there are several, each is under a
-heading. One that does not answer is told on standard error, and the exit code is 1.
+heading. One that does not answer, and a name that none has, are told on standard error, and the
+exit code is 1.
 
 Clusters themselves are shown by "orrery cluster describe", other objects of the hub by
 kubectl --context hub describe.`,
@@ -72,11 +74,11 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	in, err := d.where(ctx, h, asked, args)
+	in, missing, err := d.where(ctx, h, asked, args)
 	if err != nil {
 		return err
 	}
-	if len(in) == 0 {
+	if len(in) == 0 && missing == nil {
 		return say(d.err, "No resources found\n")
 	}
 	problems := &failures{to: d.err}
@@ -96,11 +98,11 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 		if len(in) == 1 {
-			return err
+			return errors.Join(err, missing)
 		}
 		problems.add(ctx, "cluster "+c.cluster, err)
 	}
-	return problems.err(len(in), "clusters")
+	return errors.Join(problems.err(len(in), "clusters"), missing)
 }
 
 // described is what is described in a cluster.
@@ -109,14 +111,15 @@ type described struct {
 	args    []string
 }
 
-// where are the clusters that are asked, and what for: all that was named in those that are named; in others what they have.
-func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args []string) (in []described, err error) {
+// where are the clusters that are asked, and what for: all that was named in those that are named; in others what they have. What none has is missing, which the
+// rest is described without, as kubectl does.
+func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args []string) (in []described, missing, err error) {
 	if len(d.clusters) > 0 && !slices.ContainsFunc(d.clusters, isPattern) {
 		clusters, err := d.chosen(ctx, h)
 		for _, cluster := range clusters {
 			in = append(in, described{cluster, args})
 		}
-		return in, err
+		return in, nil, err
 	}
 	add := func(cluster string, args ...string) {
 		i := slices.IndexFunc(in, func(x described) bool { return x.cluster == cluster })
@@ -129,7 +132,7 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 		if len(asked.names[kind]) == 0 {
 			clusters, _, err := d.find(ctx, h, kind, url.Values{"labelSelector": {d.selector}})
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			for _, cluster := range clusters {
 				add(cluster, kind)
@@ -138,8 +141,11 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 		}
 		for _, name := range asked.names[kind] {
 			clusters, prefix, err := d.named(ctx, h, kind, name, len(args) == 2)
-			if err != nil {
-				return nil, err
+			switch {
+			case apierrors.IsNotFound(err):
+				missing = errors.Join(missing, err)
+			case err != nil:
+				return nil, nil, err
 			}
 			for _, cluster := range clusters {
 				if prefix {
@@ -156,7 +162,7 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 		}
 	}
 	slices.SortFunc(in, func(a, b described) int { return strings.Compare(a.cluster, b.cluster) })
-	return in, nil
+	return in, missing, nil
 }
 
 // named are the clusters that have something of a name or, as kubectl looks for it too, of a name that begins so.

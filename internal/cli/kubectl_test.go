@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/testenv"
@@ -348,6 +349,15 @@ func (f *fleetOfTwo) describe(t *testing.T) {
 	}
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
+	// Names that no cluster has are told, and the others described.
+	code, out, errOut = f.run("describe", "pods", "nil", "solo", "nul", "-n", "shop")
+	if code != 1 || !strings.HasPrefix(out, "Name:         solo\n") || !strings.Contains(errOut, `pods "nil" not found in any cluster`) || !strings.Contains(errOut, `pods "nul" not found in any cluster`) {
+		t.Errorf("one of three: %d %s%s", code, out, errOut)
+	}
+	code, out, errOut = f.run("describe", "deploy/web", "pod/nil", "-n", "shop")
+	if code != 1 || strings.Count(out, "==> cluster ") != 2 || strings.Count(out, "shop/web:1") != 2 || !strings.Contains(errOut, `pods "nil" not found in any cluster`) {
+		t.Errorf("in two, and one in none: %d %s%s", code, out, errOut)
+	}
 	f.fails(2, "want the type", "describe")
 	f.fails(2, "--selector", "describe", "pod", "web", "-l", "a=b")
 }
@@ -612,15 +622,22 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.rivals(t, c, m)
+	nothing()
+	m.ours.Spec.ConflictResolution = policyv1alpha1.ConflictOverwrite
 	if err := c.Create(t.Context(), m.policy); err != nil {
 		t.Fatal(err)
+	}
+	f.fails(1, "the hub has another PropagationPolicy deployment-web", "promote", "deploy/web", "-n", "shop", "-C", "oak")
+	if out, err := f.hub.Kubectl("-n", "shop", "patch", "propagationpolicy/deployment-web", "--type=merge", `--patch={"spec":{"conflictResolution":"Abort"}}`); err != nil {
+		t.Fatal(out)
 	}
 	out = mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak")
 	want := "propagationpolicy.policy.orrery.dev/deployment-web is there\ndeployment.apps/web created\nDeployment web is placed in cluster oak, which keeps it as it was\n"
 	if out != want {
 		t.Errorf("the rest printed %q", out)
 	}
-	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "which keeps it as it was\n") {
+	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "deployment.apps/web is there\nDeployment web is placed in cluster oak\n") {
 		t.Errorf("again printed %q", out)
 	}
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
@@ -658,6 +675,63 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 		return nil
 	})
 	nothing()
+}
+
+// rivals has other policies come before that of a promotion, which makes nothing then, nor if it cannot be told.
+func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
+	everywhere := policyv1alpha1.PropagationSpec{
+		ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}},
+		Priority:          1,
+	}
+	behind := *everywhere.DeepCopy()
+	behind.Priority = 0
+	inShop, ofAll := metav1.ObjectMeta{Namespace: "shop", Name: "rival"}, metav1.ObjectMeta{Name: "rival"}
+	const namespaced, clusterWide = "PropagationPolicy rival selects it, too, and comes first", "ClusterPropagationPolicy rival selects it, too, and comes first"
+	for name, tc := range map[string]struct {
+		rival client.Object
+		flag  string
+		want  string // empty: ours comes first
+	}{
+		"Namespaced":                    {&policyv1alpha1.PropagationPolicy{ObjectMeta: inShop, Spec: everywhere}, "--cluster-policy=false", namespaced},
+		"NamespacedBehind":              {&policyv1alpha1.PropagationPolicy{ObjectMeta: inShop, Spec: behind}, "--cluster-policy=false", ""},
+		"NamespacedBeforeClusterPolicy": {&policyv1alpha1.PropagationPolicy{ObjectMeta: inShop, Spec: behind}, "--cluster-policy", namespaced},
+		"ClusterWide":                   {&policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: ofAll, Spec: everywhere}, "--cluster-policy", clusterWide},
+		"ClusterWideBehind":             {&policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: ofAll, Spec: behind}, "--cluster-policy", ""},
+		"ClusterWideBehindNamespaced":   {&policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: ofAll, Spec: everywhere}, "--cluster-policy=false", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := c.Create(t.Context(), tc.rival); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := c.Delete(context.WithoutCancel(t.Context()), tc.rival); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if tc.want == "" {
+				mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak", tc.flag, "--dry-run")
+				return
+			}
+			f.fails(1, tc.want, "promote", "deploy/web", "-n", "shop", "-C", "oak", tc.flag)
+			made, err := f.hub.ListKind(t.Context(), "apps/v1", "Deployment", "")
+			if err != nil || len(made) > 0 {
+				t.Errorf("the hub has %d templates, %v", len(made), err)
+			}
+		})
+	}
+
+	config, err := f.hub.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Impersonate.UserName = "nobody"
+	nobody, err := client.New(config, client.Options{Scheme: hub.Scheme(), Mapper: c.RESTMapper()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.first(t.Context(), nobody); err == nil || !strings.Contains(err.Error(), "the right to list propagationpolicies.policy.orrery.dev in namespace shop") {
+		t.Errorf("who may not list policies is told: %v", err)
+	}
 }
 
 // away comes last: elm does not answer any more.

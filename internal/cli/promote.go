@@ -25,6 +25,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/render"
 )
 
@@ -45,7 +46,8 @@ func newPromote(s streams) *cobra.Command {
 		Long: `Make an object that runs in a cluster a template of the hub, with a policy that places it in that
 cluster and nowhere else. The object is adopted: nothing but the marks of the hub changes, and
 it stays when the template goes. If the hub finds that anything would change, it leaves the
-object alone, which is told, and the exit code is 1.
+object alone, which is told, and the exit code is 1. If another policy would decide where it
+belongs, nothing is made.
 
 First the policy is made, then the template. If it is cut off, run it again.
 
@@ -77,9 +79,10 @@ type promotion struct {
 	live      *unstructured.Unstructured
 	template  *unstructured.Unstructured
 	policy    client.Object
-	kind      string                          // of policy, which forgets it when it is made
-	spec      *policyv1alpha1.PropagationSpec // of policy
-	namespace *corev1.Namespace               // nil: there is none, or the hub has it
+	kind      string                            // of policy, which forgets it when it is made
+	ours      *policyv1alpha1.PropagationPolicy // policy, whichever kind it is
+	namespace *corev1.Namespace                 // nil: there is none, or the hub has it
+	there     bool                              // the hub had the template before
 }
 
 func (p *promoting) run(ctx context.Context, args []string) error {
@@ -172,12 +175,12 @@ func (p *promoting) makePolicy(m *promotion) {
 	if p.clusterPolicy || namespace == "" {
 		o := &policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 		o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind("ClusterPropagationPolicy"))
-		m.policy, m.kind, m.spec = o, o.Kind, &o.Spec
+		m.policy, m.kind, m.ours = o, o.Kind, o.Propagation()
 		return
 	}
 	o := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 	o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind("PropagationPolicy"))
-	m.policy, m.kind, m.spec = o, o.Kind, &o.Spec
+	m.policy, m.kind, m.ours = o, o.Kind, o.Propagation()
 }
 
 // check asks the hub what it has already: all of it is from an earlier run, or stands in the way.
@@ -199,6 +202,10 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 		return fmt.Errorf("the hub has the %s %q already, and %s %s is not what places it: write a policy that does", m.template.GetKind(), m.template.GetName(), kind, name.Name)
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("ask the hub for %s %q: %w", m.template.GetKind(), m.template.GetName(), err)
+	case err != nil: // it would be placed as soon as it is made
+		if err := m.first(ctx, c); err != nil {
+			return err
+		}
 	}
 	namespace := m.template.GetNamespace()
 	if namespace == "" {
@@ -223,6 +230,60 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 	return nil
 }
 
+// first is an error if the policy would not be the one that places the template: another that does could roll it out elsewhere.
+func (m *promotion) first(ctx context.Context, c client.Client) error {
+	policies, err := m.rivals(ctx, c)
+	if err != nil {
+		return err
+	}
+	index := policy.NewIndex(policies...)
+	if _, has := index.Get(policy.Name(m.ours)); !has { // that of an earlier run may have got another priority since
+		index.Set(m.ours)
+	}
+	claims := index.Claims(m.template)
+	if len(claims) == 0 {
+		return fmt.Errorf("no policy may place %s %q: every cluster makes it for itself, or it is the hub's own", m.template.GetKind(), m.template.GetName())
+	}
+	if by := policy.Name(claims[0].Policy); by != policy.Name(m.ours) {
+		return m.decidedBy(policy.Kind(by.Namespace), by.Name)
+	}
+	return nil
+}
+
+// rivals are the policies of the hub that could come before ours. Cluster-wide ones never come before one of a namespace, whose owners need not be able to list them.
+func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*policyv1alpha1.PropagationPolicy, err error) {
+	untold := func(what string, err error) error {
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("nothing is made, because another policy may come first, and to know that takes the right to list %s: %w", what, err)
+		}
+		return fmt.Errorf("list %s of the hub: %w", what, err)
+	}
+	if namespace := m.template.GetNamespace(); namespace != "" {
+		var list policyv1alpha1.PropagationPolicyList
+		if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return nil, untold("propagationpolicies.policy.orrery.dev in namespace "+namespace, err)
+		}
+		for i := range list.Items {
+			policies = append(policies, &list.Items[i])
+		}
+	}
+	if m.kind == "ClusterPropagationPolicy" {
+		var list policyv1alpha1.ClusterPropagationPolicyList
+		if err := c.List(ctx, &list); err != nil {
+			return nil, untold("clusterpropagationpolicies.policy.orrery.dev", err)
+		}
+		for i := range list.Items {
+			policies = append(policies, list.Items[i].Propagation())
+		}
+	}
+	return policies, nil
+}
+
+// decidedBy is an error: another policy places the template.
+func (m *promotion) decidedBy(kind, name string) error {
+	return fmt.Errorf("%s %s selects it, too, and comes first: it decides where %s %q belongs", kind, name, m.template.GetKind(), m.template.GetName())
+}
+
 // hasPolicy says whether the hub has the policy, from an earlier run; an error if it has another one of the name.
 func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) (bool, error) {
 	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
@@ -242,7 +303,8 @@ func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) 
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("ask the hub for %s %s: %w", kind, name.Name, err)
-	case !equality.Semantic.DeepEqual(has.ResourceSelectors, m.spec.ResourceSelectors) || !equality.Semantic.DeepDerivative(m.spec.Placement, has.Placement):
+	case !equality.Semantic.DeepEqual(has.ResourceSelectors, m.ours.Spec.ResourceSelectors) || !equality.Semantic.DeepDerivative(m.ours.Spec.Placement, has.Placement),
+		cmp.Or(has.ConflictResolution, policyv1alpha1.ConflictAbort) != policyv1alpha1.ConflictAbort: // it would overwrite what differs
 		return true, fmt.Errorf("the hub has another %s %s: give this one a name with --policy-name", kind, name.Name)
 	}
 	return true, nil
@@ -272,7 +334,8 @@ func (m *promotion) print(w io.Writer) error {
 
 // make makes what there is not. The policy is first: a template that no policy of ours selects could be placed elsewhere by another.
 func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) error {
-	objects := []client.Object{m.policy, m.template.DeepCopy()}
+	template := m.template.DeepCopy()
+	objects := []client.Object{m.policy, template}
 	if m.namespace != nil {
 		objects = append([]client.Object{m.namespace}, objects...)
 	}
@@ -282,6 +345,7 @@ func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) err
 		err := c.Create(ctx, o, client.FieldOwner("orrery-promote"))
 		if apierrors.IsAlreadyExists(err) { // it was there when it was looked for, and was found right
 			did, err = "is there", nil
+			m.there = m.there || o == client.Object(template)
 		}
 		if err != nil {
 			return fmt.Errorf("make %s %s on the hub: %w; what was made before it places nothing by itself, and running this again goes on", gvk.Kind, o.GetName(), err)
@@ -308,7 +372,7 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 			return false, err
 		}
 		if by := b.Spec.PolicyRef; by.Kind != m.kind || by.Name != m.policy.GetName() {
-			refused = fmt.Errorf("%s %s selects it, too, and comes first: it decides where %s %q belongs", by.Kind, by.Name, kind, name)
+			refused = m.decidedBy(by.Kind, by.Name)
 			return true, nil
 		}
 		for _, item := range b.Status.AggregatedStatus {
@@ -331,7 +395,11 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 	case err != nil:
 		return err
 	}
-	return say(p.out, "%s %s is placed in cluster %s, which keeps it as it was\n", kind, name, m.cluster)
+	kept := ", which keeps it as it was"
+	if m.there { // and was not compared
+		kept = ""
+	}
+	return say(p.out, "%s %s is placed in cluster %s%s\n", kind, name, m.cluster, kept)
 }
 
 // bindingOf finds the binding of a template; nil if there is none yet.
