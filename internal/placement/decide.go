@@ -90,7 +90,7 @@ const (
 func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	b := standing.Binding
 	fence := s.Fence(t.Object.GetNamespace())
-	if b == nil && (divides(t) && standing.Young && settling(s, t) || !fence.Known()) {
+	if b == nil && !fence.Known() || standing.Young && chooses(t, b) && settling(s, t) {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
@@ -139,6 +139,21 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 // divides is true when the policy has the template's replicas shared out.
 func divides(t Template) bool {
 	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Divided()
+}
+
+// chooses is true when clusters are chosen for a template, and for long: it is new, or placed as if
+// it were, and what does not fit in one cluster goes to another.
+func chooses(t Template, b *workv1alpha2.ResourceBinding) bool {
+	return len(t.Claims) > 0 && t.Placement != nil && (divides(t) || t.Placement.Chooses()) &&
+		(b == nil || b.Spec.Schedules() && fresh(t, b))
+}
+
+// fresh is true when a template is to be placed as if it were placed nowhere yet: the policy was
+// edited, or somebody asked for it. A binding without a hash was written before there were any:
+// nothing says that the policy changed.
+func fresh(t Template, b *workv1alpha2.ResourceBinding) bool {
+	return b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash ||
+		!b.Spec.RescheduleTriggeredAt.Equal(b.Spec.RescheduledFor)
 }
 
 // settling is true while something is not known that was known when the hub's last process
@@ -207,8 +222,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	if b != nil {
 		r.Previous, r.Shared, r.Group = b.Spec.Clusters, shared(&b.Spec), b.Spec.SchedulerObservedAffinityName
 		rescheduled = b.Spec.RescheduleTriggeredAt
-		// A binding without a hash was written before there were any: nothing says that the policy changed.
-		r.Fresh = b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash || !rescheduled.Equal(b.Spec.RescheduledFor)
+		r.Fresh = fresh(t, b)
 	}
 	result := scheduler.Schedule(s.Clusters(), r)
 	d = Decision{

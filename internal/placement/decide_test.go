@@ -304,6 +304,49 @@ func TestDecideWaitsForTheFleet(t *testing.T) {
 	if d := Decide(s, whole, Standing{Young: true}); where(d.Spec) != "a=4" {
 		t.Errorf("placed %q", where(d.Spec))
 	}
+
+	inOne := in("a", "b")
+	inOne.SpreadConstraints = []policyv1alpha1.SpreadConstraint{{SpreadByField: policyv1alpha1.SpreadByCluster, MaxGroups: 1}}
+	groups := policyv1alpha1.Placement{ClusterAffinities: []policyv1alpha1.ClusterAffinityTerm{
+		{AffinityName: "primary", ClusterAffinity: *in("b").ClusterAffinity}, {AffinityName: "backup", ClusterAffinity: *in("a").ClusterAffinity},
+	}}
+	settings := func(p policyv1alpha1.Placement) Template {
+		return ofPolicy(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "web", "namespace": "shop", "uid": "m"},
+		}}, p)
+	}
+	const divides, copies = policyv1alpha1.Divided, policyv1alpha1.Duplicated
+	cases := map[string]struct {
+		template Template
+		binding  *workv1alpha2.ResourceBinding
+		want     string // placed all the same
+		settled  string // placed when nothing more is waited for
+	}{
+		"Groups":            {template: claimedTemplate(4, groups), settled: "a=4"},
+		"GroupsNoReplicas":  {template: settings(groups), settled: "a"},
+		"Spread":            {template: claimedTemplate(4, inOne), settled: "a=4"},
+		"SpreadNoReplicas":  {template: settings(inOne), settled: "a"},
+		"NothingToChoose":   {template: settings(sharedIn("a", "b")), want: "a", settled: "a"},
+		"Placed":            {template: claimedTemplate(4, groups), binding: standing(copies, 4, groups, "b=4"), want: "b=4", settled: "b=4"},
+		"Scaled":            {template: claimedTemplate(6, sharedIn("a", "b")), binding: standing(divides, 4, sharedIn("a", "b"), "a=4"), want: "a=6", settled: "a=6"},
+		"Edited":            {template: claimedTemplate(4, sharedIn("a", "b")), binding: standing(divides, 4, in(), "c=4"), settled: "a=4"},
+		"EditedToGroups":    {template: claimedTemplate(4, groups), binding: standing(copies, 4, in(), "a=4"), settled: "a=4"},
+		"EditedNoChoice":    {template: claimedTemplate(4, in("a")), binding: standing(copies, 4, groups, "b=4"), want: "a=4 -b=4", settled: "a=4 -b=4"},
+		"Rescheduled":       {template: claimedTemplate(4, inOne), binding: rescheduled(standing(copies, 4, inOne, "a=4"), 1, 0), settled: "a=4"},
+		"RescheduledBefore": {template: claimedTemplate(4, inOne), binding: rescheduled(standing(copies, 4, inOne, "a=4"), 1, 1), want: "a=4", settled: "a=4"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			for young, want := range map[bool]string{true: tc.want, false: tc.settled} {
+				switch d := Decide(s, tc.template, Standing{Young: young, Binding: tc.binding}); {
+				case d.Spec == nil && (want != "" || d.RetryAfter == 0):
+					t.Errorf("young %v: it waits, want %q", young, want)
+				case d.Spec != nil && where(d.Spec) != want:
+					t.Errorf("young %v: placed %q, want %q", young, where(d.Spec), want)
+				}
+			}
+		})
+	}
 }
 
 func TestRecord(t *testing.T) {

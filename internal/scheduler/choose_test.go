@@ -107,13 +107,42 @@ func TestChoosing(t *testing.T) {
 			clusters: []*Cluster{free("a", 4), with("b", func(c *Cluster) { c.Leaving = true }), free("c", 9)},
 			p:        inGroups(byCapacity(), primary...), replicas: 3, previous: targets("b", 3), in: "second", want: "a=3", group: "first",
 		},
-		"ReturnsFresh":      {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 3, previous: targets("b", 3), in: "second", fresh: true, want: "a=3", group: "first"},
-		"SilentKeepsGroup":  {clusters: []*Cluster{healthy("a"), silent(healthy("b"))}, p: inGroups(everywhere, primary...), replicas: 2, previous: targets("b", 2), in: "second", want: "b=2", group: "second"},
-		"FitsWholeNowhere":  {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 12, want: "a=4", group: "first", reason: insufficient, message: "4 of 12 replicas"},
-		"PartOfItStays":     {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 12, previous: targets("b", 2), in: "second", want: "b=8", group: "second", reason: insufficient},
-		"PartWhereSomeFit":  {clusters: []*Cluster{free("a", 0), free("b", 2)}, p: inGroups(byCapacity(), primary...), replicas: 3, want: "b=2", group: "second", reason: insufficient},
-		"NoGroupFits":       {clusters: []*Cluster{silent(healthy("a")), silent(healthy("b"))}, p: inGroups(everywhere, primary...), replicas: 3, reason: unfit, message: "a: it does not answer"},
-		"UnknownGroup":      {clusters: abc, p: inGroups(everywhere, primary...), replicas: 1, previous: targets("b", 1), in: "gone", want: "a=1", group: "first"},
+		"ReturnsFresh":     {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 3, previous: targets("b", 3), in: "second", fresh: true, want: "a=3", group: "first"},
+		"SilentKeepsGroup": {clusters: []*Cluster{healthy("a"), silent(healthy("b"))}, p: inGroups(everywhere, primary...), replicas: 2, previous: targets("b", 2), in: "second", want: "b=2", group: "second"},
+		"FitsWholeNowhere": {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 12, want: "a=4", group: "first", reason: insufficient, message: "4 of 12 replicas"},
+		"PartOfItStays":    {clusters: abc, p: inGroups(byCapacity(), primary...), replicas: 12, previous: targets("b", 2), in: "second", want: "b=8", group: "second", reason: insufficient},
+		"PartWhereSomeFit": {clusters: []*Cluster{free("a", 0), free("b", 2)}, p: inGroups(byCapacity(), primary...), replicas: 3, want: "b=2", group: "second", reason: insufficient},
+		"NoGroupFits":      {clusters: []*Cluster{silent(healthy("a")), silent(healthy("b"))}, p: inGroups(everywhere, primary...), replicas: 3, reason: unfit, message: "a: it does not answer"},
+		"UnknownGroup":     {clusters: abc, p: inGroups(everywhere, primary...), replicas: 1, previous: targets("b", 1), in: "gone", want: "a=1", group: "first"},
+		"SilentHoldsItsGroup": {
+			clusters: []*Cluster{silent(healthy("a")), free("b", 6)}, p: inGroups(byCapacity(), primary...),
+			replicas: 4, previous: targets("a", 3), in: "first", want: "a=3", group: "first", reason: insufficient, message: "how many have room in a is not known",
+		},
+		"UnmeasuredHoldsItsGroup": {
+			clusters: []*Cluster{healthy("a"), free("b", 6)}, p: inGroups(aggregated(), primary...),
+			replicas: 4, previous: targets("a", 3), in: "first", want: "a=3", group: "first", reason: insufficient,
+		},
+		"SilentHoldsItsGroupFresh": {
+			clusters: []*Cluster{free("a", 1), silent(healthy("b")), free("c", 9)}, p: inGroups(byCapacity(), primary...),
+			replicas: 4, previous: targets("b", 3), in: "second", fresh: true, want: "b=3", group: "second", reason: insufficient,
+		},
+		"SilentHoldsItsGroupUnmet": {
+			clusters: []*Cluster{silent(healthy("a")), free("b", 6), free("c", 6)},
+			p:        limited(inGroups(byCapacity(), primary[0], group("rest", []string{"b", "c"})), "cluster", 2, 0),
+			replicas: 4, previous: targets("a", 3), in: "first", want: "a=4", group: "first", reason: unfit,
+		},
+		"GrowsBesideSilent": {
+			clusters: []*Cluster{silent(healthy("a")), free("b", 6), free("c", 9)}, p: inGroups(byCapacity(), group("first", []string{"a", "b"}), primary[2]),
+			replicas: 5, previous: targets("a", 3), in: "first", want: "a=3 b=2", group: "first",
+		},
+		"ReturnsFromSilentFresh": {
+			clusters: []*Cluster{free("a", 4), silent(healthy("b"))}, p: inGroups(byCapacity(), primary...),
+			replicas: 3, previous: targets("b", 3), in: "second", fresh: true, want: "a=3", group: "first",
+		},
+		"SilentKeepsSharesFresh": {
+			clusters: []*Cluster{silent(healthy("a")), free("b", 90), free("c", 30)}, p: byCapacity(),
+			replicas: 10, previous: targets("a", 6, "c", 4), fresh: true, want: "a=6 b=3 c=1",
+		},
 		"WithoutReplicas":   {clusters: abc, p: inGroups(everywhere, primary...), replicas: -1, want: "a", group: "first"},
 		"OtherGroupVerdict": {clusters: abc, p: inGroups(everywhere, primary...), replicas: 1, want: "a=1", group: "first"},
 
@@ -149,6 +178,8 @@ func TestChoosing(t *testing.T) {
 		"OneMoves":          {clusters: atlas, p: limited(byCapacity(), "region", 2, 0, "cluster", 1, 2), replicas: 4, previous: targets("n1", 2, "n2", 2), want: "n2=3 w1=1"},
 		"FullMovesOn":       {clusters: []*Cluster{at("a", "north", 0), at("b", "north", 1), at("c", "north", 50)}, p: limited(byCapacity(), "cluster", 1, 1), replicas: 9, previous: targets("a", 5), want: "c=9"},
 		"FullEverywhere":    {clusters: []*Cluster{at("a", "north", 0), at("b", "north", 1)}, p: limited(byCapacity(), "cluster", 1, 1), replicas: 9, previous: targets("a", 5), want: "a=5", reason: insufficient},
+		"SilentMayHaveRoom": {clusters: []*Cluster{silent(at("a", "north", 0)), at("b", "north", 50)}, p: limited(byCapacity(), "cluster", 1, 1), replicas: 9, previous: targets("a", 5), want: "a=5", reason: insufficient},
+		"SilentKeptFresh":   {clusters: []*Cluster{silent(at("a", "north", 0)), at("b", "north", 50)}, p: limited(byCapacity(), "cluster", 1, 1), replicas: 5, previous: targets("a", 5), fresh: true, want: "a=5"},
 		"AggregatedSpread":  {clusters: atlas, p: limited(aggregated(), "region", 2, 0), replicas: 6, want: "n1=1 w1=5"},
 		"MoreGroupsThan":    {clusters: atlas, p: limited(byCapacity(), "region", 3, 3), replicas: 2, want: "n1=1 w1=1"},
 		"StaticSpread":      {clusters: atlas, p: limited(static("n1", 10, "n2", 5, "s1", 1), "region", 2, 0, "cluster", 1, 2), replicas: 6, want: "n1=5 s1=1"},
@@ -268,11 +299,20 @@ func (d dice) cluster(i int) *Cluster {
 		for range d.IntN(3) {
 			c.Zones = append(c.Zones, fmt.Sprint("z", d.IntN(5)))
 		}
-		c.Room, c.Reachable = roomy(d.IntN(30)), d.IntN(8) > 0
+		c.Room, c.Reachable = d.room(), d.IntN(8) > 0
 		if d.IntN(8) == 0 {
 			c.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 		}
 	})
+}
+
+// room of a cluster, which is not always known.
+func (d dice) room() Room {
+	n := d.IntN(30)
+	if n%10 == 9 {
+		return nil
+	}
+	return roomy(n)
 }
 
 func (d dice) fleet() []*Cluster {
@@ -338,6 +378,14 @@ func (d dice) request() Request {
 		r.Apart = sets.New(fmt.Sprintf("c%02d", d.IntN(12)))
 	}
 	return r
+}
+
+// known is the room in a cluster of which anybody knows.
+func known(c *Cluster) int64 {
+	if n, measured := c.Room.(roomy); measured && c.Reachable {
+		return int64(n)
+	}
+	return 0
 }
 
 // follow is the request that follows a result: what was placed takes its room.
@@ -440,10 +488,7 @@ func check(clusters []*Cluster, r *Request, got *Result, say func(string, ...any
 		if p.terms[term].tier(c) == noTier || !was && (!c.Reachable || r.untolerated(c) != nil) || c.Leaving {
 			continue
 		}
-		if c.Reachable {
-			has += int64(c.Room.(roomy))
-		}
-		fits += has
+		fits += has + known(c)
 	}
 	for _, c := range got.Clusters {
 		_, was := previous[c.Name]
@@ -455,9 +500,12 @@ func check(clusters []*Cluster, r *Request, got *Result, say func(string, ...any
 			say("%s takes nothing new", c.Name)
 		case !r.byRoom() && !was && p.ungrouped(cluster) != nil:
 			say("%s is in no group of a constraint", c.Name)
-		case r.byRoom() && current(c) > max(previous[c.Name], 0) && current(c) > previous[c.Name]+int64(cluster.Room.(roomy)):
+		case r.byRoom() && current(c) > max(previous[c.Name], 0) && current(c) > previous[c.Name]+known(cluster):
 			say("%s has no room for %d", c.Name, current(c))
 		}
+	}
+	if r.byRoom() && sum(r.Previous) <= int64(*r.Replicas) {
+		checkUnknown(clusters, r, got, say)
 	}
 	total := sum(got.Clusters)
 	switch {
@@ -491,6 +539,33 @@ func check(clusters []*Cluster, r *Request, got *Result, say func(string, ...any
 	}
 }
 
+// checkUnknown looks at what is placed where nobody knows the room: nothing of an object that
+// does not shrink leaves it, nor the group that it is in, but for what a constraint or a fresh
+// decision wants elsewhere.
+func checkUnknown(clusters []*Cluster, r *Request, got *Result, say func(string, ...any)) {
+	p := r.Placement
+	own, term := p.term(r.Group), p.term(got.Group)
+	if slices.ContainsFunc(p.limits, func(l limit) bool { return l.max > 0 }) {
+		return
+	}
+	has := map[string]int64{}
+	for _, c := range got.Clusters {
+		has[c.Name] = current(c)
+	}
+	for _, was := range r.Previous {
+		i := slices.IndexFunc(clusters, func(c *Cluster) bool { return c.Name == was.Name })
+		if i < 0 || current(was) == 0 || clusters[i].Reachable && clusters[i].Room != nil || p.terms[own].tier(clusters[i]) == noTier {
+			continue
+		}
+		switch {
+		case term > own, term != own && (!r.Fresh || got.Reason != workv1alpha2.ReasonScheduled):
+			say("it left the group %q although the room of %s is not known", r.Group, was.Name)
+		case term == own && len(p.limits) == 0 && has[was.Name] < current(was):
+			say("%s has %d, and had %d, although its room is not known", was.Name, has[was.Name], current(was))
+		}
+	}
+}
+
 // enough is true when there are as many replicas as all constraints together may ask for.
 func enough(r *Request, total int64) bool {
 	if !r.divided() || *r.Replicas <= 0 {
@@ -519,7 +594,7 @@ func TestSteady(t *testing.T) {
 		clusters, r = follow(clusters, r, before)
 		for i, c := range clusters {
 			copied := *c
-			copied.Room = roomy(d.IntN(30))
+			copied.Room = d.room()
 			clusters[i] = &copied
 		}
 		if got := schedule(clusters, r); where(got.Clusters) != where(before.Clusters) {

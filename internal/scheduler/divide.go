@@ -24,6 +24,7 @@ type option struct {
 	weight  int64 // of the static weights
 	tier    int8
 	keep    bool // the object is there, and a decision that is not fresh keeps it there
+	blind   bool // replicas are there, and how many more have room is not known
 	needed  bool // the spread constraints need the object there
 	tie     uint64
 }
@@ -43,8 +44,10 @@ func (a *attempt) assign(r *Request) {
 		// Replicas in a cluster that does not answer stay, and none join them.
 		if n, known := o.cluster.Fits(r.Requests); known && o.cluster.Reachable {
 			o.room = min(max(n, 0), maxWeight)
+		} else {
+			o.blind = o.has > 0
 		}
-		o.keep = o.keep && o.has > 0
+		o.keep = o.keep && o.has > 0 || o.blind
 	}
 	if !limited {
 		a.choose(r, a.options)
@@ -59,13 +62,16 @@ func (a *attempt) assign(r *Request) {
 	if a.choose(r, having); a.shortage == "" {
 		return
 	}
-	// Where the constraints hold the object in clusters that are full, others may have room.
-	steady := *a
-	for i := range loose {
-		loose[i].keep = false
-	}
-	if a.choose(r, loose); a.targets == nil || a.shortage != "" {
-		*a = steady
+	// Where the constraints hold the object in clusters that are full, others may have room. That one
+	// is full is not known while nobody knows its room.
+	if a.blind() == "" {
+		steady := *a
+		for i := range loose {
+			loose[i].keep = false
+		}
+		if a.choose(r, loose); a.targets == nil || a.shortage != "" {
+			*a = steady
+		}
 	}
 	// The same holds for clusters that were chosen for their groups, and not for their room.
 	for range mostRounds {
@@ -81,15 +87,31 @@ func (a *attempt) assign(r *Request) {
 	}
 }
 
+// blind names a cluster in which replicas stay without anybody knowing how many more have room
+// there: that some fit nowhere is then not known either.
+func (a *attempt) blind() string {
+	for i := range a.options {
+		if o := &a.options[i]; o.blind && (a.targets == nil || among(a.targets, o.cluster.Name)) {
+			return o.cluster.Name
+		}
+	}
+	return ""
+}
+
 // keep has the options kept that are among targets.
 func keep(options []option, targets []workv1alpha2.TargetCluster) {
 	for i := range options {
 		o := &options[i]
-		_, o.keep = slices.BinarySearchFunc(targets, o.cluster.Name, func(t workv1alpha2.TargetCluster, name string) int {
-			return strings.Compare(t.Name, name)
-		})
-		o.needed = false
+		o.keep, o.needed = among(targets, o.cluster.Name), false
 	}
+}
+
+// among is true when a cluster is one of the targets, which are ordered by name.
+func among(targets []workv1alpha2.TargetCluster, cluster string) bool {
+	_, found := slices.BinarySearchFunc(targets, cluster, func(t workv1alpha2.TargetCluster, name string) int {
+		return strings.Compare(t.Name, name)
+	})
+	return found
 }
 
 func total(targets []workv1alpha2.TargetCluster) (sum int64) {
@@ -207,7 +229,8 @@ func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.Targe
 // still fits stays, a growing workload places only what is new, a shrinking one gives up
 // in proportion to what it has; Aggregated, it leaves the clusters in which it has the least. The
 // tiers of a group are filled in their order, and emptied in the reverse order. Where fewer
-// replicas fit, as many are placed.
+// replicas fit, as many are placed. What runs where nobody knows the room stays, however fresh the
+// decision.
 func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
 	has, room := make([]candidate, len(options)), make([]candidate, len(options))
 	var running, free int64
@@ -216,7 +239,7 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 		o := &options[i]
 		has[i] = candidate{i: i, name: o.cluster.Name, weight: o.has}
 		room[i] = candidate{i: i, name: o.cluster.Name, weight: o.room}
-		if r.Fresh {
+		if r.Fresh && !o.blind {
 			// What runs takes room that would be free for it.
 			has[i].weight, room[i].weight = 0, min(o.room+o.has, maxWeight)
 		}

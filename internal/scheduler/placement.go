@@ -141,6 +141,9 @@ func (p *Placement) Divided() bool { return p.divided }
 // ByCapacity is true when they are shared out by free capacity.
 func (p *Placement) ByCapacity() bool { return p.dynamic || p.aggregated }
 
+// Chooses is true when clusters are chosen among those that fit.
+func (p *Placement) Chooses() bool { return len(p.terms) > 1 || len(p.limits) > 0 }
+
 // Selects says whether the affinity selects a cluster; of several, any of them.
 func (p *Placement) Selects(c *Cluster) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.tier(c) != noTier })

@@ -91,9 +91,18 @@ func Schedule(clusters []*Cluster, r Request) Result {
 		rejected: make([]rejections, len(clusters)), options: make([]option, 0, min(len(clusters), len(previous)+64)),
 	}
 	partial, some := anyTerm, false
+	own := r.Placement.term(r.Group)
 	for _, t := range r.order() {
 		r.term = t
 		if a.try(&r); a.targets != nil && a.shortage == "" {
+			return a.result(&r)
+		}
+		// Room that nobody knows is not missing: for that nothing leaves its group.
+		if blind := a.blind(); t == own && blind != "" {
+			if partial = anyTerm; a.shortage == "" {
+				break
+			}
+			a.shortage += "; how many have room in " + blind + " is not known"
 			return a.result(&r)
 		}
 		// What fits whole nowhere is placed in part: where it is now, or else in the first group
