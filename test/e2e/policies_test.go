@@ -508,7 +508,7 @@ spec:
   selector: {matchLabels: {app: dynamic}}
   template: {metadata: {labels: {app: dynamic}}, spec: {containers: [{name: c, image: busybox, resources: {requests: {cpu: "6"}}}]}}
 `, ns))
-	hasCondition(t, "Scheduled=False/Insufficient", []string{"20", "6 fit"}, "resourcebinding", "dynamic-deployment", "-n", ns)
+	hasCondition(t, "Scheduled=False/Insufficient", []string{"6 of 20 replicas are placed"}, "resourcebinding", "dynamic-deployment", "-n", ns)
 	kubectl(t, "hub", "-n", ns, "scale", "deployment/dynamic", "--replicas=4")
 	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "dynamic-deployment", "-n", ns)
 	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")

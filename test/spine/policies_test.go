@@ -113,6 +113,15 @@ func TestSuspension(t *testing.T) {
 	w.applied("ConfigMap", "c")
 	mark := w.oak.Mark()
 	place("oak, pine", "dispatchingOnClusters: {clusterNames: [oak]}")
+	w.eventually("the suspension in the binding", func() error {
+		b, err := w.hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.ns, "c-configmap")
+		if err == nil {
+			if _, there, _ := unstructured.NestedMap(b.Object, "spec", "suspension"); !there {
+				err = errors.New("it has none")
+			}
+		}
+		return err
+	})
 	w.hub.Apply(t, configMap(w.ns, "c", "2")+configMap(w.ns, "new", "2"))
 	w.binding("ConfigMap", "c", "FullyApplied=False/Suspended")
 	w.binding("ConfigMap", "new", "FullyApplied=False/Suspended")
