@@ -142,7 +142,7 @@ func TestNothingIsDoneInAClusterThatTheDecisionDidNotKnow(t *testing.T) {
 	f.decisions.mu.Lock()
 	f.decisions.unknown = map[types.UID]bool{m.Cluster().UID: true}
 	f.decisions.mu.Unlock()
-	f.move(b)
+	f.retarget(b) // it matches no cluster any more: nothing moves
 	f.templates.set(configMap(ns, "a", "2"))
 	known := f.bind(configMap(ns, "b", "1"), nil, "oak")
 	f.eventually("the applier looked at it", func() error {
@@ -161,6 +161,27 @@ func TestNothingIsDoneInAClusterThatTheDecisionDidNotKnow(t *testing.T) {
 	f.applier.decided(client.ObjectKeyFromObject(b))
 	f.applier.decided(client.ObjectKeyFromObject(known))
 	f.data(oak, ns, "b", "1")
+	f.gone(oak, before)
+	f.unjoin("oak")
+}
+
+// A move whose clusters left, all of them, lets nothing go: only a placement without a cluster and without a task does.
+func TestAMoveThatHasNowhereToGo(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
+	b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	before := f.data(oak, ns, "a", "1")
+	f.move(b)
+	f.result(f.bind(configMap(ns, "b", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // and is looked at later
+	f.applier.decided(client.ObjectKeyFromObject(b))
+	f.result(f.bind(configMap(ns, "c", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
+	f.untouched(oak, before)
+	b.Spec.GracefulEvictionTasks = nil
+	f.must(f.hub.Update(t.Context(), b))
 	f.gone(oak, before)
 	f.unjoin("oak")
 }
