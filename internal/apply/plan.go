@@ -202,7 +202,7 @@ func Plan(w Wanted, s Seen, k Known) []Action {
 	// was found is reported.
 	if i := slices.IndexFunc(actions, func(a Action) bool { return a.Verb.writes() }); i >= 0 {
 		before := slices.DeleteFunc(slices.Clone(actions[:i]), func(a Action) bool { return a.Verb == Report }) // there is one result
-		actions = append(before, report(w.Suspended, w.SuspendedMessage)...)
+		actions = slices.Concat(before, report(w.Suspended, w.SuspendedMessage))
 	}
 	return actions
 }
