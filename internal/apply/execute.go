@@ -151,7 +151,7 @@ func (t *task) report(reason, message string) {
 			Generation: r.Generation, Template: r.Template, Digest: after.acts.Digest, Fields: after.acts.Fields, Time: time.Now(),
 		})
 	}
-	// What is no news brings nobody on: what waits for it, this very task perhaps, would be worked on without end.
+	// A report that says nothing new wakes nobody: tasks that wait for this one, of which it may be one itself, would run without end.
 	if before.current() != after.current() || before.known != after.known || before.gone != after.gone || before.acts != after.acts {
 		t.queue.applier.progressed(t.binding)
 	}

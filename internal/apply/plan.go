@@ -57,8 +57,8 @@ type Wanted struct {
 	Digest   string
 	Source   mark.Source
 	Foreign  Foreign
-	// Keeps is true of copies that stay where the binding has them no longer, without our marks: of claims that follow nobody
-	// said that their data is to go.
+	// Keeps is true when copies lose our marks where the binding does not name the cluster any more, and are not deleted:
+	// a PersistentVolumeClaim that only follows a workload has data whose deletion nobody asked for.
 	Keeps bool
 	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
 	Held bool

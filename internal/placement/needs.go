@@ -194,20 +194,22 @@ func follower(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
 }
 
-// leastRight is the one of bindings whose policy may do the least to what others made in clusters, the first of several by name.
-func leastRight(bindings []*workv1alpha2.ResourceBinding) *workv1alpha2.BindingSpec {
-	right := func(b *workv1alpha2.ResourceBinding) int {
-		switch {
-		case b.Spec.ConflictResolution != policyv1alpha1.ConflictOverwrite:
-			return 0
-		case b.Spec.PolicyRef.Kind != policy.Kind(""):
-			return 1
-		default:
-			return 2
-		}
+// right says how much a placement may do to what others made in clusters: the greater may do more.
+func right(spec *workv1alpha2.BindingSpec) int {
+	switch {
+	case spec.ConflictResolution != policyv1alpha1.ConflictOverwrite:
+		return 0
+	case spec.PolicyRef.Kind != policy.Kind(""):
+		return 1
+	default:
+		return 2
 	}
+}
+
+// leastRight is the placement of those of bindings that may do the least, the first of several by name.
+func leastRight(bindings []*workv1alpha2.ResourceBinding) *workv1alpha2.BindingSpec {
 	return &slices.MinFunc(bindings, func(a, b *workv1alpha2.ResourceBinding) int {
-		return cmp.Or(cmp.Compare(right(a), right(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(right(&a.Spec), right(&b.Spec)), cmp.Compare(a.Name, b.Name))
 	}).Spec
 }
 
@@ -311,8 +313,7 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 			if c, ok := s.Cluster(name); ok && !c.Leaving && !clusters.Has(name) {
 				clusters.Insert(name)
 				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name})
-				// There it is placed by another's right as well.
-				if b.Spec.ConflictResolution != policyv1alpha1.ConflictOverwrite || b.Spec.PolicyRef.Kind != d.Spec.PolicyRef.Kind {
+				if right(&b.Spec) < right(d.Spec) { // who brings it here may not do what its own policy may
 					d.Spec.ConflictResolution = ""
 				}
 			}

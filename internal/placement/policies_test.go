@@ -400,6 +400,17 @@ func TestFollow(t *testing.T) {
 	if got := where(Decide(s, Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{moving}}, Standing{}).Spec); got != "a b" {
 		t.Errorf("placed %q while what needs it moves from a to b", got)
 	}
+	// A cluster that another policy brings has the lesser right of both.
+	whole := needs("whole", func(s *workv1alpha2.BindingSpec) {
+		s.PolicyRef.Kind, s.ConflictResolution = "ClusterPropagationPolicy", policyv1alpha1.ConflictOverwrite
+	}, "a")
+	part := needs("part", func(s *workv1alpha2.BindingSpec) {
+		s.PolicyRef.Kind, s.ConflictResolution = "PropagationPolicy", policyv1alpha1.ConflictOverwrite
+	}, "b")
+	both := Decide(s, Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{part, whole}}, Standing{}).Spec
+	if both.PolicyRef.Kind != "PropagationPolicy" || both.ConflictResolution != policyv1alpha1.ConflictOverwrite {
+		t.Errorf("by the right of %v, %s", both.PolicyRef, both.ConflictResolution)
+	}
 	// When the policies of those are gone, what changed it until then must stay there.
 	tmpl.Orphaned, tmpl.Overrides = true, []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
 	d = Decide(s, tmpl, Standing{})
