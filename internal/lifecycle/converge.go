@@ -67,7 +67,7 @@ func (r *run) converge(ctx context.Context) error {
 		return err
 	})
 	group.Go(func() error { return r.objects(gctx, apiReady.open, rolled.open) })
-	if err := group.Wait(); err != nil {
+	if err := interrupted(ctx, group.Wait()); err != nil {
 		return r.release(ctx, err)
 	}
 	return r.uncordonLeft(ctx)

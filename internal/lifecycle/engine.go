@@ -121,7 +121,7 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 		do = r.removeHosts
 	case lifecyclev1alpha1.ActionRenewCertificates:
 		// What the cluster is to be stays what an earlier run was to bring about.
-		return r.renewCertificates(ctx)
+		return interrupted(ctx, r.renewCertificates(ctx))
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 		do = r.bring
 	default:
@@ -132,7 +132,15 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	if err := r.want(ctx); err != nil {
 		return err
 	}
-	return do(ctx)
+	return interrupted(ctx, do(ctx))
+}
+
+// interrupted is the error of a run: where the run was interrupted, that counts, and not what hosts said as the run let go of them.
+func interrupted(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.Canceled) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // take is the spec that an Operation brings about.

@@ -124,7 +124,7 @@ func (s *site) keepsBudget(h *lab.Host) {
 	cs := s.client(nil)
 	s.kubectl(`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"`+h.Name+`"}}}}}`,
 		"patch", "deployment", "web", "--patch-file", "/dev/stdin")
-	s.kubectl("", "rollout", "status", "deployment/web", "--timeout=120s")
+	s.rolledOut()
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: policyv1.PodDisruptionBudgetSpec{

@@ -60,7 +60,7 @@ spec:
   minAvailable: %d
   selector: {matchLabels: {app: web}}
 `, len(nodes)-1), "apply", "-f", "-")
-	s.kubectl("", "rollout", "status", "deployment/web", "--timeout=120s")
+	s.rolledOut()
 	pods := s.webPods()
 	if got := slices.Sorted(maps.Keys(pods)); !slices.Equal(got, nodes) {
 		s.t.Fatalf("the pods of web are on %v, want one on each of %v", got, nodes)
@@ -230,5 +230,5 @@ func (s *site) shrinks(j *journal, names ...string) {
 		s.t.Errorf("what became of nodes (-want +got):\n%s", d)
 	}
 	s.keptBudget(j, since)
-	s.kubectl("", "rollout", "status", "deployment/web", "--timeout=60s")
+	s.rolledOut()
 }

@@ -296,9 +296,33 @@ func (s *site) eventually(what string, check func(ctx context.Context) error) {
 
 // diagnosis is what helps to understand why something does not come.
 func (s *site) diagnosis() string {
-	cmd := exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", s.kubeconfig(), "get", "nodes,pods", "-A", "-o", "wide")
-	out, err := cmd.CombinedOutput()
-	return fmt.Sprintf("%s (%v)", out, err)
+	var said strings.Builder
+	for _, args := range [][]string{
+		{"get", "nodes,pods", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--field-selector", "type=Warning", "--sort-by", ".lastTimestamp"},
+	} {
+		cmd := exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", s.kubeconfig()}, args...)...)
+		out, err := cmd.CombinedOutput()
+		fmt.Fprintf(&said, "%s (%v)\n", out, err)
+	}
+	return said.String()
+}
+
+// rolledOut waits until the pods of Deployment web are what it says.
+func (s *site) rolledOut() {
+	s.t.Helper()
+	cs := s.client(nil)
+	s.eventually("Deployment web has rolled out", func(ctx context.Context) error {
+		d, err := cs.AppsV1().Deployments("default").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		want := *d.Spec.Replicas
+		if st := d.Status; st.ObservedGeneration != d.Generation || st.UpdatedReplicas != want || st.AvailableReplicas != want || st.Replicas != want {
+			return fmt.Errorf("generation %d, status %+v", d.Generation, st)
+		}
+		return nil
+	})
 }
 
 // snapshots of all hosts.
