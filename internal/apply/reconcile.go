@@ -427,7 +427,7 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 	if source == nil {
 		return false
 	}
-	replicas, _ := interpreter.Replicas(source)
+	replicas := interpreter.Replicas(source)
 	asked, _ := interpreter.Availability(source)
 	return replicas != nil && asked == *replicas
 }

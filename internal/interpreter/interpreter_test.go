@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
@@ -98,9 +99,13 @@ func TestReplicas(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			replicas, request := Replicas(object(t, tc.manifest))
-			if diff := cmp.Diff(tc.replicas, replicas); diff != "" {
+			o := object(t, tc.manifest)
+			if diff := cmp.Diff(tc.replicas, Replicas(o)); diff != "" {
 				t.Errorf("replicas: -want +got:\n%s", diff)
+			}
+			var request corev1.ResourceList
+			if r := RequirementsOf(o); r != nil {
+				request = r.Requests
 			}
 			if len(tc.request) == 0 && len(request) == 0 {
 				return
@@ -121,6 +126,7 @@ func quantities(pairs ...string) corev1.ResourceList {
 }
 
 func TestRequirementsOf(t *testing.T) {
+	notBestEffort := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort}
 	for name, tc := range map[string]struct {
 		manifest string
 		want     *Requirements
@@ -131,7 +137,8 @@ func TestRequirementsOf(t *testing.T) {
 				affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}},
 				containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
 			&Requirements{
-				Requests: quantities("cpu", "50m"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop", PriorityClassName: "high",
+				Requests: quantities("cpu", "50m"), Limits: quantities(), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop", PriorityClassName: "high",
+				Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Scopes: notBestEffort,
 				Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
 				NodeAffinity: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 					Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"},
@@ -140,7 +147,37 @@ func TestRequirementsOf(t *testing.T) {
 		},
 		"Pod": {
 			`{apiVersion: v1, kind: Pod, metadata: {namespace: shop}, spec: {nodeSelector: {disk: fast}, containers: [{name: a, resources: {limits: {memory: 1Mi}}}]}}`,
-			&Requirements{Requests: quantities("memory", "1Mi"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop"},
+			&Requirements{
+				Requests: quantities("memory", "1Mi"), Limits: quantities("memory", "1Mi"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop",
+				Kind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, Scopes: notBestEffort,
+			},
+		},
+		"InScopes": {
+			`{apiVersion: batch/v1, kind: Job, metadata: {namespace: shop}, spec: {template: {spec: {activeDeadlineSeconds: 7, containers: [{name: a, resources: {requests: {example.com/gpu: "1"}}}],
+				affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: z}}, {weight: 1, podAffinityTerm: {topologyKey: z, namespaces: [other]}}]}}}}}}`,
+			&Requirements{
+				Requests: quantities("example.com/gpu", "1"), Limits: quantities(), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"},
+				Scopes: []corev1.ResourceQuotaScope{"Terminating", "BestEffort", "CrossNamespacePodAffinity"},
+			},
+		},
+		"NearOthersOfItsNamespace": {
+			`{apiVersion: apps/v1, kind: ReplicaSet, metadata: {namespace: shop}, spec: {template: {spec: {containers: [{name: a, resources: {limits: {cpu: "1"}, requests: {cpu: "0"}}}],
+				affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: z}]}}}}}}`,
+			&Requirements{
+				Requests: quantities("cpu", "0"), Limits: quantities("cpu", "1"), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, Scopes: notBestEffort,
+			},
+		},
+		"CustomKind": {
+			`{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: shop}, spec: {replicas: 2, template: {spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
+			&Requirements{
+				Requests: quantities("cpu", "50m"), Limits: quantities(), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Scopes: notBestEffort,
+			},
+		},
+		"CustomKindWithItsPodsElsewhere": {
+			`{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: shop}, spec: {replicas: 2}}`,
+			&Requirements{
+				Namespace: "shop", Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			},
 		},
 		"DaemonSet":  {`{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: [{name: a}]}}}}`, nil},
 		"WrongTypes": {`{apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: 7}}}}`, nil},
@@ -793,7 +830,7 @@ func FuzzInterpret(f *testing.F) {
 			t.Errorf("changed by being read:\n%s", diff)
 		}
 		if err := SetReplicas(o, 3); err == nil {
-			if n, _ := Replicas(o); n == nil || *n != 3 {
+			if n := Replicas(o); n == nil || *n != 3 {
 				t.Errorf("replicas are %v after they were set to 3", n)
 			}
 		}

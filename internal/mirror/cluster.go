@@ -360,3 +360,10 @@ func (c *cluster) progress() member.Observation {
 func (c *cluster) capacityKnown() bool {
 	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
 }
+
+// quotasKnown says whether it is known which quotas the cluster has, as far as it lets us read them; the cluster must be
+// locked.
+func (c *cluster) quotasKnown() bool {
+	t := c.tables[quotas]
+	return t == nil || t.synced || !t.wanted || refused(t.problem)
+}

@@ -23,6 +23,7 @@ var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}
 	pods        = schema.GroupResource{Resource: "pods"}
+	quotas      = schema.GroupResource{Resource: "resourcequotas"}
 	secrets     = schema.GroupResource{Resource: "secrets"}
 	crds        = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	apiservices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
@@ -39,7 +40,7 @@ const eventsLife = time.Hour
 
 func essential(gr schema.GroupResource) bool {
 	switch gr {
-	case namespaces, nodes, pods, crds, apiservices:
+	case namespaces, nodes, pods, quotas, crds, apiservices:
 		return true
 	default:
 		return false

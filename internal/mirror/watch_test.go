@@ -192,7 +192,7 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	if !known || !synced || !measured {
 		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
 	}
-	k.Fits = room.Fits(corev1.ResourceList{"cpu": resource.MustParse("100m")})
+	k.Fits = room.Fits(requesting(corev1.ResourceList{"cpu": resource.MustParse("100m")}), false)
 	c := m.cluster(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,7 +28,7 @@ func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return prese
 // roomy has room for as many replicas.
 type roomy int64
 
-func (n roomy) Fits(corev1.ResourceList) int64 { return int64(n) }
+func (n roomy) Fits(*Claim, bool) int64 { return int64(n) }
 
 func healthy(name string) *Cluster {
 	return &Cluster{
