@@ -419,3 +419,20 @@ func TestRetained(t *testing.T) {
 		})
 	}
 }
+
+// A Job that is there is sent the completions that it has: another share of them is refused.
+func TestRetainedCompletions(t *testing.T) {
+	job := func(completions int64) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "batch/v1", "kind": "Job", "spec": map[string]any{"parallelism": int64(2), "completions": completions},
+		}}
+	}
+	manifest := job(4)
+	sent := retained(manifest, job(7))
+	if diff := cmp.Diff(job(7).Object, sent.Object); diff != "" || !retains(manifest) {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(job(4).Object, manifest.Object); diff != "" {
+		t.Errorf("the manifest was changed:\n%s", diff)
+	}
+}

@@ -93,10 +93,6 @@ func Pods(o *unstructured.Unstructured) int32 {
 }
 
 // SetReplicas sets how many replicas an object asks for.
-//
-// The completions of a Job are shared out with its parallelism, rounded up: a cluster
-// cannot know what the others have rounded, and a Job may do a little more than it was
-// asked but not less. The sum is exact when the shares are whole numbers.
 func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	k := kindOf(o)
 	path := k.replicas
@@ -108,25 +104,10 @@ func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	case path == nil:
 		return fmt.Errorf("set replicas of %s %s: the kind has none", o.GetKind(), o.GetName())
 	}
-	if o.GroupVersionKind().GroupKind().String() == jobKind {
-		if err := shareCompletions(o, int64(n)); err != nil {
-			return fmt.Errorf("set completions of Job %s: %w", o.GetName(), err)
-		}
-	}
 	if err := unstructured.SetNestedField(o.Object, int64(n), path...); err != nil {
 		return fmt.Errorf("set replicas of %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return nil
-}
-
-func shareCompletions(job *unstructured.Unstructured, n int64) error {
-	completions, found, err := unstructured.NestedInt64(job.Object, "spec", "completions")
-	total := Replicas(job)
-	if err != nil || !found || *total <= 0 {
-		return err // without completions the pods of a work queue know when they are done
-	}
-	share := (completions*n + int64(*total) - 1) / int64(*total)
-	return unstructured.SetNestedField(job.Object, share, "spec", "completions")
 }
 
 // KeepsReplicas is true of a template with the label resourcetemplate.orrery.dev/retain-replicas: its number of replicas is where a copy begins. Once that
