@@ -124,6 +124,14 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 				_ = unstructured.SetNestedField(o.Object, int64(3), "spec", "parallelism")
 			},
 		},
+		"JobWithCompletions": {
+			manifest: `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE}, spec: {parallelism: 2, completions: 7, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`,
+			kept:     []string{"spec.completions"},
+			edit: func(o *unstructured.Unstructured) { // another share of both
+				_ = unstructured.SetNestedField(o.Object, int64(3), "spec", "parallelism")
+				_ = unstructured.SetNestedField(o.Object, int64(9), "spec", "completions")
+			},
+		},
 		"Ingress": {
 			manifest: `{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: x, namespace: NAMESPACE}, spec: {defaultBackend: {service: {name: x, port: {number: 80}}}}}`,
 			given: func(ctx context.Context, _ string, o *unstructured.Unstructured) error {

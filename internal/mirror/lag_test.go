@@ -34,18 +34,18 @@ func TestLag(t *testing.T) {
 		return n
 	}
 	eventually(t, "all is current", func() bool {
-		return states("east")[fleetv1alpha1.MirrorCurrent] == 7 && states("west")[fleetv1alpha1.MirrorCurrent] == 7
+		return states("east")[fleetv1alpha1.MirrorCurrent] == 6 && states("west")[fleetv1alpha1.MirrorCurrent] == 6
 	})
 	if seen, stale := m.Freshness("east", cm); stale || time.Since(seen) > time.Second {
 		t.Errorf("seen %s, stale %t", seen, stale)
 	}
-	if got := gauges(t, m); got["east"] != 0 || got["west"] != 0 || got["configmaps"] != 0 || len(got) != 9 {
-		t.Errorf("lags %v, want 0 of two clusters and seven types", got)
+	if got := gauges(t, m); got["east"] != 0 || got["west"] != 0 || got["configmaps"] != 0 || len(got) != 8 {
+		t.Errorf("lags %v, want 0 of two clusters and six types", got)
 	}
 
 	fleet.setReachable(east, false)
 	seen, stale := m.Freshness("east", cm)
-	if d, _ := m.Describe("east"); !stale || time.Since(seen) > time.Minute || d.Reachable || d.LagSeconds < 1 || states("east")[fleetv1alpha1.MirrorStale] != 7 {
+	if d, _ := m.Describe("east"); !stale || time.Since(seen) > time.Minute || d.Reachable || d.LagSeconds < 1 || states("east")[fleetv1alpha1.MirrorStale] != 6 {
 		t.Errorf("seen %s, stale %t, described as %+v", seen, stale, d)
 	}
 	if got := gauges(t, m); got["east"] <= 0 || got["west"] != 0 || got["configmaps"] <= 0 {

@@ -589,6 +589,7 @@ func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *
 			return known && room.Fits(claim(namespace), false) == want
 		}
 	}
+	m.Require(quotaKind)
 	eventually(t, "the quota counts", fits(namespace, 3))
 	if !fits("elsewhere", 9)() {
 		t.Error("it counts in another namespace")

@@ -20,8 +20,8 @@ type Room struct {
 	quotas map[string][]*quota // by namespace
 }
 
-// Room returns what is free in a cluster; false while its nodes, pods or quotas are not listed. It is copied only after a
-// change.
+// Room returns what is free in a cluster; false while its nodes or pods are not listed, or
+// its ResourceQuotas, if they are required. It is copied only after a change.
 func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	c := m.cluster(cluster)
 	if c == nil {

@@ -1,15 +1,18 @@
 package mirror
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/scheduler"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 func requesting(requests corev1.ResourceList) *scheduler.Claim {
@@ -300,6 +303,66 @@ func TestRoomWithinQuotas(t *testing.T) {
 				t.Errorf("%d fit without quotas", got)
 			}
 		})
+	}
+}
+
+// Once ResourceQuotas are required, what is free in a cluster is not known before they are, unless it has none to tell.
+func TestQuotasKnown(t *testing.T) {
+	m := newMirror(openStore(t), newFleet(), testLogger(t))
+	without := &map[schema.GroupVersionKind]bool{}
+	with := &map[schema.GroupVersionKind]bool{quotaKind: true}
+	forbidden := apierrors.NewForbidden(quotas, "", errors.New("no"))
+	for name, tc := range map[string]struct {
+		required, planned *map[schema.GroupVersionKind]bool
+		table             *table
+		want              bool
+	}{
+		"NobodyRequiresThem":  {required: without, want: true},
+		"NobodyWaitsForThem":  {required: without, planned: without, table: &table{wanted: true}, want: true},
+		"NotPlannedYet":       {required: with},
+		"NotPlannedAnewYet":   {required: with, planned: without},
+		"OfAnEarlierProcess":  {required: with, table: &table{synced: true}},
+		"NotServed":           {required: with, planned: with, want: true},
+		"NotListedYet":        {required: with, planned: with, table: &table{wanted: true}},
+		"Listed":              {required: with, planned: with, table: &table{wanted: true, synced: true}, want: true},
+		"ListedSomeOtherTime": {required: with, planned: with, table: &table{wanted: true, problem: errors.New("later")}},
+		"NotForUs":            {required: with, planned: with, table: &table{wanted: true, problem: fmt.Errorf("list: %w", forbidden)}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.required.Store(tc.required)
+			c := newCluster(m, "east", nil)
+			c.decidedOn.required = tc.planned
+			if tc.table != nil {
+				c.tables[quotas] = tc.table
+			}
+			if got := c.quotasKnown(); got != tc.want {
+				t.Errorf("known: %t", got)
+			}
+		})
+	}
+}
+
+// Whoever follows what is free is told when it is no longer known, because ResourceQuotas are required that are not mirrored, and when it is known again.
+func TestQuotasAreRequired(t *testing.T) {
+	fleet := newFleet(newSource(t, "east", testenv.Config(0), "configmaps"))
+	m, stop := start(t, openStore(t), fleet)
+	defer stop()
+	eventually(t, "what is free is known", func() bool { _, known := m.Room("east"); return known })
+	if m.Synced("east", quotas) {
+		t.Fatal("quotas are mirrored though nobody requires them")
+	}
+	told := make(chan bool, 1)
+	m.SubscribeRoom(func(string) {
+		select {
+		case told <- true:
+		default:
+		}
+	})
+	m.Require(quotaKind)
+	<-told
+	eventually(t, "it is known again", func() bool { _, known := m.Room("east"); return known })
+	if !m.Synced("east", quotas) {
+		t.Error("quotas are not mirrored")
 	}
 }
 

@@ -115,6 +115,7 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	c.mu.RLock()
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
+	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota")) // what is free is within them
 	r.activate(c.bindings.All, c.claim, settled)
 	r.refresh(time.Now())
 	s = c.fleet.Measured()

@@ -16,8 +16,8 @@ import (
 
 const (
 	// reservationLimit is the last resort for replicas whose pods never come, and of which nobody
-	// says so: a quota of the cluster that its ReplicaSets run into, or a kind that does not count
-	// its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
+	// says so: a webhook of the cluster that refuses them to its ReplicaSets, or a kind that does not
+	// count its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
 	// get minutes later.
 	reservationLimit = 5 * time.Minute
 	// doubtLook is how often copies are looked at again that were not known, at most.
