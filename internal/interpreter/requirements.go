@@ -78,7 +78,7 @@ func scopes(pod *corev1.PodSpec, r *Requirements) []corev1.ResourceQuotaScope {
 	if pod.ActiveDeadlineSeconds != nil {
 		in[0] = corev1.ResourceQuotaScopeTerminating
 	}
-	if !(r.Requests.Cpu().IsZero() && r.Requests.Memory().IsZero() && r.Limits.Cpu().IsZero() && r.Limits.Memory().IsZero()) {
+	if !r.Requests.Cpu().IsZero() || !r.Requests.Memory().IsZero() || !r.Limits.Cpu().IsZero() || !r.Limits.Memory().IsZero() {
 		in[1] = corev1.ResourceQuotaScopeNotBestEffort
 	}
 	if slices.ContainsFunc(podAffinity(pod.Affinity), func(t corev1.PodAffinityTerm) bool {

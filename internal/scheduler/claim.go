@@ -157,13 +157,10 @@ func (c *Claim) Within(scope corev1.ScopedResourceSelectorRequirement) bool {
 // Counts is how much of a quota's resource each replica takes, and how much the object takes once;
 // CPU in thousandths. A resource that is not known here takes nothing.
 func (c *Claim) Counts(resource corev1.ResourceName) (each, once int64) {
-	switch resource {
-	case corev1.ResourcePods, "count/pods":
+	if resource == corev1.ResourcePods || resource == "count/pods" {
 		return 1, 0
-	case corev1.ResourceReplicationControllers:
-		resource = "count/replicationcontrollers"
 	}
-	if resource == c.object {
+	if resource == c.object || "count/"+resource == c.object { // those of the core group may be called so, too
 		return 0, 1
 	}
 	if limit, ok := strings.CutPrefix(string(resource), "limits."); ok {
