@@ -21,9 +21,9 @@ import (
 )
 
 var (
-	// ErrGone: the hub says that the cluster has left the fleet. The agent is to remove itself.
+	// ErrGone is what the hub says when the cluster has left the fleet. The agent is to remove itself.
 	ErrGone = errors.New("the cluster has left the fleet")
-	// ErrSilent: no connection to the hub for too long. Whoever runs the agent starts it anew, in case that something of it is stuck.
+	// ErrSilent tells that there was no connection to the hub for too long. Whoever runs the agent starts it anew, in case that something of it is stuck.
 	ErrSilent = errors.New("no connection to the hub for too long")
 )
 
@@ -85,8 +85,14 @@ func (s *spare) say(w Word) error {
 
 // What the loop is told.
 type (
-	opened   struct{ spare *spare }
-	failed   struct{ err error }
+	opened struct {
+		number int
+		spare  *spare
+	}
+	failed struct {
+		number int
+		err    error
+	}
 	answer   struct{ spare *spare }
 	departed struct { // taken, or lost
 		spare *spare
@@ -101,7 +107,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	l := &loop{agent: a, events: make(chan any), spares: map[*spare]bool{}, alive: time.Now()}
+	l := &loop{agent: a, events: make(chan any), spares: map[*spare]bool{}, opening: map[int]context.CancelFunc{}, alive: time.Now()}
 	l.start = func(f func()) { running.Go(f) }
 	tick := time.NewTicker(a.Timing.Probe)
 	defer tick.Stop()
@@ -132,10 +138,9 @@ type loop struct {
 	start  func(func())
 
 	spares   map[*spare]bool
-	opening  int
+	opening  map[int]context.CancelFunc // the connections that are being opened, by number
+	opened   int
 	failures int
-	round    context.Context // of the connections that are being opened; nil: none is
-	end      context.CancelFunc
 	notUntil time.Time   // no connection is tried before
 	alive    time.Time   // when the hub was heard last
 	takes    []time.Time // of the last minute
@@ -152,24 +157,24 @@ func (l *loop) tell(ctx context.Context, e any) {
 
 // fill opens connections until enough are there. The channel tells when to look again, where a pause is due.
 func (l *loop) fill(ctx context.Context) <-chan time.Time {
-	missing := wanted(l.takes) - len(l.spares) - l.opening
+	missing := wanted(l.takes) - len(l.spares) - len(l.opening)
 	if missing <= 0 {
 		return nil
 	}
 	if wait := time.Until(l.notUntil); wait > 0 {
 		return time.After(wait)
 	}
-	if l.round == nil {
-		l.round, l.end = context.WithCancel(ctx)
-	}
 	if l.failures > 0 {
 		// One at a time finds out whether it goes again, and none waits for another, which may hang.
 		missing = 1
 		l.notUntil = time.Now().Add(pause(l.agent.Timing, l.failures))
 	}
-	for round := l.round; missing > 0; missing-- {
-		l.opening++
-		l.start(func() { l.agent.open(ctx, round, l) })
+	for range missing {
+		l.opened++
+		number := l.opened
+		octx, cancel := context.WithCancel(ctx)
+		l.opening[number] = cancel
+		l.start(func() { l.agent.open(ctx, octx, l, number) })
 	}
 	return l.fill(ctx)
 }
@@ -192,7 +197,8 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	log := logr.FromContextOrDiscard(ctx)
 	switch e := e.(type) {
 	case opened:
-		l.opening, l.failures, l.notUntil = l.opening-1, 0, time.Time{}
+		l.settled(e.number)
+		l.failures, l.notUntil = 0, time.Time{}
 		if len(l.spares) == 0 {
 			log.Info("connected to the hub")
 		}
@@ -200,12 +206,12 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 		l.spares[e.spare] = true
 		l.heard(now)
 	case failed:
-		l.opening--
+		l.settled(e.number)
 		if errors.Is(e.err, ErrGone) {
 			return e.err
 		}
 		if errors.Is(e.err, context.Canceled) {
-			return nil // it was of a round that was given up
+			return nil // it was given up
 		}
 		if l.failures++; l.failures == 1 || l.failures%20 == 0 {
 			log.Info("the hub cannot be reached", "cause", e.err.Error(), "failures", l.failures)
@@ -223,6 +229,12 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// settled notes that a connection is not being opened any more.
+func (l *loop) settled(number int) {
+	l.opening[number]()
+	delete(l.opening, number)
 }
 
 func (l *loop) heard(now time.Time) {
@@ -283,27 +295,26 @@ func (l *loop) drop(s *spare) {
 
 // dropAll gives up all spares, and the connections that are being opened: they hang as well.
 func (l *loop) dropAll() {
-	if l.round != nil {
-		l.end()
-		l.round = nil
+	for _, cancel := range l.opening {
+		cancel()
 	}
 	for s := range l.spares {
 		l.drop(s)
 	}
 }
 
-// open makes a spare, as long as its round is not given up, and serves it.
-func (a *Agent) open(ctx, round context.Context, l *loop) {
-	ws, err := a.connect(round)
+// open makes a spare, until opening ends, and serves it.
+func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
+	ws, err := a.connect(opening)
 	if err != nil {
-		l.tell(ctx, failed{err})
+		l.tell(ctx, failed{number, err})
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
 	defer stop()
 	defer ws.Close() //nolint:errcheck // whatever was said has arrived, or the other side knows
 	s := &spare{ws: ws, timing: a.Timing}
-	l.tell(ctx, opened{s})
+	l.tell(ctx, opened{number, s})
 	for {
 		var w Word
 		if err := ws.ReadJSON(&w); err != nil {
@@ -341,6 +352,9 @@ func (a *Agent) shake(ctx context.Context) (*websocket.Conn, error) {
 		ReadBufferSize: 1 << 10, WriteBufferSize: bufferSize, WriteBufferPool: buffers,
 	}
 	ws, resp, err := dialer.DialContext(ctx, a.URL, nil)
+	if resp != nil {
+		defer resp.Body.Close() //nolint:errcheck // it was read, or is none
+	}
 	if err != nil {
 		if resp != nil {
 			return nil, fmt.Errorf("the hub answers %s: %w", resp.Status, err)

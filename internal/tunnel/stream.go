@@ -28,6 +28,7 @@ type stream struct {
 	waiting atomic.Bool  // a Read waits
 	wrote   atomic.Int64
 	beating atomic.Bool
+	silent  atomic.Bool // the other side was given up
 
 	writing sync.Mutex
 	rest    io.Reader // of the message that is being read
@@ -58,6 +59,7 @@ func NewStream(ws *websocket.Conn, timing Timing, closed func()) net.Conn {
 func (s *stream) beat() {
 	now := time.Now()
 	if s.waiting.Load() && now.Sub(time.Unix(0, s.heard.Load())) > s.timing.Dead {
+		s.silent.Store(true)
 		_ = s.Close() // whoever reads is told
 		return
 	}
@@ -84,7 +86,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		if s.rest == nil {
 			kind, message, err := s.NextReader()
 			if err != nil {
-				return 0, ended(err)
+				return 0, s.ended(err)
 			}
 			s.heard.Store(time.Now().UnixNano())
 			if kind != websocket.BinaryMessage {
@@ -98,16 +100,18 @@ func (s *stream) Read(p []byte) (int, error) {
 			s.rest, err = nil, nil
 		}
 		if n > 0 || err != nil {
-			return n, ended(err)
+			return n, s.ended(err)
 		}
 	}
 }
 
 // ended is the error of a connection whose WebSocket ended with one.
-func ended(err error) error {
+func (s *stream) ended(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case s.silent.Load():
+		return errSilent
 	case websocket.IsCloseError(err, websocket.CloseNormalClosure):
 		return io.EOF
 	case websocket.IsCloseError(err, websocket.CloseAbnormalClosure):

@@ -30,9 +30,10 @@ const (
 	// APIServer is the destination that every agent knows: the API server of its cluster.
 	APIServer = "apiserver"
 
-	// MaxHello and MaxWord bound the messages of the two phases before bytes flow.
+	// MaxHello bounds a message of the introduction, in bytes.
 	MaxHello = 64 << 10
-	MaxWord  = 4 << 10
+	// MaxWord bounds a Word, in bytes.
+	MaxWord = 4 << 10
 	// MaxSpares is the most spares that an agent keeps, and that a hub takes from one.
 	MaxSpares = 16
 	// minSpares are kept always, so that one is there while another is made.

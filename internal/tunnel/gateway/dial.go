@@ -13,7 +13,7 @@ import (
 // mostAttempts bounds the spares of which one dial awaits the word.
 const mostAttempts = 6
 
-// ErrNoAgent: no agent of the cluster is connected, and none came in time.
+// ErrNoAgent tells that no agent of the cluster is connected, and that none came in time.
 var ErrNoAgent = errors.New("no agent of the cluster is connected")
 
 // attempt is what came of one spare.

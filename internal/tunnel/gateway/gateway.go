@@ -265,7 +265,7 @@ func (g *Gateway) judge(c *cluster, r *replica) {
 	for _, s := range slices.Clone(c.spares) {
 		if s.by == r {
 			g.leave(s)
-			go s.ws.Close() // it may take its time; its listener sees to the rest
+			go func() { _ = s.ws.Close() }() // it may take its time; its listener sees to the rest
 		}
 	}
 	delete(c.replicas, r.agent.Replica)
@@ -416,7 +416,7 @@ func (g *Gateway) Close() {
 	g.ended = true
 	for _, c := range g.clusters {
 		for h := range c.open {
-			go h.ws.Close()
+			go func() { _ = h.ws.Close() }()
 		}
 		for _, r := range c.replicas {
 			r.silent.Stop()

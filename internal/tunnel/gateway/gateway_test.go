@@ -43,12 +43,13 @@ func quick() tunnel.Timing {
 
 // site is a gateway with a network in front of it, and what agents need.
 type site struct {
-	t       *testing.T
-	timing  tunnel.Timing
-	gateway *gateway.Gateway
-	network *network
-	server  *httptest.Server
-	changed chan struct{}
+	t        testing.TB
+	timing   tunnel.Timing
+	patience time.Duration
+	gateway  *gateway.Gateway
+	network  *network
+	server   *httptest.Server
+	changed  chan struct{}
 
 	mu      sync.Mutex
 	refused map[string]error // by cluster: what Admit says
@@ -56,7 +57,12 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, timing: quick(), changed: make(chan struct{}, 1), refused: map[string]error{}}
+	return newSiteWith(t, quick())
+}
+
+func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
+	t.Helper()
+	s := &site{t: t, timing: timing, patience: patience, changed: make(chan struct{}, 1), refused: map[string]error{}}
 	s.gateway = gateway.New(gateway.Options{
 		Timing: s.timing,
 		Admit: func(_ context.Context, c *x509.Certificate) (string, error) {
@@ -93,7 +99,7 @@ func (s *site) refuse(cluster string, err error) {
 // await waits until something is so, and looks whenever the gateway says that something changed.
 func (s *site) await(what string, so func() bool) {
 	s.t.Helper()
-	end := time.After(patience)
+	end := time.After(s.patience)
 	for !so() {
 		select {
 		case <-s.changed:
@@ -360,7 +366,7 @@ func TestReplayedProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	defer ws.Close() //nolint:errcheck // a test's
+	t.Cleanup(func() { _ = ws.Close() })
 	var w tunnel.Welcome
 	err = errors.Join(ws.ReadJSON(&tunnel.Challenge{}), ws.WriteJSON(tunnel.Hello{Certificate: id.Certificate[0], Signature: old, Replica: "one"}), ws.ReadJSON(&w))
 	if err != nil || w.Refused == "" {

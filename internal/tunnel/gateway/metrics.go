@@ -20,4 +20,4 @@ var (
 	}, []string{"reason"})
 )
 
-func init() { metrics.Registry.MustRegister(dials, dialTime, refusals) }
+func init() { metrics.Registry.MustRegister(dials, dialTime, refusals) } //nolint:gochecknoinits // where controller-runtime's own metrics register
