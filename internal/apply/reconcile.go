@@ -129,7 +129,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
 	}
 	manifest, digest, err := a.renders.Render(render.Input{
-		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Binding: b.UID,
+		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Shares: b.Spec.Clusters, Binding: b.UID,
 		Overrides: selecting,
 	}, versionOf(source))
 	if err != nil {
@@ -427,7 +427,7 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 	if source == nil {
 		return false
 	}
-	replicas, _ := interpreter.Replicas(source)
+	replicas := interpreter.Replicas(source)
 	asked, _ := interpreter.Availability(source)
 	return replicas != nil && asked == *replicas
 }

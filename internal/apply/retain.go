@@ -20,18 +20,23 @@ import (
 )
 
 // What a copy has that its cluster gave it stays by itself where the manifest does not have the field: server-side apply leaves alone what is not ours. This file is
-// about the two fields that a manifest has and a copy may still have otherwise: replicas that somebody scales in the cluster, and node ports.
+// about the fields that a manifest has and a copy may still have otherwise: replicas that somebody scales in the cluster, node ports, and the completions of a Job, of which
+// another share fell to the cluster when it began.
 
 // retains is true of a manifest with such fields.
 func retains(manifest *unstructured.Unstructured) bool {
-	return interpreter.KeepsReplicas(manifest) || len(interpreter.NodePorts(manifest)) > 0
+	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0
 }
 
-// retained returns a manifest without what an object that is there keeps: replicas, if the template says so, and node ports that it has not got from us. It is pure,
-// and changes neither.
+// retained returns a manifest without what an object that is there keeps: replicas, if the template says so, and node ports that it has not got from us; and with the
+// completions of a Job that cannot be changed. It is pure, and changes neither.
 func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if interpreter.KeepsReplicas(manifest) {
 		manifest = render.WithoutReplicas(manifest)
+	}
+	if fixed := interpreter.FixedCompletions(manifest, live); fixed != nil {
+		manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
+		manifest.Object["spec"].(map[string]any)["completions"] = *fixed //nolint:forcetypeassert // it has completions
 	}
 	has := interpreter.NodePorts(live)
 	if len(has) == 0 || len(interpreter.NodePorts(manifest)) == 0 {

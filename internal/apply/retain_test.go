@@ -124,6 +124,14 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 				_ = unstructured.SetNestedField(o.Object, int64(3), "spec", "parallelism")
 			},
 		},
+		"JobWithCompletions": {
+			manifest: `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE}, spec: {parallelism: 2, completions: 7, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`,
+			kept:     []string{"spec.completions"},
+			edit: func(o *unstructured.Unstructured) { // another share of both
+				_ = unstructured.SetNestedField(o.Object, int64(3), "spec", "parallelism")
+				_ = unstructured.SetNestedField(o.Object, int64(9), "spec", "completions")
+			},
+		},
 		"Ingress": {
 			manifest: `{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: x, namespace: NAMESPACE}, spec: {defaultBackend: {service: {name: x, port: {number: 80}}}}}`,
 			given: func(ctx context.Context, _ string, o *unstructured.Unstructured) error {
@@ -417,5 +425,22 @@ func TestRetained(t *testing.T) {
 				t.Errorf("node ports %v are sent, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// A Job that is there is sent the completions that it has: another share of them is refused.
+func TestRetainedCompletions(t *testing.T) {
+	job := func(completions int64) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "batch/v1", "kind": "Job", "spec": map[string]any{"parallelism": int64(2), "completions": completions},
+		}}
+	}
+	manifest := job(4)
+	sent := retained(manifest, job(7))
+	if diff := cmp.Diff(job(7).Object, sent.Object); diff != "" || !retains(manifest) {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(job(4).Object, manifest.Object); diff != "" {
+		t.Errorf("the manifest was changed:\n%s", diff)
 	}
 }

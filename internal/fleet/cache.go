@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,9 +42,8 @@ type Source interface {
 // Room is a cluster's free capacity as it was measured.
 type Room interface {
 	scheduler.Room
-	// Without is the room that is left when replicas have taken theirs, which come as requests
-	// and how many replicas have them.
-	Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room
+	// Without is the room that is left when replicas have taken theirs, in whatever order they come.
+	Without(taken []scheduler.Taken) scheduler.Room
 }
 
 // Cache keeps the current snapshot.

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"iter"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +12,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/access"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/scheduler"
 )
@@ -23,11 +23,11 @@ func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presen
 
 type free int64
 
-func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
+func (n free) Fits(*scheduler.Claim, bool) int64 { return int64(n) }
 
-func (n free) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
-	for _, replicas := range taken {
-		n = max(0, n-free(replicas))
+func (n free) Without(taken []scheduler.Taken) scheduler.Room {
+	for _, t := range taken {
+		n = max(0, n-free(t.Replicas)-10*free(t.Objects))
 	}
 	return n
 }
@@ -141,7 +141,7 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 		if !ok {
 			return -1
 		}
-		n, _ := cluster.Fits(nil)
+		n, _ := cluster.Fits(nil, false)
 		return n
 	}
 	for what, got := range map[string][2]int64{
@@ -182,7 +182,7 @@ func TestReserve(t *testing.T) {
 		s := c.Measured()
 		for name, want := range map[string]int64{"oak": oak, "elm": elm} {
 			cluster, _ := s.Cluster(name)
-			got, known := cluster.Fits(nil)
+			got, known := cluster.Fits(nil, false)
 			if !known {
 				got = -1
 			}
@@ -191,30 +191,36 @@ func TestReserve(t *testing.T) {
 			}
 		}
 	}
-	small := func() Request { return NewRequest(corev1.ResourceList{"cpu": resource.MustParse("1")}) }
-	large := NewRequest(corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")})
+	claim := func(requests corev1.ResourceList) *scheduler.Claim {
+		return scheduler.NewClaim(&interpreter.Requirements{Requests: requests})
+	}
+	small := func() *scheduler.Claim { return claim(corev1.ResourceList{"cpu": resource.MustParse("1")}) }
+	large := claim(corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")})
 	fits("at first", 9, 9)
 	before := c.Measured()
-	c.Reserve("oak", small(), 2)
-	c.Reserve("oak", large, 3)
-	c.Reserve("nowhere", large, 3)
+	c.Reserve("oak", small(), 2, 0)
+	c.Reserve("oak", large, 3, 0)
+	c.Reserve("nowhere", large, 3, 1)
 	fits("reserved", 4, 9)
 	m.room = free(8)
 	m.measured("oak")
 	fits("and measured", 3, 9)
-	c.Reserve("oak", small(), -2)
+	c.Reserve("elm", small(), 0, 1)
+	fits("a new object", 3, 0)
+	c.Reserve("elm", small(), 0, -1)
+	c.Reserve("oak", small(), -2, 0)
 	c.Doubt("elm", 1)
 	fits("given back, and in doubt", 5, -1)
 	// Whoever looks at the cluster anew sees the same.
 	c.changed(object("oak", "1", nil), object("oak", "3", nil))
 	fits("it joined again", 5, -1)
-	c.Reserve("oak", large, -3)
+	c.Reserve("oak", large, -3, 0)
 	c.Doubt("elm", -1)
 	fits("nothing is left", 8, 8)
 	if oak, _ := before.Cluster("oak"); oak.Room != free(9) {
 		t.Error("a snapshot changed")
 	}
-	c.Reserve("nowhere", large, -3)
+	c.Reserve("nowhere", large, -3, -1)
 	if len(c.unmeasured.reserved) > 0 {
 		t.Errorf("something is still reserved in %d clusters", len(c.unmeasured.reserved))
 	}

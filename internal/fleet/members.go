@@ -1,9 +1,6 @@
 package fleet
 
 import (
-	"iter"
-
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,7 +37,7 @@ func (m Members) Room(cluster string) Room {
 // measured is a mirror's Room as this package takes it.
 type measured struct{ *mirror.Room }
 
-func (m measured) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
+func (m measured) Without(taken []scheduler.Taken) scheduler.Room {
 	return m.Room.Without(taken)
 }
 

@@ -1,52 +1,25 @@
 package fleet
 
-import (
-	"maps"
-	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"orrery.dev/orrery/internal/scheduler"
-)
-
-// Request is what each replica of an object requests of a node, as reservations compare it.
-type Request struct {
-	list corev1.ResourceList
-	same string // alike for equal requests
-}
-
-// NewRequest returns a request, which must not be changed any more.
-func NewRequest(list corev1.ResourceList) Request {
-	var same []byte
-	for _, name := range slices.Sorted(maps.Keys(list)) {
-		q := list[name]
-		same = append(append(append(append(same, name...), '='), q.String()...), ' ')
-	}
-	return Request{list: list, same: string(same)}
-}
+import "orrery.dev/orrery/internal/scheduler"
 
 // reserved is what of a cluster's free capacity is not free any more, though nothing is there yet.
 type reserved struct {
-	requests map[string]*replicas // by what each of them requests
-	doubts   int
+	claims map[string]*scheduler.Taken // by what each replica claims
+	doubts int
 }
 
-type replicas struct {
-	request corev1.ResourceList
-	count   int64
-}
-
-// Reserve has replicas take room in a cluster, in all that is measured from now on; a negative
-// number gives it back.
-func (c *Cache) Reserve(cluster string, request Request, n int64) {
+// Reserve has replicas with a claim take room in a cluster, and as many objects as are not there yet, in all
+// that is measured from now on; negative numbers give it back.
+func (c *Cache) Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64) {
 	c.reserve(cluster, func(r *reserved) {
-		rs := r.requests[request.same]
-		if rs == nil {
-			rs = &replicas{request: request.list}
-			r.requests[request.same] = rs
+		t := r.claims[claim.Same()]
+		if t == nil {
+			t = &scheduler.Taken{Claim: claim}
+			r.claims[claim.Same()] = t
 		}
-		if rs.count += n; rs.count == 0 {
-			delete(r.requests, request.same)
+		t.Replicas += replicas
+		if t.Objects += objects; t.Replicas == 0 && t.Objects == 0 {
+			delete(r.claims, claim.Same())
 		}
 	})
 }
@@ -62,11 +35,11 @@ func (c *Cache) reserve(cluster string, change func(*reserved)) {
 	defer c.unmeasured.Unlock()
 	r := c.unmeasured.reserved[cluster]
 	if r == nil {
-		r = &reserved{requests: map[string]*replicas{}}
+		r = &reserved{claims: map[string]*scheduler.Taken{}}
 		c.unmeasured.reserved[cluster] = r
 	}
 	change(r)
-	if len(r.requests) == 0 && r.doubts == 0 {
+	if len(r.claims) == 0 && r.doubts == 0 {
 		delete(c.unmeasured.reserved, cluster)
 	}
 	c.unmeasured.clusters.Insert(cluster)
@@ -74,13 +47,14 @@ func (c *Cache) reserve(cluster string, change func(*reserved)) {
 
 // room is a cluster's free capacity without what is reserved there; nil: it is not known.
 func (c *Cache) room(cluster string) scheduler.Room {
-	var taken []replicas
+	var taken []scheduler.Taken
 	c.unmeasured.Lock()
 	r := c.unmeasured.reserved[cluster]
 	doubtful := r != nil && r.doubts > 0
-	if r != nil {
-		for _, same := range slices.Sorted(maps.Keys(r.requests)) {
-			taken = append(taken, *r.requests[same])
+	if r != nil && !doubtful {
+		taken = make([]scheduler.Taken, 0, len(r.claims))
+		for _, t := range r.claims {
+			taken = append(taken, *t)
 		}
 	}
 	c.unmeasured.Unlock()
@@ -92,11 +66,5 @@ func (c *Cache) room(cluster string) scheduler.Room {
 	case len(taken) == 0:
 		return measured
 	}
-	return measured.Without(func(yield func(corev1.ResourceList, int64) bool) {
-		for _, rs := range taken {
-			if !yield(rs.request, rs.count) {
-				return
-			}
-		}
-	})
+	return measured.Without(taken)
 }

@@ -1,6 +1,8 @@
 package interpreter
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
@@ -98,9 +101,13 @@ func TestReplicas(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			replicas, request := Replicas(object(t, tc.manifest))
-			if diff := cmp.Diff(tc.replicas, replicas); diff != "" {
+			o := object(t, tc.manifest)
+			if diff := cmp.Diff(tc.replicas, Replicas(o)); diff != "" {
 				t.Errorf("replicas: -want +got:\n%s", diff)
+			}
+			var request corev1.ResourceList
+			if r := RequirementsOf(o); r != nil {
+				request = r.Requests
 			}
 			if len(tc.request) == 0 && len(request) == 0 {
 				return
@@ -121,6 +128,7 @@ func quantities(pairs ...string) corev1.ResourceList {
 }
 
 func TestRequirementsOf(t *testing.T) {
+	notBestEffort := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort}
 	for name, tc := range map[string]struct {
 		manifest string
 		want     *Requirements
@@ -131,7 +139,8 @@ func TestRequirementsOf(t *testing.T) {
 				affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}},
 				containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
 			&Requirements{
-				Requests: quantities("cpu", "50m"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop", PriorityClassName: "high",
+				Requests: quantities("cpu", "50m"), Limits: quantities(), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop", PriorityClassName: "high",
+				Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Scopes: notBestEffort,
 				Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
 				NodeAffinity: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 					Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"},
@@ -140,7 +149,37 @@ func TestRequirementsOf(t *testing.T) {
 		},
 		"Pod": {
 			`{apiVersion: v1, kind: Pod, metadata: {namespace: shop}, spec: {nodeSelector: {disk: fast}, containers: [{name: a, resources: {limits: {memory: 1Mi}}}]}}`,
-			&Requirements{Requests: quantities("memory", "1Mi"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop"},
+			&Requirements{
+				Requests: quantities("memory", "1Mi"), Limits: quantities("memory", "1Mi"), NodeSelector: map[string]string{"disk": "fast"}, Namespace: "shop",
+				Kind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, Scopes: notBestEffort,
+			},
+		},
+		"InScopes": {
+			`{apiVersion: batch/v1, kind: Job, metadata: {namespace: shop}, spec: {template: {spec: {activeDeadlineSeconds: 7, containers: [{name: a, resources: {requests: {example.com/gpu: "1"}}}],
+				affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: z}}, {weight: 1, podAffinityTerm: {topologyKey: z, namespaces: [other]}}]}}}}}}`,
+			&Requirements{
+				Requests: quantities("example.com/gpu", "1"), Limits: quantities(), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"},
+				Scopes: []corev1.ResourceQuotaScope{"Terminating", "BestEffort", "CrossNamespacePodAffinity"},
+			},
+		},
+		"NearOthersOfItsNamespace": {
+			`{apiVersion: apps/v1, kind: ReplicaSet, metadata: {namespace: shop}, spec: {template: {spec: {containers: [{name: a, resources: {limits: {cpu: "1"}, requests: {cpu: "0"}}}],
+				affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: z}]}}}}}}`,
+			&Requirements{
+				Requests: quantities("cpu", "0"), Limits: quantities("cpu", "1"), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"}, Scopes: notBestEffort,
+			},
+		},
+		"CustomKind": {
+			`{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: shop}, spec: {replicas: 2, template: {spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
+			&Requirements{
+				Requests: quantities("cpu", "50m"), Limits: quantities(), Namespace: "shop", Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Scopes: notBestEffort,
+			},
+		},
+		"CustomKindWithItsPodsElsewhere": {
+			`{apiVersion: example.org/v1, kind: Thing, metadata: {namespace: shop}, spec: {replicas: 2}}`,
+			&Requirements{
+				Namespace: "shop", Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			},
 		},
 		"DaemonSet":  {`{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: [{name: a}]}}}}`, nil},
 		"WrongTypes": {`{apiVersion: apps/v1, kind: Deployment, spec: {template: {spec: {containers: 7}}}}`, nil},
@@ -162,16 +201,12 @@ func TestSetReplicas(t *testing.T) {
 	}{
 		"Deployment":            {`{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 3}}`, 2, map[string]any{"replicas": int64(2)}, false},
 		"ReplicasUnset":         {`{apiVersion: apps/v1, kind: Deployment, spec: {}}`, 0, map[string]any{"replicas": int64(0)}, false},
-		"CompletionsAreShared":  {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4, completions: 12}}`, 1, map[string]any{"parallelism": int64(1), "completions": int64(3)}, false},
-		"CompletionsRoundUp":    {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 3, completions: 10}}`, 2, map[string]any{"parallelism": int64(2), "completions": int64(7)}, false},
-		"WorkQueue":             {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4}}`, 3, map[string]any{"parallelism": int64(3)}, false},
-		"NoParallelismToDivide": {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 0, completions: 5}}`, 0, map[string]any{"parallelism": int64(0), "completions": int64(5)}, false},
+		"Job":                   {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4, completions: 12}}`, 1, map[string]any{"parallelism": int64(1), "completions": int64(12)}, false},
 		"ReplicationController": {`{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6}}`, 2, map[string]any{"replicas": int64(2)}, false},
 		"CustomKind":            {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 6}}`, 4, map[string]any{"replicas": int64(4)}, false},
 		"KindWithout":           {`{apiVersion: v1, kind: ConfigMap, spec: {}}`, 1, map[string]any{}, true},
 		"Pod":                   {`{apiVersion: v1, kind: Pod, spec: {}}`, 1, map[string]any{}, false},
 		"NoPod":                 {`{apiVersion: v1, kind: Pod, spec: {}}`, 0, map[string]any{}, true},
-		"CompletionsNoNumber":   {`{apiVersion: batch/v1, kind: Job, spec: {completions: "5"}}`, 1, map[string]any{"completions": "5"}, true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -181,6 +216,111 @@ func TestSetReplicas(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.spec, o.Object["spec"]); diff != "" {
 				t.Errorf("spec: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// The completions of a Job add up to the template's, whatever the shares.
+func TestCompletions(t *testing.T) {
+	const job = `{apiVersion: batch/v1, kind: Job, metadata: {name: j}, spec: {parallelism: 4, completions: %s}}`
+	all := func(manifest string, shares ...int32) (got []int64, err error) {
+		var targets []workv1alpha2.TargetCluster
+		for i, n := range shares {
+			targets = append(targets, workv1alpha2.TargetCluster{Name: string(rune('a' + i)), Replicas: new(n)})
+		}
+		for _, target := range targets {
+			n, failed := Completions(object(t, manifest), targets, target.Name)
+			if failed != nil {
+				return nil, failed
+			}
+			if n == nil {
+				got = append(got, -1)
+			} else {
+				got = append(got, *n)
+			}
+		}
+		return got, nil
+	}
+	for name, tc := range map[string]struct {
+		manifest string
+		shares   []int32
+		want     []int64
+	}{
+		"Even":                {fmt.Sprintf(job, "12"), []int32{1, 3}, []int64{3, 9}},
+		"LargestRemainder":    {fmt.Sprintf(job, "10"), []int32{1, 2}, []int64{3, 7}},
+		"ByName":              {fmt.Sprintf(job, "10"), []int32{1, 1, 1}, []int64{4, 3, 3}},
+		"TheGreaterShare":     {fmt.Sprintf(job, "2"), []int32{1, 3}, []int64{0, 2}},
+		"FewerThanClusters":   {fmt.Sprintf(job, "2"), []int32{1, 1, 1}, []int64{1, 1, 0}},
+		"LessIsPlaced":        {fmt.Sprintf(job, "9"), []int32{2}, []int64{9}},
+		"NoShare":             {fmt.Sprintf(job, "9"), []int32{2, 0}, []int64{9, 0}},
+		"Large":               {fmt.Sprintf(job, "2147483647"), []int32{2147483646, 1}, []int64{2147483646, 1}},
+		"Asleep":              {fmt.Sprintf(job, "9"), []int32{0, 0}, []int64{-1, -1}},
+		"WorkQueue":           {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 4}}`, []int32{3, 1}, []int64{-1, -1}},
+		"OtherKind":           {`{apiVersion: apps/v1, kind: Deployment, spec: {completions: 4}}`, []int32{3, 1}, []int64{-1, -1}},
+		"CompletionsNoNumber": {fmt.Sprintf(job, `"5"`), []int32{1}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := all(tc.manifest, tc.shares...)
+			if (err != nil) != (tc.want == nil) {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	if n, err := Completions(object(t, fmt.Sprintf(job, "9")), []workv1alpha2.TargetCluster{{Name: "a", Replicas: new(int32(1))}}, "b"); err == nil {
+		t.Errorf("a cluster without a share has %d", *n)
+	}
+	dice := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		shares, completions := make([]int32, 1+dice.IntN(9)), dice.Int64N(1000)
+		for i := range shares {
+			shares[i] = 1 + dice.Int32N(50)
+		}
+		got, err := all(fmt.Sprintf(job, fmt.Sprint(completions)), shares...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(0)
+		for i, n := range got {
+			sum += n
+			if parts := completions * int64(shares[i]); n < parts/total(shares) || n > parts/total(shares)+1 {
+				t.Fatalf("%d completions by %v are %v: not in proportion", completions, shares, got)
+			}
+		}
+		if sum != completions {
+			t.Fatalf("%d completions by %v are %v, which is %d", completions, shares, got, sum)
+		}
+	}
+}
+
+func total(shares []int32) (sum int64) {
+	for _, n := range shares {
+		sum += int64(n)
+	}
+	return sum
+}
+
+// A Job that is there keeps its completions, unless its API server lets them be changed.
+func TestFixedCompletions(t *testing.T) {
+	const job = `{apiVersion: batch/v1, kind: Job, spec: {%s}}`
+	for name, tc := range map[string]struct {
+		manifest, live string
+		want           *int64
+	}{
+		"Other":              {fmt.Sprintf(job, "parallelism: 2, completions: 4"), fmt.Sprintf(job, "parallelism: 2, completions: 7"), new(int64(7))},
+		"Elastic":            {fmt.Sprintf(job, "parallelism: 4, completions: 4"), fmt.Sprintf(job, "completionMode: Indexed, parallelism: 7, completions: 7"), nil},
+		"IndexedNotElastic":  {fmt.Sprintf(job, "parallelism: 2, completions: 4"), fmt.Sprintf(job, "completionMode: Indexed, parallelism: 7, completions: 7"), new(int64(7))},
+		"NotIndexed":         {fmt.Sprintf(job, "parallelism: 4, completions: 4"), fmt.Sprintf(job, "completionMode: NonIndexed, parallelism: 7, completions: 7"), new(int64(7))},
+		"ItHasNone":          {fmt.Sprintf(job, "parallelism: 4, completions: 4"), fmt.Sprintf(job, "parallelism: 7"), nil},
+		"ItShallHaveNone":    {fmt.Sprintf(job, "parallelism: 4"), fmt.Sprintf(job, "completions: 7"), nil},
+		"SomeoneElse's kind": {`{apiVersion: example.org/v1, kind: Job, spec: {completions: 4}}`, `{apiVersion: example.org/v1, kind: Job, spec: {completions: 7}}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, FixedCompletions(object(t, tc.manifest), object(t, tc.live))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
@@ -793,7 +933,7 @@ func FuzzInterpret(f *testing.F) {
 			t.Errorf("changed by being read:\n%s", diff)
 		}
 		if err := SetReplicas(o, 3); err == nil {
-			if n, _ := Replicas(o); n == nil || *n != 3 {
+			if n := Replicas(o); n == nil || *n != 3 {
 				t.Errorf("replicas are %v after they were set to 3", n)
 			}
 		}

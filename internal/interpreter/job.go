@@ -1,12 +1,93 @@
 package interpreter
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
+
+// Completions are what falls to a cluster of the completions of a Job whose parallelism is shared out: in proportion
+// to the shares, and so that those of all clusters add up to the Job's. The largest remainders are rounded up, and of equal
+// ones that of the greater share, then that of the first cluster by name. nil: the object has no completions to share out, as
+// one of another kind and a work queue, whose pods know when they are done; or nothing runs.
+func Completions(o *unstructured.Unstructured, shares []workv1alpha2.TargetCluster, cluster string) (*int64, error) {
+	if o.GroupVersionKind().GroupKind().String() != jobKind {
+		return nil, nil //nolint:nilnil // documented
+	}
+	completions, found, err := unstructured.NestedInt64(o.Object, "spec", "completions")
+	if err != nil {
+		return nil, fmt.Errorf("share out the completions of Job %s: %w", o.GetName(), err)
+	}
+	var sum int64
+	for _, t := range shares {
+		sum += parallelism(t)
+	}
+	if !found || sum == 0 {
+		return nil, nil //nolint:nilnil // documented
+	}
+	left := completions
+	for _, t := range shares {
+		left -= completions * parallelism(t) / sum
+	}
+	byRemainder := slices.SortedFunc(slices.Values(shares), func(a, b workv1alpha2.TargetCluster) int {
+		return cmp.Or(
+			cmp.Compare(completions*parallelism(b)%sum, completions*parallelism(a)%sum),
+			cmp.Compare(parallelism(b), parallelism(a)), strings.Compare(a.Name, b.Name),
+		)
+	})
+	for i, t := range byRemainder {
+		if t.Name != cluster {
+			continue
+		}
+		n := completions * parallelism(t) / sum
+		if int64(i) < left {
+			n++
+		}
+		return &n, nil
+	}
+	return nil, fmt.Errorf("share out the completions of Job %s: %s has no share", o.GetName(), cluster)
+}
+
+func parallelism(t workv1alpha2.TargetCluster) int64 {
+	if t.Replicas == nil {
+		return 0
+	}
+	return int64(*t.Replicas)
+}
+
+// SetCompletions sets how many of a Job's pods are to succeed.
+func SetCompletions(job *unstructured.Unstructured, n int64) error {
+	if err := unstructured.SetNestedField(job.Object, n, "spec", "completions"); err != nil {
+		return fmt.Errorf("set completions of Job %s: %w", job.GetName(), err)
+	}
+	return nil
+}
+
+// HasCompletions is true of a Job with completions, and FixedCompletions says how many a Job that is in a cluster
+// keeps, since no API server lets them be changed: nil where it does, of an Indexed Job that is to have as many as it runs
+// at once, and where the Job has none.
+func HasCompletions(o *unstructured.Unstructured) bool {
+	_, found, err := unstructured.NestedInt64(o.Object, "spec", "completions")
+	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
+}
+
+// FixedCompletions is documented at HasCompletions.
+func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
+	if !HasCompletions(manifest) || !HasCompletions(live) ||
+		text(live.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) && number(manifest.Object, "spec", "completions") == number(manifest.Object, "spec", "parallelism") {
+		return nil
+	}
+	return new(number(live.Object, "spec", "completions"))
+}
 
 // aggregateJob adds up a Job. The API server holds the status of a Job to rules: what is
 // finished stays finished, counters do not go back, a start time does not change. So

@@ -2,32 +2,28 @@ package interpreter
 
 import (
 	"fmt"
-	"maps"
 	"math"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/component-helpers/resource"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Replicas returns how many replicas an object asks for and what each of them requests
-// of a node. Replicas is nil for kinds without; those of a Job are its parallelism, and a Pod is one.
-func Replicas(o *unstructured.Unstructured) (replicas *int32, request corev1.ResourceList) {
+// Replicas returns how many replicas an object asks for; nil for kinds without. Those of a Job
+// are its parallelism, and a Pod is one.
+func Replicas(o *unstructured.Unstructured) *int32 {
 	k := kindOf(o)
 	if k.single {
-		return new(int32(1)), podRequest(o)
+		return new(int32(1))
 	}
 	if k.replicas == nil {
-		return nil, nil
+		return nil
 	}
 	n, found, _ := unstructured.NestedInt64(o.Object, k.replicas...)
 	if !found {
 		n = 1 // what every such kind defaults to
 	}
-	return new(int32(n)), podRequest(o)
+	return new(int32(n))
 }
 
 // DivisibleBy says whether the replicas of an object can be divided among clusters. Where it
@@ -97,10 +93,6 @@ func Pods(o *unstructured.Unstructured) int32 {
 }
 
 // SetReplicas sets how many replicas an object asks for.
-//
-// The completions of a Job are shared out with its parallelism, rounded up: a cluster
-// cannot know what the others have rounded, and a Job may do a little more than it was
-// asked but not less. The sum is exact when the shares are whole numbers.
 func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	k := kindOf(o)
 	path := k.replicas
@@ -112,25 +104,10 @@ func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	case path == nil:
 		return fmt.Errorf("set replicas of %s %s: the kind has none", o.GetKind(), o.GetName())
 	}
-	if o.GroupVersionKind().GroupKind().String() == jobKind {
-		if err := shareCompletions(o, int64(n)); err != nil {
-			return fmt.Errorf("set completions of Job %s: %w", o.GetName(), err)
-		}
-	}
 	if err := unstructured.SetNestedField(o.Object, int64(n), path...); err != nil {
 		return fmt.Errorf("set replicas of %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return nil
-}
-
-func shareCompletions(job *unstructured.Unstructured, n int64) error {
-	completions, found, err := unstructured.NestedInt64(job.Object, "spec", "completions")
-	total, _ := Replicas(job)
-	if err != nil || !found || *total <= 0 {
-		return err // without completions the pods of a work queue know when they are done
-	}
-	share := (completions*n + int64(*total) - 1) / int64(*total)
-	return unstructured.SetNestedField(job.Object, share, "spec", "completions")
 }
 
 // KeepsReplicas is true of a template with the label resourcetemplate.orrery.dev/retain-replicas: its number of replicas is where a copy begins. Once that
@@ -158,64 +135,4 @@ func PodSpec(o *unstructured.Unstructured) map[string]any {
 		return nil // a template of something else
 	}
 	return spec
-}
-
-// Requirements are what each replica of an object asks of the cluster that it is to run in.
-type Requirements struct {
-	// Requests is what it requests of a node.
-	Requests corev1.ResourceList
-	// NodeSelector and NodeAffinity say which nodes may take it, nil: each; Tolerations, which of their taints it bears.
-	NodeSelector map[string]string
-	NodeAffinity *corev1.NodeSelector
-	Tolerations  []corev1.Toleration
-	// Namespace and PriorityClassName say against which quotas it counts.
-	Namespace, PriorityClassName string
-}
-
-// RequirementsOf are those of an object's replicas; nil of one without, or whose pod spec is none.
-func RequirementsOf(o *unstructured.Unstructured) *Requirements {
-	pod, ok := podOf(o)
-	if replicas, _ := Replicas(o); replicas == nil || !ok {
-		return nil
-	}
-	r := &Requirements{
-		Requests: requestOf(pod), NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations,
-		Namespace: o.GetNamespace(), PriorityClassName: pod.Spec.PriorityClassName,
-	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		r.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	}
-	return r
-}
-
-// podOf is a pod as an object makes them, an empty one if it makes none. It is not ok where the pod spec is none: no cluster can schedule that
-// either, and its API server says so better than we could.
-func podOf(o *unstructured.Unstructured) (pod *corev1.Pod, ok bool) {
-	pod = &corev1.Pod{}
-	return pod, runtime.DefaultUnstructuredConverter.FromUnstructured(PodSpec(o), &pod.Spec) == nil
-}
-
-// podRequest is what one pod of an object requests of a node; nil where its pod spec is none.
-func podRequest(o *unstructured.Unstructured) corev1.ResourceList {
-	pod, ok := podOf(o)
-	if !ok {
-		return nil
-	}
-	return requestOf(pod)
-}
-
-// requestOf is what a pod requests of a node. It fills in the requests of its containers.
-func requestOf(pod *corev1.Pod) corev1.ResourceList {
-	// The API server does this for pods, but not in the templates of pods.
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			requests := maps.Clone(containers[i].Resources.Limits)
-			if requests == nil {
-				continue
-			}
-			maps.Copy(requests, containers[i].Resources.Requests)
-			containers[i].Resources.Requests = requests
-		}
-	}
-	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }

@@ -1,8 +1,10 @@
 package mirror
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -10,6 +12,8 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 // Capacity is what a cluster's nodes offer and its pods request.
@@ -82,13 +86,27 @@ func (a amounts) list() corev1.ResourceList {
 type node struct {
 	ready, schedulable bool
 	allocatable        amounts
+	about              *corev1.Node // its name, labels and taints
+}
+
+func (n *node) equal(other *node) bool {
+	return n == other || n != nil && other != nil && n.ready == other.ready && n.schedulable == other.schedulable &&
+		maps.Equal(n.allocatable, other.allocatable) && maps.Equal(n.about.Labels, other.about.Labels) &&
+		slices.EqualFunc(n.about.Spec.Taints, other.about.Spec.Taints, func(a, b corev1.Taint) bool {
+			return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect // since when changes nothing
+		})
 }
 
 // newNode reads what counts of a node's JSON. Of nodes and pods nothing else is decoded, for a start reads those of all clusters.
 func newNode(body []byte) (*node, error) {
 	var o struct {
+		Metadata struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
 		Spec struct {
-			Unschedulable bool `json:"unschedulable"`
+			Unschedulable bool           `json:"unschedulable"`
+			Taints        []corev1.Taint `json:"taints"`
 		} `json:"spec"`
 		Status struct {
 			Allocatable corev1.ResourceList    `json:"allocatable"`
@@ -98,7 +116,8 @@ func newNode(body []byte) (*node, error) {
 	if err := utiljson.Unmarshal(body, &o); err != nil {
 		return nil, fmt.Errorf("read node: %w", err)
 	}
-	n := &node{schedulable: !o.Spec.Unschedulable, allocatable: amountsOf(o.Status.Allocatable)}
+	n := &node{schedulable: !o.Spec.Unschedulable, allocatable: amountsOf(o.Status.Allocatable), about: &corev1.Node{}}
+	n.about.Name, n.about.Labels, n.about.Spec.Taints = o.Metadata.Name, o.Metadata.Labels, o.Spec.Taints
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
@@ -111,6 +130,7 @@ func newNode(body []byte) (*node, error) {
 type pod struct {
 	node     string // "": it waits for one
 	requests amounts
+	claim    *scheduler.Claim // of one that waits, on the nodes; else nil
 }
 
 // newPod reads what counts of a pod's JSON; nil if it has ended, for then it requests nothing.
@@ -118,6 +138,9 @@ func newPod(body []byte) (*pod, error) {
 	var o struct {
 		Spec struct {
 			NodeName       string                       `json:"nodeName"`
+			NodeSelector   map[string]string            `json:"nodeSelector"`
+			Affinity       json.RawMessage              `json:"affinity"`
+			Tolerations    json.RawMessage              `json:"tolerations"`
 			Containers     []container                  `json:"containers"`
 			InitContainers []container                  `json:"initContainers"`
 			Overhead       corev1.ResourceList          `json:"overhead"`
@@ -133,12 +156,40 @@ func newPod(body []byte) (*pod, error) {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil, nil //nolint:nilnil // documented
 	}
-	requests := amountsOf(podresources.PodRequests(&corev1.Pod{Spec: corev1.PodSpec{
+	requests := podresources.PodRequests(&corev1.Pod{Spec: corev1.PodSpec{
 		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
 		Overhead: o.Spec.Overhead, Resources: o.Spec.Resources,
-	}}, podresources.PodResourcesOptions{}))
-	requests[corev1.ResourcePods] = 1
-	return &pod{node: o.Spec.NodeName, requests: requests}, nil
+	}}, podresources.PodResourcesOptions{})
+	p := &pod{node: o.Spec.NodeName, requests: amountsOf(requests)}
+	p.requests[corev1.ResourcePods] = 1
+	if p.node == "" {
+		r := &interpreter.Requirements{Requests: requests, NodeSelector: o.Spec.NodeSelector}
+		if err := whichNodes(r, o.Spec.Affinity, o.Spec.Tolerations); err != nil {
+			return nil, err
+		}
+		p.claim = scheduler.NewClaim(r)
+	}
+	return p, nil
+}
+
+// whichNodes reads which nodes take a pod. Of pods that have one nobody asks.
+func whichNodes(r *interpreter.Requirements, affinity, tolerations json.RawMessage) error {
+	var a struct {
+		NodeAffinity corev1.NodeAffinity `json:"nodeAffinity"`
+	}
+	for _, part := range []struct {
+		raw  json.RawMessage
+		into any
+	}{{affinity, &a}, {tolerations, &r.Tolerations}} {
+		if len(part.raw) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(part.raw, part.into); err != nil {
+			return fmt.Errorf("read pod: %w", err)
+		}
+	}
+	r.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return nil
 }
 
 // container is what counts of a pod's container.
@@ -161,30 +212,30 @@ type capacity struct {
 	pods                  map[key]*pod
 	used                  map[string]amounts // by node
 	allocated, allocating amounts
-	waiting               map[string]waiting // pods without a node, by what they request
-	room                  *Room              // nil after a change
+	waiting               map[string]waiting // pods without a node, by what they claim
+	quotas                map[key]*quota
+	places                *places // nil after a change of a node
+	room                  *Room   // nil after a change
 }
 
 func newCapacity() *capacity {
 	return &capacity{
 		nodes: map[string]*node{}, pods: map[key]*pod{}, used: map[string]amounts{}, allocated: amounts{}, allocating: amounts{},
-		waiting: map[string]waiting{},
+		waiting: map[string]waiting{}, quotas: map[key]*quota{},
 	}
 }
 
-// waiting are pods that wait for a node and request the same.
+// waiting are pods that wait for a node and claim the same.
 type waiting struct {
-	request corev1.ResourceList
-	pods    int64
+	claim *scheduler.Claim
+	pods  int64
 }
 
 // wait counts a pod that waits for a node, or no longer does.
 func (c *capacity) wait(p *pod, sign int64) {
-	same := fmt.Sprint(p.requests) // by name
-	w, known := c.waiting[same]
-	if !known {
-		w.request = p.requests.list()
-	}
+	same := p.claim.Same()
+	w := c.waiting[same]
+	w.claim = p.claim
 	if w.pods += sign; w.pods == 0 {
 		delete(c.waiting, same)
 		return
@@ -196,7 +247,8 @@ func (c *capacity) wait(p *pod, sign int64) {
 // is news.
 func (c *capacity) setPod(k key, p *pod) (changed bool) {
 	old := c.pods[k]
-	if old == p || old != nil && p != nil && old.node == p.node && maps.Equal(old.requests, p.requests) {
+	if old == p || old != nil && p != nil && old.node == p.node &&
+		maps.Equal(old.requests, p.requests) && old.claim.Same() == p.claim.Same() {
 		return false
 	}
 	if old != nil {
@@ -226,12 +278,26 @@ func (c *capacity) account(p *pod, sign int64) {
 	}
 }
 
+// setQuota replaces what is known of a ResourceQuota; nil: it is gone. It says whether that is news.
+func (c *capacity) setQuota(k key, q *quota) (changed bool) {
+	if c.quotas[k].equal(q) {
+		return false
+	}
+	if q == nil {
+		delete(c.quotas, k)
+	} else {
+		c.quotas[k] = q
+	}
+	return true
+}
+
 // setNode replaces what is known of a node; nil: it is gone. It says whether that is news.
 func (c *capacity) setNode(name string, n *node) (changed bool) {
 	old := c.nodes[name]
-	if old == n || old != nil && n != nil && old.ready == n.ready && old.schedulable == n.schedulable && maps.Equal(old.allocatable, n.allocatable) {
+	if old.equal(n) {
 		return false
 	}
+	c.places = nil
 	if n == nil {
 		delete(c.nodes, name)
 	} else {
@@ -261,7 +327,7 @@ func (c *capacity) summary() (*clusterv1alpha1.NodeSummary, *clusterv1alpha1.Res
 		}
 }
 
-// count takes a node or pod into the cluster's capacity; the cluster must be locked.
+// count takes a node, pod or quota into the cluster's capacity; the cluster must be locked.
 func (t *table) count(k key, e *entry) {
 	changed := false
 	switch resourceOf(t.api) {
@@ -269,6 +335,8 @@ func (t *table) count(k key, e *entry) {
 		changed = t.cluster.capacity.setNode(k.name, e.node)
 	case pods:
 		changed = t.cluster.capacity.setPod(k, e.pod)
+	case quotas:
+		changed = t.cluster.capacity.setQuota(k, e.quota)
 	}
 	if !changed {
 		return
@@ -276,11 +344,16 @@ func (t *table) count(k key, e *entry) {
 	t.cluster.capacity.room = nil
 	if t.synced {
 		t.cluster.mirror.fleet.Refresh(t.cluster.name)
-		for _, f := range *t.cluster.mirror.roomSubscribers.Load() {
-			f(t.cluster.name)
-		}
+		t.cluster.measured()
 	}
 }
 
-// uncount takes a node or pod out of the cluster's capacity.
+// measured tells that what is free in the cluster changed; the cluster must be locked.
+func (c *cluster) measured() {
+	for _, f := range *c.mirror.roomSubscribers.Load() {
+		f(c.name)
+	}
+}
+
+// uncount takes a node, pod or quota out of the cluster's capacity.
 func (t *table) uncount(k key) { t.count(k, &entry{}) }

@@ -199,7 +199,7 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 		return nil, nil //nolint:nilnil // documented
 	}
 	found := &resumable{identity: identity, resourceVersion: c.ResourceVersion}
-	whole := gr == nodes || gr == pods || gr == coreEvents || gr == groupEvents // these count in the capacity, those have a life
+	whole := Measured(gr) || gr == coreEvents || gr == groupEvents // these count in the capacity, those have a life
 	for after := (store.Key{}); ; {
 		rows, err := db.Rows(ctx, t.cluster.name, gr, whole, after, pageSize)
 		if err != nil {

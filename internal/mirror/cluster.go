@@ -360,3 +360,15 @@ func (c *cluster) progress() member.Observation {
 func (c *cluster) capacityKnown() bool {
 	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
 }
+
+// quotasKnown says whether it is known which quotas the cluster has, as far as it serves them and lets us read them, or
+// nobody requires that; the cluster must be locked.
+func (c *cluster) quotasKnown() bool {
+	if !(*c.mirror.required.Load())[quotaKind] {
+		return true
+	}
+	if t := c.tables[quotas]; t != nil && t.wanted {
+		return t.synced || refused(t.problem)
+	}
+	return c.decidedOn.required != nil && (*c.decidedOn.required)[quotaKind] // it does not serve them
+}

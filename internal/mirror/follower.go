@@ -100,6 +100,9 @@ func (f *follower) run() {
 			t.cluster.mu.Lock()
 			news := !t.synced && (err == nil) != (t.problem == nil)
 			t.problem = err
+			if news && resourceOf(t.api) == quotas { // it may be known now that they are not to be read
+				t.cluster.measured()
+			}
 			t.cluster.mu.Unlock()
 			if news {
 				m.fleet.Refresh(t.cluster.name)

@@ -204,6 +204,11 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	m.required.Store(&required)
 	for _, c := range *m.clusters.Load() { // one that compares with what was required before does it again
 		c.wakeUp()
+		if gvk == quotaKind { // what is free is known again when they are
+			c.mu.Lock()
+			c.measured()
+			c.mu.Unlock()
+		}
 	}
 }
 

@@ -26,8 +26,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -272,6 +274,8 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		n := must[*corev1.Node](t)(k.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: unschedulable},
 		}, metav1.CreateOptions{}))
+		n.Spec.Taints = nil // the API server's own, until a controller finds the node ready
+		n = must[*corev1.Node](t)(k.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}))
 		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 		must[*corev1.Node](t)(k.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}))
@@ -330,10 +334,11 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		if !known {
 			t.Fatalf("the room of %s is not known", name)
 		}
-		if n := room.Fits(tc.request); n != tc.want {
+		if n := room.Fits(requesting(tc.request), false); n != tc.want {
 			t.Errorf("%s: %d replicas fit, known %v, want %d", name, n, known, tc.want)
 		}
 	}
+	quotaOfCluster(t, k, namespace, m)
 	o := m.Observation("east")
 	if o.Nodes == nil || o.Nodes.Total != 4 || o.Nodes.Ready != 3 || o.Resources == nil || say(o.Resources.Allocated) != say(got.Allocated) {
 		t.Errorf("observation %+v", o)
@@ -564,4 +569,33 @@ func TestStartsAndStops(t *testing.T) {
 		synced(t, m, name)
 	}
 	asClusters(t, s, m, cfg, twins...)
+}
+
+// A ResourceQuota of the cluster limits what fits in its namespace, as long as it is there.
+func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *Mirror) {
+	quotas := k.CoreV1().ResourceQuotas(namespace)
+	q := must[*corev1.ResourceQuota](t)(quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{}))
+	q.Status = corev1.ResourceQuotaStatus{
+		Hard: corev1.ResourceList{"requests.cpu": resource.MustParse("5"), "services": resource.MustParse("1")},
+		Used: corev1.ResourceList{"requests.cpu": resource.MustParse("3500m"), "services": resource.MustParse("1")},
+	}
+	must[*corev1.ResourceQuota](t)(quotas.UpdateStatus(t.Context(), q, metav1.UpdateOptions{}))
+	claim := func(namespace string) *scheduler.Claim {
+		return scheduler.NewClaim(&interpreter.Requirements{Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}})
+	}
+	fits := func(namespace string, want int64) func() bool {
+		return func() bool {
+			room, known := m.Room("east")
+			return known && room.Fits(claim(namespace), false) == want
+		}
+	}
+	m.Require(quotaKind)
+	eventually(t, "the quota counts", fits(namespace, 3))
+	if !fits("elsewhere", 9)() {
+		t.Error("it counts in another namespace")
+	}
+	if err := quotas.Delete(t.Context(), "q", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the quota is gone", fits(namespace, 9))
 }

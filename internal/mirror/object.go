@@ -30,6 +30,7 @@ type entry struct {
 	happened time.Time // when an Event last did; zero: it does not say, or it is no Event
 	node     *node
 	pod      *pod
+	quota    *quota
 }
 
 func (e *entry) key() key { return key{e.row.Namespace, e.row.Name} }
@@ -133,6 +134,8 @@ func (t *table) measure(e *entry, body []byte) {
 		e.node, err = newNode(body)
 	case pods:
 		e.pod, err = newPod(body)
+	case quotas:
+		e.quota, err = newQuota(body)
 	}
 	if err != nil { // an error of entry would make a list look as if the object were gone
 		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name,

@@ -1,24 +1,27 @@
 package mirror
 
 import (
-	"iter"
 	"maps"
 	"math"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Room is what was free on a cluster's nodes at one moment: what no pod requests, those that wait
-// for a node among them. It does not change.
+// Room is what was free in a cluster at one moment: on its nodes what no pod requests, those that wait for a node
+// among them, and what the quotas of its namespaces leave. It does not change.
 type Room struct {
-	resources []corev1.ResourceName // pods come first
-	free      []int64               // of each node that takes pods, in the order of resources
+	places *places
+	free   []int64             // of each node of places, in the order of its resources
+	quotas map[string][]*quota // by namespace
 }
 
-// Room returns what is free on a cluster's nodes; false while its nodes or pods are not
-// listed. It is copied only after a change.
+// Room returns what is free in a cluster; false while its nodes or pods are not listed, or
+// its ResourceQuotas, if they are required. It is copied only after a change.
 func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -26,7 +29,7 @@ func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.capacityKnown() {
+	if !c.capacityKnown() || !c.quotasKnown() {
 		return nil, false
 	}
 	if c.capacity.room == nil {
@@ -36,7 +39,7 @@ func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 }
 
 // Measured is true of the types by which it is known what is free in a cluster.
-func Measured(gr schema.GroupResource) bool { return gr == nodes || gr == pods }
+func Measured(gr schema.GroupResource) bool { return gr == nodes || gr == pods || gr == quotas }
 
 // SubscribeRoom calls f after each change of what is free in a cluster. f must not block,
 // nor ask the mirror.
@@ -47,64 +50,149 @@ func (m *Mirror) SubscribeRoom(f func(cluster string)) {
 	m.roomSubscribers.Store(&subscribers)
 }
 
-// measure adds up what is free; the cluster must be locked.
-func (c *capacity) measure() *Room {
-	r := &Room{resources: []corev1.ResourceName{corev1.ResourcePods}}
-	for _, n := range c.nodes {
-		for name := range n.allocatable {
-			if !slices.Contains(r.resources, name) {
-				r.resources = append(r.resources, name)
+// places are the nodes that take pods, by name, and what they have. All Rooms share them until a node changes.
+type places struct {
+	resources   []corev1.ResourceName // pods come first
+	nodes       []*corev1.Node        // what is known of them
+	allocatable []int64               // of each node, in the order of resources
+
+	mu    sync.Mutex
+	taker map[string][]int // places of the nodes that take a claim, by Claim.Where
+}
+
+// mostTakers is of how many different claims places remember the nodes that take them.
+const mostTakers = 256
+
+func newPlaces(all map[string]*node) *places {
+	p := &places{resources: []corev1.ResourceName{corev1.ResourcePods}, taker: map[string][]int{}}
+	names := slices.Sorted(maps.Keys(all))
+	for _, name := range names {
+		for resource := range all[name].allocatable {
+			if !slices.Contains(p.resources, resource) {
+				p.resources = append(p.resources, resource)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
-		if n := c.nodes[name]; n.ready && n.schedulable {
-			for _, resource := range r.resources {
-				r.free = append(r.free, max(0, n.allocatable[resource]-c.used[name][resource]))
+	for _, name := range names {
+		if n := all[name]; n.ready && n.schedulable {
+			p.nodes = append(p.nodes, n.about)
+			for _, resource := range p.resources {
+				p.allocatable = append(p.allocatable, n.allocatable[resource])
 			}
+		}
+	}
+	return p
+}
+
+// takers are the nodes that take replicas with a claim if they have the room, by their places. They are shared.
+func (p *places) takers(claim *scheduler.Claim) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if all, known := p.taker[claim.Where()]; known {
+		return all
+	}
+	if len(p.taker) >= mostTakers {
+		clear(p.taker)
+	}
+	all := []int{}
+	for i, n := range p.nodes {
+		if claim.TakenBy(n) {
+			all = append(all, i)
+		}
+	}
+	p.taker[claim.Where()] = all
+	return all
+}
+
+// measure adds up what is free; the cluster must be locked.
+func (c *capacity) measure() *Room {
+	if c.places == nil {
+		c.places = newPlaces(c.nodes)
+	}
+	r := &Room{places: c.places, free: slices.Clone(c.places.allocatable), quotas: map[string][]*quota{}}
+	width := len(c.places.resources)
+	for i, n := range c.places.nodes {
+		used := c.used[n.Name]
+		for j, resource := range c.places.resources {
+			r.free[i*width+j] = max(0, r.free[i*width+j]-used[resource])
 		}
 	}
 	for _, same := range slices.Sorted(maps.Keys(c.waiting)) {
-		r.take(c.waiting[same].request, c.waiting[same].pods)
+		r.take(c.waiting[same].claim, c.waiting[same].pods)
+	}
+	for k, q := range c.quotas {
+		r.quotas[k.namespace] = append(r.quotas[k.namespace], q)
 	}
 	return r
 }
 
-// Fits counts the replicas with a request that the free room takes, node by node.
-func (r *Room) Fits(request corev1.ResourceList) int64 {
+// Fits counts the replicas with a claim that the quotas let in, and the free room takes, node by node. there says that
+// the object is in the cluster already.
+func (r *Room) Fits(claim *scheduler.Claim, there bool) int64 {
+	most := int64(math.MaxInt64)
+	for _, q := range r.quotas[claim.Namespace()] {
+		if q.counts(claim) {
+			most = min(most, q.fits(claim, there))
+		}
+	}
 	var buffer [mostResources]int64
-	each, offered := r.each(buffer[:0], request)
-	if !offered {
+	each, offered := r.each(buffer[:0], claim)
+	if !offered || most == 0 {
 		return 0
 	}
 	var total int64
-	for node := range slices.Chunk(r.free, len(each)) {
-		total += fits(node, each)
+	for _, i := range r.places.takers(claim) {
+		total += fits(r.node(i), each)
 	}
-	return total
+	return min(most, total)
 }
 
-// Without is the room that is left when replicas have taken theirs, which come as requests and
-// how many replicas have them. Those that fit nowhere take nothing.
-func (r *Room) Without(taken iter.Seq2[corev1.ResourceList, int64]) *Room {
-	left := &Room{resources: r.resources, free: slices.Clone(r.free)}
-	for request, replicas := range taken {
-		left.take(request, replicas)
+// Without is the room that is left when replicas have taken theirs. Those that fit on no node take none there; what
+// they count in quotas they take even so.
+func (r *Room) Without(taken []scheduler.Taken) *Room {
+	left := &Room{places: r.places, free: slices.Clone(r.free), quotas: maps.Clone(r.quotas)}
+	alike := make(map[string]*scheduler.Taken, 1) // by what they claim of nodes
+	for i := range taken {
+		t := taken[i]
+		left.count(t)
+		if all := alike[t.Claim.OfNode()]; all != nil {
+			all.Replicas += t.Replicas
+		} else {
+			alike[t.Claim.OfNode()] = &t
+		}
+	}
+	for _, ofNode := range slices.Sorted(maps.Keys(alike)) {
+		left.take(alike[ofNode].Claim, alike[ofNode].Replicas)
 	}
 	return left
 }
 
+// count has replicas take of their namespace's quotas what they count there. The room must not be handed out yet.
+func (r *Room) count(t scheduler.Taken) {
+	all := slices.Clone(r.quotas[t.Claim.Namespace()])
+	if len(all) == 0 {
+		return
+	}
+	for i, q := range all {
+		if q.counts(t.Claim) {
+			all[i] = q.without(t)
+		}
+	}
+	r.quotas[t.Claim.Namespace()] = all
+}
+
 // take gives room to replicas, on one node after another. The room must not be handed out yet.
-func (r *Room) take(request corev1.ResourceList, replicas int64) {
+func (r *Room) take(claim *scheduler.Claim, replicas int64) {
 	var buffer [mostResources]int64
-	each, offered := r.each(buffer[:0], request)
+	each, offered := r.each(buffer[:0], claim)
 	if !offered {
 		return
 	}
-	for node := range slices.Chunk(r.free, len(each)) {
+	for _, i := range r.places.takers(claim) {
+		node := r.node(i)
 		here := min(replicas, fits(node, each))
-		for i := range node {
-			node[i] -= here * each[i]
+		for j := range node {
+			node[j] -= here * each[j]
 		}
 		if replicas -= here; replicas <= 0 {
 			return
@@ -112,25 +200,26 @@ func (r *Room) take(request corev1.ResourceList, replicas int64) {
 	}
 }
 
+// node is what is free on a node.
+func (r *Room) node(i int) []int64 {
+	width := len(r.places.resources)
+	return r.free[i*width : (i+1)*width]
+}
+
 // mostResources is how many resources a cluster's nodes can have without an allocation for each count.
 const mostResources = 16
 
-// each appends what a replica with a request takes of every resource; false: of one of them no
-// node has any.
-func (r *Room) each(out []int64, request corev1.ResourceList) (each []int64, offered bool) {
+// each appends what a replica with a claim takes of every resource; false: of one of them no node has any.
+func (r *Room) each(out []int64, claim *scheduler.Claim) (each []int64, offered bool) {
 	offered = true
-	for range r.resources {
+	for range r.places.resources {
 		out = append(out, 0)
 	}
-	for name, q := range request {
-		n := q.Value()
-		if name == corev1.ResourceCPU {
-			n = q.MilliValue()
-		}
+	for name, n := range claim.Requests() {
 		if n <= 0 {
 			continue
 		}
-		if i := slices.Index(r.resources, name); i >= 0 {
+		if i := slices.Index(r.places.resources, name); i >= 0 {
 			out[i] = n
 		} else {
 			offered = false

@@ -1,49 +1,402 @@
 package mirror
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/scheduler"
+	"orrery.dev/orrery/internal/testenv"
 )
+
+func requesting(requests corev1.ResourceList) *scheduler.Claim {
+	return scheduler.NewClaim(&interpreter.Requirements{Requests: requests})
+}
+
+func cpu(q string) *scheduler.Claim {
+	return requesting(corev1.ResourceList{"cpu": resource.MustParse(q)})
+}
+
+// setUp takes a node, pod or quota into a capacity as the mirror does.
+func setUp(t testing.TB, c *capacity, gr schema.GroupResource, name, body string) (changed bool) {
+	t.Helper()
+	var err error
+	switch gr {
+	case nodes:
+		var n *node
+		n, err = newNode([]byte(body))
+		changed = c.setNode(name, n)
+	case pods:
+		var p *pod
+		p, err = newPod([]byte(body))
+		changed = c.setPod(key{"shop", name}, p)
+	case quotas:
+		var q *quota
+		q, err = newQuota([]byte(body))
+		changed = c.setQuota(key{"shop", name}, q)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
+// nodeBody is a node with 4 CPUs and room for 10 pods.
+func nodeBody(name, labels, taints string) string {
+	return `{"metadata": {"name": "` + name + `", "labels": {` + labels + `}}, "spec": {"taints": [` + taints + `]},
+		"status": {"allocatable": {"cpu": "4", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]}}`
+}
+
+// podBody is a pod that requests CPU, and what else its spec says.
+func podBody(cpu, more string) string {
+	return `{"spec": {"containers": [{"resources": {"requests": {"cpu": "` + cpu + `"}}}]` + more + `}}`
+}
+
+func fitsAll(t *testing.T, what string, r *Room, claims []*scheduler.Claim, want ...int64) {
+	t.Helper()
+	for i, claim := range claims {
+		if got := r.Fits(claim, false); got != want[i] {
+			t.Errorf("%s: %d fit of claim %d, want %d", what, got, i, want[i])
+		}
+	}
+}
 
 // Replicas that are on their way, and pods that wait for a node, take room on the nodes one by one.
 func TestRoomWithout(t *testing.T) {
 	c := newCapacity()
 	for _, name := range []string{"n1", "n2"} {
-		c.setNode(name, &node{ready: true, schedulable: true, allocatable: amounts{"cpu": 4000, "pods": 10}})
+		setUp(t, c, nodes, name, nodeBody(name, "", ""))
 	}
-	cpu := func(q string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(q)} }
-	fits := func(what string, r *Room, want ...int64) {
-		t.Helper()
-		for i, request := range []corev1.ResourceList{cpu("3"), cpu("1"), nil} {
-			if got := r.Fits(request); got != want[i] {
-				t.Errorf("%s: %d fit of request %d, want %d", what, got, i, want[i])
-			}
-		}
-	}
+	claims := []*scheduler.Claim{cpu("3"), cpu("1"), nil}
 	empty := c.measure()
-	fits("empty", empty, 2, 8, 20)
-	taken := func(yield func(corev1.ResourceList, int64) bool) {
-		_ = yield(cpu("1"), 2) && yield(nil, 3) && yield(corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}, 5)
+	fitsAll(t, "empty", empty, claims, 2, 8, 20)
+	taken := []scheduler.Taken{
+		{Claim: requesting(corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}), Replicas: 5}, {Claim: cpu("1"), Replicas: 1}, {Replicas: 3}, {Claim: cpu("1"), Replicas: 1},
 	}
-	fits("taken", empty.Without(taken), 1, 6, 15)
-	fits("more is taken than there is", empty.Without(func(yield func(corev1.ResourceList, int64) bool) { yield(cpu("3"), 9) }), 0, 2, 18)
-	fits("empty as before", empty, 2, 8, 20)
+	fitsAll(t, "taken", empty.Without(taken), claims, 1, 6, 15)
+	fitsAll(t, "more is taken than there is", empty.Without([]scheduler.Taken{{Claim: cpu("3"), Replicas: 9}}), claims, 0, 2, 18)
+	fitsAll(t, "empty as before", empty, claims, 2, 8, 20)
 
-	wait := func(name string, cpu int64) {
-		c.setPod(key{name: name}, &pod{requests: amounts{"cpu": cpu, "pods": 1}})
-	}
-	wait("p1", 1000)
-	wait("p2", 1000)
-	wait("huge", 9000)
-	fits("pods wait", c.measure(), 1, 6, 18)
-	c.setPod(key{name: "p1"}, &pod{node: "n2", requests: amounts{"cpu": 1000, "pods": 1}})
-	fits("one has a node", c.measure(), 2, 6, 18)
-	c.setPod(key{name: "p2"}, nil)
-	c.setPod(key{name: "huge"}, nil)
-	fits("the others are gone", c.measure(), 2, 7, 19)
+	setUp(t, c, pods, "p1", podBody("1", ""))
+	setUp(t, c, pods, "p2", podBody("1", ""))
+	setUp(t, c, pods, "huge", podBody("9", ""))
+	fitsAll(t, "pods wait", c.measure(), claims, 1, 6, 18)
+	setUp(t, c, pods, "p1", podBody("1", `, "nodeName": "n2"`))
+	fitsAll(t, "one has a node", c.measure(), claims, 2, 6, 18)
+	c.setPod(key{"shop", "p2"}, nil)
+	c.setPod(key{"shop", "huge"}, nil)
+	fitsAll(t, "the others are gone", c.measure(), claims, 2, 7, 19)
 	if len(c.waiting) > 0 {
 		t.Errorf("%d kinds of pods wait", len(c.waiting))
 	}
+	c.setNode("n2", nil)
+	fitsAll(t, "a node is gone", c.measure(), claims, 1, 4, 10)
+}
+
+// Replicas have room on the nodes alone that take them, and take none elsewhere; pods that wait do as well.
+func TestRoomOnNodesThatTakeThem(t *testing.T) {
+	c := newCapacity()
+	gpu := nodeBody("gpu", `"pool": "b", "zone": "y"`, `{"key": "gpu", "value": "yes", "effect": "NoExecute"}`)
+	for name, body := range map[string]string{
+		"control": nodeBody("control", `"pool": "a"`, `{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}`),
+		"plain":   nodeBody("plain", `"pool": "a", "zone": "x"`, `{"key": "slow", "effect": "PreferNoSchedule"}`),
+		"gpu":     gpu,
+	} {
+		if !setUp(t, c, nodes, name, body) || setUp(t, c, nodes, name, body) {
+			t.Errorf("%s is no news, or news twice", name)
+		}
+	}
+	one := corev1.ResourceList{"cpu": resource.MustParse("1")}
+	tolerating := func(key string) []corev1.Toleration {
+		return []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
+	}
+	affinity := func(key string, operator corev1.NodeSelectorOperator, values ...string) *corev1.NodeSelector {
+		return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: operator, Values: values}},
+		}}}
+	}
+	plain, all := scheduler.NewClaim(&interpreter.Requirements{Requests: one}), scheduler.NewClaim(&interpreter.Requirements{Requests: one, Tolerations: tolerating("")})
+	onGPU := scheduler.NewClaim(&interpreter.Requirements{Requests: one, Tolerations: tolerating("gpu"), NodeSelector: map[string]string{"pool": "b"}})
+	room := c.measure()
+	fitsAll(t, "empty", room, []*scheduler.Claim{
+		plain, all, onGPU,
+		scheduler.NewClaim(&interpreter.Requirements{Requests: one, Tolerations: tolerating("gpu")}),
+		scheduler.NewClaim(&interpreter.Requirements{Requests: one, NodeSelector: map[string]string{"pool": "c"}}),
+		scheduler.NewClaim(&interpreter.Requirements{Requests: one, Tolerations: tolerating("gpu"), NodeAffinity: affinity("zone", corev1.NodeSelectorOpNotIn, "x")}),
+		scheduler.NewClaim(&interpreter.Requirements{Requests: one, NodeAffinity: affinity("zone", "Wrong", "x")}),
+		scheduler.NewClaim(&interpreter.Requirements{Requests: one, NodeAffinity: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"plain"}}},
+		}}}}),
+	}, 4, 12, 4, 8, 0, 4, 0, 4)
+
+	claims := []*scheduler.Claim{plain, onGPU, all}
+	fitsAll(t, "three are bound for the gpu", room.Without([]scheduler.Taken{{Claim: onGPU, Replicas: 3}}), claims, 4, 1, 9)
+	setUp(t, c, pods, "waits", podBody("1", `, "nodeSelector": {"pool": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]`))
+	setUp(t, c, pods, "waits for ever", podBody("1", `, "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+		{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["c"]}]}]}}}`))
+	fitsAll(t, "a pod waits for the gpu, and one for no node", c.measure(), claims, 4, 3, 11)
+	if !setUp(t, c, pods, "waits", podBody("1", `, "nodeSelector": {"pool": "a"}`)) {
+		t.Error("that a pod waits for another node is no news")
+	}
+	fitsAll(t, "it waits for another node", c.measure(), claims, 3, 4, 11)
+	setUp(t, c, nodes, "gpu", nodeBody("gpu", `"pool": "b", "zone": "y"`, ""))
+	c.setPod(key{"shop", "waits"}, nil)
+	fitsAll(t, "the taint is gone", c.measure(), claims, 8, 4, 12)
+	fitsAll(t, "the room does not change", room, claims, 4, 4, 12)
+}
+
+// More claims than are remembered fit as well.
+func TestRoomRemembersSomeClaims(t *testing.T) {
+	c := newCapacity()
+	setUp(t, c, nodes, "n", nodeBody("n", `"pool": "p7"`, ""))
+	room := c.measure()
+	for range 2 {
+		for i := range mostTakers + 10 {
+			want := int64(0)
+			if i == 7 {
+				want = 10
+			}
+			claim := scheduler.NewClaim(&interpreter.Requirements{NodeSelector: map[string]string{"pool": fmt.Sprint("p", i)}})
+			if got := room.Fits(claim, false); got != want {
+				t.Fatalf("%d fit of %d, want %d", got, i, want)
+			}
+		}
+	}
+	if n := len(room.places.taker); n > mostTakers {
+		t.Errorf("%d claims are remembered", n)
+	}
+}
+
+// What quotas of the namespace leave limits what fits, if they count the pods.
+func TestRoomWithinQuotas(t *testing.T) {
+	web := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	list := func(cpu, memory string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		if cpu != "" {
+			l["cpu"] = resource.MustParse(cpu)
+		}
+		if memory != "" {
+			l["memory"] = resource.MustParse(memory)
+		}
+		return l
+	}
+	claim := func(change func(*interpreter.Requirements)) *scheduler.Claim {
+		r := &interpreter.Requirements{
+			Kind: web, Namespace: "shop", Requests: list("500m", "1Mi"), Limits: list("1", ""),
+			Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort},
+		}
+		if change != nil {
+			change(r)
+		}
+		return scheduler.NewClaim(r)
+	}
+	classy := claim(func(r *interpreter.Requirements) { r.PriorityClassName = "high" })
+	const unlimited = 80 // on the nodes
+	status := func(hard, used string) string { return `{"status": {"hard": {` + hard + `}, "used": {` + used + `}}}` }
+	scoped := func(spec string) string {
+		return `{"spec": {` + spec + `}, "status": {"hard": {"pods": "3"}, "used": {"pods": "1"}}}`
+	}
+	selector := func(operator, values string) string {
+		return scoped(`"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "` + operator + `", "values": [` + values + `]}]}`)
+	}
+	for name, tc := range map[string]struct {
+		quotas []string
+		claim  *scheduler.Claim
+		there  bool
+		taken  []scheduler.Taken
+		want   int64
+	}{
+		"None":         {claim: claim(nil), want: unlimited},
+		"CPU":          {quotas: []string{status(`"requests.cpu": "4"`, `"requests.cpu": "1200m"`)}, claim: claim(nil), want: 5},
+		"CPUByItsName": {quotas: []string{status(`"cpu": "4"`, `"cpu": "1"`)}, claim: claim(nil), want: 6},
+		"Memory":       {quotas: []string{status(`"requests.memory": "7Mi"`, `"requests.memory": "5000Ki"`)}, claim: claim(nil), want: 2},
+		"Limits":       {quotas: []string{status(`"limits.cpu": "4", "limits.memory": "1"`, `"limits.cpu": "1", "limits.memory": "1"`)}, claim: claim(nil), want: 3},
+		"Pods":         {quotas: []string{status(`"pods": "9"`, `"pods": "2"`)}, claim: claim(nil), want: 7},
+		"CountOfPods":  {quotas: []string{status(`"count/pods": "9"`, `"count/pods": "3"`)}, claim: claim(nil), want: 6},
+		"Exceeded":     {quotas: []string{status(`"pods": "1"`, `"pods": "2"`)}, claim: claim(nil), want: 0},
+		"SeveralQuotas": {
+			quotas: []string{status(`"pods": "9"`, `"pods": "2"`), status(`"requests.cpu": "1"`, `"requests.cpu": "0"`)}, claim: claim(nil), want: 2,
+		},
+		"NotUsedYet":       {quotas: []string{status(`"pods": "9"`, ``)}, claim: claim(nil), want: unlimited},
+		"WhatItLacks":      {quotas: []string{status(`"requests.example.com/gpu": "0", "services": "0", "count/secrets": "0"`, `"requests.example.com/gpu": "0", "services": "0", "count/secrets": "0"`)}, claim: claim(nil), want: unlimited},
+		"OtherNamespace":   {quotas: []string{status(`"pods": "1"`, `"pods": "1"`)}, claim: claim(func(r *interpreter.Requirements) { r.Namespace = "other" }), want: unlimited},
+		"NothingIsKnown":   {quotas: []string{status(`"pods": "1"`, `"pods": "1"`)}, want: 1000},
+		"NoMoreObjects":    {quotas: []string{status(`"count/deployments.apps": "2"`, `"count/deployments.apps": "2"`)}, claim: claim(nil), want: 0},
+		"OneMoreObject":    {quotas: []string{status(`"count/deployments.apps": "2"`, `"count/deployments.apps": "1"`)}, claim: claim(nil), want: unlimited},
+		"TheObjectIsThere": {quotas: []string{status(`"count/deployments.apps": "2", "pods": "8"`, `"count/deployments.apps": "2", "pods": "1"`)}, claim: claim(nil), there: true, want: 7},
+		"ObjectsByAnOldName": {
+			quotas: []string{status(`"replicationcontrollers": "2"`, `"replicationcontrollers": "2"`)},
+			claim: claim(func(r *interpreter.Requirements) {
+				r.Kind = schema.GroupVersionKind{Version: "v1", Kind: "ReplicationController"}
+			}), want: 0,
+		},
+		"APod": {
+			quotas: []string{status(`"count/pods": "2"`, `"count/pods": "1"`)},
+			claim:  claim(func(r *interpreter.Requirements) { r.Kind = schema.GroupVersionKind{Version: "v1", Kind: "Pod"} }), want: 1,
+		},
+		"ObjectsOnTheirWay": {
+			quotas: []string{status(`"count/deployments.apps": "2"`, `"count/deployments.apps": "1"`)}, claim: claim(nil), taken: []scheduler.Taken{{Claim: claim(nil), Objects: 1}}, want: 0,
+		},
+		"ReplicasOnTheirWay": {
+			quotas: []string{status(`"pods": "9", "requests.cpu": "10"`, `"pods": "2", "requests.cpu": "0"`), scoped(`"scopes": ["BestEffort"]`)}, claim: claim(nil),
+			taken: []scheduler.Taken{
+				{Claim: claim(func(r *interpreter.Requirements) { r.Requests = nil }), Replicas: 2},
+				{Claim: claim(nil), Replicas: 3, Objects: 1},
+				{Claim: claim(func(r *interpreter.Requirements) { r.Namespace = "other" }), Replicas: 10},
+			},
+			want: 2,
+		},
+		"WhatFitsOnNoNodeCountsInQuotas": {
+			quotas: []string{status(`"pods": "9"`, `"pods": "0"`)}, claim: claim(nil),
+			taken: []scheduler.Taken{{Claim: claim(func(r *interpreter.Requirements) { r.Requests = list("100", "") }), Replicas: 5}}, want: 4,
+		},
+		"Scope":             {quotas: []string{scoped(`"scopes": ["NotTerminating", "NotBestEffort"]`)}, claim: claim(nil), want: 2},
+		"OtherScope":        {quotas: []string{scoped(`"scopes": ["NotTerminating", "BestEffort"]`)}, claim: claim(nil), want: unlimited},
+		"UnknownScope":      {quotas: []string{scoped(`"scopes": ["Moonlit"]`)}, claim: claim(nil), want: unlimited},
+		"ScopeSelector":     {quotas: []string{scoped(`"scopeSelector": {"matchExpressions": [{"scopeName": "NotTerminating", "operator": "Exists"}]}`)}, claim: claim(nil), want: 2},
+		"PriorityIn":        {quotas: []string{selector("In", `"low", "high"`)}, claim: classy, want: 2},
+		"PriorityNotAmong":  {quotas: []string{selector("In", `"low"`)}, claim: classy, want: unlimited},
+		"PriorityNotIn":     {quotas: []string{selector("NotIn", `"low"`)}, claim: classy, want: 2},
+		"PriorityNot":       {quotas: []string{selector("NotIn", `"high"`)}, claim: classy, want: unlimited},
+		"PriorityExists":    {quotas: []string{selector("Exists", ``)}, claim: classy, want: 2},
+		"PriorityIsNot":     {quotas: []string{selector("DoesNotExist", ``)}, claim: classy, want: unlimited},
+		"PriorityByDefault": {quotas: []string{selector("NotIn", `"low"`)}, claim: claim(nil), want: unlimited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCapacity()
+			for i := range 10 {
+				setUp(t, c, nodes, fmt.Sprint(i), `{"metadata": {"name": "`+fmt.Sprint(i)+`"}, "status": {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "100"}, "conditions": [{"type": "Ready", "status": "True"}]}}`)
+			}
+			for i, q := range tc.quotas {
+				if !setUp(t, c, quotas, fmt.Sprint(i), q) || setUp(t, c, quotas, fmt.Sprint(i), q) {
+					t.Errorf("quota %d is no news, or news twice", i)
+				}
+			}
+			full := c.measure()
+			before := full.Fits(tc.claim, tc.there)
+			room := full
+			if tc.taken != nil {
+				room = full.Without(tc.taken)
+			}
+			if got := room.Fits(tc.claim, tc.there); got != tc.want {
+				t.Errorf("%d fit, want %d", got, tc.want)
+			}
+			if got := full.Fits(tc.claim, tc.there); got != before {
+				t.Errorf("%d fit in the room that does not change, want %d", got, before)
+			}
+			for i := range tc.quotas {
+				c.setQuota(key{"shop", fmt.Sprint(i)}, nil)
+			}
+			if got := c.measure().Fits(tc.claim, tc.there); got < unlimited {
+				t.Errorf("%d fit without quotas", got)
+			}
+		})
+	}
+}
+
+// Once ResourceQuotas are required, what is free in a cluster is not known before they are, unless it has none to tell.
+func TestQuotasKnown(t *testing.T) {
+	m := newMirror(openStore(t), newFleet(), testLogger(t))
+	without := &map[schema.GroupVersionKind]bool{}
+	with := &map[schema.GroupVersionKind]bool{quotaKind: true}
+	forbidden := apierrors.NewForbidden(quotas, "", errors.New("no"))
+	for name, tc := range map[string]struct {
+		required, planned *map[schema.GroupVersionKind]bool
+		table             *table
+		want              bool
+	}{
+		"NobodyRequiresThem":  {required: without, want: true},
+		"NobodyWaitsForThem":  {required: without, planned: without, table: &table{wanted: true}, want: true},
+		"NotPlannedYet":       {required: with},
+		"NotPlannedAnewYet":   {required: with, planned: without},
+		"OfAnEarlierProcess":  {required: with, table: &table{synced: true}},
+		"NotServed":           {required: with, planned: with, want: true},
+		"NotListedYet":        {required: with, planned: with, table: &table{wanted: true}},
+		"Listed":              {required: with, planned: with, table: &table{wanted: true, synced: true}, want: true},
+		"ListedSomeOtherTime": {required: with, planned: with, table: &table{wanted: true, problem: errors.New("later")}},
+		"NotForUs":            {required: with, planned: with, table: &table{wanted: true, problem: fmt.Errorf("list: %w", forbidden)}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.required.Store(tc.required)
+			c := newCluster(m, "east", nil)
+			c.decidedOn.required = tc.planned
+			if tc.table != nil {
+				c.tables[quotas] = tc.table
+			}
+			if got := c.quotasKnown(); got != tc.want {
+				t.Errorf("known: %t", got)
+			}
+		})
+	}
+}
+
+// Whoever follows what is free is told when it is no longer known, because ResourceQuotas are required that are not mirrored, and when it is known again.
+func TestQuotasAreRequired(t *testing.T) {
+	fleet := newFleet(newSource(t, "east", testenv.Config(0), "configmaps"))
+	m, stop := start(t, openStore(t), fleet)
+	defer stop()
+	eventually(t, "what is free is known", func() bool { _, known := m.Room("east"); return known })
+	if m.Synced("east", quotas) {
+		t.Fatal("quotas are mirrored though nobody requires them")
+	}
+	told := make(chan bool, 1)
+	m.SubscribeRoom(func(string) {
+		select {
+		case told <- true:
+		default:
+		}
+	})
+	m.Require(quotaKind)
+	<-told
+	eventually(t, "it is known again", func() bool { _, known := m.Room("east"); return known })
+	if !m.Synced("east", quotas) {
+		t.Error("quotas are not mirrored")
+	}
+}
+
+// BenchmarkRoom counts what fits in a cluster of a thousand nodes, and measures it anew after a pod changed.
+func BenchmarkRoom(b *testing.B) {
+	c := newCapacity()
+	for i := range 1000 {
+		name, taint := fmt.Sprintf("node-%04d", i), ""
+		if i%10 == 0 {
+			taint = `{"key": "gpu", "effect": "NoSchedule"}`
+		}
+		setUp(b, c, nodes, name, nodeBody(name, fmt.Sprintf(`"pool": "p%d", "kubernetes.io/hostname": "%s"`, i%4, name), taint))
+		setUp(b, c, pods, name, podBody("1", `, "nodeName": "`+name+`"`))
+	}
+	setUp(b, c, quotas, "q", `{"status": {"hard": {"pods": "5000", "requests.cpu": "1000"}, "used": {"pods": "1000", "requests.cpu": "100"}}}`)
+	one := corev1.ResourceList{"cpu": resource.MustParse("1")}
+	for name, r := range map[string]*interpreter.Requirements{
+		"Plain": {Requests: one},
+		"Selected": {Requests: one, Namespace: "shop", NodeAffinity: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"p1", "p2"}}},
+		}}}},
+	} {
+		claim, room := scheduler.NewClaim(r), c.measure()
+		b.Run("Fits/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				room.Fits(claim, false)
+			}
+		})
+		b.Run("Without/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				room.Without([]scheduler.Taken{{Claim: claim, Replicas: 100, Objects: 1}})
+			}
+		})
+	}
+	b.Run("Measure", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			c.measure()
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,6 +27,12 @@ var (
 	secrets     = schema.GroupResource{Resource: "secrets"}
 	crds        = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	apiservices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
+)
+
+// ResourceQuotas bound what is free in a cluster, once somebody requires them: each type is a watch for each cluster.
+var (
+	quotas    = schema.GroupResource{Resource: "resourcequotas"}
+	quotaKind = corev1.SchemeGroupVersion.WithKind("ResourceQuota")
 )
 
 // Events under both of their names; they are the same objects.

@@ -28,7 +28,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -192,7 +194,9 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	if !known || !synced || !measured {
 		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
 	}
-	k.Fits = room.Fits(corev1.ResourceList{"cpu": resource.MustParse("100m")})
+	k.Fits = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
+		Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
+	}), false)
 	c := m.cluster(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,6 +239,8 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 	must[*corev1.ServiceAccount](t)(k.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
 	node := must[*corev1.Node](t)(k.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n-" + namespace}}, metav1.CreateOptions{}))
+	node.Spec.Taints = nil // the API server's own, until a controller finds the node ready
+	node = must[*corev1.Node](t)(k.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}))
 	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	must[*corev1.Node](t)(k.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))
@@ -244,6 +250,10 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 			Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}},
 		}}},
 	}, metav1.CreateOptions{}))
+	quota := must[*corev1.ResourceQuota](t)(k.CoreV1().ResourceQuotas(namespace).Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{}))
+	quota.Status.Hard = corev1.ResourceList{"pods": resource.MustParse("6")}
+	quota.Status.Used = corev1.ResourceList{"pods": resource.MustParse("1")}
+	must[*corev1.ResourceQuota](t)(k.CoreV1().ResourceQuotas(namespace).UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}))
 	t.Cleanup(func() { // nodes are of all tests
 		if err := k.CoreV1().Nodes().Delete(context.Background(), node.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -252,7 +262,7 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 }
 
 // resumed are the types of the tests of restarts, beside those that the mirror itself needs.
-var resumed = []string{"configmaps", "secrets", "deployments.apps"}
+var resumed = []string{"configmaps", "secrets", "resourcequotas", "deployments.apps"}
 
 // TestResume: after a restart nothing is listed, and everything is known as it was.
 func TestResume(t *testing.T) {
@@ -266,6 +276,9 @@ func TestResume(t *testing.T) {
 	eventually(t, "the last one is stored", func() bool { return len(rows(t, s, q)) == 1 && len(m.PlacedOf("resume", "east")) == 4 })
 	vouched(t, s, m, "east")
 	want := know(t, m, "east", namespace)
+	if want.Fits != 5 { // what its quota leaves
+		t.Errorf("%d replicas fit, want 5", want.Fits)
+	}
 	stop()
 
 	var w wire

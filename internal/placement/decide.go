@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -25,10 +24,9 @@ import (
 // Template is an object on the hub and who claims it.
 type Template struct {
 	Object *unstructured.Unstructured
-	// Replicas that it asks for, nil for kinds without, and what each of them requests of a
-	// node.
+	// Replicas that it asks for, nil for kinds without, and what each of them claims of a cluster.
 	Replicas *int32
-	Requests corev1.ResourceList
+	Claim    *scheduler.Claim
 	// Claims on it, in order: the first one places it. None: what is placed stays.
 	Claims []policy.Claim
 	// Placement of the first claim's policy, and the hash that identifies it.
@@ -216,7 +214,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	b, p := standing.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
 		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Fence: fence,
-		Replicas: t.Replicas, Requests: t.Requests, Together: standing.Together, Apart: standing.Apart,
+		Replicas: t.Replicas, Claim: t.Claim, Together: standing.Together, Apart: standing.Apart,
 	}
 	var rescheduled *metav1.Time
 	if b != nil {

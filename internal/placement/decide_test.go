@@ -55,7 +55,7 @@ func ofPolicy(o *unstructured.Unstructured, placement policyv1alpha1.Placement) 
 		Object: o, Claims: []policy.Claim{{Policy: p, GVK: o.GroupVersionKind()}},
 		Placement: scheduler.Compile(placement), PlacementHash: hash(placement),
 	}
-	t.Replicas, t.Requests = interpreter.Replicas(o)
+	t.Replicas, t.Claim = interpreter.Replicas(o), claimOf(o)
 	return t
 }
 

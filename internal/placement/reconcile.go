@@ -22,6 +22,7 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 // staleLook is when a binding is looked at again of which the cache is behind.
@@ -107,29 +108,33 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	if !divides(t) || !t.Placement.ByCapacity() {
 		s = c.fleet.Snapshot()
 		d = Decide(s, t, standing)
-		return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
+		return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
 	}
 	r.deciding.Lock()
 	defer r.deciding.Unlock()
 	c.mu.RLock()
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
-	r.activate(c.bindings.All, c.requests, settled)
+	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota")) // what is free is within them
+	r.activate(c.bindings.All, c.claim, settled)
 	r.refresh(time.Now())
 	s = c.fleet.Measured()
 	d = Decide(s, t, standing)
-	return s, d, r.take(k, standing.Binding, t.Requests, d.Spec)
+	return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
 }
 
-// requests says what each replica of a binding's template requests; nothing while the template is
-// not known.
-func (c *Controller) requests(b *workv1alpha2.ResourceBinding) corev1.ResourceList {
+// claim says what each replica of a binding's template claims; nil while the template is not known.
+func (c *Controller) claim(b *workv1alpha2.ResourceBinding) *scheduler.Claim {
 	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present {
 		return nil
 	}
-	_, requests := interpreter.Replicas(o)
-	return requests
+	return claimOf(o)
+}
+
+// claimOf says what each replica of an object claims of a cluster.
+func claimOf(o *unstructured.Unstructured) *scheduler.Claim {
+	return scheduler.NewClaim(interpreter.RequirementsOf(o))
 }
 
 // template looks for a template in every watched version, in that of its binding first.
@@ -174,7 +179,7 @@ func (c *Controller) gather(
 		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
 	}
 	t.OnHub = interpreter.OnHub(o, c.hub)
-	t.Replicas, t.Requests = interpreter.Replicas(o)
+	t.Replicas, t.Claim = interpreter.Replicas(o), claimOf(o)
 	if c.overrides != nil {
 		t.Overrides = c.overrides(o)
 	}

@@ -5,19 +5,19 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 const (
 	// reservationLimit is the last resort for replicas whose pods never come, and of which nobody
-	// says so: a quota of the cluster that its ReplicaSets run into, or a kind that does not count
-	// its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
+	// says so: a webhook of the cluster that refuses them to its ReplicaSets, or a kind that does not
+	// count its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
 	// get minutes later.
 	reservationLimit = 5 * time.Minute
 	// doubtLook is how often copies are looked at again that were not known, at most.
@@ -50,7 +50,7 @@ type reservations struct {
 
 // rooms is the part of fleet.Cache that reservations need.
 type rooms interface {
-	Reserve(cluster string, request fleet.Request, n int64)
+	Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64)
 	Doubt(cluster string, n int)
 	Snapshot() *fleet.Snapshot
 }
@@ -59,7 +59,7 @@ type rooms interface {
 type hold struct {
 	uid        types.UID // of the binding, once it is written
 	generation int64     // of the binding that names the shares; 0: it is not written yet
-	request    fleet.Request
+	claim      *scheduler.Claim
 	shares     map[string]share
 }
 
@@ -92,10 +92,10 @@ func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *
 }
 
 // activate begins to keep reservations: those that follow from the bindings as they stand.
-// requests says what the replicas of a template request. Copies that are not known yet are in
+// claim says what the replicas of a template claim. Copies that are not known yet are in
 // doubt until then: they were placed by an earlier process, and most of them run.
 func (r *reservations) activate(
-	bindings func() []*workv1alpha2.ResourceBinding, requests func(*workv1alpha2.ResourceBinding) corev1.ResourceList, doubt time.Time,
+	bindings func() []*workv1alpha2.ResourceBinding, claim func(*workv1alpha2.ResourceBinding) *scheduler.Claim, doubt time.Time,
 ) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *reservations) activate(
 			}
 		}
 		if len(h.shares) > 0 {
-			h.request = fleet.NewRequest(requests(b))
+			h.claim = claim(b)
 			r.replace(binding.TemplateOf(b), h)
 		}
 	}
@@ -132,7 +132,7 @@ func (r *reservations) activate(
 // take reserves what a decision wants of clusters above what the binding (nil: there is none yet)
 // wants there now. undo is to be called when the decision cannot be written.
 func (r *reservations) take(
-	k binding.Template, b *workv1alpha2.ResourceBinding, request corev1.ResourceList, want *workv1alpha2.BindingSpec,
+	k binding.Template, b *workv1alpha2.ResourceBinding, claim *scheduler.Claim, want *workv1alpha2.BindingSpec,
 ) (undo func()) {
 	var before []workv1alpha2.TargetCluster
 	if b != nil {
@@ -151,7 +151,7 @@ func (r *reservations) take(
 		was[t.Name] = number(t.Replicas)
 	}
 	previous := r.held[k]
-	next := &hold{request: fleet.NewRequest(request), shares: map[string]share{}}
+	next := &hold{claim: claim, shares: map[string]share{}}
 	mine := previous // unless it is another binding's, of a template that was made anew
 	if b == nil || previous != nil && previous.uid != b.UID {
 		mine = nil
@@ -377,6 +377,10 @@ func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 	case s.doubt:
 		r.fleet.Doubt(cluster, sign)
 	default:
-		r.fleet.Reserve(cluster, h.request, int64(sign)*s.missing())
+		objects := int64(0)
+		if s.seen == 0 { // the object is not there yet, as far as is known
+			objects = 1
+		}
+		r.fleet.Reserve(cluster, h.claim, int64(sign)*s.missing(), int64(sign)*objects)
 	}
 }

@@ -2,13 +2,13 @@ package placement
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +17,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 const insufficient = workv1alpha2.ReasonInsufficient
@@ -204,21 +205,26 @@ func TestReservationsAfterARestart(t *testing.T) {
 
 // ledger is the rooms of reservations.
 type ledger struct {
-	reserved map[string]int64
-	doubts   map[string]int
-	snapshot *fleet.Snapshot
+	reserved, objects map[string]int64
+	doubts            map[string]int
+	snapshot          *fleet.Snapshot
 }
 
-func (l *ledger) Reserve(cluster string, _ fleet.Request, n int64) { l.reserved[cluster] += n }
-func (l *ledger) Doubt(cluster string, n int)                      { l.doubts[cluster] += n }
-func (l *ledger) Snapshot() *fleet.Snapshot                        { return l.snapshot }
+func (l *ledger) Reserve(cluster string, _ *scheduler.Claim, replicas, objects int64) {
+	l.reserved[cluster] += replicas
+	l.objects[cluster] += objects
+}
+func (l *ledger) Doubt(cluster string, n int) { l.doubts[cluster] += n }
+func (l *ledger) Snapshot() *fleet.Snapshot   { return l.snapshot }
 
-// says is what is reserved: "a=2 b?" for two replicas in a, and doubt about b.
+// says is what is reserved: "a=2* b?" for two replicas of one object that is not there yet in a, and doubt about b.
 func (l *ledger) says() string {
 	s := ""
 	for _, c := range []string{"a", "b"} {
 		if n := l.reserved[c]; n != 0 {
-			s += fmt.Sprintf(" %s=%d", c, n)
+			s += fmt.Sprintf(" %s=%d%s", c, n, strings.Repeat("*", int(l.objects[c])))
+		} else if l.objects[c] != 0 {
+			s += fmt.Sprintf(" %s has %d objects", c, l.objects[c])
 		}
 		if l.doubts[c] != 0 {
 			s += fmt.Sprintf(" %s?", c)
@@ -260,32 +266,32 @@ func TestReservations(t *testing.T) {
 		do   []func(*state)
 		want []string // after each
 	}{
-		"New":            {do: []func(*state){write("a=2 b=1"), pods("a", 1), pods("a", 2), pods("b", 1)}, want: []string{" a=2 b=1", " a=1 b=1", " b=1", ""}},
+		"New":            {do: []func(*state){write("a=2 b=1"), pods("a", 1), pods("a", 2), pods("b", 1)}, want: []string{" a=2* b=1*", " a=1 b=1*", " b=1*", ""}},
 		"NobodyAsks":     {off: true, do: []func(*state){write("a=2")}, want: []string{""}},
-		"Grows":          {do: []func(*state){write("a=2"), pods("a", 2), write("a=5"), pods("a", 4)}, want: []string{" a=2", "", " a=3", " a=1"}},
-		"GrowsUnseen":    {do: []func(*state){write("a=2"), write("a=5"), pods("a", 5)}, want: []string{" a=2", " a=5", ""}},
-		"Shrinks":        {do: []func(*state){write("a=5"), pods("a", 1), write("a=2"), write("a=1")}, want: []string{" a=5", " a=4", " a=1", ""}},
-		"Moves":          {do: []func(*state){write("a=5"), write("b=5")}, want: []string{" a=5", " b=5"}},
-		"PodsGo":         {do: []func(*state){write("a=5"), pods("a", 3), pods("a", 2), pods("a", 5), pods("a", 0)}, want: []string{" a=5", " a=2", " a=3", "", ""}},
-		"Forgotten":      {do: []func(*state){write("a=5"), func(s *state) { s.forget("binding") }, pods("a", 0)}, want: []string{" a=5", "", ""}},
-		"OthersGo":       {do: []func(*state){write("a=5"), func(s *state) { s.forget("another") }}, want: []string{" a=5", " a=5"}},
-		"NotWritten":     {do: []func(*state){write("a=2"), func(s *state) { decide(s, "a=5 b=1") }, func(s *state) { s.undo() }}, want: []string{" a=2", " a=5 b=1", " a=2"}},
-		"FirstUnwritten": {do: []func(*state){func(s *state) { decide(s, "a=5") }, func(s *state) { s.undo() }}, want: []string{" a=5", ""}},
+		"Grows":          {do: []func(*state){write("a=2"), pods("a", 2), write("a=5"), pods("a", 4)}, want: []string{" a=2*", "", " a=3", " a=1"}},
+		"GrowsUnseen":    {do: []func(*state){write("a=2"), write("a=5"), pods("a", 5)}, want: []string{" a=2*", " a=5*", ""}},
+		"Shrinks":        {do: []func(*state){write("a=5"), pods("a", 1), write("a=2"), write("a=1")}, want: []string{" a=5*", " a=4", " a=1", ""}},
+		"Moves":          {do: []func(*state){write("a=5"), write("b=5")}, want: []string{" a=5*", " b=5*"}},
+		"PodsGo":         {do: []func(*state){write("a=5"), pods("a", 3), pods("a", 2), pods("a", 5), pods("a", 0)}, want: []string{" a=5*", " a=2", " a=3", "", ""}},
+		"Forgotten":      {do: []func(*state){write("a=5"), func(s *state) { s.forget("binding") }, pods("a", 0)}, want: []string{" a=5*", "", ""}},
+		"OthersGo":       {do: []func(*state){write("a=5"), func(s *state) { s.forget("another") }}, want: []string{" a=5*", " a=5*"}},
+		"NotWritten":     {do: []func(*state){write("a=2"), func(s *state) { decide(s, "a=5 b=1") }, func(s *state) { s.undo() }}, want: []string{" a=2*", " a=5* b=1*", " a=2*"}},
+		"FirstUnwritten": {do: []func(*state){func(s *state) { decide(s, "a=5") }, func(s *state) { s.undo() }}, want: []string{" a=5*", ""}},
 		"MadeAnew": {
 			do:   []func(*state){write("a=5"), func(s *state) { s.b = nil; decide(s, "a=2"); s.b.UID = "second"; s.written(k, s.b) }, func(s *state) { s.forget("binding") }},
-			want: []string{" a=5", " a=2", " a=2"},
+			want: []string{" a=5*", " a=2*", " a=2*"},
 		},
-		"NeverComes": {do: []func(*state){write("a=5"), later(reservationLimit - time.Minute), later(reservationLimit + time.Minute)}, want: []string{" a=5", " a=5", ""}},
+		"NeverComes": {do: []func(*state){write("a=5"), later(reservationLimit - time.Minute), later(reservationLimit + time.Minute)}, want: []string{" a=5*", " a=5*", ""}},
 		"Refused": {
 			do: []func(*state){
 				write("a=5 b=1"), func(s *state) { s.refuses = 1; s.answered("another") }, func(s *state) { s.answered("binding") }, write("a=6 b=2"),
 			},
-			want: []string{" a=5 b=1", " a=5 b=1", " b=1", " a=1 b=2"},
+			want: []string{" a=5* b=1*", " a=5* b=1*", " b=1*", " a=1 b=2*"},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := &ledger{reserved: map[string]int64{}, doubts: map[string]int{}, snapshot: fleet.NewSnapshot(1, fine("a"), fine("b"))}
+			l := &ledger{reserved: map[string]int64{}, objects: map[string]int64{}, doubts: map[string]int{}, snapshot: fleet.NewSnapshot(1, fine("a"), fine("b"))}
 			s := &state{pods: &fakeFleet{pods: map[copyOf]int64{}}}
 			s.reservations = newReservations(l, s.pods, func(_ types.UID, cluster string) int64 {
 				if cluster == "a" {
@@ -320,11 +326,11 @@ func TestReservationsInDoubt(t *testing.T) {
 	whole.UID, whole.Name = "whole", "whole"
 	begin := func(doubt time.Time, pods map[copyOf]int64) (*reservations, *ledger, *fakeFleet) {
 		silent := but("b", func(c *fleet.Cluster) { c.Reachable = false })
-		l := &ledger{reserved: map[string]int64{}, doubts: map[string]int{}, snapshot: fleet.NewSnapshot(1, fine("a"), silent)}
+		l := &ledger{reserved: map[string]int64{}, objects: map[string]int64{}, doubts: map[string]int{}, snapshot: fleet.NewSnapshot(1, fine("a"), silent)}
 		f := &fakeFleet{pods: pods}
 		r := newReservations(l, f, nil)
 		r.activate(func() []*workv1alpha2.ResourceBinding { return []*workv1alpha2.ResourceBinding{b, going, whole} },
-			func(*workv1alpha2.ResourceBinding) corev1.ResourceList { return nil }, doubt)
+			func(*workv1alpha2.ResourceBinding) *scheduler.Claim { return nil }, doubt)
 		return r, l, f
 	}
 	step := func(what string, l *ledger, want string) {
@@ -349,7 +355,7 @@ func TestReservationsInDoubt(t *testing.T) {
 	step("much later", l, "")
 
 	_, l, _ = begin(time.Now(), map[copyOf]int64{{"binding", "a"}: 3, {"binding", "b"}: 0})
-	step("known from the start", l, " b=2")
+	step("known from the start", l, " b=2*")
 	_, l, _ = begin(time.Now(), map[copyOf]int64{{"binding", "a"}: 3})
 	step("long after the start", l, "")
 }

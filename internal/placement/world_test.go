@@ -3,7 +3,6 @@ package placement
 import (
 	"context"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -119,11 +118,11 @@ func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presen
 
 type free int64
 
-func (n free) Fits(corev1.ResourceList) int64 { return int64(n) }
+func (n free) Fits(*scheduler.Claim, bool) int64 { return int64(n) }
 
-func (n free) Without(taken iter.Seq2[corev1.ResourceList, int64]) scheduler.Room {
-	for _, replicas := range taken {
-		n = max(0, n-free(replicas))
+func (n free) Without(taken []scheduler.Taken) scheduler.Room {
+	for _, t := range taken {
+		n = max(0, n-free(t.Replicas))
 	}
 	return n
 }

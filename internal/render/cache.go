@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/interpreter"
 )
 
 // cacheBytes is how many bytes of manifests, as JSON, a Cache keeps: a few thousand of the usual
@@ -35,10 +37,11 @@ func NewCache() *Cache {
 
 // cacheKey is all that a manifest depends on.
 type cacheKey struct {
-	version  string // of the template
-	binding  types.UID
-	replicas int32 // -1: the template's
-	rules    string
+	version     string // of the template
+	binding     types.UID
+	replicas    int32 // -1: the template's
+	completions int64 // the same
+	rules       string
 }
 
 // rendered is the manifest of a key; who comes first renders it, and the others wait.
@@ -90,9 +93,12 @@ func (c *Cache) grown(e *list.Element, size int) {
 
 // key is what the manifest depends on. Of the cluster that is which rules concern it.
 func (in *Input) key(version string) cacheKey {
-	k := cacheKey{version: version, binding: in.Binding, replicas: -1}
+	k := cacheKey{version: version, binding: in.Binding, replicas: -1, completions: -1}
 	if in.Divided && in.Target.Replicas != nil {
 		k.replicas = *in.Target.Replicas
+		if n, err := interpreter.Completions(in.Template, in.Shares, in.Target.Name); err == nil && n != nil { // an error is every cluster's
+			k.completions = *n
+		}
 	}
 	if len(in.Overrides) == 0 {
 		return k

@@ -79,6 +79,18 @@ func TestCache(t *testing.T) {
 		t.Error("another version of the template has the same manifest")
 	}
 
+	job := Input{
+		Template: object(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: j, namespace: ns}, spec: {parallelism: 3, completions: 10}}`),
+		Cluster:  cluster("c1", "east"), Divided: true, Shares: []workv1alpha2.TargetCluster{{Name: "c1", Replicas: new(int32(1))}, {Name: "c2", Replicas: new(int32(1))}},
+	}
+	job.Target = job.Shares[0]
+	_, half, _ := cache.Render(job, "v1")
+	job.Shares = append(job.Shares, workv1alpha2.TargetCluster{Name: "c3", Replicas: new(int32(1))})
+	third, digest, err := cache.Render(job, "v1")
+	if n, _, _ := unstructured.NestedInt64(third.Object, "spec", "completions"); err != nil || digest == half || n != 4 {
+		t.Errorf("with another cluster beside it a Job has %d completions, and digest %s after %s: %v", n, digest, half, err)
+	}
+
 	refused := Input{Template: template, Cluster: aCluster(), Overrides: compiled(overridePolicy(t, "ns", "p",
 		`{overrideRules: [{overriders: {plaintext: [{path: /none, operator: remove}]}}]}`))}
 	for range 2 {

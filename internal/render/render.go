@@ -28,8 +28,10 @@ type Input struct {
 	Cluster *clusterv1alpha1.Cluster
 	// Target is the cluster's share of the placement.
 	Target workv1alpha2.TargetCluster
-	// Divided: the manifest asks for the replicas of Target, not for the template's.
+	// Divided: the manifest asks for the replicas of Target, not for the template's. Shares are
+	// those of all clusters of the placement then.
 	Divided bool
+	Shares  []workv1alpha2.TargetCluster
 	// Binding is the UID of the binding that places the template.
 	Binding types.UID
 	// Overrides are those that select the template, in order; see Overrides.Of.
@@ -51,10 +53,8 @@ func render(in Input) (manifest *unstructured.Unstructured, digest string, size 
 	if err != nil {
 		return nil, "", 0, err
 	}
-	if in.Divided && in.Target.Replicas != nil {
-		if err := interpreter.SetReplicas(o, *in.Target.Replicas); err != nil {
-			return nil, "", 0, err
-		}
+	if err := in.divide(o); err != nil {
+		return nil, "", 0, err
 	}
 	for _, v := range in.Overrides {
 		if o, err = override(o, v, in.Cluster); err != nil {
@@ -69,6 +69,21 @@ func render(in Input) (manifest *unstructured.Unstructured, digest string, size 
 		return nil, "", 0, err
 	}
 	return o, digest, size, nil
+}
+
+// divide has a manifest ask for the target's share.
+func (in *Input) divide(o *unstructured.Unstructured) error {
+	if !in.Divided || in.Target.Replicas == nil {
+		return nil
+	}
+	completions, err := interpreter.Completions(o, in.Shares, in.Target.Name)
+	if err != nil {
+		return err
+	}
+	if err := interpreter.SetReplicas(o, *in.Target.Replicas); err != nil || completions == nil {
+		return err
+	}
+	return interpreter.SetCompletions(o, *completions)
 }
 
 // mark puts our marks on a manifest and returns its digest, which covers all of it but

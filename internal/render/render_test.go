@@ -168,13 +168,19 @@ func TestRenderDropsWhatIsTheHubs(t *testing.T) {
 }
 
 func TestRenderReplicas(t *testing.T) {
-	const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {replicas: 5}}`
+	const (
+		deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {replicas: 5}}`
+		job        = `{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {parallelism: 3, completions: 10}}`
+	)
 	cases := map[string]struct {
 		template string
 		divided  bool
 		share    *int32
 		want     map[string]any
 	}{
+		"Job":                {job, true, new(int32(2)), map[string]any{"parallelism": int64(2), "completions": int64(7)}},
+		"JobDuplicated":      {job, false, new(int32(3)), map[string]any{"parallelism": int64(3), "completions": int64(10)}},
+		"JobNotInNumbers":    {`{apiVersion: batch/v1, kind: Job, metadata: {name: x}, spec: {parallelism: 3, completions: many}}`, true, new(int32(2)), nil},
 		"Divided":            {deployment, true, new(int32(2)), map[string]any{"replicas": int64(2)}},
 		"DividedToNone":      {deployment, true, new(int32(0)), map[string]any{"replicas": int64(0)}},
 		"Duplicated":         {deployment, false, new(int32(2)), map[string]any{"replicas": int64(5)}},
@@ -185,9 +191,13 @@ func TestRenderReplicas(t *testing.T) {
 			got, _, err := Render(Input{
 				Template: object(t, tc.template), Cluster: aCluster(), Binding: binding,
 				Divided: tc.divided, Target: workv1alpha2.TargetCluster{Name: "c1", Replicas: tc.share},
+				Shares: []workv1alpha2.TargetCluster{{Name: "c1", Replicas: tc.share}, {Name: "c2", Replicas: new(int32(1))}},
 			})
-			if err != nil {
+			if (err != nil) != (tc.want == nil) {
 				t.Fatal(err)
+			}
+			if tc.want == nil {
+				return
 			}
 			if diff := cmp.Diff(tc.want, got.Object["spec"]); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

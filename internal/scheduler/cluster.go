@@ -39,8 +39,9 @@ type APIs interface {
 
 // Room is the free capacity of a cluster at one moment.
 type Room interface {
-	// Fits counts how many more replicas with a request fit.
-	Fits(request corev1.ResourceList) int64
+	// Fits counts how many more replicas with a claim fit; there says that the object is in the
+	// cluster already.
+	Fits(claim *Claim, there bool) int64
 }
 
 // Serves says whether the cluster serves a kind.
@@ -51,10 +52,11 @@ func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
 	return c.APIs.Serves(kind)
 }
 
-// Fits counts how many more replicas with a request fit; false when that is not known.
-func (c *Cluster) Fits(request corev1.ResourceList) (replicas int64, known bool) {
+// Fits counts how many more replicas with a claim fit, of an object that is there or is not; false
+// when that is not known.
+func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, known bool) {
 	if c.Room == nil {
 		return 0, false
 	}
-	return c.Room.Fits(request), true
+	return c.Room.Fits(claim, there), true
 }

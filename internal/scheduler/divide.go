@@ -42,7 +42,7 @@ func (a *attempt) assign(r *Request) {
 	for i := range a.options {
 		o := &a.options[i]
 		// Replicas in a cluster that does not answer stay, and none join them.
-		if n, known := o.cluster.Fits(r.Requests); known && o.cluster.Reachable {
+		if n, known := o.cluster.Fits(r.Claim, o.has > 0); known && o.cluster.Reachable {
 			o.room = min(max(n, 0), maxWeight)
 		} else {
 			o.blind = o.has > 0

@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -38,9 +37,9 @@ type Request struct {
 	// Fence of the object's namespace; nil: there is none.
 	Fence Fence
 	// Replicas that the object asks for; nil for kinds without, which are placed whole in
-	// every cluster. Requests is what each of them requests of a node.
+	// every cluster. Claim is what each of them claims of a cluster.
 	Replicas *int32
-	Requests corev1.ResourceList
+	Claim    *Claim
 	// Previous is where the object is placed now; Shared is true when its replicas there are
 	// shares of what it asked for. Group is the group of the placement's clusterAffinities that
 	// they are of.

@@ -28,7 +28,7 @@ func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return prese
 // roomy has room for as many replicas.
 type roomy int64
 
-func (n roomy) Fits(corev1.ResourceList) int64 { return int64(n) }
+func (n roomy) Fits(*Claim, bool) int64 { return int64(n) }
 
 func healthy(name string) *Cluster {
 	return &Cluster{
@@ -555,6 +555,37 @@ func FuzzDynamic(f *testing.F) {
 			}
 		}
 	})
+}
+
+// crowded has room for replicas of objects that are there already.
+type crowded struct{}
+
+func (crowded) Fits(_ *Claim, there bool) int64 {
+	if there {
+		return 5
+	}
+	return 0
+}
+
+// Where no more objects are let in, those that are there grow.
+func TestRoomOfObjectsThatAreThere(t *testing.T) {
+	var clusters []*Cluster
+	for _, name := range []string{"a", "b"} {
+		c := free(name, 0)
+		c.Room = crowded{}
+		clusters = append(clusters, c)
+	}
+	r := Request{UID: "uid", Placement: Compile(byCapacity()), Replicas: new(int32(4)), Shared: true}
+	if got := Schedule(clusters, r); len(got.Clusters) > 0 || got.Reason != workv1alpha2.ReasonInsufficient {
+		t.Errorf("a new one is placed in %v: %s", got.Clusters, got.Reason)
+	}
+	for _, fresh := range []bool{false, true} {
+		r.Previous, r.Fresh = []workv1alpha2.TargetCluster{{Name: "b", Replicas: new(int32(2))}}, fresh
+		got := Schedule(clusters, r)
+		if len(got.Clusters) != 1 || got.Clusters[0].Name != "b" || current(got.Clusters[0]) != 4 || got.Reason != workv1alpha2.ReasonScheduled {
+			t.Errorf("fresh %t: it is placed in %v: %s", fresh, got.Clusters, got.Message)
+		}
+	}
 }
 
 func BenchmarkSchedule(b *testing.B) {

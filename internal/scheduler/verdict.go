@@ -69,7 +69,7 @@ var idleReasons = [...]struct{ reason, message string }{
 // idle is why a cluster that fits was not chosen, by its place among idleReasons.
 func (v *Verdicts) idle(i int) int {
 	if v.cramped {
-		if n, known := v.clusters[i].Fits(v.request.Requests); !known || n <= 0 || !v.clusters[i].Reachable {
+		if n, known := v.clusters[i].Fits(v.request.Claim, false); !known || n <= 0 || !v.clusters[i].Reachable {
 			return 1
 		}
 	}

@@ -514,6 +514,45 @@ spec:
 	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")
 }
 
+// By free capacity replicas go where a node takes them, and where the namespace's quota lets them in.
+func TestReplicasGoWhereTheyMayRun(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t, "room")
+	node := strings.Fields(kubectl(t, "pine", "get", "nodes", "-o", "name"))[0]
+	kubectl(t, "pine", "label", node, ns+"=fast")
+	t.Cleanup(func() { kubectl(t, "pine", "label", node, ns+"-") })
+	shows(t, "fleet", "pine", "nodes", "-l", ns+"=fast", "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
+	apply(t, "hub", policy(ns, "all", "{apiVersion: apps/v1, kind: Deployment}",
+		"placement: {clusterAffinity: {clusterNames: [oak, pine]}, replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {dynamicWeight: AvailableReplicas}}}"))
+	picky := func(name string, replicas int) {
+		t.Helper()
+		apply(t, "hub", fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  replicas: %[3]d
+  selector: {matchLabels: {app: %[1]s}}
+  template: {metadata: {labels: {app: %[1]s}}, spec: {nodeSelector: {%[2]s: fast}, containers: [{name: c, image: busybox}]}}
+`, name, ns, replicas))
+	}
+	picky("first", 3)
+	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "first-deployment", "-n", ns)
+	shows(t, "hub", "pine=3", "resourcebinding", "first-deployment", "-n", ns, "-o", "jsonpath={range .spec.clusters[*]}{.name}={.replicas}{end}")
+	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/first", "--timeout=60s")
+
+	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that come.
+	kubectl(t, "pine", "-n", ns, "create", "quota", "q", "--hard=pods=5")
+	kubectl(t, "pine", "-n", ns, "patch", "resourcequota", "q", "--subresource=status", "--type=merge", "-p", `{"status": {"hard": {"pods": "5"}, "used": {"pods": "3"}}}`)
+	shows(t, "fleet", "3", "resourcequotas", "-n", ns, "-o", "jsonpath={.items[*].status.used.pods}")
+	picky("second", 4)
+	hasCondition(t, "Scheduled=False/Insufficient", []string{"2 of 4 replicas are placed"}, "resourcebinding", "second-deployment", "-n", ns)
+	shows(t, "pine", "2", "deployment", "second", "-n", ns, "-o", "jsonpath={.status.replicas}")
+	kubectl(t, "pine", "-n", ns, "delete", "resourcequota", "q")
+	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "second-deployment", "-n", ns)
+	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/second", "--timeout=60s")
+}
+
 // A member's context is the member: what it answers, refusals too, passes unchanged.
 func TestMemberContext(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,97 @@
+package mirror
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"orrery.dev/orrery/internal/scheduler"
+)
+
+// quota is what is remembered of a ResourceQuota, and what a Room has of it. It does not change.
+type quota struct {
+	scopes []corev1.ScopedResourceSelectorRequirement // it counts pods that are in all of them
+	left   amounts                                    // hard limits less what is used, CPU in thousandths
+}
+
+// newQuota reads what counts of a ResourceQuota's JSON. As in the admission of pods, its status counts: a limit of which
+// the cluster does not say yet how much of it is used does not limit.
+func newQuota(body []byte) (*quota, error) {
+	var o struct {
+		Spec struct {
+			Scopes        []corev1.ResourceQuotaScope `json:"scopes"`
+			ScopeSelector *corev1.ScopeSelector       `json:"scopeSelector"`
+		} `json:"spec"`
+		Status corev1.ResourceQuotaStatus `json:"status"`
+	}
+	if err := utiljson.Unmarshal(body, &o); err != nil {
+		return nil, fmt.Errorf("read resourcequota: %w", err)
+	}
+	q := &quota{left: amounts{}}
+	for _, scope := range o.Spec.Scopes {
+		q.scopes = append(q.scopes, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists})
+	}
+	if o.Spec.ScopeSelector != nil {
+		q.scopes = append(q.scopes, o.Spec.ScopeSelector.MatchExpressions...)
+	}
+	for name, hard := range o.Status.Hard {
+		used, known := o.Status.Used[name]
+		if !known {
+			continue
+		}
+		q.left[name] = less(name, hard, used)
+	}
+	return q, nil
+}
+
+// less is what a quantity is above another one, rounded down.
+func less(name corev1.ResourceName, hard, used resource.Quantity) int64 {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceRequestsCPU, corev1.ResourceLimitsCPU:
+		return hard.MilliValue() - used.MilliValue()
+	default:
+		return hard.Value() - used.Value()
+	}
+}
+
+func (q *quota) equal(other *quota) bool {
+	return q == other || q != nil && other != nil && maps.Equal(q.left, other.left) &&
+		slices.EqualFunc(q.scopes, other.scopes, func(a, b corev1.ScopedResourceSelectorRequirement) bool {
+			return a.ScopeName == b.ScopeName && a.Operator == b.Operator && slices.Equal(a.Values, b.Values)
+		})
+}
+
+// counts says whether it counts the replicas of a claim.
+func (q *quota) counts(claim *scheduler.Claim) bool {
+	return !slices.ContainsFunc(q.scopes, func(scope corev1.ScopedResourceSelectorRequirement) bool { return !claim.Within(scope) })
+}
+
+// fits counts the replicas that it still lets in, of an object that is there or is not.
+func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
+	most := int64(math.MaxInt32)
+	for name, left := range q.left {
+		each, once := claim.Counts(name)
+		if !there && once > left {
+			return 0
+		}
+		if each > 0 {
+			most = min(most, max(0, left)/each)
+		}
+	}
+	return most
+}
+
+// without is the quota when replicas have taken of it what they count.
+func (q *quota) without(t scheduler.Taken) *quota {
+	rest := &quota{scopes: q.scopes, left: maps.Clone(q.left)}
+	for name := range rest.left {
+		each, once := t.Claim.Counts(name)
+		rest.left[name] -= each*t.Replicas + once*t.Objects
+	}
+	return rest
+}
