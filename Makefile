@@ -63,10 +63,13 @@ databases: ## Install the database servers that the store's tests start (as root
 
 SEEDS ?= 20
 STEPS ?= 200
+KILLS ?= 50
+PLACEMENTS ?= 500
 
 .PHONY: soak
-soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps
+soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps, and kill a hub KILLS times during PLACEMENTS placements
 	SEEDS=$(SEEDS) STEPS=$(STEPS) go test -count 1 -timeout 0 -v -run TestRandom ./test/spine
+	KILLS=$(KILLS) PLACEMENTS=$(PLACEMENTS) go test -count 1 -timeout 0 -v -run 'TestKills$$' ./test/spine
 
 # A hub under the detector, attacked, finds what tests of single rooms do not.
 .PHONY: race

@@ -34,7 +34,7 @@ func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *con
 	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
 	if found.id != "" && m.isMember(found.id) && (!c.admins.asked || again) {
 		c.admins, c.adminsTried = admins{asked: true}, time.Now()
-		if err := bindAdmins(ctx, m.registry.options.Fence(rt), c); err != nil {
+		if err := bindAdmins(ctx, m.registry.options.Fence(rt), c, m.registry.options.ProbeTimeout); err != nil {
 			c.admins.problem = err.Error() // it is a member nevertheless
 		}
 	}
@@ -50,8 +50,8 @@ func (m *Member) isMember(id string) bool {
 
 // bindAdmins makes the binding of the hub's administrators. One that is there is left as it is: the cluster's own
 // administrators may have taken the subjects out of it.
-func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection) error {
-	bindings, err := roleBindings(rt, c)
+func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
+	bindings, err := roleBindings(rt, c, patience)
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection) error 
 	return nil
 }
 
-// roleBindings is a client of the cluster's ClusterRoleBindings.
-func roleBindings(rt http.RoundTripper, c *connection) (rbacv1client.ClusterRoleBindingInterface, error) {
-	rbac, err := rbacv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt})
+// roleBindings is a client of the cluster's ClusterRoleBindings, which waits so long for each answer.
+func roleBindings(rt http.RoundTripper, c *connection, patience time.Duration) (rbacv1client.ClusterRoleBindingInterface, error) {
+	rbac, err := rbacv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt, Timeout: patience})
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
@@ -82,7 +82,7 @@ func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := m.current()
-	bindings, err := roleBindings(m.registry.options.Fence(c.transport), c)
+	bindings, err := roleBindings(m.registry.options.Fence(c.transport), c, checkTimeout)
 	if err != nil {
 		return err
 	}

@@ -179,15 +179,15 @@ func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 }
 
 // probe asks the cluster whether it is ready and, now and then, who it is. An error means
-// that it did not answer, or that something else did.
+// that it did not answer, or that something else did. Each question has the whole time: a cluster that takes
+// seconds for an answer is slow, and not lost.
 func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.registry.options.ProbeTimeout)
-	defer cancel()
+	patience := m.registry.options.ProbeTimeout
 	rt := c.transport
 	if dial {
 		rt = c.fresh
 	}
-	err := ready(ctx, rt, c)
+	err := ready(ctx, rt, c, patience)
 	if errors.Is(err, errThroughHub) {
 		return contact{state: answering, proxied: true}, nil
 	}
@@ -195,7 +195,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
 	}
 	if err != nil {
-		return contact{}, describe(ctx, err)
+		return contact{}, describe(err)
 	}
 
 	m.mu.RLock()
@@ -207,12 +207,12 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 		m.welcomeAdmins(ctx, rt, c, &known)
 		return known, nil
 	}
-	found, err := identify(ctx, rt, c)
+	found, err := identify(ctx, rt, c, patience)
 	if refusal := asRefusal(err); refusal != nil {
 		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
 	}
 	if err != nil {
-		return contact{}, describe(ctx, err)
+		return contact{}, describe(err)
 	}
 	found.dialled = dialled
 	m.welcomeAdmins(ctx, rt, c, &found)
@@ -220,8 +220,8 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 }
 
 // describe says that it took too long where Go says that a context ended.
-func describe(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+func describe(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time; the API server may be hung, or packets to it are dropped")
 	}
 	return err
@@ -255,11 +255,13 @@ func throughHub(base *url.URL) bool {
 	return strings.Contains(base.Path+"/", "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// ready asks /readyz.
-func ready(ctx context.Context, rt http.RoundTripper, c *connection) error {
+// ready asks /readyz, and waits so long for the answer.
+func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	if throughHub(c.base) {
 		return errThroughHub
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	resp, err := get(ctx, rt, c.base, "/readyz", nil)
 	if err != nil {
 		return err
@@ -290,10 +292,10 @@ func apiMessage(resp *http.Response, body []byte) string {
 	return resp.Status
 }
 
-// identify asks the cluster who it is and whether our permissions suffice.
-func identify(ctx context.Context, rt http.RoundTripper, c *connection) (contact, error) {
+// identify asks the cluster who it is and whether our permissions suffice, and waits so long for each answer.
+func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) (contact, error) {
 	config := &rest.Config{Host: c.base.String(), QPS: -1}
-	httpClient := &http.Client{Transport: rt}
+	httpClient := &http.Client{Transport: rt, Timeout: patience}
 	core, err := corev1client.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return contact{}, fmt.Errorf("make client: %w", err)

@@ -24,7 +24,8 @@ type flaky struct {
 
 	fail    atomic.Int32 // so many
 	probed  atomic.Int32
-	another atomic.Bool // another cluster answers
+	another atomic.Bool  // another cluster answers
+	slow    atomic.Int64 // nanoseconds that each answer takes
 }
 
 func newFlaky(t *testing.T) *flaky {
@@ -54,7 +55,10 @@ func newFlaky(t *testing.T) *flaky {
 	mux.HandleFunc("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
 	})
-	f.Server = httptest.NewUnstartedServer(mux)
+	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		time.Sleep(time.Duration(f.slow.Load()))
+		mux.ServeHTTP(w, q)
+	}))
 	f.EnableHTTP2 = true // as API servers: all requests take one connection
 	f.StartTLS()
 	t.Cleanup(f.Close)
@@ -64,7 +68,11 @@ func newFlaky(t *testing.T) *flaky {
 // join makes the server a member, which is probed all the time and asked for its identity once an hour unless there is cause to.
 func (f *flaky) join(t *testing.T) (*Registry, *Member) {
 	t.Helper()
-	o := Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour}
+	return f.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour})
+}
+
+func (f *flaky) joinWith(t *testing.T, o Options) (*Registry, *Member) {
+	t.Helper()
 	r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
 	cluster := &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: f.URL},
@@ -132,6 +140,33 @@ func TestHysteresis(t *testing.T) {
 				t.Errorf("lost is %t after %d failed probes, want %t", lost.Load(), tc.failures, tc.lost)
 			}
 		})
+	}
+}
+
+// TestSlowIsNotLost: a cluster that takes a good part of a probe's patience for each answer, and for all of them together much
+// more than that, is found, known again on new connections, and never lost.
+func TestSlowIsNotLost(t *testing.T) {
+	s := newFlaky(t)
+	const patience = 3 * time.Second
+	s.slow.Store(int64(patience / 4)) // it is asked six questions
+	r, m := s.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
+	var lost atomic.Bool
+	r.Subscribe(func(Event) {
+		if m.Lost() {
+			lost.Store(true)
+		}
+	})
+	m.mu.RLock()
+	before := m.contact.identity
+	m.mu.RUnlock()
+	s.CloseClientConnections()
+	eventually(t, "it is asked again who it is", func() (bool, string) {
+		m.mu.RLock()
+		defer m.mu.RUnlock()
+		return m.contact.identity.After(before), fmt.Sprint(m.contact.state)
+	})
+	if lost.Load() {
+		t.Error("it counted as lost")
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 	ReasonUntrusted = "Untrusted"
 )
 
-// checkTimeout bounds the questions that a join asks the cluster.
+// checkTimeout bounds each question that a join asks the cluster.
 const checkTimeout = 10 * time.Second
 
 // JoinOptions say what is joined and as what.
@@ -172,12 +172,10 @@ func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, s
 		return contact{}, refuse(clusterv1alpha1.ReasonUnauthorized,
 			"kubeconfig: the client certificate expired at %s; get a new one from the cluster", c.expires.UTC().Format(time.RFC3339))
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	err = ready(ctx, c.transport, c)
+	err = ready(ctx, c.transport, c, checkTimeout)
 	var found contact
 	if err == nil {
-		found, err = identify(ctx, c.transport, c)
+		found, err = identify(ctx, c.transport, c, checkTimeout)
 	}
 	endpoint := Redacted(cluster.Spec.APIEndpoint)
 	if errors.Is(err, errThroughHub) {
@@ -192,7 +190,7 @@ func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, s
 	}
 	if err != nil {
 		return contact{}, refuse(clusterv1alpha1.ReasonUnreachable,
-			"no API server answers at %s: %w; the hub must be able to reach this address", endpoint, describe(ctx, err))
+			"no API server answers at %s: %w; the hub must be able to reach this address", endpoint, describe(err))
 	}
 	if len(found.missing) > 0 {
 		return contact{}, refuse(clusterv1alpha1.ReasonForbidden, "%s: %s", endpoint, forbidden(found.missing))

@@ -41,7 +41,7 @@ type Options struct {
 	dials chan struct{}
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
 	ProbeInterval time.Duration
-	// ProbeTimeout is how long a cluster may take to answer a probe. The default is 5s.
+	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default is 5s.
 	ProbeTimeout time.Duration
 	// FailureThreshold is how many probes in a row must fail before a cluster counts as
 	// unreachable. The default is 3.

@@ -53,7 +53,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			_, watch := pods.Watch(t.Context(), metav1.ListOptions{})
 			del := pods.Namespace("a").Delete(t.Context(), "b", metav1.DeleteOptions{})
 			_, look := (&discoverer{connection: m.current()}).look(t.Context(), &APIs{})
-			probe := ready(t.Context(), m.current().fresh, m.current())
+			probe := ready(t.Context(), m.current().fresh, m.current(), patience)
 			for what, err := range map[string]error{"list": list, "watch": watch, "delete": del, "discovery": look, "probe": probe} {
 				if err == nil || !strings.Contains(err.Error(), "redirect") {
 					t.Errorf("%s: %v, want the redirect refused", what, err)

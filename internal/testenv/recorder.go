@@ -39,10 +39,12 @@ const (
 	Cut
 	// Mute has writes performed and never answers them. Reads are answered.
 	Mute
+	// Expired ends every connection, and shows new ones a serving certificate that has expired.
+	Expired
 )
 
 // String names the fault.
-func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute"}[f] }
+func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute", "Expired"}[f] }
 
 // Write is a request that may change something in the API server.
 type Write struct {
@@ -142,11 +144,11 @@ type Recorder struct {
 
 // NewRecorder starts a recorder before an API server.
 func NewRecorder(target *rest.Config) (*Recorder, error) {
-	crt, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	ca, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
 	}
-	pair, err := tls.X509KeyPair(crt, key)
+	pair, err := tls.X509KeyPair(ca, key)
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
 	}
@@ -169,7 +171,7 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	r.address = "https://" + l.Addr().String()
 	r.kubeconfig, err = clientcmd.Write(clientcmdapi.Config{
 		CurrentContext: "recorded",
-		Clusters:       map[string]*clientcmdapi.Cluster{"recorded": {Server: r.address, CertificateAuthorityData: crt}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"recorded": {Server: r.address, CertificateAuthorityData: ca}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"recorded": {Token: target.BearerToken}},
 		Contexts:       map[string]*clientcmdapi.Context{"recorded": {Cluster: "recorded", AuthInfo: "recorded"}},
 	})
@@ -184,8 +186,18 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	r.server = &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.serve(proxy, w, q) }),
-		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.serve(proxy, w, q) }),
+		TLSConfig: &tls.Config{
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				if r.Fault() == Expired {
+					return expired()
+				}
+				return &pair, nil
+			},
+			MinVersion: tls.VersionTLS12,
+			// A session that is resumed is shown no certificate.
+			SessionTicketsDisabled: true,
+		},
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		ErrorLog:          nil,
 		ReadHeaderTimeout: 0, // hanging is one of the faults
@@ -194,6 +206,18 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	go func() { _ = r.server.ServeTLS(r.listener, "", "") }()
 	return r, nil
 }
+
+// expired is a serving certificate that ended half an hour ago.
+var expired = sync.OnceValues(func() (*tls.Certificate, error) {
+	crt, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{ // from an hour ago
+		Host: "localhost", AlternateIPs: []net.IP{net.IPv4(127, 0, 0, 1)}, MaxAge: 30 * time.Minute,
+	})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(crt, key)
+	return &pair, err
+})
 
 // Close ends the recorder.
 func (r *Recorder) Close() error {
@@ -231,7 +255,7 @@ func (r *Recorder) set(f Fault, delay time.Duration) {
 	r.ended = make(chan struct{})
 	r.fault, r.delay = f, delay
 	r.mu.Unlock()
-	if f == Cut {
+	if f == Cut || f == Expired {
 		r.listener.cut()
 	}
 }

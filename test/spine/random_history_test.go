@@ -15,6 +15,7 @@ import (
 // history is what the bindings of the hub have said, and when.
 type history struct {
 	resource dynamic.NamespaceableResourceInterface
+	told     func() // unless nil, called for each change that a watch tells
 
 	mu       sync.Mutex
 	bindings map[types.UID]*past
@@ -81,6 +82,9 @@ func (h *history) watch(ctx context.Context, version string) {
 	for e := range w.ResultChan() {
 		if b, ok := e.Object.(*unstructured.Unstructured); ok && b.GetKind() == "ResourceBinding" {
 			h.observe(b, e.Type == "DELETED")
+			if h.told != nil {
+				h.told()
+			}
 		}
 	}
 }
