@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -86,13 +89,13 @@ func propagate(b *testing.B, size int) (settled float64) {
 	f.still(b)
 	var plain, placed [rounds]took
 	for round := range rounds {
-		versions := f.versions(b)
+		before := f.objects(b)
 		f.stopServer(b)
 		plain[round] = f.plainly(b, fmt.Sprintf("plain-%d", round), size)
 		if round == 0 {
 			f.startServer(b)
 		} else {
-			f.restarted(b, versions)
+			f.restarted(b, before)
 		}
 		f.still(b)
 		var counted writesOf
@@ -229,8 +232,8 @@ func (w *writesOf) report(b *testing.B) {
 	report(b, w.pssLater, "MiB-PSS-a-minute-later")
 }
 
-// restarted starts the server again with what is placed, and counts what that writes. versions are those of before it was stopped.
-func (f *fleet) restarted(b *testing.B, versions map[string]string) {
+// restarted starts the server again with what is placed, and counts what that writes. before is what objects returned before it was stopped.
+func (f *fleet) restarted(b *testing.B, before map[string][]byte) {
 	b.Helper()
 	var members []map[string]int
 	for _, cfg := range f.members {
@@ -246,37 +249,46 @@ func (f *fleet) restarted(b *testing.B, versions map[string]string) {
 		b.Logf("member %d by the restart: %s", i, what)
 	}
 	report(b, float64(total), "writes-to-members-by-restart")
-	// The API server's counters begin with the restart; before the hub is ready it writes things of its own. What it wrote then of ours, the versions tell.
+	// The API server's counters begin with the restart; before the hub is ready it writes things of its own. What it wrote then of ours, the objects tell.
 	n, what := since(own, writes(b, f.cfg))
 	b.Log("hub by the restart: ", what)
 	report(b, float64(n), "writes-to-hub-by-restart")
 	changed := 0
-	for name, version := range f.versions(b) {
-		if versions[name] != version {
-			changed++
+	for name, now := range f.objects(b) {
+		was := before[name]
+		delete(before, name)
+		if bytes.Equal(was, now) {
+			continue
 		}
-		delete(versions, name)
+		if changed++; changed <= 3 {
+			b.Logf("the restart changed %s:\nwas %s\nis  %s", name, was, now)
+		}
 	}
-	report(b, float64(changed+len(versions)), "hub-objects-changed-by-restart")
+	report(b, float64(changed+len(before)), "hub-objects-changed-by-restart")
 }
 
-// versions are the resourceVersions of the hub's templates and bindings.
-func (f *fleet) versions(b *testing.B) map[string]string {
+// objects are the templates and bindings of the hub that are placed, as JSON.
+func (f *fleet) objects(b *testing.B) map[string][]byte {
 	b.Helper()
-	all := map[string]string{}
-	for _, gvk := range []metav1.GroupVersionKind{
-		{Group: "apps", Version: "v1", Kind: "DeploymentList"}, {Version: "v1", Kind: "ConfigMapList"},
-		{Group: workv1alpha2.GroupVersion.Group, Version: workv1alpha2.GroupVersion.Version, Kind: "ResourceBindingList"},
+	all := map[string][]byte{}
+	for _, kind := range []schema.GroupVersionKind{
+		appsv1.SchemeGroupVersion.WithKind("DeploymentList"), corev1.SchemeGroupVersion.WithKind("ConfigMapList"),
+		workv1alpha2.GroupVersion.WithKind("ResourceBindingList"),
 	} {
-		var l metav1.PartialObjectMetadataList
-		l.APIVersion, l.Kind = metav1.GroupVersion{Group: gvk.Group, Version: gvk.Version}.String(), gvk.Kind
+		var l unstructured.UnstructuredList
+		l.SetGroupVersionKind(kind)
 		if err := f.hub.List(context.Background(), &l); err != nil {
 			b.Fatal(err)
 		}
 		for _, o := range l.Items {
-			if strings.HasPrefix(o.Namespace, "placed-") {
-				all[gvk.Kind+" "+o.Namespace+"/"+o.Name] = o.ResourceVersion
+			if !strings.HasPrefix(o.GetNamespace(), "placed-") {
+				continue
 			}
+			text, err := o.MarshalJSON()
+			if err != nil {
+				b.Fatal(err)
+			}
+			all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = text
 		}
 	}
 	return all
