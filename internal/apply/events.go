@@ -19,7 +19,6 @@ import (
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/podsecurity"
-	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
 )
@@ -92,18 +91,16 @@ func (a *Applier) templateChanged(e template.Event) {
 	if b == nil {
 		return
 	}
+	source, _ := a.template(b)
+	version := versionOf(source)
 	clusters := binding.Clusters(b)
-	if source, state := a.template(b); state == presence.Present {
-		// What only changed the status concerns nobody here.
-		now := versionOf(source)
-		for _, cluster := range clusters.UnsortedList() {
-			if s, ok := a.results.get(b.UID, cluster); ok && s.known && s.result.Template == now {
-				clusters.Delete(cluster)
-			}
+	for _, cluster := range clusters.UnsortedList() {
+		if !a.results.edited(binding.Name(b), b.UID, cluster, version) {
+			clusters.Delete(cluster) // what only changed the status concerns nobody here
 		}
 	}
 	if len(clusters) > 0 {
-		a.changed(b, clusters)
+		a.add(b, clusters)
 	}
 }
 

@@ -52,7 +52,8 @@ func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName)
 
 // once plans once and acts. again is true when what was found needs another plan.
 func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding) (next queue.Next, again bool) {
-	s, _ := q.applier.results.get(b.UID, q.name())
+	source, _ := q.applier.template(b)
+	s := q.applier.results.plan(b.UID, q.name(), versionOf(source))
 	if s.cluster != "" && s.cluster != q.uid { // of another Cluster of this name
 		s = state{changes: s.changes}
 	}

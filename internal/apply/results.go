@@ -31,9 +31,10 @@ type state struct {
 	cluster types.UID // of the Cluster that all of it is about
 
 	result  Result
-	known   bool // result is set
-	changes int  // of what the manifest depends on
-	about   int  // the changes that result knew
+	known   bool   // result is set
+	changes int    // of what the manifest depends on
+	about   int    // the changes that result knew
+	planned string // the version of the template that the last plan was made for
 
 	acts     Known // but for Now and Restored
 	refusals int   // of the manifest acts.Refused, in a row
@@ -169,6 +170,30 @@ func (r *results) changed(name types.NamespacedName, binding types.UID, cluster 
 	r.update(name, binding, cluster, func(s *state) { s.changes++ })
 }
 
+// plan notes the version of the template that a plan is about to be made for, and returns what is known.
+func (r *results) plan(binding types.UID, cluster, version string) state {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.states[binding] == nil {
+		r.states[binding] = map[string]state{}
+	}
+	s := r.states[binding][cluster]
+	s.planned = version
+	r.states[binding][cluster] = s
+	return s
+}
+
+// edited notes that the template is of a version, empty when it is not known, unless the last plan was made for that: the events of what is listed at a start
+// come after it can be read, and a result that is there by then is not about the past.
+func (r *results) edited(name types.NamespacedName, binding types.UID, cluster, version string) (news bool) {
+	r.update(name, binding, cluster, func(s *state) {
+		if news = version == "" || s.planned != version; news {
+			s.changes++
+		}
+	})
+	return news
+}
+
 // load takes in what an earlier process recorded, unless this one knows better.
 func (r *results) load(binding types.UID, cluster string, s state) {
 	r.mu.Lock()
@@ -177,7 +202,7 @@ func (r *results) load(binding types.UID, cluster string, s state) {
 		r.states[binding] = map[string]state{}
 	}
 	if now := r.states[binding][cluster]; now.cluster == "" && !now.known {
-		s.changes, s.about = now.changes, now.about
+		s.changes, s.about, s.planned = now.changes, now.about, now.planned
 		r.states[binding][cluster] = s
 	}
 }

@@ -50,3 +50,74 @@ func TestLeave(t *testing.T) {
 	r.forget(b)
 	check("the binding is gone", 5)
 }
+
+// TestEdited: an event that tells of a version of the template which was planned for before it came, as those of a start may, makes no result one about the past;
+// one of another version does, whether the result is there yet or not.
+func TestEdited(t *testing.T) {
+	b, name := types.UID("binding"), types.NamespacedName{Name: "binding"}
+	report := func(r *results, of state, version string) {
+		r.update(name, b, "oak", func(s *state) {
+			s.result, s.known, s.about = Result{Applied: true, Template: version}, true, of.changes
+		})
+	}
+	stale := func(r *results) bool {
+		s, _ := r.get(b, "oak")
+		return s.current().Stale
+	}
+	for what, c := range map[string]struct {
+		do   func(r *results) (news bool)
+		news bool
+		want bool // it is stale
+	}{
+		"ToldBeforeThePlan": {func(r *results) bool {
+			news := r.edited(name, b, "oak", "1")
+			report(r, r.plan(b, "oak", "1"), "1")
+			return news
+		}, true, false},
+		"ToldWhilePlanned": {func(r *results) bool {
+			of := r.plan(b, "oak", "1")
+			news := r.edited(name, b, "oak", "1")
+			report(r, of, "1")
+			return news
+		}, false, false},
+		"ToldAfterTheResult": {func(r *results) bool {
+			report(r, r.plan(b, "oak", "1"), "1")
+			return r.edited(name, b, "oak", "1")
+		}, false, false},
+		"EditedWhilePlanned": {func(r *results) bool {
+			of := r.plan(b, "oak", "1")
+			news := r.edited(name, b, "oak", "2")
+			report(r, of, "1")
+			return news
+		}, true, true},
+		"EditedAfterTheResult": {func(r *results) bool {
+			report(r, r.plan(b, "oak", "1"), "1")
+			return r.edited(name, b, "oak", "2")
+		}, true, true},
+		"GoneAfterTheResult": {func(r *results) bool {
+			report(r, r.plan(b, "oak", "1"), "1")
+			return r.edited(name, b, "oak", "")
+		}, true, true},
+		"NeverKnown": {func(r *results) bool {
+			report(r, r.plan(b, "oak", ""), "")
+			return r.edited(name, b, "oak", "")
+		}, true, true},
+		"LoadedWhilePlanned": {func(r *results) bool {
+			of := r.plan(b, "oak", "1")
+			r.load(b, "oak", state{cluster: "uid"})
+			news := r.edited(name, b, "oak", "1")
+			report(r, of, "1")
+			return news
+		}, false, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newResults()
+			if news := c.do(r); news != c.news {
+				t.Errorf("it is news: %v, want %v", news, c.news)
+			}
+			if got := stale(r); got != c.want {
+				t.Errorf("the result is stale: %v, want %v", got, c.want)
+			}
+		})
+	}
+}

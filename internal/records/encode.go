@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -388,13 +389,21 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 	return ts, set
 }
 
+// deflaters are those that compress, one for each who does at once: to make one takes a hundred times the memory of what it compresses.
+var deflaters = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.DefaultCompression)
+	if err != nil {
+		panic(err) // the level is constant
+	}
+	return w
+}}
+
 // deflate compresses the content of a revision.
 func deflate(content []byte) ([]byte, error) {
 	var out bytes.Buffer
-	w, err := flate.NewWriter(&out, flate.DefaultCompression)
-	if err != nil {
-		return nil, err
-	}
+	w := deflaters.Get().(*flate.Writer) //nolint:forcetypeassert // New makes nothing else
+	defer deflaters.Put(w)
+	w.Reset(&out)
 	if _, err := w.Write(content); err != nil {
 		return nil, err
 	}

@@ -1,8 +1,10 @@
 package records
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,4 +86,40 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%x: not canonical", body)
 		}
 	})
+}
+
+// TestDeflateTogether: what compresses is shared, what it compressed is not; and what was compressed before leaves no trace.
+func TestDeflateTogether(t *testing.T) {
+	var workers sync.WaitGroup
+	for worker := range 8 {
+		workers.Go(func() {
+			for i := range 50 {
+				content := bytes.Repeat(fmt.Appendf(nil, `{"image":"web:v%d","worker":%d}`, i, worker), 1+i)
+				first, err := deflate(content)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				again, err := deflate(content)
+				if err != nil || !bytes.Equal(first, again) {
+					t.Errorf("the same content is not the same compressed: %v", err)
+				}
+				if back, err := inflate(first); err != nil || !bytes.Equal(back, content) {
+					t.Errorf("%q came back as %q: %v", content, back, err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// BenchmarkDeflate compresses the revision of a small Deployment.
+func BenchmarkDeflate(b *testing.B) {
+	content := bytes.Repeat([]byte(`{"containers":[{"name":"web","image":"nginx"}]}`), 10)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := deflate(content); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -14,13 +14,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -62,129 +59,98 @@ func BenchmarkDemo(b *testing.B) {
 }
 
 // BenchmarkLatency creates 10 objects a second for a minute and measures, for each, the
-// time from its creation on the hub until the later of two members shows it.
+// time from its creation on the hub until the later of two members shows it. What a client
+// takes that creates it in both members at once, with the hub beside it, is measured before.
 func BenchmarkLatency(b *testing.B) {
 	f := startFleet(b, 2)
 	ctx := context.Background()
 	hub := clientset(b, f.cfg)
 	namespace(b, hub, "latency")
-	f.policy(b, "latency")
-	for range b.N {
-		const count = 600
-		var mu sync.Mutex
-		seen := map[string][]time.Time{}
-		for _, cfg := range f.members {
-			c := clientset(b, cfg)
-			w, err := c.AppsV1().Deployments(metav1.NamespaceAll).Watch(ctx, metav1.ListOptions{})
-			if err != nil {
-				b.Fatal(err)
+	f.policy(b, "latency", "apps/v1 Deployment")
+	var members []*kubernetes.Clientset
+	for _, cfg := range f.members {
+		c := clientset(b, cfg)
+		namespace(b, c, "direct")
+		members = append(members, c)
+	}
+	f.still(b)
+	for n := range b.N {
+		direct := f.latencies(b, fmt.Sprintf("direct%d-", n), 200, func(name string) error {
+			var g errgroup.Group
+			for _, c := range members {
+				g.Go(func() error {
+					_, err := c.AppsV1().Deployments("direct").Create(ctx, deployment("direct", name), metav1.CreateOptions{})
+					return err
+				})
 			}
-			defer w.Stop()
-			go func() {
-				for e := range w.ResultChan() {
-					if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type == "ADDED" {
-						mu.Lock()
-						seen[d.Name] = append(seen[d.Name], time.Now())
-						mu.Unlock()
-					}
-				}
-			}()
-		}
-		created := map[string]time.Time{}
-		tick := time.NewTicker(100 * time.Millisecond)
-		for i := range count {
-			<-tick.C
-			name := fmt.Sprintf("l%04d", i)
-			created[name] = time.Now()
-			if _, err := hub.AppsV1().Deployments("latency").Create(ctx, deployment("latency", name), metav1.CreateOptions{}); err != nil {
-				b.Fatal(err)
-			}
-		}
-		tick.Stop()
-		poll(b, time.Minute, "every object in both members", func(context.Context) (bool, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			for name := range created {
-				if len(seen[name]) < len(f.members) {
-					return false, nil
-				}
-			}
-			return true, nil
+			return g.Wait()
 		})
-		var took []time.Duration
-		for name, at := range created {
-			took = append(took, slices.MaxFunc(seen[name], time.Time.Compare).Sub(at))
+		placed := f.latencies(b, fmt.Sprintf("placed%d-", n), 600, func(name string) error {
+			_, err := hub.AppsV1().Deployments("latency").Create(ctx, deployment("latency", name), metav1.CreateOptions{})
+			return err
+		})
+		for what, took := range map[string][]time.Duration{"direct-": direct, "": placed} {
+			report(b, milliseconds(took[len(took)/2]), "ms-"+what+"p50")
+			report(b, milliseconds(took[len(took)*99/100]), "ms-"+what+"p99")
+			report(b, milliseconds(took[len(took)-1]), "ms-"+what+"max")
 		}
-		slices.Sort(took)
-		b.ReportMetric(float64(took[count/2].Milliseconds()), "ms-p50")
-		b.ReportMetric(float64(took[count*99/100].Milliseconds()), "ms-p99")
-		b.ReportMetric(float64(took[count-1].Milliseconds()), "ms-max")
 	}
 }
 
-// BenchmarkThousand places 1,000 Deployments in two members and compares with a plain
-// client-go loop of 32 workers that creates the same 2,000 objects there: A B A B. After
-// that it counts the bytes that a placement costs and the writes of a restart.
-func BenchmarkThousand(b *testing.B) {
-	f := startFleet(b, 2)
-	hub := clientset(b, f.cfg)
-	for range b.N {
-		const count = 1000
-		var ratios []float64
-		for round := range 2 {
-			plain := fmt.Sprintf("plain-%d", round)
-			start := time.Now()
-			for _, cfg := range f.members {
-				namespace(b, clientset(b, cfg), plain)
-			}
-			var g errgroup.Group
-			for _, cfg := range f.members {
-				g.Go(func() error { return createAll(cfg, plain, count, 16) })
-			}
-			if err := g.Wait(); err != nil {
-				b.Fatal(err)
-			}
-			direct := time.Since(start)
-			// The mirror sees these too; the second measurement begins when it has.
-			f.mirrored(b, plain, 2*count)
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-			placed := fmt.Sprintf("placed-%d", round)
-			namespace(b, hub, placed)
-			f.policy(b, placed)
-			start = time.Now()
-			created := make(chan error, 1)
-			go func() { created <- createAll(f.cfg, placed, count, 32) }()
-			for _, cfg := range f.members {
-				f.present(b, cfg, placed, count)
-			}
-			through := time.Since(start)
-			if err := <-created; err != nil {
-				b.Fatal(err)
-			}
-			b.Logf("round %d: plain client %s, placed %s", round, direct, through)
-			ratios = append(ratios, through.Seconds()/direct.Seconds())
-			f.settled(b, placed, count)
+// latencies creates count Deployments, 10 a second, and returns in ascending order how long each took until the later member showed it.
+func (f *fleet) latencies(b *testing.B, prefix string, count int, create func(name string) error) []time.Duration {
+	b.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var mu sync.Mutex
+	seen := map[string][]time.Time{}
+	for _, cfg := range f.members {
+		w, err := protobuf(b, cfg).AppsV1().Deployments(metav1.NamespaceAll).Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			b.Fatal(err)
 		}
-		b.ReportMetric(slices.Max(ratios), "times-a-plain-client")
-
-		b.ReportMetric(f.bytesPerPlacement(b, "placed-1", count), "etcd-bytes/object/cluster")
-
-		f.stopServer(b)
-		before := []map[string]int{writes(b, f.members[0]), writes(b, f.members[1])}
-		f.startServer(b)
-		own := writes(b, f.cfg)
-		time.Sleep(30 * time.Second) // what a restart writes, it writes by then
-		for i, cfg := range f.members {
-			n, what := since(before[i], writes(b, cfg))
-			b.ReportMetric(float64(n), fmt.Sprintf("writes-to-member-%d-by-restart", i))
-			b.Log("member:", what)
-		}
-		// The API server's counters begin with the restart; what it writes before the hub is
-		// ready is its own.
-		n, what := since(own, writes(b, f.cfg))
-		b.ReportMetric(float64(n), "writes-to-hub-by-restart")
-		b.Log("hub:", what)
+		defer w.Stop()
+		go func() {
+			for e := range w.ResultChan() {
+				if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type == watch.Added {
+					mu.Lock()
+					seen[d.Name] = append(seen[d.Name], time.Now())
+					mu.Unlock()
+				}
+			}
+		}()
 	}
+	created := map[string]time.Time{}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := range count {
+		<-tick.C
+		name := fmt.Sprintf("%s%04d", prefix, i)
+		created[name] = time.Now()
+		if err := create(name); err != nil {
+			b.Fatal(err)
+		}
+	}
+	poll(b, time.Minute, "every object in both members", func(context.Context) (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		for name := range created {
+			if len(seen[name]) < len(f.members) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	var took []time.Duration
+	for name, at := range created {
+		took = append(took, slices.MaxFunc(seen[name], time.Time.Compare).Sub(at))
+	}
+	slices.Sort(took)
+	return took
 }
 
 func deployment(namespace, name string) *appsv1.Deployment {
@@ -234,73 +200,4 @@ func createAll(cfg *rest.Config, ns string, count, workers int) error {
 		})
 	}
 	return g.Wait()
-}
-
-// policy places the Deployments of a namespace in every cluster.
-func (f *fleet) policy(b *testing.B, ns string) {
-	b.Helper()
-	p := &policyv1alpha1.PropagationPolicy{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"},
-		Spec: policyv1alpha1.PropagationSpec{
-			ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "apps/v1", Kind: "Deployment"}},
-		},
-	}
-	if err := f.hub.Create(context.Background(), p); err != nil {
-		b.Fatal(err)
-	}
-}
-
-// present waits until a member has count Deployments in a namespace.
-func (f *fleet) present(b *testing.B, cfg *rest.Config, ns string, count int) {
-	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	c := clientset(b, cfg)
-	w, err := c.AppsV1().Deployments(ns).Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer w.Stop()
-	seen := map[types.UID]bool{}
-	for e := range w.ResultChan() {
-		if d, ok := e.Object.(*appsv1.Deployment); ok {
-			seen[d.UID] = true
-		}
-		if len(seen) == count {
-			return
-		}
-	}
-	b.Fatalf("%s: %d of %d objects are present after 5 minutes", ns, len(seen), count)
-}
-
-// mirrored waits until the fleet API shows count Deployments of a namespace.
-func (f *fleet) mirrored(b *testing.B, ns string, count int) {
-	b.Helper()
-	cfg := rest.CopyConfig(f.cfg)
-	cfg.Host += "/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy"
-	c := clientset(b, cfg)
-	poll(b, time.Minute, "the mirror", func(ctx context.Context) (bool, error) {
-		l, err := c.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
-		return err == nil && len(l.Items) == count, nil
-	})
-}
-
-// settled waits until every binding of a namespace says that it is applied.
-func (f *fleet) settled(b *testing.B, ns string, count int) {
-	b.Helper()
-	poll(b, time.Minute, "every binding to be applied", func(ctx context.Context) (bool, error) {
-		var l workv1alpha2.ResourceBindingList
-		if err := f.hub.List(ctx, &l, client.InNamespace(ns)); err != nil {
-			return false, err
-		}
-		applied := 0
-		for _, binding := range l.Items {
-			for _, c := range binding.Status.Conditions {
-				if c.Type == workv1alpha2.ConditionFullyApplied && c.Status == metav1.ConditionTrue {
-					applied++
-				}
-			}
-		}
-		return applied == count, nil
-	})
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bytesPerPlacement returns the bytes that etcd keeps for each placed object and cluster
+// bytesPerPlacement returns the bytes that etcd keeps for each placed Deployment and cluster
 // beyond the template as its user made it: the binding, and what placing added to the
 // template. What a template is worth without that is read from one in a namespace that
 // no policy looks at.
@@ -21,7 +21,8 @@ func (f *fleet) bytesPerPlacement(b *testing.B, ns string, count int) float64 {
 	hub := clientset(b, f.cfg)
 	unplaced := "un" + ns
 	namespace(b, hub, unplaced)
-	if _, err := hub.AppsV1().Deployments(unplaced).Create(ctx, deployment(unplaced, "d0000"), metav1.CreateOptions{}); err != nil {
+	_, d := pair(unplaced, "d0000")
+	if _, err := hub.AppsV1().Deployments(unplaced).Create(ctx, d, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	etcd, err := clientv3.New(clientv3.Config{
@@ -44,7 +45,7 @@ func (f *fleet) bytesPerPlacement(b *testing.B, ns string, count int) float64 {
 			placed += size
 		case strings.Contains(key, "/deployments/"+unplaced+"/"):
 			template += size - len("un")*2 // the name of its namespace is longer, in key and value
-		case strings.Contains(key, "/resourcebindings/"+ns+"/"):
+		case strings.Contains(key, "/resourcebindings/"+ns+"/") && strings.HasSuffix(key, "-deployment"):
 			bindings += size
 		}
 	}

@@ -111,7 +111,9 @@ func startFleet(b *testing.B, n int) *fleet {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Run(ctx) }()
 	b.Cleanup(func() {
-		f.stopServer(b)
+		if f.server.ProcessState == nil { // it runs
+			f.stopServer(b)
+		}
 		cancel()
 		if err := <-stopped; err != nil {
 			b.Error(err)
@@ -175,6 +177,9 @@ func writes(b *testing.B, cfg *rest.Config) map[string]int {
 		n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
 		if err != nil {
 			b.Fatal(err)
+		}
+		if sub := label(line, "subresource"); sub != "" {
+			resource += "/" + sub
 		}
 		count[verb+" "+resource] += int(n)
 	}

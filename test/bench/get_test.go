@@ -69,7 +69,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 	fleet := []string{"--kubeconfig", filepath.Join(f.dir, "hub", "kubeconfig"), "--context", "fleet"}
 	member := []string{"--kubeconfig", filepath.Join(f.dir, "members", "oak", "kubeconfig")}
-	poll(b, time.Minute, "the fleet to have all pods", func(context.Context) (bool, error) {
+	poll(b, 5*time.Minute, "the fleet to have all pods", func(context.Context) (bool, error) {
 		_, n := get(fleet...)
 		return n == pods, nil
 	})
