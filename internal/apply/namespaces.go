@@ -135,14 +135,19 @@ func followed(labels map[string]string) map[string]string {
 // ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
 // by which it is deleted when the hub's namespace is gone, and with the labels of the hub's.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
-	if name == "" || q.hasNamespace(name) {
+	if name == "" {
 		return nil
 	}
-	q.creating.Lock()
-	defer q.creating.Unlock()
-	if q.hasNamespace(name) {
-		return nil // another worker created it
-	}
+	_, err, _ := q.creating.Do(name, func() (any, error) {
+		if q.hasNamespace(name) {
+			return nil, nil //nolint:nilnil // there is nothing to hand on
+		}
+		return nil, q.createNamespace(ctx, name)
+	})
+	return err
+}
+
+func (q *clusterQueue) createNamespace(ctx context.Context, name string) error {
 	n, err := q.applier.hubNamespace(ctx, name)
 	if err != nil {
 		return err

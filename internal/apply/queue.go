@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -55,8 +56,8 @@ type clusterQueue struct {
 	// working is held for reading while something is done and for writing by Leave, which must
 	// not be overtaken.
 	working sync.RWMutex
-	// creating keeps workers from creating the same namespace at once.
-	creating sync.Mutex
+	// creating keeps workers from creating the same namespace at once; those of other namespaces do not wait.
+	creating singleflight.Group
 
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type

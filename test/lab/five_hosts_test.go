@@ -25,24 +25,24 @@ func TestFiveHosts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 5)
 	names := []string{"host-1", "host-2", "host-3", "host-4", "host-5"}
-	with := func(kubernetes string) string {
-		return s.file(layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes})
+	with := func(kubernetes, memory string) string {
+		return s.file(layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes, Memory: memory})
 	}
-	s.orrery("cluster", "create", "-f", with(""), "--yes")
+	s.orrery("cluster", "create", "-f", with("", ""), "--yes")
 	s.wantNodes(names...)
 	s.spreads(names...)
 	j := s.records(s.Hosts()[:3]...)
 
 	const changed = "maxPods: 90\n      apiserverArgs: [max-requests-inflight=500]"
 	since := s.now(j)
-	s.wholeOrNotAtAll(with(changed), s.Host("host-5"))
+	s.wholeOrNotAtAll(with(changed, ""), s.Host("host-5"))
 	s.rolled(j, since, []string{
 		"apiserver/unit host-1", "apiserver/unit host-2", "apiserver/unit host-3",
 		"kubelet/unit host-1", "kubelet/unit host-2", "kubelet/unit host-3", "kubelet/unit host-4", "kubelet/unit host-5",
 	})
 	s.goesBack(j, func() string {
-		return with("kubeletConfiguration: {evictionHard: {memory.available: a lot}}\n      " + changed)
-	}, func() string { return with(changed) })
+		return with(changed, "a lot")
+	}, func() string { return with(changed, "") })
 	s.shrinks(j, "host-4", "host-5")
 }
 

@@ -128,6 +128,7 @@ type layout struct {
 	ControlPlanes, Worker []string
 	Extra                 string // further fields of provision
 	Kubernetes            string // and of kubernetes in it
+	Memory                string // that a kubelet keeps free; empty: as without a configuration
 }
 
 var clusterFile = template.Must(template.New("cluster").Parse(`apiVersion: cluster.orrery.dev/v1alpha1
@@ -151,6 +152,10 @@ spec:
 {{- end}}
     kubernetes:
       version: v1.36.3
+      kubeletConfiguration:
+        # The hosts have the disk of the machine that the tests run on, however full it is: no pod is to go for that.
+        imageGCHighThresholdPercent: 100
+        evictionHard: {nodefs.available: 1Mi, imagefs.available: 1Mi, memory.available: {{or .Memory "100Mi"}}}
       {{.Kubernetes}}
     registry:
       privateRegistry: {{.Registry}}

@@ -20,7 +20,7 @@ var order = []string{
 	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served",
 	"internal/sqlite", "internal/seal", "internal/store", "internal/records",
-	"internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
+	"internal/tunnel", "internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
 	"internal/binding", "internal/fleet",
 	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",
@@ -78,6 +78,22 @@ func TestDatabasesKnowNoController(t *testing.T) {
 		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+database+"/...") {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
 				t.Errorf("%s depends on %s", database, dep)
+			}
+		}
+	}
+}
+
+// TestTunnelKnowsNoController: the agent's side is part of a small program that runs in members.
+func TestTunnelKnowsNoController(t *testing.T) {
+	for room, allowed := range map[string][]string{
+		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/gateway": {metrics, module + "internal/tunnel", module + "internal/tunnel/gateway"},
+	} {
+		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+room) {
+			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
+				t.Errorf("%s depends on %s", room, dep)
+			}
+			if room == "internal/tunnel" && strings.HasPrefix(dep, clients[1]) {
+				t.Errorf("%s depends on %s", room, dep)
 			}
 		}
 	}

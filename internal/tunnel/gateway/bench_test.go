@@ -1,0 +1,227 @@
+package gateway_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+// agentsVariable makes the test binary a process of so many agents; see TestMain.
+const agentsVariable = "TUNNEL_AGENTS"
+
+func TestMain(m *testing.M) {
+	if n, err := strconv.Atoi(os.Getenv(agentsVariable)); err == nil {
+		manyAgents(n)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// manyAgents runs agents, each of a cluster of its own, until the standard input ends.
+func manyAgents(n int) {
+	ca, err := os.ReadFile(os.Getenv("TUNNEL_CA"))
+	if err != nil {
+		panic(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(ca)
+	ctx, cancel := context.WithCancel(context.Background())
+	for i := range n {
+		name := fmt.Sprintf("c%d", i)
+		id := identity(&testing.B{}, name, time.Now().Add(time.Hour))
+		a := &tunnel.Agent{
+			URL: os.Getenv("TUNNEL_URL"), TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS13},
+			Identity: func() (tls.Certificate, error) { return id, nil }, Replica: "one", Version: "v1", Timing: tunnel.DefaultTiming(),
+		}
+		go a.Run(ctx)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	cancel()
+}
+
+// unhurried is a site with the intervals of the product.
+func unhurried(b *testing.B) *site {
+	b.Helper()
+	return newSiteWith(b, tunnel.DefaultTiming())
+}
+
+// BenchmarkDial tells how long it takes from the dial to the first byte that comes back, by an agent and, beside it, directly.
+func BenchmarkDial(b *testing.B) {
+	for _, by := range []string{"Agent", "Directly"} {
+		b.Run(by, func(b *testing.B) {
+			s := unhurried(b)
+			a := s.agent("oak")
+			s.run(a)
+			_ = s.dial("oak").Close()
+			var took []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				var c net.Conn
+				var err error
+				if by == "Agent" {
+					c, err = s.gateway.Dial(b.Context(), "oak", tunnel.APIServer)
+				} else {
+					c, err = a.Destinations[tunnel.APIServer](b.Context())
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := says(b, c, "x"); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(start))
+				_ = c.Close()
+			}
+			report(b, took)
+		})
+	}
+}
+
+func report(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1e3, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
+}
+
+// BenchmarkEcho tells how long 1 KiB takes there and back while 100 MB are read by another connection, by an agent and directly.
+func BenchmarkEcho(b *testing.B) {
+	for range 2 {
+		for _, by := range []string{"Agent", "Directly"} {
+			b.Run(by, func(b *testing.B) {
+				s := unhurried(b)
+				a := s.agent("oak")
+				a.Destinations["bulk"] = func(context.Context) (net.Conn, error) {
+					l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+					if err != nil {
+						return nil, err
+					}
+					go func() {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						_, _ = io.CopyN(c, zeros{}, 100<<20)
+						_ = c.Close()
+						_ = l.Close()
+					}()
+					return net.Dial("tcp", l.Addr().String())
+				}
+				s.run(a)
+				_ = s.dial("oak").Close()
+				dial := func(to string) net.Conn {
+					c, err := a.Destinations[to](b.Context())
+					if by == "Agent" {
+						_ = c.Close()
+						c, err = s.gateway.Dial(b.Context(), "oak", to)
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+					return c
+				}
+				var took []time.Duration
+				quiet := dial(tunnel.APIServer)
+				for b.Loop() {
+					bulk := dial("bulk")
+					done := make(chan struct{})
+					go func() {
+						_, _ = io.Copy(io.Discard, bulk)
+						close(done)
+					}()
+					text := string(make([]byte, 1024))
+				reading:
+					for {
+						start := time.Now()
+						if err := says(b, quiet, text); err != nil {
+							b.Fatal(err)
+						}
+						took = append(took, time.Since(start))
+						select {
+						case <-done:
+							break reading
+						default:
+						}
+					}
+				}
+				report(b, took)
+			})
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// BenchmarkSpares tells what idle spares cost the hub in memory, and how long 1,000 agents take until all are back after every connection
+// was reset. The agents are another process.
+func BenchmarkSpares(b *testing.B) {
+	const agents = 1000
+	s := unhurried(b)
+	s.patience = 5 * time.Minute
+	ca := filepath.Join(b.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw}), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	memory := func() float64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapInuse + m.StackInuse)
+	}
+	before := memory()
+	cmd := exec.CommandContext(b.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", agentsVariable, agents), "TUNNEL_CA="+ca, "TUNNEL_URL=wss://"+s.server.Listener.Addr().String()+tunnel.Path)
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	all := func() bool {
+		for i := range agents {
+			if s.spares(fmt.Sprintf("c%d", i)) < 2 {
+				return false
+			}
+		}
+		return true
+	}
+	s.await("all agents are there", all)
+	var back []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		var closing sync.WaitGroup
+		for i := range agents {
+			name := fmt.Sprintf("c%d", i)
+			s.refuse(name, context.Canceled)
+			closing.Go(func() { s.gateway.Recheck(b.Context(), name) })
+		}
+		closing.Wait()
+		for i := range agents {
+			s.refuse(fmt.Sprintf("c%d", i), nil)
+		}
+		s.await("all agents are back", all)
+		back = append(back, time.Since(start))
+	}
+	slices.Sort(back)
+	b.ReportMetric(back[len(back)-1].Seconds(), "all-back-s")
+	b.ReportMetric((memory()-before)/1024/float64(2*agents), "KiB/spare")
+}

@@ -1,0 +1,633 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/gateway"
+)
+
+// patience is how long a test waits for something that must come.
+const patience = 30 * time.Second
+
+// quick are intervals for tests: what is waited for is short, and what must not be cut off by a busy machine is long.
+func quick() tunnel.Timing {
+	return tunnel.Timing{
+		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: 10 * time.Second,
+		Handshake: 10 * time.Second, Dial: 10 * time.Second, Heartbeat: 100 * time.Millisecond, Dead: 2 * time.Second,
+		FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, Exit: time.Minute,
+	}
+}
+
+// site is a gateway with a network in front of it, and what agents need.
+type site struct {
+	t        testing.TB
+	timing   tunnel.Timing
+	patience time.Duration
+	gateway  *gateway.Gateway
+	network  *network
+	server   *httptest.Server
+	changed  chan struct{}
+
+	mu      sync.Mutex
+	refused map[string]error // by cluster: what Admit says
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	return newSiteWith(t, quick())
+}
+
+func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
+	t.Helper()
+	s := &site{t: t, timing: timing, patience: patience, changed: make(chan struct{}, 1), refused: map[string]error{}}
+	s.gateway = gateway.New(gateway.Options{
+		Timing: s.timing,
+		Admit: func(_ context.Context, c *x509.Certificate) (string, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return c.Subject.CommonName, s.refused[c.Subject.CommonName]
+		},
+		Changed: func(string) {
+			select {
+			case s.changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	mux := http.NewServeMux()
+	mux.Handle(tunnel.Path, s.gateway)
+	s.server = httptest.NewUnstartedServer(mux)
+	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
+	s.server.StartTLS()
+	s.network = newNetwork(t, s.server.Listener.Addr().String())
+	t.Cleanup(func() {
+		s.gateway.Close()
+		s.server.Close()
+	})
+	return s
+}
+
+func (s *site) refuse(cluster string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[cluster] = err
+}
+
+// await waits until something is so, and looks whenever the gateway says that something changed.
+func (s *site) await(what string, so func() bool) {
+	s.t.Helper()
+	end := time.After(s.patience)
+	for !so() {
+		select {
+		case <-s.changed:
+		case <-time.After(20 * time.Millisecond): // not everything that is waited for is told
+		case <-end:
+			s.t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// spares of a cluster.
+func (s *site) spares(cluster string) int {
+	n := 0
+	for _, a := range s.gateway.Agents(cluster) {
+		n += a.Spares
+	}
+	return n
+}
+
+// identity makes a certificate of an agent.
+func identity(t testing.TB, cluster string, ends time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cluster}, NotBefore: time.Unix(0, 0), NotAfter: ends}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// echo is a destination that says back what it hears.
+func echo(t testing.TB) func(context.Context) (net.Conn, error) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	return func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	}
+}
+
+// agent is one for a cluster, which is not running yet.
+func (s *site) agent(cluster string) *tunnel.Agent {
+	s.t.Helper()
+	id := identity(s.t, cluster, time.Now().Add(time.Hour))
+	trusted := x509.NewCertPool()
+	trusted.AddCert(s.server.Certificate())
+	return &tunnel.Agent{
+		URL: "wss://" + s.network.address() + tunnel.Path, TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS13},
+		Identity: func() (tls.Certificate, error) { return id, nil }, Replica: "one", Version: "v1",
+		Destinations: map[string]func(context.Context) (net.Conn, error){tunnel.APIServer: echo(s.t)}, Timing: s.timing,
+	}
+}
+
+// run runs an agent until stop is called; ended is what it returned.
+func (s *site) run(a *tunnel.Agent) (stop func(), ended <-chan error) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan error, 1)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		done <- a.Run(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-gone
+	}
+	s.t.Cleanup(stop)
+	return stop, done
+}
+
+// dial must succeed.
+func (s *site) dial(cluster string) net.Conn {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	for {
+		c, err := s.gateway.Dial(ctx, cluster, tunnel.APIServer)
+		if err == nil {
+			s.t.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		if ctx.Err() != nil || !errors.Is(err, gateway.ErrNoAgent) {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// says has a connection say something back.
+func says(t testing.TB, c net.Conn, text string) error {
+	t.Helper()
+	stop := time.AfterFunc(patience, func() { _ = c.Close() })
+	defer stop.Stop()
+	if _, err := io.WriteString(c, text); err != nil {
+		return err
+	}
+	back := make([]byte, len(text))
+	if _, err := io.ReadFull(c, back); err != nil {
+		return err
+	}
+	if string(back) != text {
+		t.Errorf("it says %q, want %q", back, text)
+	}
+	return nil
+}
+
+// TestDial: what is written arrives, in both directions at once, and an end is told.
+func TestDial(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	c := s.dial("oak")
+	sent := make([]byte, 8<<20)
+	_, _ = rand.Read(sent)
+	go func() {
+		for rest := sent; len(rest) > 0; {
+			n := min(len(rest), 70_001)
+			if _, err := c.Write(rest[:n]); err != nil {
+				t.Error(err)
+				return
+			}
+			rest = rest[n:]
+		}
+	}()
+	got := make([]byte, len(sent))
+	if _, err := io.ReadFull(c, got); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, sent) {
+		t.Error("what came back is not what was sent")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("a closed connection can be read")
+	}
+	_, err := s.gateway.Dial(t.Context(), "oak", "etcd")
+	if err == nil || !strings.Contains(err.Error(), "etcd") {
+		t.Errorf("a destination that the agent does not know: %v", err)
+	}
+}
+
+// TestEndIsTold: when the destination ends a connection, whoever dialled reads that.
+func TestEndIsTold(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	a.Destinations[tunnel.APIServer] = func(context.Context) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = io.WriteString(there, "bye")
+			_ = there.Close()
+		}()
+		return here, nil
+	}
+	s.run(a)
+	got, err := io.ReadAll(s.dial("oak"))
+	if err != nil || string(got) != "bye" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+// TestIdentity: nobody gets in without the key of a certificate that is admitted.
+func TestIdentity(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*site, *tunnel.Agent)
+		want   string // of the refusal
+	}{
+		"Expired": {func(s *site, a *tunnel.Agent) {
+			id := identity(s.t, "oak", time.Now().Add(-time.Minute))
+			a.Identity = func() (tls.Certificate, error) { return id, nil }
+		}, "expired"},
+		"StolenCertificate": {func(s *site, a *tunnel.Agent) {
+			id, other := identity(s.t, "oak", time.Now().Add(time.Hour)), identity(s.t, "oak", time.Now().Add(time.Hour))
+			id.PrivateKey = other.PrivateKey
+			a.Identity = func() (tls.Certificate, error) { return id, nil }
+		}, "not signed with the key"},
+		"NotAdmitted": {func(s *site, _ *tunnel.Agent) { s.refuse("oak", errors.New("its certificate was revoked")) }, "revoked"},
+		"NoReplica":   {func(_ *site, a *tunnel.Agent) { a.Replica = "" }, "replica"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			a := s.agent("oak")
+			tc.change(s, a)
+			ws, welcome := s.meet(t, a)
+			if !strings.Contains(welcome.Refused, tc.want) {
+				t.Errorf("the hub says %+v", welcome)
+			}
+			if _, _, err := ws.ReadMessage(); err == nil {
+				t.Error("the connection stays")
+			}
+			if s.spares("oak") != 0 {
+				t.Error("it is a spare")
+			}
+		})
+	}
+}
+
+// meet goes through the first messages with an agent's certificate.
+func (s *site) meet(t *testing.T, a *tunnel.Agent) (*websocket.Conn, tunnel.Welcome) {
+	t.Helper()
+	d := websocket.Dialer{TLSClientConfig: a.TLS, Subprotocols: []string{tunnel.Protocol}}
+	ws, resp, err := d.DialContext(t.Context(), a.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	t.Cleanup(func() { _ = ws.Close() })
+	_ = ws.SetReadDeadline(time.Now().Add(patience))
+	var c tunnel.Challenge
+	if err := ws.ReadJSON(&c); err != nil {
+		t.Fatal(err)
+	}
+	id, err := a.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _ := id.PrivateKey.(*ecdsa.PrivateKey)
+	signature, err := tunnel.Prove(key, c.Nonce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ws.WriteJSON(tunnel.Hello{Certificate: id.Certificate[0], Signature: signature, Replica: a.Replica, Version: a.Version}); err != nil {
+		t.Fatal(err)
+	}
+	var w tunnel.Welcome
+	if err := ws.ReadJSON(&w); err != nil {
+		t.Fatal(err)
+	}
+	return ws, w
+}
+
+// TestReplayedProof: a proof is good for one connection.
+func TestReplayedProof(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	id, _ := a.Identity()
+	key, _ := id.PrivateKey.(*ecdsa.PrivateKey)
+	old, err := tunnel.Prove(key, make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := websocket.Dialer{TLSClientConfig: a.TLS, Subprotocols: []string{tunnel.Protocol}}
+	ws, resp, err := d.DialContext(t.Context(), a.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	t.Cleanup(func() { _ = ws.Close() })
+	var w tunnel.Welcome
+	err = errors.Join(ws.ReadJSON(&tunnel.Challenge{}), ws.WriteJSON(tunnel.Hello{Certificate: id.Certificate[0], Signature: old, Replica: "one"}), ws.ReadJSON(&w))
+	if err != nil || w.Refused == "" {
+		t.Errorf("%+v, %v", w, err)
+	}
+}
+
+// TestGone: an agent of a cluster that has left ends, and only then.
+func TestGone(t *testing.T) {
+	s := newSite(t)
+	s.refuse("oak", errors.New("nobody knows this cluster"))
+	_, ended := s.run(s.agent("oak"))
+	s.await("agents are refused", func() bool { return s.network.count() > 3 })
+	select {
+	case err := <-ended:
+		t.Fatalf("an unknown cluster's agent ended: %v", err)
+	default:
+	}
+	s.refuse("oak", gateway.ErrGone)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, tunnel.ErrGone) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the agent goes on")
+	}
+}
+
+// TestRevoked: what is open ends when the agent may not come in any more; that of other clusters stays.
+func TestRevoked(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	s.run(s.agent("pine"))
+	oak, pine := s.dial("oak"), s.dial("pine")
+	s.refuse("oak", errors.New("revoked"))
+	s.gateway.Recheck(t.Context(), "oak")
+	if err := says(t, oak, "hello"); err == nil {
+		t.Error("an open connection outlives the revocation")
+	}
+	s.await("no spare is left", func() bool { return s.spares("oak") == 0 })
+	s.gateway.Recheck(t.Context(), "pine")
+	if err := says(t, pine, "hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCertificateEnds: a connection does not outlive the certificate by which it came.
+func TestCertificateEnds(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	id := identity(t, "oak", time.Now().Add(3*time.Second))
+	a.Identity = func() (tls.Certificate, error) { return id, nil }
+	s.run(a)
+	c := s.dial("oak")
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("bytes that nobody sent")
+	}
+	s.await("no spare is left", func() bool { return s.spares("oak") == 0 })
+}
+
+// TestSlowReader: a side that takes its time to read what is there is not given up, however long that is.
+func TestSlowReader(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	read := make(chan struct{})
+	const size = 16 << 20 // more than all buffers on the way hold
+	took := make(chan int64, 1)
+	a.Destinations[tunnel.APIServer] = func(context.Context) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() {
+			go func() { _, _ = there.Write(make([]byte, size)) }()
+			<-read
+			n, _ := io.CopyN(io.Discard, there, size)
+			took <- n
+		}()
+		return here, nil
+	}
+	s.run(a)
+	c := s.dial("oak")
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, size))
+		wrote <- err
+	}()
+	idle := time.NewTimer(2 * s.timing.Dead) // the time is what is tried here
+	<-idle.C
+	close(read)
+	if n, err := io.CopyN(io.Discard, c, size); err != nil {
+		t.Errorf("after %d bytes: %v", n, err)
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
+	if n := <-took; n != size {
+		t.Errorf("%d bytes arrived", n)
+	}
+}
+
+// TestIdle: a connection on which nobody says anything stays, as both sides are there.
+func TestIdle(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	c := s.dial("oak")
+	_ = c.SetReadDeadline(time.Now().Add(2 * s.timing.Dead))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("an idle connection ended: %v", err)
+	}
+}
+
+// TestNobody: without an agent a dial waits for one, and says that none came.
+func TestNobody(t *testing.T) {
+	s := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.gateway.Dial(ctx, "oak", tunnel.APIServer); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dialled nobody: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		c, err := s.gateway.Dial(t.Context(), "oak", tunnel.APIServer)
+		if err == nil {
+			err = c.Close()
+		}
+		got <- err
+	}()
+	s.run(s.agent("oak"))
+	if err := <-got; err != nil {
+		t.Errorf("a dial that began before the agent came: %v", err)
+	}
+}
+
+// TestSwallowed: where packets get lost without a word, a dial that meets such connections takes the next, and both sides make new ones.
+func TestSwallowed(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	c := s.dial("oak")
+	s.await("two spares are there", func() bool { return s.spares("oak") >= 2 })
+	s.network.swallow()
+	if err := says(t, s.dial("oak"), "hello"); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("bytes that nobody sent")
+	}
+	s.await("two spares are there again", func() bool { return s.spares("oak") >= 2 })
+}
+
+// TestResets: after each reset the cluster can be dialled, and nothing is left of what was.
+func TestResets(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	before := runtime.NumGoroutine()
+	stop, _ := s.run(a)
+	resets := 100
+	if testing.Short() {
+		resets = 10
+	}
+	for range resets {
+		c := s.dial("oak")
+		s.network.reset()
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Fatal("bytes that nobody sent")
+		}
+		_ = c.Close()
+	}
+	if err := says(t, s.dial("oak"), "hello"); err != nil {
+		t.Error(err)
+	}
+	stop()
+	s.network.reset()
+	s.await("nothing is left", func() bool { return len(s.gateway.Agents("oak")) == 0 && runtime.NumGoroutine() <= before })
+}
+
+// TestManyAtOnce: an agent keeps as many spares as are taken at once, up to the most.
+func TestManyAtOnce(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() {
+			if err := says(t, s.dial("oak"), "hello"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	s.await("more spares are kept after many were taken", func() bool { return s.spares("oak") > 4 })
+	if n := s.spares("oak"); n > tunnel.MaxSpares {
+		t.Errorf("%d spares", n)
+	}
+}
+
+// TestHostile: an agent that does anything but what it should loses its connection, and others notice nothing.
+func TestHostile(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	good := s.dial("oak")
+	for name, attack := range map[string]func(*websocket.Conn) error{
+		"Garbage":   func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte("{")) },
+		"Bytes":     func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.BinaryMessage, []byte("hello")) },
+		"NoWord":    func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{}) },
+		"UnaskedOK": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{OK: true}) },
+		"LongWord": func(ws *websocket.Conn) error {
+			return ws.WriteJSON(tunnel.Word{Refused: strings.Repeat("x", tunnel.MaxWord)})
+		},
+		"DialsTheHub": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{Dial: tunnel.APIServer}) },
+		"Flood": func(ws *websocket.Conn) error {
+			for range 10_000 {
+				if err := ws.WriteJSON(tunnel.Word{Probe: 1}); err != nil {
+					return nil //nolint:nilerr // it was closed, which is what is wanted
+				}
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := s.agent("pine")
+			ws, welcome := s.meet(t, bad)
+			if welcome.Refused != "" {
+				t.Fatal(welcome.Refused)
+			}
+			if err := attack(ws); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				if _, _, err := ws.ReadMessage(); err != nil {
+					if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+						t.Error("the connection stays")
+					}
+					break
+				}
+			}
+		})
+	}
+	t.Run("NeverReads", func(t *testing.T) {
+		// Its spares look well until they are taken.
+		bad := s.agent("pine")
+		_, welcome := s.meet(t, bad)
+		if welcome.Refused != "" {
+			t.Fatal(welcome.Refused)
+		}
+		if _, err := s.gateway.Dial(t.Context(), "pine", tunnel.APIServer); err == nil {
+			t.Error("one that says nothing was dialled")
+		}
+		s.await("it is forgotten", func() bool { return len(s.gateway.Agents("pine")) == 0 })
+	})
+	t.Run("ManyAgents", func(t *testing.T) {
+		refused := 0
+		for i := range 20 {
+			bad := s.agent("pine")
+			bad.Replica = strings.Repeat("x", i+1)
+			if _, welcome := s.meet(t, bad); welcome.Refused != "" {
+				refused++
+			}
+		}
+		if refused == 0 {
+			t.Error("a cluster has any number of agents")
+		}
+	})
+	if err := says(t, good, "hello"); err != nil {
+		t.Error(err)
+	}
+}
