@@ -8,10 +8,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,6 +34,7 @@ import (
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/queue"
 	"orrery.dev/orrery/internal/reconciler"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/template"
@@ -97,6 +100,10 @@ type Controller struct {
 	needs        *needs
 	reservations *reservations
 	peers        *peers
+	classes      *classes
+	turns        *turns
+	rounds       *rounds
+	gate         *gate
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
@@ -121,8 +128,11 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
-		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(),
+		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), turns: newTurns(),
 	}
+	c.rounds = newRounds(c.enqueue)
+	c.gate = &gate{every: settlingLook, known: c.known, look: c.enqueue}
+	c.reporter.classes = c.classes
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
 		synced, err := binding.Watch(ctx, mgr.GetCache(), kind, asPolicy, c.policyChanged)
@@ -131,7 +141,11 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		}
 		c.synced = append(c.synced, synced)
 	}
-	c.synced = append(c.synced, o.Bindings.Synced, o.Fleet.Synced)
+	synced, err := binding.Watch(ctx, mgr.GetCache(), &schedulingv1.PriorityClass{}, asClass, c.classChanged)
+	if err != nil {
+		return nil, err
+	}
+	c.synced = append(c.synced, synced, o.Bindings.Synced, o.Fleet.Synced)
 	o.Bindings.Subscribe(c.bindingChanged)
 	o.Templates.Subscribe(c.templateChanged)
 	o.Fleet.Subscribe(func(change fleet.Change) {
@@ -150,6 +164,9 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	options := reconciler.Options[binding.Template](workers)
 	options.Reconciler = c
 	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[binding.Template](firstRetry, lastRetry)
+	options.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[binding.Template]) workqueue.TypedRateLimitingInterface[binding.Template] {
+		return queue.NewOrdered(name, limiter, c.priority, c.turns.take)
+	}
 	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
 	placer, err := controller.NewTyped("placement", mgr, options)
 	if err != nil {
@@ -187,7 +204,7 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		c.reporter.changed(policy.Name(p))
 	}
 	c.watchKinds(c.bindings.Kinds()...)
-	c.enqueue(c.bindings.Templates()...)
+	c.enqueue(append(c.bindings.Templates(), c.needs.all()...)...)
 	go c.followFleet(ctx)
 	return nil
 }
@@ -209,13 +226,15 @@ func (c *Controller) followFleet(ctx context.Context) {
 		changes := c.changes.collected
 		c.changes.collected = nil
 		c.changes.Unlock()
+		var concerned []binding.Template
 		for _, change := range changes {
-			c.enqueue(c.decisions.concerned(change, c.bindings)...)
+			concerned = append(concerned, c.decisions.concerned(change, c.bindings)...)
 		}
+		c.enqueue(concerned...)
 	}
 }
 
-// enqueue has a template looked at, as soon as the work may begin.
+// enqueue has templates looked at, the most urgent first, as soon as the work may begin.
 func (c *Controller) enqueue(keys ...binding.Template) {
 	c.mu.RLock()
 	queue := c.queue
@@ -223,7 +242,7 @@ func (c *Controller) enqueue(keys ...binding.Template) {
 	if queue == nil {
 		return
 	}
-	for _, k := range keys {
+	for _, k := range c.ordered(keys) {
 		queue.Add(k)
 	}
 }
@@ -245,6 +264,7 @@ func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
 
 func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	name := policy.Name(cmp.Or(p, old))
+	c.classes.set(name, p)
 	if p == nil {
 		c.policies.Delete(name)
 		c.placements.forget(name)
@@ -265,9 +285,7 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 // reevaluate has the templates looked at that a policy selects.
 func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
 	c.watchKinds(policy.Kinds(p)...)
-	for k := range selected(c.templates, p) {
-		c.enqueue(k)
-	}
+	c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
 }
 
 func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
@@ -281,12 +299,9 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		return // only its status changed
 	}
 	if b != nil {
-		if b.DeletionTimestamp.IsZero() {
-			c.needs.said(b)
-		}
-		c.enqueue(c.needs.templates(binding.Name(b))...) // they follow it
+		c.enqueue(c.needs.set(b)...) // they follow it
 	} else {
-		c.enqueue(c.needs.drop(binding.Name(old))...)
+		c.enqueue(c.needs.forget(old)...)
 	}
 	if old != nil {
 		c.enqueue(binding.TemplateOf(old))
@@ -304,17 +319,37 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	}
 }
 
+// known is true when all is known, after a start, that decisions by free capacity depend on: the templates that policies select, each of
+// which was looked at, and the clusters that answered before it; or when it took too long.
+func (c *Controller) known() bool {
+	if !c.young() {
+		return true
+	}
+	for _, p := range c.policies.All() {
+		for _, gvk := range policy.Kinds(p) {
+			if !c.templates.Told(gvk) && c.templates.Watch(gvk) == nil {
+				return false
+			}
+		}
+	}
+	c.mu.RLock()
+	waiting := c.queue.Len()
+	c.mu.RUnlock()
+	if waiting > 0 || c.turns.any() {
+		return false
+	}
+	return !slices.ContainsFunc(c.fleet.Measured().Clusters(), func(cluster *fleet.Cluster) bool {
+		return cluster.Expected && (!cluster.Reachable || cluster.Room == nil)
+	})
+}
+
 func (c *Controller) templateChanged(e template.Event) {
 	if e.Name != "" {
 		c.enqueue(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name})
 		return
 	}
 	// The kind was listed: only now is it known which templates are gone.
-	for _, k := range c.bindings.Templates() {
-		if k.GroupKind == e.GVK.GroupKind() {
-			c.enqueue(k)
-		}
-	}
+	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
 	for _, p := range c.policies.All() {
 		if slices.Contains(policy.Kinds(p), e.GVK) {
 			c.reporter.changed(policy.Name(p))
@@ -328,11 +363,9 @@ func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 	if !c.working() {
 		return // everything is looked at when the work begins
 	}
-	for _, k := range c.bindings.Templates() {
-		if k.Namespace != "" && namespaces.Has(k.Namespace) {
-			c.enqueue(k)
-		}
-	}
+	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool {
+		return k.Namespace == "" || !namespaces.Has(k.Namespace)
+	})...)
 }
 
 // copyChanged follows the copies of bindings out of which something moves: an eviction ends
@@ -387,7 +420,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 		c.enqueue(binding.TemplateOf(b))
 	}
 	if c.records != nil {
-		d.Record.Binding, d.Record.Time = b.UID, time.Now()
+		d.Record.Binding = b.UID
 		c.records.Decided(d.Record)
 	}
 	if !news {

@@ -41,9 +41,17 @@ type Template struct {
 	Overrides []records.Policy
 	// Version identifies what it says, for policies that are Lazy.
 	Version string
-	// RequiredBy are the bindings whose templates refer to it and have it follow them, by name.
-	RequiredBy []*workv1alpha2.ResourceBinding
-	// Orphaned: the policies that place these are gone.
+	// Priority that the first claim's policy gives it; nil: none.
+	Priority *workv1alpha2.SchedulePriority
+	// RequiredBy are bindings whose templates refer to it and have it follow them, by name: the first
+	// of them, and one for all that say the same about those that follow.
+	RequiredBy []Need
+}
+
+// Need is a binding that has a template follow its own.
+type Need struct {
+	Binding *workv1alpha2.ResourceBinding
+	// Orphaned: the policy that placed it is gone.
 	Orphaned bool
 }
 
@@ -70,7 +78,7 @@ type Decision struct {
 	Outcome Outcome
 	// Record of the decision; who decides does not know its time, nor the UID of a new binding.
 	Record records.Decision
-	// RetryAfter is when to decide again without an event; 0: never.
+	// RetryAfter is when to decide again at the latest, without an event; 0: never.
 	RetryAfter time.Duration
 }
 
@@ -107,6 +115,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		inherit(d.Spec, t, b)
 	}
 	d.attach(s, t)
+	d.depend(t, b)
 	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || follower(b)) && len(d.Spec.Clusters) == 0 {
 		unmatched = true // what it followed is nowhere
 	}
@@ -133,6 +142,16 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	d.record(s, t)
 	return d
 }
+
+// retry has it decided again after a time, or earlier.
+func (d *Decision) retry(after time.Duration) {
+	if d.RetryAfter == 0 || d.RetryAfter > after {
+		d.RetryAfter = after
+	}
+}
+
+// byRoom is true when how many replicas of a template go where depends on the free capacities.
+func byRoom(t Template) bool { return divides(t) && t.Placement.ByCapacity() }
 
 // divides is true when the policy has the template's replicas shared out.
 func divides(t Template) bool {
@@ -192,9 +211,9 @@ func stay(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) *workv1a
 // unmoved are the clusters of a placement that stays as it is; shares stay, too, while scheduling is suspended.
 func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
 	if was.Schedules() || !shared(was) {
-		return scheduler.Keep(s.Clusters(), t.Object.GetUID(), was.Clusters, shared(was), t.Replicas)
+		return scheduler.Keep(s.Clusters(), t.Object.GetUID(), own(was), shared(was), t.Replicas)
 	}
-	return slices.DeleteFunc(slices.Clone(was.Clusters), func(target workv1alpha2.TargetCluster) bool {
+	return slices.DeleteFunc(slices.Clone(own(was)), func(target workv1alpha2.TargetCluster) bool {
 		c, ok := s.Cluster(target.Name)
 		return !ok || c.Leaving
 	})
@@ -204,7 +223,7 @@ func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []wor
 func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := was.DeepCopy()
 	spec.ReplicaSchedulingType = schedulingType(shared(was))
-	spec.GracefulEvictionTasks, spec.RequiredBy, spec.Activation = nil, nil, nil
+	spec.GracefulEvictionTasks, spec.RequiredBy, spec.Dependencies, spec.Activation = nil, nil, nil, nil
 	return spec
 }
 
@@ -218,7 +237,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	}
 	var rescheduled *metav1.Time
 	if b != nil {
-		r.Previous, r.Shared, r.Group = b.Spec.Clusters, shared(&b.Spec), b.Spec.SchedulerObservedAffinityName
+		r.Previous, r.Shared, r.Group = own(&b.Spec), shared(&b.Spec), b.Spec.SchedulerObservedAffinityName
 		rescheduled = b.Spec.RescheduleTriggeredAt
 		r.Fresh = fresh(t, b)
 	}
@@ -248,8 +267,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	if result.Reason != workv1alpha2.ReasonScheduled {
 		d.Outcome.Status = metav1.ConditionFalse
 	}
-	if result.Reason == workv1alpha2.ReasonInsufficient ||
-		result.Reason == workv1alpha2.ReasonNoClusterFits && divides(t) && t.Placement.ByCapacity() {
+	if result.Reason == workv1alpha2.ReasonInsufficient || result.Reason == workv1alpha2.ReasonNoClusterFits && byRoom(t) {
 		d.RetryAfter = capacityLook
 	}
 	return d, result.Unmatched

@@ -22,6 +22,7 @@ func inherit(spec *workv1alpha2.BindingSpec, t Template, b *workv1alpha2.Resourc
 	p := t.Claims[0].Policy
 	spec.Suspension = suspension(p.Spec.Suspension, b)
 	spec.PropagateDeps = p.Spec.PropagateDeps || p.Spec.Association
+	spec.SchedulePriority = t.Priority
 	for _, name := range p.Spec.DependentOverrides {
 		kind := "OverridePolicy"
 		if p.Namespace == "" {

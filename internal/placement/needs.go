@@ -2,7 +2,9 @@ package placement
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -20,131 +23,278 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/graph"
 	"orrery.dev/orrery/internal/policy"
-	"orrery.dev/orrery/internal/presence"
 )
 
-// dependencies are the templates that follow one: those of its namespace that it needs beside it.
-func dependencies(o *unstructured.Unstructured) sets.Set[binding.Template] {
-	found := sets.New[binding.Template]()
-	for _, r := range graph.Dependencies(o) {
-		found.Insert(binding.Template{GroupKind: r.Kind, Namespace: r.Namespace, Name: r.Name})
+const (
+	// mostNeeds bounds the bindings that the binding of a template names that others need.
+	mostNeeds = 10
+	// mostDependencies bounds what follows one template.
+	mostDependencies = 1000
+)
+
+// dependencies are what follows a template: the objects of its namespace that it needs beside it, in order.
+func dependencies(o *unstructured.Unstructured) []workv1alpha2.DependencyReference {
+	found := graph.Dependencies(o)
+	all := make([]workv1alpha2.DependencyReference, 0, len(found))
+	for _, r := range found {
+		all = append(all, workv1alpha2.DependencyReference{Group: r.Kind.Group, Kind: r.Kind.Kind, Name: r.Name})
 	}
-	return found
+	slices.SortFunc(all, compareDependencies)
+	return all
 }
 
-// needs remembers which bindings have which templates follow theirs. What this process has not
-// looked at yet is as the followers' bindings say.
+func compareDependencies(a, b workv1alpha2.DependencyReference) int {
+	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+}
+
+// followed are the templates that follow that of a binding.
+func followed(b *workv1alpha2.ResourceBinding) sets.Set[binding.Template] {
+	all := sets.New[binding.Template]()
+	if b.Spec.PropagateDeps {
+		for _, d := range b.Spec.Dependencies {
+			all.Insert(binding.Template{GroupKind: schema.GroupKind{Group: d.Group, Kind: d.Kind}, Namespace: b.Namespace, Name: d.Name})
+		}
+	}
+	return all.Delete(binding.TemplateOf(b))
+}
+
+// needs says which bindings have which templates follow theirs, as they say themselves. What thousands say alike is looked at once: a
+// template that they all need is decided on again only when one says something else, or when it is among the first by name.
 type needs struct {
-	mu     sync.RWMutex
-	looked sets.Set[types.NamespacedName]                      // bindings that this process has looked at
-	of     map[types.NamespacedName]sets.Set[binding.Template] // what a binding needs
-	by     map[binding.Template]sets.Set[types.NamespacedName] // who needs a template
+	mu sync.RWMutex
+	of map[types.NamespacedName]need
+	by map[binding.Template]*needed
+}
+
+// need is what one binding needs.
+type need struct {
+	binding *workv1alpha2.ResourceBinding
+	what    sets.Set[binding.Template]
+	terms   string
+}
+
+// needed says who needs one template.
+type needed struct {
+	names []types.NamespacedName                    // in order
+	terms map[string]sets.Set[types.NamespacedName] // those that say the same
 }
 
 func newNeeds() *needs {
-	return &needs{
-		looked: sets.New[types.NamespacedName](),
-		of:     map[types.NamespacedName]sets.Set[binding.Template]{},
-		by:     map[binding.Template]sets.Set[types.NamespacedName]{},
-	}
+	return &needs{of: map[types.NamespacedName]need{}, by: map[binding.Template]*needed{}}
 }
 
-// set notes what a binding needs, and returns the templates of which that is news.
-func (n *needs) set(name types.NamespacedName, templates sets.Set[binding.Template]) []binding.Template {
+// termsOf is all that a binding says that matters to what follows it.
+func termsOf(b *workv1alpha2.ResourceBinding) string {
+	where := whereabouts(&b.Spec)
+	held := slices.DeleteFunc(slices.Clone(where), func(cluster string) bool { return !b.Spec.SuspendedOn(cluster) })
+	text, _ := json.Marshal([]any{ //nolint:errchkjson // plain data
+		where, held, b.Spec.PolicyRef, b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion, b.Spec.DependentOverrides, b.Spec.Priority(),
+	})
+	return string(text)
+}
+
+// set notes what a binding needs, unless something newer is known of it, and returns the templates that are to be decided on again.
+func (n *needs) set(b *workv1alpha2.ResourceBinding) []binding.Template {
+	name := binding.Name(b)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(templates) == 0 && len(n.of[name]) == 0 {
+	before, known := n.of[name]
+	if known && before.binding.UID == b.UID && before.binding.Generation >= b.Generation {
 		return nil
 	}
-	n.looked.Insert(name)
-	news := n.of[name].SymmetricDifference(templates)
-	n.put(name, templates)
-	return news.UnsortedList()
-}
-
-// said notes what the binding of a follower says of who needs it.
-func (n *needs) said(b *workv1alpha2.ResourceBinding) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, r := range b.Spec.RequiredBy {
-		if name := (types.NamespacedName{Namespace: r.Namespace, Name: r.Name}); !n.looked.Has(name) {
-			n.put(name, n.of[name].Union(sets.New(binding.TemplateOf(b))))
-		}
+	after := need{binding: b, what: followed(b)}
+	if len(after.what) > 0 {
+		after.terms = termsOf(b)
 	}
-}
-
-// drop forgets a binding that is gone, and returns what it needed.
-func (n *needs) drop(name types.NamespacedName) []binding.Template {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	needed := n.of[name].UnsortedList()
-	n.put(name, nil)
-	n.looked.Delete(name)
-	return needed
-}
-
-func (n *needs) put(name types.NamespacedName, templates sets.Set[binding.Template]) {
-	for t := range n.of[name].Difference(templates) {
-		if n.by[t].Delete(name); len(n.by[t]) == 0 {
+	concerned := sets.New[binding.Template]()
+	for t := range before.what {
+		if (before.terms != after.terms || !after.what.Has(t)) && n.by[t].remove(name, before.terms, after.what.Has(t)) {
+			concerned.Insert(t)
+		}
+		if len(n.by[t].names) == 0 {
 			delete(n.by, t)
 		}
 	}
-	for t := range templates {
+	for t := range after.what {
 		if n.by[t] == nil {
-			n.by[t] = sets.New[types.NamespacedName]()
+			n.by[t] = &needed{terms: map[string]sets.Set[types.NamespacedName]{}}
 		}
-		n.by[t].Insert(name)
+		if n.by[t].add(name, after.terms) {
+			concerned.Insert(t)
+		}
 	}
-	if n.of[name] = templates; len(templates) == 0 {
+	if n.of[name] = after; len(after.what) == 0 {
 		delete(n.of, name)
 	}
+	return concerned.UnsortedList()
+}
+
+// forget forgets a binding that is gone, and returns the templates that are to be decided on again.
+func (n *needs) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
+	name := binding.Name(b)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before := n.of[name]
+	if before.binding == nil || before.binding.UID != b.UID {
+		return nil
+	}
+	delete(n.of, name)
+	var concerned []binding.Template
+	for t := range before.what {
+		if n.by[t].remove(name, before.terms, false) {
+			concerned = append(concerned, t)
+		}
+		if len(n.by[t].names) == 0 {
+			delete(n.by, t)
+		}
+	}
+	return concerned
+}
+
+// add notes who needs the template, and returns whether that is news for it.
+func (n *needed) add(name types.NamespacedName, terms string) (news bool) {
+	if at, found := slices.BinarySearchFunc(n.names, name, compareNames); !found {
+		n.names = slices.Insert(n.names, at, name)
+		news = at < mostNeeds
+	}
+	if n.terms[terms] == nil {
+		n.terms[terms], news = sets.New[types.NamespacedName](), true
+	}
+	n.terms[terms].Insert(name)
+	return news
+}
+
+// remove notes that somebody does not need the template on these terms, or not at all, and returns whether that is news for it.
+func (n *needed) remove(name types.NamespacedName, terms string, stays bool) (news bool) {
+	if at, found := slices.BinarySearchFunc(n.names, name, compareNames); found && !stays {
+		n.names = slices.Delete(n.names, at, at+1)
+		news = at < mostNeeds
+	}
+	if n.terms[terms].Delete(name); len(n.terms[terms]) == 0 {
+		delete(n.terms, terms)
+		news = true
+	}
+	return news
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
 // templates are what a binding needs.
 func (n *needs) templates(name types.NamespacedName) []binding.Template {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return n.of[name].UnsortedList()
+	return n.of[name].what.UnsortedList()
 }
 
-// who are the bindings that need a template.
-func (n *needs) who(t binding.Template) []types.NamespacedName {
+// all are the templates that any binding needs.
+func (n *needs) all() []binding.Template {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return n.by[t].UnsortedList()
+	return slices.Collect(maps.Keys(n.by))
 }
 
-// requiredBy are the bindings that have a template follow theirs, by name. Those that did, as its own binding b says, and whose
-// templates do not refer to it any more, need it until every cluster has them as they are now: again is true then.
-func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (found []*workv1alpha2.ResourceBinding, again bool) {
+// who are the first of the bindings that need a template, and one for all that say the same.
+func (n *needs) who(t binding.Template) map[types.NamespacedName]*workv1alpha2.ResourceBinding {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	found := map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
+	by := n.by[t]
+	if by == nil {
+		return found
+	}
+	for _, name := range by.names[:min(len(by.names), mostNeeds)] {
+		found[name] = n.of[name].binding
+	}
+	for _, names := range by.terms {
+		for name := range names {
+			found[name] = n.of[name].binding
+			break
+		}
+	}
+	return found
+}
+
+// has is true when a binding needs a template.
+func (n *needs) has(name types.NamespacedName, t binding.Template) bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.of[name].what.Has(t)
+}
+
+// priority is the highest of those that need a template; false when nobody does.
+func (n *needs) priority(t binding.Template) (highest int32, needed bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	by := n.by[t]
+	if by == nil {
+		return 0, false
+	}
+	for _, names := range by.terms {
+		for name := range names {
+			if p := n.of[name].binding.Spec.Priority(); !needed || p > highest {
+				highest, needed = p, true
+			}
+			break
+		}
+	}
+	return highest, needed
+}
+
+// requiredBy are the bindings that have a template follow theirs, as who has them. Those of an earlier version of the hub do not say
+// themselves what they need until they were decided on: until then its own binding b does, and again is true.
+func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (found []Need, again bool) {
 	if !policy.Placeable(o) {
 		return nil, false
 	}
-	names := sets.New(c.needs.who(k)...)
-	for name := range names {
-		if by, ok := c.bindings.Get(name); ok && by.Spec.PropagateDeps && binding.TemplateOf(by) != k {
-			found = append(found, by)
-		}
-	}
+	all := c.needs.who(k)
 	if b != nil {
 		for _, r := range b.Spec.RequiredBy {
 			name := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
-			if by, ok := c.bindings.Get(name); ok && !names.Has(name) && c.unsettled(by) {
-				found, again = append(found, by), true
+			by, ok := c.bindings.Get(name)
+			if !ok || c.needs.has(name, k) || !by.DeletionTimestamp.IsZero() || !by.Spec.PropagateDeps || len(by.Spec.Dependencies) > 0 {
+				continue
+			}
+			if _, decided := c.decisions.of(by.UID); !decided {
+				all[name], again = by, true
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b *workv1alpha2.ResourceBinding) int { return cmp.Compare(a.Name, b.Name) })
+	for _, by := range all {
+		found = append(found, Need{Binding: by, Orphaned: c.orphaned(by)})
+	}
+	slices.SortFunc(found, func(a, b Need) int { return compareNames(binding.Name(a.Binding), binding.Name(b.Binding)) })
 	return found, again
 }
 
-// unsettled is true while some cluster may run a template that is propagated with what it needs as it was before.
-func (c *Controller) unsettled(b *workv1alpha2.ResourceBinding) bool {
-	if !b.DeletionTimestamp.IsZero() || !b.Spec.PropagateDeps || len(whereabouts(&b.Spec)) == 0 {
-		return false
+// unsettled is true while some cluster may run a template as it was before.
+func unsettled(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) bool {
+	return len(whereabouts(&b.Spec)) > 0 && (o.GetGeneration() != b.Spec.Resource.Generation || !settledStatus(b))
+}
+
+// depend says what follows the template: what it refers to and, until every cluster has it as it is now, what it referred to.
+func (d *Decision) depend(t Template, b *workv1alpha2.ResourceBinding) {
+	if d.Spec.Dependencies = nil; !d.Spec.PropagateDeps {
+		return
 	}
-	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
-	return state == presence.Unknown || state == presence.Present && o.GetGeneration() != b.Spec.Resource.Generation || !settledStatus(b)
+	all := dependencies(t.Object)
+	if b != nil && b.Spec.PropagateDeps && unsettled(t.Object, b) {
+		for _, was := range b.Spec.Dependencies {
+			if !slices.Contains(all, was) {
+				all = append(all, was)
+				d.retry(settledLook)
+			}
+		}
+		slices.SortFunc(all, compareDependencies)
+	}
+	if len(all) > mostDependencies {
+		d.Outcome.Message += fmt.Sprintf("; of the %d objects that it refers to, only the first %d by kind and name follow it", len(all), mostDependencies)
+		all = all[:mostDependencies]
+	}
+	if len(all) > 0 {
+		d.Spec.Dependencies = all
+	}
 }
 
 // settledStatus is true when the status of a binding says that every cluster has the template as it is now and, as far as that
@@ -157,35 +307,28 @@ func settledStatus(b *workv1alpha2.ResourceBinding) bool {
 		(healthy.Status == metav1.ConditionTrue || healthy.Reason == workv1alpha2.ReasonCannotJudge)
 }
 
-// orphaned is true when the policies of some bindings are gone.
-func (c *Controller) orphaned(bindings []*workv1alpha2.ResourceBinding) bool {
-	for _, b := range bindings {
-		name := types.NamespacedName{Name: b.Spec.PolicyRef.Name}
-		if b.Spec.PolicyRef.Kind != policy.Kind("") {
-			name.Namespace = b.Namespace
-		}
-		if _, ok := c.policies.Get(name); ok {
-			return false
-		}
+// orphaned is true when the policy of a binding is gone.
+func (c *Controller) orphaned(b *workv1alpha2.ResourceBinding) bool {
+	name := types.NamespacedName{Name: b.Spec.PolicyRef.Name}
+	if b.Spec.PolicyRef.Kind != policy.Kind("") {
+		name.Namespace = b.Namespace
 	}
-	return len(bindings) > 0
+	_, ok := c.policies.Get(name)
+	return !ok
 }
 
 // somewhere is true when some of the bindings name a cluster.
-func somewhere(bindings []*workv1alpha2.ResourceBinding) bool {
-	return slices.ContainsFunc(bindings, func(b *workv1alpha2.ResourceBinding) bool { return len(b.Spec.Clusters) > 0 })
+func somewhere(required []Need) bool {
+	return slices.ContainsFunc(required, func(n Need) bool { return len(n.Binding.Spec.Clusters) > 0 })
 }
 
 // follows has what a binding's template refers to follow it.
-func (c *Controller) follows(b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
-	var needed sets.Set[binding.Template]
-	if b.Spec.PropagateDeps {
-		needed = dependencies(o)
-		for t := range needed {
-			c.watchKinds(corev1.SchemeGroupVersion.WithKind(t.Kind))
-		}
+func (c *Controller) follows(b *workv1alpha2.ResourceBinding) {
+	concerned := c.needs.set(b)
+	for _, t := range c.needs.templates(binding.Name(b)) {
+		c.watchKinds(corev1.SchemeGroupVersion.WithKind(t.Kind))
 	}
-	c.enqueue(c.needs.set(binding.Name(b), needed)...)
+	c.enqueue(concerned...)
 }
 
 // follower is true of the binding of a template that no policy ever claimed: it is there for those
@@ -206,22 +349,39 @@ func right(spec *workv1alpha2.BindingSpec) int {
 	}
 }
 
-// leastRight is the placement of those of bindings that may do the least, the first of several by name.
-func leastRight(bindings []*workv1alpha2.ResourceBinding) *workv1alpha2.BindingSpec {
-	return &slices.MinFunc(bindings, func(a, b *workv1alpha2.ResourceBinding) int {
-		return cmp.Or(cmp.Compare(right(&a.Spec), right(&b.Spec)), cmp.Compare(a.Name, b.Name))
-	}).Spec
+// leastRight is the placement of those of bindings that may do the least: of several the first by the name of its policy.
+func leastRight(required []Need) *workv1alpha2.BindingSpec {
+	return &slices.MinFunc(required, func(a, b Need) int {
+		x, y := &a.Binding.Spec, &b.Binding.Spec
+		return cmp.Or(
+			cmp.Compare(right(x), right(y)), strings.Compare(x.PolicyRef.Name, y.PolicyRef.Name), strings.Compare(x.PolicyRef.Kind, y.PolicyRef.Kind),
+		)
+	}).Binding.Spec
 }
 
 // follow is the decision on a template that no policy claims and that others refer to. The one of them that may do the least
-// says by whose right it is placed, and all of them which overrides must be there.
+// says by whose right it is placed, and all of them which overrides must be there. It names no policy that is gone while there is
+// another: what that one places stays as it is, and this does not.
 func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
-	first := leastRight(t.RequiredBy)
+	living := slices.DeleteFunc(slices.Clone(t.RequiredBy), func(n Need) bool { return n.Orphaned })
+	orphaned := len(living) == 0
+	if orphaned {
+		living = t.RequiredBy
+	}
+	first, resolution, priority := leastRight(living), policyv1alpha1.ConflictResolution(""), (*workv1alpha2.SchedulePriority)(nil)
+	if right(first) <= right(leastRight(t.RequiredBy)) {
+		resolution = first.ConflictResolution
+	}
+	for _, n := range t.RequiredBy {
+		if p := n.Binding.Spec.SchedulePriority; p != nil && (priority == nil || p.Priority > priority.Priority) {
+			priority = p
+		}
+	}
 	d := Decision{
 		Spec: &workv1alpha2.BindingSpec{
-			PolicyRef: first.PolicyRef, ConflictResolution: first.ConflictResolution, PropagateDeps: true,
-			PreserveResourcesOnDeletion: slices.ContainsFunc(t.RequiredBy, func(b *workv1alpha2.ResourceBinding) bool {
-				return b.Spec.PreserveResourcesOnDeletion
+			PolicyRef: first.PolicyRef, ConflictResolution: resolution, PropagateDeps: true, SchedulePriority: priority,
+			PreserveResourcesOnDeletion: slices.ContainsFunc(t.RequiredBy, func(n Need) bool {
+				return n.Binding.Spec.PreserveResourcesOnDeletion
 			}),
 		},
 		Outcome: Outcome{
@@ -230,10 +390,10 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 		},
 	}
 	var overrides []workv1alpha2.OverrideReference
-	for _, b := range t.RequiredBy {
-		overrides = append(overrides, b.Spec.DependentOverrides...)
+	for _, n := range t.RequiredBy {
+		overrides = append(overrides, n.Binding.Spec.DependentOverrides...)
 	}
-	if t.Orphaned { // it stays as it is, as they do
+	if orphaned { // it stays as it is, as they do
 		overrides = append(overrides, selecting(t)...)
 		if b != nil {
 			overrides = append(overrides, b.Spec.DependentOverrides...)
@@ -242,12 +402,12 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 	d.Spec.DependentOverrides = distinct(overrides)
 	// What nobody may write for any of those that need it there is held back.
 	held := sets.New[string]()
-	for _, b := range t.RequiredBy {
-		held.Insert(whereabouts(&b.Spec)...)
+	for _, n := range t.RequiredBy {
+		held.Insert(whereabouts(&n.Binding.Spec)...)
 	}
-	for _, b := range t.RequiredBy {
-		for _, name := range whereabouts(&b.Spec) {
-			if !b.Spec.SuspendedOn(name) {
+	for _, n := range t.RequiredBy {
+		for _, name := range whereabouts(&n.Binding.Spec) {
+			if !n.Binding.Spec.SuspendedOn(name) {
 				held.Delete(name)
 			}
 		}
@@ -296,6 +456,14 @@ func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	return names
 }
 
+// own are the clusters in which a placement is of its own account, and not only because those that need it are there.
+func own(spec *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
+	if !slices.ContainsFunc(spec.Clusters, func(c workv1alpha2.TargetCluster) bool { return c.Attached }) {
+		return spec.Clusters
+	}
+	return slices.DeleteFunc(slices.Clone(spec.Clusters), func(c workv1alpha2.TargetCluster) bool { return c.Attached })
+}
+
 // attach adds the clusters of those that a template follows to the placement of its own.
 func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	if len(t.RequiredBy) == 0 || t.Replicas != nil {
@@ -305,14 +473,15 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	for _, c := range d.Spec.Clusters {
 		clusters.Insert(c.Name)
 	}
-	var first string
-	for _, b := range t.RequiredBy {
-		d.Spec.RequiredBy = append(d.Spec.RequiredBy, workv1alpha2.BindingSnapshot{Namespace: b.Namespace, Name: b.Name})
-		first = cmp.Or(first, binding.TemplateOf(b).String())
+	for _, n := range t.RequiredBy {
+		b := n.Binding
+		if len(d.Spec.RequiredBy) < mostNeeds {
+			d.Spec.RequiredBy = append(d.Spec.RequiredBy, workv1alpha2.BindingSnapshot{Namespace: b.Namespace, Name: b.Name})
+		}
 		for _, name := range whereabouts(&b.Spec) {
 			if c, ok := s.Cluster(name); ok && !c.Leaving && !clusters.Has(name) {
 				clusters.Insert(name)
-				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name})
+				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name, Attached: true})
 				if right(&b.Spec) < right(d.Spec) { // who brings it here may not do what its own policy may
 					d.Spec.ConflictResolution = ""
 				}
@@ -323,8 +492,11 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	if len(d.Spec.Clusters) == 0 {
 		return
 	}
-	message := "follows " + first
-	if more := len(t.RequiredBy) - 1; more > 0 {
+	message := "follows " + binding.TemplateOf(t.RequiredBy[0].Binding).String()
+	switch more := len(d.Spec.RequiredBy) - 1; {
+	case more == mostNeeds-1:
+		message += fmt.Sprintf(" and at least %d more", more)
+	case more > 0:
 		message += fmt.Sprintf(" and %d more", more)
 	}
 	if len(t.Claims) == 0 && d.Outcome.Reason == workv1alpha2.ReasonNoClusterFits {

@@ -350,6 +350,102 @@ func TestPreemption(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 -b=1", scheduled) // first may take it: it does not say Never
 }
 
+func required(bindings ...*workv1alpha2.ResourceBinding) (all []Need) {
+	for _, b := range bindings {
+		all = append(all, Need{Binding: b})
+	}
+	return all
+}
+
+// What follows several of which only one still has its policy is that one's: an override of it that is deleted after the policies of
+// the others counts no longer than any other. It has no more right than before.
+func TestFollowTheLiving(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(configMap("conf"))
+	policies := map[string]*policyv1alpha1.PropagationPolicy{}
+	for name, letter := range map[string]string{"api": "a", "web": "b"} {
+		d := deployment(name, 1, nil)
+		uses(d, "conf")
+		w.create(d)
+		p := w.policy(name, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: name})
+		p.Spec.PropagateDeps, p.Spec.Placement.ClusterAffinity = true, w.only(letter)
+		if name == "web" {
+			p.Spec.ConflictResolution = policyv1alpha1.ConflictOverwrite
+		}
+		w.create(p)
+		policies[name] = p
+	}
+	b := w.waitPlaced("conf-configmap", "a b", scheduled)
+	by := func(name string) {
+		t.Helper()
+		w.eventually("the policy by which it follows", func() error {
+			b = w.binding("conf-configmap")
+			if b.Spec.PolicyRef.Name != name || b.Spec.ConflictResolution != "" || len(b.Spec.DependentOverrides) > 0 {
+				return fmt.Errorf("it says %+v", b.Spec)
+			}
+			return nil
+		})
+	}
+	by("api") // which may do less
+	w.delete(policies["api"])
+	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyGone)
+	by("web")
+	w.delete(policies["web"])
+	w.waitPlaced("web-deployment", "b=1", workv1alpha2.ReasonPolicyGone)
+	by("api")
+}
+
+// A cluster into which something only followed does not become its own when its policy goes.
+func TestAttachedLeaves(t *testing.T) {
+	w := newWorld(t, 2)
+	w.create(configMap("conf"))
+	web := deployment("web", 1, nil)
+	uses(web, "conf")
+	w.create(web)
+	own := w.policy("own", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "conf"})
+	own.Spec.Placement.ClusterAffinity = w.only("a")
+	w.create(own)
+	p := w.policy("p", deployments())
+	p.Spec.PropagateDeps, p.Spec.Placement.ClusterAffinity = true, w.only("b")
+	w.create(p)
+	w.waitPlaced("conf-configmap", "a b", scheduled)
+	w.delete(own)
+	w.waitPlaced("conf-configmap", "a b", workv1alpha2.ReasonPolicyGone)
+	w.delete(web)
+	w.release(w.binding("web-deployment"))
+	w.waitPlaced("conf-configmap", "a -b", workv1alpha2.ReasonPolicyGone)
+}
+
+// What follows the bindings of an earlier version, which do not say what they need, stays until they were decided on.
+func TestDependenciesOfAnEarlierVersion(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.policy("p", deployments())
+	p.Spec.PropagateDeps = true
+	w.create(p)
+	w.create(configMap("conf"))
+	web := deployment("web", 1, nil)
+	uses(web, "conf")
+	w.create(web)
+	w.waitPlaced("conf-configmap", "a", scheduled)
+	uid := w.binding("conf-configmap").UID
+	w.stop()
+	update(w, w.binding("web-deployment"), func(b *workv1alpha2.ResourceBinding) { b.Spec.Dependencies = nil })
+	update(w, w.binding("conf-configmap"), func(b *workv1alpha2.ResourceBinding) { b.Spec.Clusters[0].Attached = false })
+	w.start()
+	w.eventually("what it needs in its binding", func() error {
+		if b := w.binding("web-deployment"); len(b.Spec.Dependencies) != 1 {
+			return fmt.Errorf("it says %+v", b.Spec)
+		}
+		return nil
+	})
+	if b := w.waitPlaced("conf-configmap", "a", scheduled); b.UID != uid || !b.Spec.Clusters[0].Attached {
+		t.Errorf("it was deleted meanwhile, or says %+v", b.Spec.Clusters)
+	}
+	if got := slices.DeleteFunc(w.recorder.of("/resourcebindings"), func(s string) bool { return s[:3] == "PAT" }); len(got) > 0 {
+		t.Errorf("since the restart %v", got)
+	}
+}
+
 // What follows several is where any of them is, is held back where all of them are, and waits for
 // the overrides of each.
 func TestFollow(t *testing.T) {
@@ -377,7 +473,7 @@ func TestFollow(t *testing.T) {
 	o := workload("ConfigMap", nil)
 	o.SetAPIVersion("v1")
 	s := fleet.NewSnapshot(1, fine("a"), fine("b"), fine("c"), but("leaving", func(c *fleet.Cluster) { c.Leaving = true }))
-	tmpl := Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{first, second}}
+	tmpl := Template{Object: o, RequiredBy: required(first, second)}
 	d := Decide(s, tmpl, Standing{})
 	if got := where(d.Spec); got != "a b c" || d.Outcome.Reason != scheduled || d.Outcome.Message != "follows Deployment shop/api and 1 more" {
 		t.Errorf("placed %q, %+v", got, d.Outcome)
@@ -397,7 +493,7 @@ func TestFollow(t *testing.T) {
 	moving := needs("moving", func(s *workv1alpha2.BindingSpec) {
 		s.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "a"}}
 	}, "b")
-	if got := where(Decide(s, Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{moving}}, Standing{}).Spec); got != "a b" {
+	if got := where(Decide(s, Template{Object: o, RequiredBy: required(moving)}, Standing{}).Spec); got != "a b" {
 		t.Errorf("placed %q while what needs it moves from a to b", got)
 	}
 	// A cluster that another policy brings has the lesser right of both.
@@ -407,12 +503,15 @@ func TestFollow(t *testing.T) {
 	part := needs("part", func(s *workv1alpha2.BindingSpec) {
 		s.PolicyRef.Kind, s.ConflictResolution = "PropagationPolicy", policyv1alpha1.ConflictOverwrite
 	}, "b")
-	both := Decide(s, Template{Object: o, RequiredBy: []*workv1alpha2.ResourceBinding{part, whole}}, Standing{}).Spec
+	both := Decide(s, Template{Object: o, RequiredBy: required(part, whole)}, Standing{}).Spec
 	if both.PolicyRef.Kind != "PropagationPolicy" || both.ConflictResolution != policyv1alpha1.ConflictOverwrite {
 		t.Errorf("by the right of %v, %s", both.PolicyRef, both.ConflictResolution)
 	}
 	// When the policies of those are gone, what changed it until then must stay there.
-	tmpl.Orphaned, tmpl.Overrides = true, []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
+	for i := range tmpl.RequiredBy {
+		tmpl.RequiredBy[i].Orphaned = true
+	}
+	tmpl.Overrides = []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
 	d = Decide(s, tmpl, Standing{})
 	if got := d.Spec.DependentOverrides; len(got) != 3 || got[0] != (workv1alpha2.OverrideReference{Kind: "ClusterOverridePolicy", Name: "c"}) {
 		t.Errorf("dependent overrides %v", got)

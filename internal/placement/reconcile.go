@@ -31,6 +31,7 @@ const staleLook = 100 * time.Millisecond
 // Reconcile brings the binding of one template up to date: it gathers what the decision is
 // about, decides, and writes.
 func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Result, error) {
+	defer c.turns.pass(k)
 	b, others := c.bindings.Of(k)
 	for _, other := range others {
 		if err := c.delete(ctx, other); err != nil {
@@ -53,6 +54,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 
 	claims := settled(c.policies.Claims(o), b)
 	c.reporter.claimed(k, claims)
+	claims, priority := c.placeable(claims, b)
 	required, again := c.requiredBy(k, o, b)
 	switch {
 	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
@@ -63,13 +65,20 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, c.delete(ctx, b) // nothing refers to it any more
 	}
 	t, standing := c.gather(k, o, claims, b)
-	t.RequiredBy, t.Orphaned = required, c.orphaned(required)
+	t.RequiredBy, t.Priority = required, priority
+	if byRoom(t) && !c.gate.passes(k) {
+		return ctrl.Result{}, nil
+	}
+	if t.Groups != nil {
+		c.turns.pass(k) // it has its turn among those of its namespace
+	}
 	defer c.peers.enter(k, t.Groups)()
 	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
-		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
+		c.rounds.add(k, d.RetryAfter)
+		return ctrl.Result{}, nil
 	}
 	written, err := c.write(ctx, k, b, *d.Spec)
 	if err != nil {
@@ -87,29 +96,36 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		if b == nil && t.OnHub != "" {
 			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
 		}
-		c.follows(written, t.Object)
+		c.follows(written)
 		if len(claims) == 0 {
 			c.enqueue(c.needs.templates(binding.Name(written))...) // they stay as they are, too
 		}
 		c.reservations.written(k, written)
 		c.enqueue(c.peers.set(written)...)
 		c.decided(written, t, d, snapshot, seen)
-		if again && (d.RetryAfter == 0 || d.RetryAfter > settledLook) {
-			d.RetryAfter = settledLook
+		if again {
+			d.retry(settledLook)
 		}
-		return ctrl.Result{RequeueAfter: d.RetryAfter}, nil
+		if d.RetryAfter > 0 {
+			c.rounds.add(k, d.RetryAfter)
+		}
+		return ctrl.Result{}, nil
 	}
 }
 
 // decide decides, and reserves the room that the decision takes. Of those that depend on room one
-// is made after the other: each sees what the others have reserved.
+// is made after the other, the most urgent first: each sees what the others have reserved.
 func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
 	r := c.reservations
-	if !divides(t) || !t.Placement.ByCapacity() {
+	if !byRoom(t) {
+		c.turns.pass(k)
 		s = c.fleet.Snapshot()
 		d = Decide(s, t, standing)
+		d.Record.Time = time.Now()
 		return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
 	}
+	defer c.turns.pass(k)
+	c.turns.wait(k)
 	r.deciding.Lock()
 	defer r.deciding.Unlock()
 	c.mu.RLock()
@@ -120,6 +136,7 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	r.refresh(time.Now())
 	s = c.fleet.Measured()
 	d = Decide(s, t, standing)
+	d.Record.Time = time.Now()
 	return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
 }
 

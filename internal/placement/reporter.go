@@ -49,6 +49,7 @@ type reporter struct {
 	policies  *policy.Index
 	templates *template.Cache
 	bindings  *binding.Cache
+	classes   *classes
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu     sync.Mutex
@@ -181,8 +182,11 @@ func (r *reporter) report(ctx context.Context, name types.NamespacedName) error 
 // False or are False for another reason.
 func turnedBad(before, after []metav1.Condition) []metav1.Condition {
 	var bad []metav1.Condition
-	for _, kind := range []string{policyv1alpha1.ConditionUndisputed, policyv1alpha1.ConditionComplete} {
+	for _, kind := range []string{policyv1alpha1.ConditionUndisputed, policyv1alpha1.ConditionClaimed, policyv1alpha1.ConditionComplete} {
 		old, now := meta.FindStatusCondition(before, kind), meta.FindStatusCondition(after, kind)
+		if kind == policyv1alpha1.ConditionClaimed && now.Reason != policyv1alpha1.ReasonNoPriorityClass {
+			continue // a policy that waits for its objects is not bad
+		}
 		if now.Status == metav1.ConditionFalse && (old == nil || old.Status != now.Status || old.Reason != now.Reason) {
 			bad = append(bad, *now)
 		}
@@ -248,7 +252,12 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	if len(lost) > 0 {
 		undisputed.Status, undisputed.Reason, undisputed.Message = metav1.ConditionFalse, policyv1alpha1.ReasonLostClaim, some(lost)
 	}
+	_, known := r.classes.of(p)
 	switch {
+	case !known:
+		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonNoPriorityClass
+		claimed.Message = fmt.Sprintf("schedulePriority: the hub has no PriorityClass %s: create it, or name another; "+
+			"objects that are not placed yet wait for it, and those that are keep the priority that they have", className(p))
 	case status.Claimed > 0:
 	case len(unserved) > 0:
 		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonKindNotServed

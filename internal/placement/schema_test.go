@@ -252,6 +252,39 @@ func TestSchema(t *testing.T) {
 	}
 }
 
+// A priority is by a PriorityClass of the hub, which has a name.
+func TestSchedulePriorityNamesAClass(t *testing.T) {
+	if err := installed(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testenv.Namespace(t, testenv.Config(0))
+	for name, tc := range map[string]struct {
+		says policyv1alpha1.SchedulePriority
+		want string // of the refusal; empty: accepted
+	}{
+		"Both":        {policyv1alpha1.SchedulePriority{PriorityClassSource: policyv1alpha1.KubePriorityClass, PriorityClassName: "high"}, ""},
+		"Neither":     {policyv1alpha1.SchedulePriority{}, ""},
+		"NoName":      {policyv1alpha1.SchedulePriority{PriorityClassSource: policyv1alpha1.KubePriorityClass}, "go together"},
+		"NoSource":    {policyv1alpha1.SchedulePriority{PriorityClassName: "high"}, "go together"},
+		"OtherSource": {policyv1alpha1.SchedulePriority{PriorityClassSource: "PodPriorityClass", PriorityClassName: "high"}, "Unsupported value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &policyv1alpha1.PropagationPolicy{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"},
+				Spec:       policyv1alpha1.PropagationSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{deployments()}, SchedulePriority: &tc.says},
+			}
+			err := c.Create(t.Context(), p, client.DryRunAll)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
 // Fields of Karmada's that are not honoured are refused with a sentence that names them, whoever
 // asks: a client that asks for strictness, as kubectl does, and one that does not, as client-go.
 // Values that are what happens anyway pass.
@@ -290,7 +323,7 @@ func TestKarmadaFields(t *testing.T) {
 		"Suspension":               {policy("suspension: {dispatching: true}"), ""},
 		"SuspensionInClusters":     {policy("suspension: {dispatchingOnClusters: {clusterNames: [oak]}}"), ""},
 		"NoSuspension":             {policy("suspension: {dispatching: false, dispatchingOnClusters: {clusterNames: []}}"), ""},
-		"SchedulePriority":         {policy("schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: high}"), "spec.schedulePriority"},
+		"SchedulePriority":         {policy("schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: high}"), ""},
 		"NoSchedulePriority":       {policy("schedulePriority: {priorityClassSource: '', priorityClassName: ''}"), ""},
 		"Weighted":                 {placement("replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}"), ""},
 		"OldOverriders":            {overrideHead + "  overriders: {plaintext: [{path: /spec/replicas, operator: remove}]}\n", ""},

@@ -1,5 +1,6 @@
 // Package queue works off keys: each one at a time, several at once, and again when the work
-// says so. It is the one worker loop of the rooms that are not controllers of one kind.
+// says so. It is the one worker loop of the rooms that are not controllers of one kind. It also
+// has the queue for a controller that works on what is most urgent first.
 package queue
 
 import (

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -97,6 +98,9 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	if b == nil || !b.DeletionTimestamp.IsZero() {
 		return notFound, nil
 	}
+	if !placed(b) {
+		return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceFailed, Reason: appsv1alpha1.RebalanceNoPolicy}, nil
+	}
 	// The time of the WorkloadRebalancer says for which of them it was, so that none asks twice.
 	if at := b.Spec.RescheduleTriggeredAt; at == nil || at.Before(&w.CreationTimestamp) {
 		asked := b.DeepCopy()
@@ -109,6 +113,16 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 		}
 	}
 	return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceSuccessful}, nil
+}
+
+// placed is true when a policy places what a binding is of: it is not merely where those are that
+// refer to it, and its policy was not gone when it was last decided on.
+func placed(b *workv1alpha2.ResourceBinding) bool {
+	if b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 {
+		return false
+	}
+	scheduled := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionScheduled)
+	return scheduled == nil || scheduled.Reason != workv1alpha2.ReasonPolicyGone
 }
 
 // expire deletes a finished WorkloadRebalancer when its time is over.

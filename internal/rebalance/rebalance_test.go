@@ -78,6 +78,40 @@ func bound(namespace, name string) *workv1alpha2.ResourceBinding {
 	}
 }
 
+// What no policy places is not placed anew: it is not said to be.
+func TestPlaced(t *testing.T) {
+	cases := map[string]struct {
+		change func(*workv1alpha2.ResourceBinding)
+		want   bool
+	}{
+		"Placed":          {change: func(b *workv1alpha2.ResourceBinding) { b.Spec.PlacementHash = "h" }, want: true},
+		"NotDecidedOnYet": {change: func(*workv1alpha2.ResourceBinding) {}, want: true},
+		"Follower": {change: func(b *workv1alpha2.ResourceBinding) {
+			b.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "web"}}
+		}},
+		"PlacedAndFollows": {change: func(b *workv1alpha2.ResourceBinding) {
+			b.Spec.PlacementHash = "h"
+			b.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "web"}}
+		}, want: true},
+		"PolicyGone":    {change: func(b *workv1alpha2.ResourceBinding) { decided(b, workv1alpha2.ReasonPolicyGone) }},
+		"NoClusterFits": {change: func(b *workv1alpha2.ResourceBinding) { decided(b, workv1alpha2.ReasonNoClusterFits) }, want: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := bound("shop", "web")
+			tc.change(b)
+			if got := placed(b); got != tc.want {
+				t.Errorf("placed is %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func decided(b *workv1alpha2.ResourceBinding, reason string) {
+	b.Spec.PlacementHash = "h"
+	b.Status.Conditions = []metav1.Condition{{Type: workv1alpha2.ConditionScheduled, Reason: reason}}
+}
+
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -110,14 +144,17 @@ func TestRebalance(t *testing.T) {
 			return nil
 		})
 	}
+	follower := bound(namespace, "follower")
+	follower.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Namespace: namespace, Name: web.Name}}
 	create(web)
 	create(db)
+	create(follower)
 	ref := func(name string) appsv1alpha1.ObjectReference {
 		return appsv1alpha1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: name}
 	}
 	w := &appsv1alpha1.WorkloadRebalancer{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
-		Spec:       appsv1alpha1.WorkloadRebalancerSpec{Workloads: []appsv1alpha1.ObjectReference{ref("web"), ref("none"), ref("db")}},
+		Spec:       appsv1alpha1.WorkloadRebalancerSpec{Workloads: []appsv1alpha1.ObjectReference{ref("web"), ref("none"), ref("db"), ref("follower")}},
 	}
 	if err := c.Create(t.Context(), w); err != nil {
 		t.Fatal(err)
@@ -140,6 +177,7 @@ func TestRebalance(t *testing.T) {
 		{Workload: ref("web"), Result: done},
 		{Workload: ref("none"), Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound},
 		{Workload: ref("db"), Result: done},
+		{Workload: ref("follower"), Result: failed, Reason: appsv1alpha1.RebalanceNoPolicy},
 	}
 	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
@@ -155,6 +193,7 @@ func TestRebalance(t *testing.T) {
 	}
 	asked(web, &w.CreationTimestamp)
 	asked(db, &later) // somebody asked after this one
+	asked(follower, nil)
 
 	// What was asked for once is not asked for again, and what was not found is looked for again.
 	none := bound(namespace, "none")
@@ -164,13 +203,13 @@ func TestRebalance(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Spec.Workloads = append(w.Spec.Workloads, ref("no-such-thing"))
-	w.Spec.Workloads[3].APIVersion = "a/b/c"
+	w.Spec.Workloads[4].APIVersion = "a/b/c"
 	if err := c.Update(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	finished(2)
 	want[1] = appsv1alpha1.ObservedWorkload{Workload: ref("none"), Result: done}
-	want = append(want, appsv1alpha1.ObservedWorkload{Workload: w.Spec.Workloads[3], Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound})
+	want = append(want, appsv1alpha1.ObservedWorkload{Workload: w.Spec.Workloads[4], Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound})
 	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}

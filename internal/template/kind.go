@@ -36,6 +36,7 @@ type kind struct {
 	mu       sync.RWMutex
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
 	failure  error                     // why the kind is not listed
+	told     bool                      // every subscriber was told of all that is listed
 }
 
 func (k *kind) problem() error {
@@ -158,6 +159,9 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 	var announcing sync.WaitGroup
 	announcing.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), handlers.HasSynced) {
+			k.mu.Lock()
+			k.told = true
+			k.mu.Unlock()
 			k.fail(c, nil)
 			c.notify(Event{GVK: k.gvk})
 		}
@@ -170,7 +174,7 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 func (k *kind) set(informer cache.SharedIndexInformer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.informer = informer
+	k.informer, k.told = informer, false
 }
 
 func (k *kind) changed(c *Cache, o any) {

@@ -148,6 +148,19 @@ func (c *Cache) Listed(gvk schema.GroupVersionKind) bool {
 	return listed
 }
 
+// Told says whether every subscriber was told of all templates of a kind that there are.
+func (c *Cache) Told(gvk schema.GroupVersionKind) bool {
+	c.mu.RLock()
+	k := c.kinds[gvk]
+	c.mu.RUnlock()
+	if k == nil {
+		return false
+	}
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.told
+}
+
 // List returns the templates of a kind in every namespace, in no order. They are
 // read-only. Absent: there are none.
 func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, presence.Presence) {

@@ -106,8 +106,14 @@ const (
 // RebalanceFailedReason says why an object is not placed anew.
 type RebalanceFailedReason string
 
-// RebalanceObjectNotFound is the reason of an object that no policy places: it has no binding.
-const RebalanceObjectNotFound RebalanceFailedReason = "ReferencedBindingNotFound"
+// The values of RebalanceFailedReason.
+const (
+	// RebalanceObjectNotFound is the reason of an object that is placed nowhere: it has no binding.
+	RebalanceObjectNotFound RebalanceFailedReason = "ReferencedBindingNotFound"
+	// RebalanceNoPolicy is the reason of an object that is placed, and that no policy places: it
+	// follows others that refer to it, or its policy is gone.
+	RebalanceNoPolicy RebalanceFailedReason = "NotPlacedByPolicy"
+)
 
 // WorkloadRebalancerList is a list of WorkloadRebalancers.
 //

@@ -153,8 +153,8 @@ type PropagationSpec struct {
 	// +optional
 	Suspension *Suspension `json:"suspension,omitempty"`
 
-	// schedulePriority is not honoured yet.
-	// +kubebuilder:validation:XValidation:rule="!has(self.priorityClassName) || size(self.priorityClassName) == 0",message="schedulePriority is not honoured yet: no object waits for another to be scheduled; leave the field out"
+	// schedulePriority says which objects are decided on first where many wait. Unset: priority 0.
+	// +kubebuilder:validation:XValidation:rule="(has(self.priorityClassSource) && size(self.priorityClassSource) > 0) == (has(self.priorityClassName) && size(self.priorityClassName) > 0)",message="priorityClassSource and priorityClassName go together: write KubePriorityClass and the name of a PriorityClass of the hub, or leave schedulePriority out"
 	// +optional
 	SchedulePriority *SchedulePriority `json:"schedulePriority,omitempty"`
 }
@@ -280,13 +280,16 @@ type SuspendClusters struct {
 	ClusterNames []string `json:"clusterNames,omitempty"`
 }
 
-// SchedulePriority says which objects are scheduled first.
+// SchedulePriority says which objects are decided on first where many wait: those of the highest
+// priority, and of several the one that came first. It takes nothing from what is placed.
 type SchedulePriority struct {
-	// priorityClassSource says which kind of class is meant.
-	// +kubebuilder:validation:MaxLength=63
+	// priorityClassSource says which kind of class is meant: KubePriorityClass, a PriorityClass of
+	// Kubernetes on the hub.
+	// +kubebuilder:validation:Enum="";KubePriorityClass
 	// +optional
 	PriorityClassSource PriorityClassSource `json:"priorityClassSource,omitempty"`
-	// priorityClassName is the class.
+	// priorityClassName is the class, whose value is the priority. While there is none of the name,
+	// objects that are not placed yet wait for it, and those that are keep the priority that they have.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	PriorityClassName string `json:"priorityClassName,omitempty"`
@@ -294,6 +297,9 @@ type SchedulePriority struct {
 
 // PriorityClassSource says which kind of priority class is meant.
 type PriorityClassSource string
+
+// KubePriorityClass is a PriorityClass of Kubernetes on the hub.
+const KubePriorityClass PriorityClassSource = "KubePriorityClass"
 
 // ResourceSelector selects objects by kind and optionally by name or labels.
 //
@@ -623,7 +629,7 @@ const (
 	// namespaces, objects that every cluster makes for itself, the hub's own. Its message says
 	// which, and the way out.
 	ConditionComplete = "Complete"
-	// ConditionClaimed is True when the policy places at least one object.
+	// ConditionClaimed is True when the policy places at least one object, and its PriorityClass exists.
 	ConditionClaimed = "Claimed"
 	// ConditionUndisputed is False when objects that this policy selects are placed by
 	// another policy, which the message names.
@@ -636,6 +642,7 @@ const (
 	ReasonClaimed         = "Claimed"
 	ReasonNothingSelected = "NothingSelected" // no object matches the selectors
 	ReasonKindNotServed   = "KindNotServed"   // the hub serves no such kind
+	ReasonNoPriorityClass = "NoPriorityClass" // the hub has no PriorityClass of the name in schedulePriority
 	ReasonUndisputed      = "Undisputed"
 	ReasonLostClaim       = "LostClaim" // another policy comes first for some objects
 	ReasonComplete        = "Complete"

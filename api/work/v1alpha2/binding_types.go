@@ -135,11 +135,22 @@ type BindingSpec struct {
 	// +listType=atomic
 	// +optional
 	DependentOverrides []OverrideReference `json:"dependentOverrides,omitempty"`
+	// schedulePriority says which of the templates that wait are decided on first: as the policy says
+	// or, of one that follows others, as the highest of theirs. Unset: 0.
+	// +optional
+	SchedulePriority *SchedulePriority `json:"schedulePriority,omitempty"`
 	// propagateDeps as the policy says: what the template refers to follows it.
 	// +optional
 	PropagateDeps bool `json:"propagateDeps,omitempty"`
-	// requiredBy are the bindings whose templates refer to this one, so that it follows them into
-	// their clusters.
+	// dependencies are what follows the template, if it is propagated with it: the objects of its
+	// namespace that it refers to, and those that it referred to as long as a cluster may still run
+	// it so. At most 1000 do.
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +optional
+	Dependencies []DependencyReference `json:"dependencies,omitempty"`
+	// requiredBy are bindings whose templates refer to this one, so that it follows them into their
+	// clusters: the first ten by name. Which others there are is said by theirs, in dependencies.
 	// +kubebuilder:validation:MaxItems=5000
 	// +listType=atomic
 	// +optional
@@ -176,6 +187,37 @@ type OverrideReference struct {
 	// +required
 	Kind string `json:"kind"`
 	// name of the override policy.
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// SchedulePriority is the priority with which a template is decided on.
+type SchedulePriority struct {
+	// priority: the higher is decided on first.
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+}
+
+// Priority is the priority with which the template is decided on; 0 where nothing says so.
+func (s *BindingSpec) Priority() int32 {
+	if s.SchedulePriority == nil {
+		return 0
+	}
+	return s.SchedulePriority.Priority
+}
+
+// DependencyReference names an object of the binding's namespace that follows its template.
+type DependencyReference struct {
+	// group of the object's kind; unset: the core API.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Group string `json:"group,omitempty"`
+	// kind of the object.
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Kind string `json:"kind"`
+	// name of the object.
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
@@ -257,6 +299,10 @@ type TargetCluster struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
+	// attached says that the template is there only because others that are there need it
+	// (requiredBy): it leaves with the last of them, and its own policy decides as if it were not there.
+	// +optional
+	Attached bool `json:"attached,omitempty"`
 }
 
 // GracefulEvictionTask is what moves out of one cluster.
