@@ -67,6 +67,7 @@ type hold struct {
 // the cluster's room is not known.
 type share struct {
 	wanted, seen int64
+	there        bool // the object was placed there before, perhaps asleep
 	doubt        bool
 	until        time.Time
 }
@@ -162,7 +163,8 @@ func (r *reservations) take(
 	for _, t := range want.Clusters {
 		s, held := mine.share(t.Name)
 		if !held {
-			s = share{seen: was[t.Name]} // it was there, as far as is known
+			n, there := was[t.Name]
+			s = share{seen: n, there: there} // it was there, as far as is known
 		}
 		if s.wanted = number(t.Replicas); s.wanted > was[t.Name] || !held {
 			s.until = time.Now().Add(r.limit)
@@ -378,7 +380,7 @@ func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 		r.fleet.Doubt(cluster, sign)
 	default:
 		objects := int64(0)
-		if s.seen == 0 { // the object is not there yet, as far as is known
+		if !s.there && s.seen == 0 { // it is not there yet, as far as is known
 			objects = 1
 		}
 		r.fleet.Reserve(cluster, h.claim, int64(sign)*s.missing(), int64(sign)*objects)

@@ -269,6 +269,7 @@ func TestReservations(t *testing.T) {
 		"New":            {do: []func(*state){write("a=2 b=1"), pods("a", 1), pods("a", 2), pods("b", 1)}, want: []string{" a=2* b=1*", " a=1 b=1*", " b=1*", ""}},
 		"NobodyAsks":     {off: true, do: []func(*state){write("a=2")}, want: []string{""}},
 		"Grows":          {do: []func(*state){write("a=2"), pods("a", 2), write("a=5"), pods("a", 4)}, want: []string{" a=2*", "", " a=3", " a=1"}},
+		"Wakes":          {do: []func(*state){write("a=0"), write("a=2"), pods("a", 1)}, want: []string{"", " a=2", " a=1"}},
 		"GrowsUnseen":    {do: []func(*state){write("a=2"), write("a=5"), pods("a", 5)}, want: []string{" a=2*", " a=5*", ""}},
 		"Shrinks":        {do: []func(*state){write("a=5"), pods("a", 1), write("a=2"), write("a=1")}, want: []string{" a=5*", " a=4", " a=1", ""}},
 		"Moves":          {do: []func(*state){write("a=5"), write("b=5")}, want: []string{" a=5*", " b=5*"}},

@@ -23,7 +23,8 @@ type option struct {
 	room    int64 // for more of them
 	weight  int64 // of the static weights
 	tier    int8
-	keep    bool // the object is there, and a decision that is not fresh keeps it there
+	placed  bool // the object is there, perhaps asleep
+	keep    bool // it is, and a decision that is not fresh keeps it there
 	blind   bool // replicas are there, and how many more have room is not known
 	needed  bool // the spread constraints need the object there
 	tie     uint64
@@ -42,7 +43,7 @@ func (a *attempt) assign(r *Request) {
 	for i := range a.options {
 		o := &a.options[i]
 		// Replicas in a cluster that does not answer stay, and none join them.
-		if n, known := o.cluster.Fits(r.Claim, o.has > 0); known && o.cluster.Reachable {
+		if n, known := o.cluster.Fits(r.Claim, o.placed); known && o.cluster.Reachable {
 			o.room = min(max(n, 0), maxWeight)
 		} else {
 			o.blind = o.has > 0

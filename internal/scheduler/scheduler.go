@@ -186,7 +186,7 @@ func (a *attempt) judge(r *Request) {
 			a.stays = append(a.stays, c.Name)
 		}
 		if a.rejected[i] == 0 {
-			a.options = append(a.options, option{cluster: c, at: i, keep: placed && !r.Fresh, has: has, tier: f.tier, weight: f.weight})
+			a.options = append(a.options, option{cluster: c, at: i, placed: placed, keep: placed && !r.Fresh, has: has, tier: f.tier, weight: f.weight})
 		}
 	}
 }

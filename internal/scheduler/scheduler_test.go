@@ -579,11 +579,13 @@ func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	if got := Schedule(clusters, r); len(got.Clusters) > 0 || got.Reason != workv1alpha2.ReasonInsufficient {
 		t.Errorf("a new one is placed in %v: %s", got.Clusters, got.Reason)
 	}
-	for _, fresh := range []bool{false, true} {
-		r.Previous, r.Fresh = []workv1alpha2.TargetCluster{{Name: "b", Replicas: new(int32(2))}}, fresh
-		got := Schedule(clusters, r)
-		if len(got.Clusters) != 1 || got.Clusters[0].Name != "b" || current(got.Clusters[0]) != 4 || got.Reason != workv1alpha2.ReasonScheduled {
-			t.Errorf("fresh %t: it is placed in %v: %s", fresh, got.Clusters, got.Message)
+	for _, had := range []int32{2, 0} { // 0: it was asleep
+		for _, fresh := range []bool{false, true} {
+			r.Previous, r.Fresh = []workv1alpha2.TargetCluster{{Name: "b", Replicas: new(had)}}, fresh
+			got := Schedule(clusters, r)
+			if len(got.Clusters) != 1 || got.Clusters[0].Name != "b" || current(got.Clusters[0]) != 4 || got.Reason != workv1alpha2.ReasonScheduled {
+				t.Errorf("had %d, fresh %t: it is placed in %v: %s", had, fresh, got.Clusters, got.Message)
+			}
 		}
 	}
 }
