@@ -46,6 +46,7 @@ type Mirror struct {
 	known    map[string]policy               // the MirrorPolicies, by name
 	run      func(func(ctx context.Context)) // nil until Start
 	dropped  map[string]types.UID            // clusters that are leaving: not mirrored again under this UID
+	dropping map[string]*dropping            // by name: nothing is mirrored under it until that is done
 	bindings bindings
 
 	// Replaced under mu and never changed: they are read at each event.
@@ -103,7 +104,7 @@ func (m *Mirror) follow(s *store.Store) {
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll),
-		dropped: map[string]types.UID{}, known: map[string]policy{},
+		dropped: map[string]types.UID{}, dropping: map[string]*dropping{}, known: map[string]policy{},
 		bindings: bindings{placed: map[types.UID]map[string][]*Object{}},
 	}
 	m.clusters.Store(&map[string]*cluster{})
@@ -177,6 +178,10 @@ func (m *Mirror) changed(e member.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dropped[e.Name] != "" && m.dropped[e.Name] == source.Cluster().UID {
+		return
+	}
+	if d := m.dropping[e.Name]; d != nil {
+		d.putOff = true
 		return
 	}
 	c := m.cluster(e.Name)
@@ -257,6 +262,12 @@ func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
 	}
 }
 
+// dropping says how many drop a cluster right now, and whether one of its name is to be mirrored since.
+type dropping struct {
+	by     int
+	putOff bool
+}
+
 // Drop stops observing a cluster and forgets everything that was observed of it. The
 // cluster is mirrored again when a Cluster with another UID has its name.
 func (m *Mirror) Drop(name string) error {
@@ -266,7 +277,24 @@ func (m *Mirror) Drop(name string) error {
 		m.dropped[name] = c.source.Cluster().UID
 	}
 	m.forget(name)
+	d := m.dropping[name]
+	if d == nil {
+		d = &dropping{}
+		m.dropping[name] = d
+	}
+	d.by++
 	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		if d.by--; d.by == 0 {
+			delete(m.dropping, name)
+		}
+		again := d.by == 0 && d.putOff
+		m.mu.Unlock()
+		if again {
+			m.changed(member.Event{Type: member.Joined, Name: name})
+		}
+	}()
 	if c != nil {
 		c.stop()
 		c.forget()

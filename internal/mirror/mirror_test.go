@@ -571,6 +571,44 @@ func TestStartsAndStops(t *testing.T) {
 	asClusters(t, s, m, cfg, twins...)
 }
 
+// slowDrop is a database that takes its time to drop a cluster.
+type slowDrop struct {
+	database
+
+	begun, goOn chan struct{}
+}
+
+func (d *slowDrop) DropCluster(ctx context.Context, cluster string) error {
+	close(d.begun)
+	<-d.goOn
+	return d.database.DropCluster(ctx, cluster)
+}
+
+// TestJoinsWhileItsPredecessorIsDropped: what is stored of a cluster that has the name of one that is still being dropped does not go with that.
+func TestJoinsWhileItsPredecessorIsDropped(t *testing.T) {
+	cfg := testenv.Config(0)
+	s := openStore(t)
+	db := &slowDrop{database: s, begun: make(chan struct{}), goOn: make(chan struct{})}
+	east := newSource(t, "east", cfg, "configmaps")
+	fleet := newFleet(east)
+	m, _ := start(t, db, fleet)
+	synced(t, m, "east")
+
+	east.mu.Lock()
+	east.cluster = east.cluster.DeepCopy()
+	east.cluster.UID = "another"
+	east.mu.Unlock()
+	fleet.notify(member.Event{Type: member.Left, Name: "east"})
+	<-db.begun
+	fleet.notify(member.Event{Type: member.Joined, Name: "east"})
+	if m.cluster("east") != nil {
+		t.Error("a cluster is mirrored while its predecessor's rows are being deleted")
+	}
+	close(db.goOn)
+	synced(t, m, "east")
+	asClusters(t, s, m, cfg, "east")
+}
+
 // A ResourceQuota of the cluster limits what fits in its namespace, as long as it is there.
 func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *Mirror) {
 	quotas := k.CoreV1().ResourceQuotas(namespace)
