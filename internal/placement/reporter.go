@@ -32,8 +32,11 @@ import (
 )
 
 const (
-	// reportDelay is the least time between two writes of a policy's status.
+	// reportDelay is the least time between two looks at a policy's status. A look goes over everything that the policy selects: after one
+	// that took long, reportRest times as long passes until the next, but at most longestRest, so that a burst of thousands of objects costs no more than a few of them.
 	reportDelay   = time.Second
+	reportRest    = 20
+	longestRest   = 10 * time.Second
 	reportWorkers = 4
 	// mostNamed bounds the objects that a message names.
 	mostNamed = 3
@@ -55,6 +58,7 @@ type reporter struct {
 	mu     sync.Mutex
 	claims map[binding.Template][]types.NamespacedName         // the policies that select a template, in order
 	skips  map[binding.Template]sets.Set[types.NamespacedName] // the policies that leave a template out
+	rests  map[types.NamespacedName]time.Duration              // of policies whose last look took long
 }
 
 func newReporter(c client.Client, recorder events.EventRecorder, policies *policy.Index, templates *template.Cache, bindings *binding.Cache) *reporter {
@@ -64,6 +68,7 @@ func newReporter(c client.Client, recorder events.EventRecorder, policies *polic
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](reportDelay, lastRetry)),
 		claims: map[binding.Template][]types.NamespacedName{},
 		skips:  map[binding.Template]sets.Set[types.NamespacedName]{},
+		rests:  map[types.NamespacedName]time.Duration{},
 	}
 }
 
@@ -119,7 +124,21 @@ func described(p types.NamespacedName) string {
 }
 
 // changed has a policy's status written soon, if it must be.
-func (r *reporter) changed(p types.NamespacedName) { r.queue.AddAfter(p, reportDelay) }
+func (r *reporter) changed(p types.NamespacedName) {
+	r.mu.Lock()
+	rest := r.rests[p]
+	r.mu.Unlock()
+	r.queue.AddAfter(p, max(reportDelay, rest))
+}
+
+// looked notes how long a look at a policy took.
+func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rests[p] = min(reportRest*took, longestRest); r.rests[p] <= reportDelay {
+		delete(r.rests, p)
+	}
+}
 
 // Start writes until ctx ends.
 func (r *reporter) Start(ctx context.Context) error {
@@ -133,7 +152,10 @@ func (r *reporter) Start(ctx context.Context) error {
 				if closed {
 					return
 				}
-				if err := r.report(ctx, name); err != nil {
+				began := time.Now()
+				err := r.report(ctx, name)
+				r.looked(name, time.Since(began))
+				if err != nil {
 					logr.FromContextOrDiscard(ctx).Error(err, "policy status is tried again",
 						"kind", policy.Kind(name.Namespace), "policy", name.String())
 					r.queue.AddRateLimited(name)
