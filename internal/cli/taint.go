@@ -20,7 +20,7 @@ import (
 )
 
 // cordoned is the taint of a cluster that gets nothing new.
-var cordoned = corev1.Taint{Key: clusterv1alpha1.GroupVersion.Group + "/unschedulable", Effect: corev1.TaintEffectNoSchedule}
+var cordoned = corev1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
 // tainting are the flags of commands that change taints of clusters.
 type tainting struct {

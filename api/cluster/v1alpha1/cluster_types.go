@@ -530,6 +530,9 @@ const (
 // Finalizer keeps a Cluster until its workloads are orphaned or deleted.
 const Finalizer = "cluster.orrery.dev/unjoin"
 
+// TaintUnschedulable is the key of the taint of a cluster that gets nothing new, with the effect NoSchedule.
+const TaintUnschedulable = "cluster.orrery.dev/unschedulable"
+
 // Annotations of a Secret with the credentials of a cluster, which is used for nothing but what they say.
 const (
 	// AnnotationForCluster is the name of the Cluster. A Secret with credentials of hosts has it, too.
