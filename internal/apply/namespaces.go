@@ -135,7 +135,7 @@ func followed(labels map[string]string) map[string]string {
 // ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
 // by which it is deleted when the hub's namespace is gone, and with the labels of the hub's.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
-	if name == "" {
+	if name == "" || q.hasNamespace(name) {
 		return nil
 	}
 	_, err, _ := q.creating.Do(name, func() (any, error) {
