@@ -23,7 +23,7 @@ func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presen
 
 type free int64
 
-func (n free) Fits(*scheduler.Claim, bool) int64 { return int64(n) }
+func (n free) Fits(*scheduler.Claim, bool) (int64, string) { return int64(n), "" }
 
 func (n free) Without(taken []scheduler.Taken) scheduler.Room {
 	for _, t := range taken {
@@ -141,7 +141,7 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 		if !ok {
 			return -1
 		}
-		n, _ := cluster.Fits(nil, false)
+		n, _, _ := cluster.Fits(nil, false)
 		return n
 	}
 	for what, got := range map[string][2]int64{
@@ -182,7 +182,7 @@ func TestReserve(t *testing.T) {
 		s := c.Measured()
 		for name, want := range map[string]int64{"oak": oak, "elm": elm} {
 			cluster, _ := s.Cluster(name)
-			got, known := cluster.Fits(nil, false)
+			got, _, known := cluster.Fits(nil, false)
 			if !known {
 				got = -1
 			}

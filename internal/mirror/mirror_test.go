@@ -334,7 +334,7 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		if !known {
 			t.Fatalf("the room of %s is not known", name)
 		}
-		if n := room.Fits(requesting(tc.request), false); n != tc.want {
+		if n, _ := room.Fits(requesting(tc.request), false); n != tc.want {
 			t.Errorf("%s: %d replicas fit, known %v, want %d", name, n, known, tc.want)
 		}
 	}
@@ -621,19 +621,23 @@ func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *
 	claim := func(namespace string) *scheduler.Claim {
 		return scheduler.NewClaim(&interpreter.Requirements{Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("500m")}})
 	}
-	fits := func(namespace string, want int64) func() bool {
+	fits := func(namespace string, want int64, wantQuota string) func() bool {
 		return func() bool {
 			room, known := m.Room("east")
-			return known && room.Fits(claim(namespace), false) == want
+			if !known {
+				return false
+			}
+			n, quota := room.Fits(claim(namespace), false)
+			return n == want && quota == wantQuota
 		}
 	}
 	m.Require(quotaKind)
-	eventually(t, "the quota counts", fits(namespace, 3))
-	if !fits("elsewhere", 9)() {
+	eventually(t, "the quota counts", fits(namespace, 3, namespace+"/q"))
+	if !fits("elsewhere", 9, "")() {
 		t.Error("it counts in another namespace")
 	}
 	if err := quotas.Delete(t.Context(), "q", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the quota is gone", fits(namespace, 9))
+	eventually(t, "the quota is gone", fits(namespace, 9, ""))
 }

@@ -135,7 +135,7 @@ func (t *table) measure(e *entry, body []byte) {
 	case pods:
 		e.pod, err = newPod(body)
 	case quotas:
-		e.quota, err = newQuota(body)
+		e.quota, err = newQuota(e.row.Name, body)
 	}
 	if err != nil { // an error of entry would make a list look as if the object were gone
 		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name,

@@ -15,13 +15,14 @@ import (
 
 // quota is what is remembered of a ResourceQuota, and what a Room has of it. It does not change.
 type quota struct {
+	name   string
 	scopes []corev1.ScopedResourceSelectorRequirement // it counts pods that are in all of them
 	left   amounts                                    // hard limits less what is used, CPU in thousandths
 }
 
 // newQuota reads what counts of a ResourceQuota's JSON. As in the admission of pods, its status counts: a limit of which
 // the cluster does not say yet how much of it is used does not limit.
-func newQuota(body []byte) (*quota, error) {
+func newQuota(name string, body []byte) (*quota, error) {
 	var o struct {
 		Spec struct {
 			Scopes        []corev1.ResourceQuotaScope `json:"scopes"`
@@ -32,7 +33,7 @@ func newQuota(body []byte) (*quota, error) {
 	if err := utiljson.Unmarshal(body, &o); err != nil {
 		return nil, fmt.Errorf("read resourcequota: %w", err)
 	}
-	q := &quota{left: amounts{}}
+	q := &quota{name: name, left: amounts{}}
 	for _, scope := range o.Spec.Scopes {
 		q.scopes = append(q.scopes, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists})
 	}
@@ -60,7 +61,7 @@ func less(name corev1.ResourceName, hard, used resource.Quantity) int64 {
 }
 
 func (q *quota) equal(other *quota) bool {
-	return q == other || q != nil && other != nil && maps.Equal(q.left, other.left) &&
+	return q == other || q != nil && other != nil && q.name == other.name && maps.Equal(q.left, other.left) &&
 		slices.EqualFunc(q.scopes, other.scopes, func(a, b corev1.ScopedResourceSelectorRequirement) bool {
 			return a.ScopeName == b.ScopeName && a.Operator == b.Operator && slices.Equal(a.Values, b.Values)
 		})
@@ -88,7 +89,7 @@ func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 
 // without is the quota when replicas have taken of it what they count.
 func (q *quota) without(t scheduler.Taken) *quota {
-	rest := &quota{scopes: q.scopes, left: maps.Clone(q.left)}
+	rest := &quota{name: q.name, scopes: q.scopes, left: maps.Clone(q.left)}
 	for name := range rest.left {
 		each, once := t.Claim.Counts(name)
 		rest.left[name] -= each*t.Replicas + once*t.Objects

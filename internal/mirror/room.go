@@ -127,24 +127,33 @@ func (c *capacity) measure() *Room {
 }
 
 // Fits counts the replicas with a claim that the quotas let in, and the free room takes, node by node. there says that
-// the object is in the cluster already.
-func (r *Room) Fits(claim *scheduler.Claim, there bool) int64 {
+// the object is in the cluster already. quota is the one that lets in fewer than the nodes take, of several that let in the fewest the first by name.
+func (r *Room) Fits(claim *scheduler.Claim, there bool) (replicas int64, quota string) {
 	most := int64(math.MaxInt64)
 	for _, q := range r.quotas[claim.Namespace()] {
-		if q.counts(claim) {
-			most = min(most, q.fits(claim, there))
+		if !q.counts(claim) {
+			continue
 		}
+		if n := q.fits(claim, there); n < most || n == most && q.name < quota {
+			most, quota = n, q.name
+		}
+	}
+	if most == 0 {
+		return 0, claim.Namespace() + "/" + quota
 	}
 	var buffer [mostResources]int64
 	each, offered := r.each(buffer[:0], claim)
-	if !offered || most == 0 {
-		return 0
+	if !offered {
+		return 0, ""
 	}
 	var total int64
 	for _, i := range r.places.takers(claim) {
 		total += fits(r.node(i), each)
 	}
-	return min(most, total)
+	if most < total {
+		return most, claim.Namespace() + "/" + quota
+	}
+	return total, ""
 }
 
 // Without is the room that is left when replicas have taken theirs. Those that fit on no node take none there; what

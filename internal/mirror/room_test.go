@@ -38,7 +38,7 @@ func setUp(t testing.TB, c *capacity, gr schema.GroupResource, name, body string
 		changed = c.setPod(key{"shop", name}, p)
 	case quotas:
 		var q *quota
-		q, err = newQuota([]byte(body))
+		q, err = newQuota(name, []byte(body))
 		changed = c.setQuota(key{"shop", name}, q)
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func podBody(cpu, more string) string {
 func fitsAll(t *testing.T, what string, r *Room, claims []*scheduler.Claim, want ...int64) {
 	t.Helper()
 	for i, claim := range claims {
-		if got := r.Fits(claim, false); got != want[i] {
+		if got, _ := r.Fits(claim, false); got != want[i] {
 			t.Errorf("%s: %d fit of claim %d, want %d", what, got, i, want[i])
 		}
 	}
@@ -163,7 +163,7 @@ func TestRoomRemembersSomeClaims(t *testing.T) {
 				want = 10
 			}
 			claim := scheduler.NewClaim(&interpreter.Requirements{NodeSelector: map[string]string{"pool": fmt.Sprint("p", i)}})
-			if got := room.Fits(claim, false); got != want {
+			if got, _ := room.Fits(claim, false); got != want {
 				t.Fatalf("%d fit of %d, want %d", got, i, want)
 			}
 		}
@@ -279,21 +279,21 @@ func TestRoomWithinQuotas(t *testing.T) {
 				}
 			}
 			full := c.measure()
-			before := full.Fits(tc.claim, tc.there)
+			before, _ := full.Fits(tc.claim, tc.there)
 			room := full
 			if tc.taken != nil {
 				room = full.Without(tc.taken)
 			}
-			if got := room.Fits(tc.claim, tc.there); got != tc.want {
+			if got, _ := room.Fits(tc.claim, tc.there); got != tc.want {
 				t.Errorf("%d fit, want %d", got, tc.want)
 			}
-			if got := full.Fits(tc.claim, tc.there); got != before {
+			if got, _ := full.Fits(tc.claim, tc.there); got != before {
 				t.Errorf("%d fit in the room that does not change, want %d", got, before)
 			}
 			for i := range tc.quotas {
 				c.setQuota(key{"shop", fmt.Sprint(i)}, nil)
 			}
-			if got := c.measure().Fits(tc.claim, tc.there); got < unlimited {
+			if got, _ := c.measure().Fits(tc.claim, tc.there); got < unlimited {
 				t.Errorf("%d fit without quotas", got)
 			}
 		})

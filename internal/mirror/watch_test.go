@@ -194,7 +194,7 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	if !known || !synced || !measured {
 		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
 	}
-	k.Fits = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
+	k.Fits, _ = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
 		Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
 	}), false)
 	c := m.cluster(cluster)

@@ -118,7 +118,7 @@ func (k kinds) Serves(schema.GroupVersionKind) presence.Presence { return presen
 
 type free int64
 
-func (n free) Fits(*scheduler.Claim, bool) int64 { return int64(n) }
+func (n free) Fits(*scheduler.Claim, bool) (int64, string) { return int64(n), "" }
 
 func (n free) Without(taken []scheduler.Taken) scheduler.Room {
 	for _, t := range taken {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,10 +25,11 @@ type Claim struct {
 	scopes                   []corev1.ResourceQuotaScope
 	object                   corev1.ResourceName // how a quota calls objects of the kind
 
-	where, ofNode, same string
+	where, ofNode, same func() string // made when somebody asks: most objects are not placed by room
 }
 
-// NewClaim is the claim of replicas with some requirements; nil: of replicas of which none are known.
+// NewClaim is the claim of replicas with some requirements; nil: of replicas of which none are known. The
+// requirements must not change any more.
 func NewClaim(r *interpreter.Requirements) *Claim {
 	if r == nil {
 		return nil
@@ -49,9 +51,9 @@ func NewClaim(r *interpreter.Requirements) *Claim {
 	if len(r.NodeSelector) > 0 || r.NodeAffinity != nil {
 		c.affinity = new(nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: rule}))
 	}
-	c.where = said(r.NodeSelector, r.NodeAffinity, r.Tolerations)
-	c.ofNode = c.where + said(r.Requests)
-	c.same = said(r)
+	c.where = sync.OnceValue(func() string { return said(r.NodeSelector, r.NodeAffinity, r.Tolerations) })
+	c.ofNode = sync.OnceValue(func() string { return c.where() + said(r.Requests) })
+	c.same = sync.OnceValue(func() string { return said(r) })
 	return c
 }
 
@@ -89,7 +91,7 @@ func (c *Claim) Same() string {
 	if c == nil {
 		return ""
 	}
-	return c.same
+	return c.same()
 }
 
 // OfNode is documented at Same.
@@ -97,7 +99,7 @@ func (c *Claim) OfNode() string {
 	if c == nil {
 		return ""
 	}
-	return c.ofNode
+	return c.ofNode()
 }
 
 // Where is documented at Same.
@@ -105,7 +107,7 @@ func (c *Claim) Where() string {
 	if c == nil {
 		return ""
 	}
-	return c.where
+	return c.where()
 }
 
 // TakenBy says whether a node, of which name, labels and taints are known, takes a replica if it

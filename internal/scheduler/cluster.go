@@ -40,8 +40,8 @@ type APIs interface {
 // Room is the free capacity of a cluster at one moment.
 type Room interface {
 	// Fits counts how many more replicas with a claim fit; there says that the object is in the
-	// cluster already.
-	Fits(claim *Claim, there bool) int64
+	// cluster already. quota is the ResourceQuota, NAMESPACE/NAME, that lets in fewer than the nodes take; empty: none does.
+	Fits(claim *Claim, there bool) (replicas int64, quota string)
 }
 
 // Serves says whether the cluster serves a kind.
@@ -52,11 +52,12 @@ func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
 	return c.APIs.Serves(kind)
 }
 
-// Fits counts how many more replicas with a claim fit, of an object that is there or is not; false
-// when that is not known.
-func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, known bool) {
+// Fits counts how many more replicas with a claim fit, of an object that is there or is not, and names the quota that lets in
+// no more; false when that is not known.
+func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, quota string, known bool) {
 	if c.Room == nil {
-		return 0, false
+		return 0, "", false
 	}
-	return c.Room.Fits(claim, there), true
+	replicas, quota = c.Room.Fits(claim, there)
+	return replicas, quota, true
 }

@@ -18,10 +18,11 @@ const maxWeight = 1 << 30
 // option is a cluster that fits.
 type option struct {
 	cluster *Cluster
-	at      int   // its place among the clusters
-	has     int64 // replicas there
-	room    int64 // for more of them
-	weight  int64 // of the static weights
+	at      int    // its place among the clusters
+	has     int64  // replicas there
+	room    int64  // for more of them
+	quota   string // that lets in no more than that; empty: the nodes have no more room
+	weight  int64  // of the static weights
 	tier    int8
 	placed  bool // the object is there, perhaps asleep
 	keep    bool // it is, and a decision that is not fresh keeps it there
@@ -43,8 +44,8 @@ func (a *attempt) assign(r *Request) {
 	for i := range a.options {
 		o := &a.options[i]
 		// Replicas in a cluster that does not answer stay, and none join them.
-		if n, known := o.cluster.Fits(r.Claim, o.placed); known && o.cluster.Reachable {
-			o.room = min(max(n, 0), maxWeight)
+		if n, quota, known := o.cluster.Fits(r.Claim, o.placed); known && o.cluster.Reachable {
+			o.room, o.quota = min(max(n, 0), maxWeight), quota
 		} else {
 			o.blind = o.has > 0
 		}

@@ -19,6 +19,7 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -228,10 +229,25 @@ func (a *attempt) result(r *Request) Result {
 		result.Message += " of " + result.Group
 	}
 	if a.shortage != "" {
-		result.Reason, result.Message = workv1alpha2.ReasonInsufficient, a.shortage
+		result.Reason, result.Message = workv1alpha2.ReasonInsufficient, a.shortage+a.quotas()
 	}
 	result.Message += v.details(false)
 	return result
+}
+
+// quotas names those that let in no more replicas, with the clusters that have them.
+func (a *attempt) quotas() string {
+	clusters := map[string][]string{}
+	for i := range a.options {
+		if o := &a.options[i]; o.quota != "" {
+			clusters[o.quota] = append(clusters[o.quota], o.cluster.Name)
+		}
+	}
+	var said strings.Builder
+	for _, quota := range slices.Sorted(maps.Keys(clusters)) {
+		fmt.Fprintf(&said, "; ResourceQuota %s bounds how many fit in %s", quota, firstOf(clusters[quota]))
+	}
+	return said.String()
 }
 
 // Keep is what stays of a placement that nobody decides on any more: its clusters as long
@@ -303,14 +319,19 @@ func more(count int, separator string) string {
 	return fmt.Sprintf("%sand %d more", separator, count-mostNamed)
 }
 
+// firstOf are the first of some names, and how many there are besides.
+func firstOf(names []string) string {
+	return strings.Join(names[:min(len(names), mostNamed)], ", ") + more(len(names), ", ")
+}
+
 // staying ends the first sentence of a message about a placement that was not made.
 func staying(why string, kept []workv1alpha2.TargetCluster) string {
 	if len(kept) == 0 {
 		return why
 	}
 	var names []string
-	for _, t := range kept[:min(len(kept), mostNamed)] {
+	for _, t := range kept {
 		names = append(names, t.Name)
 	}
-	return why + "; what runs in " + strings.Join(names, ", ") + more(len(kept), ", ") + " stays"
+	return why + "; what runs in " + firstOf(names) + " stays"
 }

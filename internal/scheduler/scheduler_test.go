@@ -28,7 +28,7 @@ func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return prese
 // roomy has room for as many replicas.
 type roomy int64
 
-func (n roomy) Fits(*Claim, bool) int64 { return int64(n) }
+func (n roomy) Fits(*Claim, bool) (int64, string) { return int64(n), "" }
 
 func healthy(name string) *Cluster {
 	return &Cluster{
@@ -560,11 +560,11 @@ func FuzzDynamic(f *testing.F) {
 // crowded has room for replicas of objects that are there already.
 type crowded struct{}
 
-func (crowded) Fits(_ *Claim, there bool) int64 {
+func (crowded) Fits(_ *Claim, there bool) (int64, string) {
 	if there {
-		return 5
+		return 5, ""
 	}
-	return 0
+	return 0, "shop/objects"
 }
 
 // Where no more objects are let in, those that are there grow.
@@ -578,6 +578,18 @@ func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	r := Request{UID: "uid", Placement: Compile(byCapacity()), Replicas: new(int32(4)), Shared: true}
 	if got := Schedule(clusters, r); len(got.Clusters) > 0 || got.Reason != workv1alpha2.ReasonInsufficient {
 		t.Errorf("a new one is placed in %v: %s", got.Clusters, got.Reason)
+	}
+	// The quota is named to whoever asks why.
+	got := Schedule(clusters, r)
+	if want := "0 of 4 replicas are placed, and no more fit; ResourceQuota shop/objects bounds how many fit in a, b"; got.Message != want {
+		t.Errorf("it says %q, want %q", got.Message, want)
+	}
+	want := []Verdict{{Reason: ReasonNoRoom, Message: "it fits, and ResourceQuota shop/objects of the cluster lets in no replica", Clusters: []string{"a", "b"}}}
+	if diff := cmp.Diff(want, got.Verdicts.All()); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]Verdict{{Reason: want[0].Reason, Message: want[0].Message, Clusters: []string{"b"}}}, got.Verdicts.Of("b")); diff != "" {
+		t.Errorf("verdict on b (-want +got):\n%s", diff)
 	}
 	for _, had := range []int32{2, 0} { // 0: it was asleep
 		for _, fresh := range []bool{false, true} {

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -42,8 +43,8 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 		all = append(all, Verdict{Reason: f.reason, Message: f.message(&v.request, v.clusters[i]), Clusters: []string{cluster}})
 	}
 	if all == nil && v.chosen != nil && !v.chosen[i] {
-		w := v.idle(i)
-		all = append(all, Verdict{Reason: idleReasons[w].reason, Message: idleReasons[w].message, Clusters: []string{cluster}})
+		w, quota := v.idle(i)
+		all = append(all, idler(w, quota, []string{cluster}))
 	}
 	if slices.Contains(v.stays, cluster) {
 		all = append(all, v.staysFenced([]string{cluster}))
@@ -66,17 +67,27 @@ var idleReasons = [...]struct{ reason, message string }{
 	{ReasonNoReplicas, noReplicasMessage},
 }
 
-// idle is why a cluster that fits was not chosen, by its place among idleReasons.
-func (v *Verdicts) idle(i int) int {
+// idle is why a cluster that fits was not chosen, by its place among idleReasons, and the quota that lets in no replica.
+func (v *Verdicts) idle(i int) (reason int, quota string) {
 	if v.cramped {
-		if n, known := v.clusters[i].Fits(v.request.Claim, false); !known || n <= 0 || !v.clusters[i].Reachable {
-			return 1
+		n, quota, known := v.clusters[i].Fits(v.request.Claim, false)
+		if !known || n <= 0 || !v.clusters[i].Reachable {
+			return 1, quota
 		}
 	}
 	if v.unspread != nil && v.unspread[i] {
-		return 0
+		return 0, ""
 	}
-	return 2
+	return 2, ""
+}
+
+// idler is the verdict on clusters for which idle said something.
+func idler(reason int, quota string, clusters []string) Verdict {
+	w := Verdict{Reason: idleReasons[reason].reason, Message: idleReasons[reason].message, Clusters: clusters}
+	if quota != "" {
+		w.Message = "it fits, and ResourceQuota " + quota + " of the cluster lets in no replica"
+	}
+	return w
 }
 
 // All returns the verdicts by reason, in the filters' order, and apart by message where a
@@ -119,16 +130,19 @@ func (v *Verdicts) All() []Verdict {
 			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
 		}
 	}
-	var idle [len(idleReasons)][]string
+	var idle [len(idleReasons)]map[string][]string // by quota
 	for i, c := range v.clusters {
 		if v.chosen != nil && !v.chosen[i] && v.rejected[i] == 0 {
-			w := v.idle(i)
-			idle[w] = append(idle[w], c.Name)
+			w, quota := v.idle(i)
+			if idle[w] == nil {
+				idle[w] = map[string][]string{}
+			}
+			idle[w][quota] = append(idle[w][quota], c.Name)
 		}
 	}
 	for w, names := range idle {
-		if len(names) > 0 {
-			all = append(all, Verdict{Reason: idleReasons[w].reason, Message: idleReasons[w].message, Clusters: names})
+		for _, quota := range slices.Sorted(maps.Keys(names)) {
+			all = append(all, idler(w, quota, names[quota]))
 		}
 	}
 	if len(v.stays) > 0 {
