@@ -99,7 +99,10 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	now := summary(r.agents(o.Name))
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionAgentConnected)
 	if now.Replicas == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		if wait := agentsReturn - time.Since(r.began); wait > 0 {
+		r.mu.RLock()
+		wait := agentsReturn - time.Since(r.began)
+		r.mu.RUnlock()
+		if wait > 0 {
 			r.enqueue(o.Name, wait) // this process has just begun, and they are on their way
 			return
 		}
