@@ -117,7 +117,7 @@ func TestRoutes(t *testing.T) {
 	if r, body := s.get("/here"); r.StatusCode != http.StatusOK || body != "here" {
 		t.Errorf("%s %q", r.Status, body)
 	}
-	_, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots(), MaxVersion: tls.VersionTLS11}) //nolint:gosec // that it is refused is what is tried
+	_, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots(), MaxVersion: tls.VersionTLS11})
 	if err == nil {
 		t.Error("TLS 1.1 is spoken")
 	}
@@ -283,7 +283,7 @@ func TestOptions(t *testing.T) {
 			}
 		})
 	}
-	if err := (Options{Address: "x", URL: "y"}).Validate(); err == nil || !strings.Contains(err.Error(), "--public-url") || !strings.Contains(err.Error(), "--public-address") {
+	if err := (&Options{Address: "x", URL: "y"}).Validate(); err == nil || !strings.Contains(err.Error(), "--public-url") || !strings.Contains(err.Error(), "--public-address") {
 		t.Errorf("not every mistake is named: %v", err)
 	}
 }
