@@ -37,12 +37,18 @@ type Cluster struct {
 
 // ClusterSpec says how a cluster is reached and what it is.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.provision) || (has(self.apiEndpoint) && has(self.secretRef))",message="apiEndpoint and secretRef are needed, unless provision says how to build the cluster"
+// +kubebuilder:validation:XValidation:rule="has(self.provision) || (has(self.syncMode) && self.syncMode == 'Pull') || (has(self.apiEndpoint) && has(self.secretRef))",message="apiEndpoint and secretRef are needed, unless provision says how to build the cluster, or syncMode is Pull"
+// +kubebuilder:validation:XValidation:rule="!has(self.syncMode) || self.syncMode != 'Pull' || !has(self.proxyURL) || size(self.proxyURL) == 0",message="proxyURL is of no use with syncMode Pull: the hub does not dial; give the agent HTTPS_PROXY"
 type ClusterSpec struct {
-	// syncMode says who dials. Push: the hub dials the cluster's API server.
+	// syncMode says who dials. Push: the hub dials the cluster's API server. Pull: an agent in the cluster dials the hub, which
+	// reaches the API server through it; orrery cluster join --pull sets it up.
 	// +kubebuilder:default=Push
 	// +optional
 	SyncMode SyncMode `json:"syncMode,omitempty"`
+
+	// agent says what the hub may do in the cluster while syncMode is Pull. Unset: everything.
+	// +optional
+	Agent *Agent `json:"agent,omitempty"`
 
 	// apiEndpoint is the URL of the cluster's API server. It is set once a cluster with
 	// provision is built.
@@ -178,11 +184,44 @@ type ResourceModelRange struct {
 
 // SyncMode says who dials whom.
 // +kubebuilder:validation:Enum=Push;Pull
-// +kubebuilder:validation:XValidation:rule="self != 'Pull'",message="syncMode Pull is not honoured yet: the hub dials the cluster; use Push, through proxyURL where it cannot be dialled directly"
 type SyncMode string
 
-// Push says that the hub dials the cluster's API server.
-const Push SyncMode = "Push"
+// The values of SyncMode.
+const (
+	Push SyncMode = "Push"
+	Pull SyncMode = "Pull"
+)
+
+// Agent says what the hub may do in a cluster whose agent dials in. The agent's manifest gives these rights in the cluster, and no
+// others: after a change it is to be applied again, see orrery cluster rejoin.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.profile) && self.profile == 'Placement') == has(self.namespaces)",message="namespaces are those of profile Placement: name them there, and nowhere else"
+type Agent struct {
+	// profile is what the hub may do. All: everything, in the name of users, too. Placement: mirror the cluster, but of Secrets
+	// only those of namespaces, and place workloads in namespaces. Mirror: mirror the cluster, without Secrets, and change nothing.
+	// +kubebuilder:default=All
+	// +optional
+	Profile AgentProfile `json:"profile,omitempty"`
+	// namespaces in which workloads may be placed, with the profile Placement.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +listType=set
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// AgentProfile is what the hub may do in a cluster whose agent dials in.
+// +kubebuilder:validation:Enum=All;Placement;Mirror
+type AgentProfile string
+
+// The values of AgentProfile.
+const (
+	AgentProfileAll       AgentProfile = "All"
+	AgentProfilePlacement AgentProfile = "Placement"
+	AgentProfileMirror    AgentProfile = "Mirror"
+)
 
 // TLSVerification says whether the API server's certificate is verified.
 // +kubebuilder:validation:Enum=Verify;Skip
@@ -402,12 +441,36 @@ type ClusterStatus struct {
 	// provision is what is known of a cluster that Orrery built.
 	// +optional
 	Provision *ProvisionStatus `json:"provision,omitempty"`
+	// agent is what is known of the agents of a cluster that dial in. It is written when they come, go or
+	// change; the number of spares at most every 30 seconds.
+	// +optional
+	Agent *AgentStatus `json:"agent,omitempty"`
 	// conditions: Ready sums up Provisioned, Reachable, Joined, APIsComplete and Mirrored;
-	// CertificatesExpiring warns.
+	// CertificatesExpiring, CredentialsExpiring and AgentConnected tell more.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AgentStatus is what is known of the agents of a cluster that dial in.
+type AgentStatus struct {
+	// version of the agents; of several, the oldest.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// address from which one of them came last: that of the last proxy in front of the hub.
+	// +optional
+	Address string `json:"address,omitempty"`
+	// replicas that are connected.
+	Replicas int32 `json:"replicas"`
+	// spares are the connections that they keep for the hub to use.
+	Spares int32 `json:"spares"`
+	// connectedSince is when the first of those that are connected came.
+	// +optional
+	ConnectedSince *metav1.Time `json:"connectedSince,omitempty"`
+	// certificateExpires is when the certificate of the agents does. They renew it themselves.
+	// +optional
+	CertificateExpires *metav1.Time `json:"certificateExpires,omitempty"`
 }
 
 // APISummary sums up a cluster's API list.
@@ -471,6 +534,12 @@ const (
 	// ConditionCertificatesExpiring is True when certificates of a cluster that Orrery builds
 	// are to be renewed, or have ended. Ready does not depend on it.
 	ConditionCertificatesExpiring = "CertificatesExpiring"
+	// ConditionCredentialsExpiring is True when the hub's token in the cluster should have been renewed by now, or has
+	// ended. Ready does not depend on it.
+	ConditionCredentialsExpiring = "CredentialsExpiring"
+	// ConditionAgentConnected is True while an agent of a cluster with syncMode Pull is connected, and Unknown otherwise.
+	// Ready does not depend on it: Reachable says whether the API server answers.
+	ConditionAgentConnected = "AgentConnected"
 	// ConditionReady is True when every other condition is that it sums up.
 	ConditionReady = "Ready"
 	// ConditionReachable is True when the API server answers. It becomes Unknown after
@@ -524,7 +593,10 @@ const (
 	ReasonInvalid             = "Invalid"             // spec.provision cannot be brought about
 	ReasonExpiringSoon        = "ExpiringSoon"        // certificates on the hosts, or an authority, end soon
 	ReasonExpired             = "Expired"             // certificates on the hosts have ended
-	ReasonValid               = "Valid"               // no certificate on the hosts ends soon
+	ReasonValid               = "Valid"               // no certificate on the hosts, or no token, ends soon
+	ReasonAgentConnected      = "AgentConnected"      // an agent of the cluster is connected
+	ReasonNoAgent             = "NoAgent"             // no agent of the cluster is connected
+	ReasonWaitingForAgent     = "WaitingForAgent"     // no agent has redeemed the token of the join yet
 )
 
 // Finalizer keeps a Cluster until its workloads are orphaned or deleted.
