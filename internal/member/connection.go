@@ -49,6 +49,9 @@ type connection struct {
 	fresh http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
+	// credential is the token of the hub's account in the cluster, which is renewed while the connection stays; nil if it has other
+	// credentials.
+	credential atomic.Pointer[credential]
 	// expires is when the client certificate does; zero if there is none.
 	expires time.Time
 	// admins says what came of binding the hub's administrators, and when that was tried. The probes alone use it.
@@ -130,13 +133,14 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	if err != nil {
 		return nil, err
 	}
+	c := &connection{}
+	c.authenticate(config, secret)
 	users := config
 	if impersonator != nil {
 		if users, err = restConfig(spec, impersonator); err != nil {
 			return nil, err
 		}
 	}
-	c := &connection{}
 	if c.passage, err = NewPassage(users, dial); err != nil {
 		return nil, err
 	}
@@ -231,6 +235,9 @@ func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret)
 			continue
 		}
 		data := present(s)
+		if granted(data) != nil {
+			data[keyToken], data[keyGrant] = nil, nil // they may change while the connection stays
+		}
 		parts = append(parts, s.Namespace, s.Name)
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			parts = append(parts, key, data[key])

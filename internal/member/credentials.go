@@ -50,10 +50,14 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	next := m.current()
 	switch {
 	case problem == nil && next.problem == nil && next.key == key:
-		// The Secret's labels changed, or the like.
+		// The Secret's labels changed, or the hub's token was renewed, or the like.
 		m.mu.Lock()
-		defer m.mu.Unlock()
 		next.stamp = stamp
+		m.mu.Unlock()
+		if renewed := granted(secret.Data); renewed != nil && renewed.token != next.credential.Load().token {
+			next.credential.Store(renewed)
+			nudge(m.kick)
+		}
 		return nil
 	case problem == nil:
 		next, problem = newConnection(r.options.Dial, cluster, secret, impersonator)

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -35,6 +36,8 @@ type Options struct {
 	Dial Dial
 	// Fence wraps the transport to each cluster: it refuses requests that may write once this server must not. Unset: none.
 	Fence func(http.RoundTripper) http.RoundTripper
+	// Clock tells when the hub's tokens in clusters are to be renewed. The default is the machine's.
+	Clock clock.PassiveClock
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
 	// dials is held by probes that dial.
@@ -66,6 +69,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Fence == nil {
 		o.Fence = func(rt http.RoundTripper) http.RoundTripper { return rt }
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
 	}
 	o.dials = make(chan struct{}, dialsAtOnce)
 	if o.ProbeInterval <= 0 {
