@@ -32,9 +32,9 @@ const (
 	// binding has the cluster's garbage collector delete the account with it, which the account could not do itself, for
 	// without the binding it has no rights.
 	AccountBinding = "orrery:hub"
-	// accountUser is the name of the account's user, and account that of the account in messages.
+	// accountUser is the name of the account's user, and hubAccount that of the account in messages.
 	accountUser = AccountNamespace + "/" + AccountName
-	account     = "ServiceAccount " + accountUser
+	hubAccount  = "ServiceAccount " + accountUser
 	// annotationUsedBy begins the annotation of the binding for each hub that uses it, followed by the hub's id. Its value
 	// is the cluster's name there.
 	annotationUsedBy = "cluster.orrery.dev/hub-"
@@ -87,10 +87,10 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 	case apierrors.IsNotFound(err):
 		existing = nil
 	case err != nil:
-		return false, fmt.Errorf("get %s: %w", account, err)
+		return false, fmt.Errorf("get %s: %w", hubAccount, err)
 	case !ours(existing):
 		// Programs of somebody else may run as it, which would become administrators.
-		return false, &errForeign{what: account}
+		return false, &errForeign{what: hubAccount}
 	}
 	binding, added, err := a.bind(ctx, hubID, cluster)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 		// The garbage collector is about to delete it with a binding that is gone.
 		uid := metav1.NewUIDPreconditions(string(existing.UID))
 		if err := a.accounts.Delete(ctx, AccountName, metav1.DeleteOptions{Preconditions: uid}); err != nil && !apierrors.IsNotFound(err) {
-			return added, fmt.Errorf("delete %s, which a deleted binding left: %w", account, err)
+			return added, fmt.Errorf("delete %s, which a deleted binding left: %w", hubAccount, err)
 		}
 		existing = nil
 	}
@@ -111,7 +111,7 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 			AutomountServiceAccountToken: new(false),
 		}
 		if _, err := a.accounts.Create(ctx, made, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return added, fmt.Errorf("create %s: %w", account, err)
+			return added, fmt.Errorf("create %s: %w", hubAccount, err)
 		}
 	}
 	return added, nil
@@ -203,10 +203,10 @@ func (a *accounts) token(ctx context.Context, now time.Time) (*credential, error
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenLife / time.Second))},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("request a token of %s: %w", account, err)
+		return nil, fmt.Errorf("request a token of %s: %w", hubAccount, err)
 	}
 	if asked.Spec.ExpirationSeconds == nil || *asked.Spec.ExpirationSeconds <= 0 || asked.Status.Token == "" {
-		return nil, fmt.Errorf("request a token of %s: the cluster granted none", account)
+		return nil, fmt.Errorf("request a token of %s: the cluster granted none", hubAccount)
 	}
 	return newCredential(asked.Status.Token, now, *asked.Spec.ExpirationSeconds), nil
 }
@@ -304,7 +304,7 @@ func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster)
 	}
 	connection := m.current()
 	left := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft)
-	known := connection.grant() != nil
+	known := connection.grant.Load() != nil
 	switch {
 	case left != nil && left.Reason == clusterv1alpha1.ReasonMarksLeft:
 		if known {
@@ -331,7 +331,7 @@ func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster)
 }
 
 func (c *clusters) accountStays(ctx context.Context, o *clusterv1alpha1.Cluster, why error) {
-	const stays = "the hub's account stays in the cluster: delete ClusterRoleBinding " + AccountBinding + " there, and " + account + " goes with it"
+	const stays = "the hub's account stays in the cluster: delete ClusterRoleBinding " + AccountBinding + " there, and " + hubAccount + " goes with it"
 	ctrl.LoggerFrom(ctx).Info(stays, "cluster", o.Name, "cause", why.Error())
 	c.recorder.Eventf(o, nil, corev1.EventTypeWarning, "AccountLeft", "Unjoin", "%s (%v)", stays, why)
 }

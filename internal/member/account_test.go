@@ -305,7 +305,7 @@ func TestTokenIsRenewed(t *testing.T) {
 			t.Errorf("renewal %d: the token before it is good no more: %q, %v", i, user, err)
 		}
 		token := string(now.Data[keyToken])
-		eventually(t, "the new token is used", func() (bool, string) { return m.current().credential.Load().token == token, "" })
+		eventually(t, "the new token is used", func() (bool, string) { return *m.current().ours.value.Load() == token, "" })
 		f.afterProbes(t, "oak", 3)
 		if again := f.secret(t, "oak"); again.ResourceVersion != now.ResourceVersion {
 			t.Errorf("renewal %d: the Secret was written more than once", i)
@@ -478,7 +478,7 @@ func TestOthersSecretIsNotRewritten(t *testing.T) {
 	if err := f.hub.Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token of somebody else is used", func() (bool, string) { return f.member(t, "oak").current().grant() == nil, "" })
+	eventually(t, "the token of somebody else is used", func() (bool, string) { return f.member(t, "oak").current().grant.Load() == nil, "" })
 	versions := map[string]string{"oak": s.ResourceVersion, "elm": f.secret(t, "elm").ResourceVersion}
 	marks := []int{l.Mark(), l2.Mark()}
 	clock.SetTime(time.Now().Add(10 * tokenLife))
@@ -505,7 +505,7 @@ func TestAccountDeletedByAStranger(t *testing.T) {
 	f.lodge(t, "oak", l.Kubeconfig())
 	l.evict(t)
 	c := f.until(t, "oak", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonUnauthorized)
-	if m := meta.FindStatusCondition(c.Status.Conditions, joined).Message; !strings.Contains(m, account+", which was deleted") || !strings.Contains(m, "orrery cluster join") {
+	if m := meta.FindStatusCondition(c.Status.Conditions, joined).Message; !strings.Contains(m, hubAccount+", which was deleted") || !strings.Contains(m, "orrery cluster join") {
 		t.Errorf("the condition does not say why, and the way out: %s", m)
 	}
 	f.lodge(t, "oak", l.Kubeconfig())
@@ -578,7 +578,7 @@ func TestAccountRefused(t *testing.T) {
 		prepare func()
 		says    []string
 	}{
-		"AccountOfAStranger": {prepare: foreign, says: []string{account + " is there already", "--keep-credentials"}},
+		"AccountOfAStranger": {prepare: foreign, says: []string{hubAccount + " is there already", "--keep-credentials"}},
 		"BindingOfAStranger": {
 			prepare: func() {
 				_, err := l.admin.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
