@@ -135,14 +135,18 @@ func newJoin(s streams, f *hubFlags) *cobra.Command {
 		o       member.JoinOptions
 		file    string
 		labels  map[string]string
+		keep    bool
 		timeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "join NAME --cluster-kubeconfig FILE",
 		Short: "Join an existing cluster",
 		Long: `Join an existing cluster: check that it answers, that the credentials suffice and that
-it is not joined already; then store the credentials in a Secret and create the Cluster.
-Nothing is stored when a check fails, and nothing is created in the cluster.`,
+it is not joined already; then give the hub an account of its own there and create the
+Cluster. The account is the ServiceAccount ` + member.AccountNamespace + `/` + member.AccountName + `, bound to cluster-admin; the hub keeps
+a token of it, for 30 days or what the cluster grants, and renews that by itself.
+With --keep-credentials nothing is created in the cluster, and the hub keeps the
+kubeconfig's credentials. When a check fails nothing is stored.`,
 		Example: `  orrery cluster join oak --cluster-kubeconfig oak.kubeconfig --region eu-west-1 --labels env=prod`,
 		Args:    oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,7 +163,7 @@ Nothing is stored when a check fails, and nothing is created in the cluster.`,
 			if err != nil {
 				return err
 			}
-			o.Name, o.Kubeconfig, o.KubeconfigDir, o.HubID, o.Labels = args[0], kubeconfig, filepath.Dir(file), id, labels
+			o.Name, o.Kubeconfig, o.KubeconfigDir, o.HubID, o.Labels, o.Account = args[0], kubeconfig, filepath.Dir(file), id, labels, !keep
 			r, err := member.Join(ctx, c, o)
 			if err != nil {
 				return fmt.Errorf("join cluster %s: %w", o.Name, err)
@@ -176,6 +180,7 @@ Nothing is stored when a check fails, and nothing is created in the cluster.`,
 	cmd.Flags().StringVar(&file, "cluster-kubeconfig", "", "kubeconfig file of the cluster to join")
 	cmd.Flags().StringVar(&o.Context, "cluster-context", "", "context in that file (default: its current context)")
 	cmd.Flags().StringToStringVar(&labels, "labels", nil, "labels of the Cluster, by which policies select it, such as env=prod")
+	cmd.Flags().BoolVar(&keep, "keep-credentials", false, "have the hub keep the kubeconfig's credentials, and make no account for it in the cluster")
 	cmd.Flags().StringVar(&o.Provider, "provider", "", "who runs the cluster")
 	cmd.Flags().StringVar(&o.Region, "region", "", "region of the cluster")
 	cmd.Flags().StringSliceVar(&o.Zones, "zones", nil, "zones of the cluster's nodes")
@@ -192,7 +197,8 @@ func newUnjoin(s streams, f *hubFlags) *cobra.Command {
 		Use:   "unjoin NAME",
 		Short: "Remove a cluster from the fleet; its workloads keep running",
 		Long: `Remove a cluster from the fleet. What Orrery placed there keeps running and loses only
-our marks, unless --delete-workloads asks for its deletion.`,
+our marks, unless --delete-workloads asks for its deletion. The hub's account there, if
+join made one, is removed last; the namespace ` + member.AccountNamespace + ` stays.`,
 		Args:              oneName,
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -228,7 +234,8 @@ func afterwards(last *clusterv1alpha1.Cluster) string {
 		return ""
 	case left.Reason == clusterv1alpha1.ReasonMarksLeft:
 		return "It could not be reached: the workloads keep running there, and our labels and annotations stay on them.\n" +
-			"When it joins this hub again, what is still placed there is taken up as it is, and \"orrery cluster orphans\" lists the rest.\n"
+			"When it joins this hub again, what is still placed there is taken up as it is, and \"orrery cluster orphans\" lists the rest.\n" +
+			"The hub's account, if it has one there, stays, too: \"kubectl delete clusterrolebinding " + member.AccountBinding + "\" in the cluster removes it.\n"
 	case left.Reason == clusterv1alpha1.ReasonOrphaned:
 		return "The workloads keep running there. When it joins this hub again, what is still placed there is taken up as it is.\n"
 	default:

@@ -238,7 +238,7 @@ func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters)
 				return err
 			}
 			_, err = member.Join(ctx, c, member.JoinOptions{
-				Name: m.Name, Kubeconfig: kubeconfig, HubID: string(system.UID),
+				Name: m.Name, Kubeconfig: kubeconfig, HubID: string(system.UID), Account: true,
 				Labels: map[string]string{"env": "demo"}, Provider: "demo", Region: "region-" + strconv.Itoa(i%2+1),
 			})
 			if err != nil {

@@ -49,6 +49,8 @@ type connection struct {
 	fresh http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
+	// grant is what is known of the token of transport and fresh; nil if it is none of the hub's account.
+	grant atomic.Pointer[grant]
 	// welcomes is whether the hub's administrators are given their rights.
 	welcomes bool
 	// needs are the permissions without which the cluster is no member.
@@ -140,6 +142,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	users := config
 	c := &connection{needs: permissions(spec), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
 	c.users = c.ours
+	c.grant.Store(grantOf(secret))
 	if impersonator != nil {
 		if users, err = restConfig(spec, impersonator); err != nil {
 			return nil, err

@@ -72,7 +72,7 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 				Condition: clusterv1alpha1.ConditionProvisioned, Warnings: []string{clusterv1alpha1.ConditionCertificatesExpiring},
 				Run: r.options.Provision, Applies: provisioned, NonBlocking: true,
 			},
-			{Condition: clusterv1alpha1.ConditionReachable, Run: c.reach},
+			{Condition: clusterv1alpha1.ConditionReachable, Warnings: []string{clusterv1alpha1.ConditionCredentialsExpiring}, Run: c.reach},
 			{Condition: clusterv1alpha1.ConditionJoined, Run: c.join},
 			{Condition: clusterv1alpha1.ConditionAPIsComplete, Run: c.discover, NonBlocking: true},
 			{Condition: clusterv1alpha1.ConditionMirrored, Run: c.mirror},
@@ -202,6 +202,7 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	if err != nil {
 		return err
 	}
+	c.credentialsExpiring(o, m)
 	if problem := m.current().problem; problem != nil {
 		return reconciler.Unknown(reasonOf(problem), 0, "%v", problem)
 	}

@@ -126,6 +126,7 @@ func (m *Member) watchHealth(ctx context.Context) {
 		} else {
 			ctrl.LoggerFrom(ctx).V(1).Info("probe failed", "cluster", m.name, "failures", failures, "error", err.Error())
 		}
+		m.tend(ctx, c, found, err)
 		next.Reset(m.pause(failures))
 		m.registry.options.probed(m.name)
 	}
@@ -250,6 +251,10 @@ func asRefusal(err error) *refusal {
 func (r *refusal) explain(c *connection) string {
 	if !c.expires.IsZero() && time.Now().After(c.expires) {
 		return fmt.Sprintf("%s; the client certificate expired at %s", r.message, c.expires.UTC().Format(time.RFC3339))
+	}
+	if g := c.grant.Load(); g != nil {
+		return fmt.Sprintf("%s; they are a token of %s, which was deleted, or the token ended (at %s): run orrery cluster join again with a kubeconfig of the cluster",
+			r.message, hubAccount, g.end().UTC().Format(time.RFC3339))
 	}
 	return r.message
 }

@@ -42,6 +42,9 @@ type JoinOptions struct {
 	Context string
 	// HubID is the UID of the hub's kube-system namespace. The default is to ask the hub.
 	HubID string
+	// Account has the hub make an account of its own in the cluster, with the kubeconfig's credentials, and keep a token of that, which it
+	// renews, in their place. The default is to keep the kubeconfig's.
+	Account bool
 	// Labels, Provider, Region and Zones of the Cluster.
 	Labels           map[string]string
 	Provider, Region string
@@ -92,6 +95,17 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 	}
 	cluster, secret, known, stored, found := c.cluster, c.secret, c.known, c.stored, c.found
 	progress := o.progress()
+	undo := func() {}
+	if o.Account {
+		progress("making " + hubAccount + " in the cluster, for the hub")
+		hubID, err := identifyHub(ctx, hub, o)
+		if err != nil {
+			return nil, err
+		}
+		if secret, undo, err = openAccount(ctx, dialDirectly, hubID, cluster, secret); err != nil {
+			return nil, err
+		}
+	}
 	if stored == nil && known != nil {
 		// Whatever it names is not there, or not its: it gets a Secret of its own.
 		known.Spec.SecretRef = clusterv1alpha1.SecretReference{}
@@ -99,6 +113,9 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 	if stored != nil {
 		progress("waiting until the hub has tried the new credentials")
 		if err := renew(ctx, hub, known, cluster, stored, secret); err != nil {
+			if reason := reasonOfJoin(err); reason != "" && reason != ReasonNotConfirmed {
+				undo() // the hub has said no, so nobody uses it
+			}
 			return nil, err
 		}
 		if err := describeAgain(ctx, hub, o.Name, cluster); err != nil {
@@ -210,13 +227,9 @@ func untrusted(err error) bool {
 // checkFleet compares a cluster with the hub and its members. It returns the Cluster of
 // the same name if that is the same cluster, or may be: its join was interrupted.
 func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *clusterv1alpha1.Cluster, id string) (*clusterv1alpha1.Cluster, error) {
-	hubID := o.HubID
-	if hubID == "" {
-		system := &corev1.Namespace{}
-		if err := hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
-			return nil, fmt.Errorf("get namespace %s of the hub: %w", metav1.NamespaceSystem, err)
-		}
-		hubID = string(system.UID)
+	hubID, err := identifyHub(ctx, hub, o)
+	if err != nil {
+		return nil, err
 	}
 	if id == hubID {
 		return nil, refuse(clusterv1alpha1.ReasonIsHub,
@@ -245,6 +258,18 @@ func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *
 		}
 	}
 	return known, nil
+}
+
+// identifyHub returns the id of the hub.
+func identifyHub(ctx context.Context, hub client.Client, o JoinOptions) (string, error) {
+	if o.HubID != "" {
+		return o.HubID, nil
+	}
+	system := &corev1.Namespace{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return "", fmt.Errorf("get namespace %s of the hub: %w", metav1.NamespaceSystem, err)
+	}
+	return string(system.UID), nil
 }
 
 // credentials returns the Secret of a Cluster that is joined already, or nil if it has none yet.

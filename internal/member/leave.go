@@ -46,6 +46,7 @@ func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 				return err
 			}
 		}
+		c.closeAccount(ctx, o)
 		return nil
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -23,6 +24,8 @@ type Member struct {
 	// kick asks for a probe now; look asks for the API list now.
 	kick, look chan struct{}
 
+	tokens tokens // the probes alone use it
+
 	mu         sync.RWMutex
 	cluster    *clusterv1alpha1.Cluster
 	connection *connection
@@ -30,8 +33,9 @@ type Member struct {
 	accepted   string // the id with which the cluster is joined
 	judged     bool   // it was decided in this process whether what answers is the cluster that was joined
 	apis       *APIs
-	discovered bool // the API list was asked for at least once
-	mirrored   bool // the mirror said Synced at least once
+	discovered bool             // the API list was asked for at least once
+	mirrored   bool             // the mirror said Synced at least once
+	expiring   metav1.Condition // what is to be said of the hub's token; empty while nothing is
 	since      time.Time
 	summarised time.Time // when the resource summary was last written
 }
@@ -184,6 +188,7 @@ func (m *Member) start(ctx context.Context) {
 func (m *Member) stop() {
 	m.cancel()
 	m.current().close()
+	tokenExpiry.DeleteLabelValues(m.name)
 }
 
 // nudge asks for something now without waiting for it.

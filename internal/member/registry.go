@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -38,6 +39,8 @@ type Options struct {
 	Tunnel Tunnel
 	// Fence wraps the transport to each cluster: it refuses requests that may write once this server must not. Unset: none.
 	Fence func(http.RoundTripper) http.RoundTripper
+	// Clock tells when the hub's tokens in clusters are to be renewed. The default is the machine's.
+	Clock clock.PassiveClock
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
 	HubID string
 	// dials is held by probes that dial.
@@ -69,6 +72,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Fence == nil {
 		o.Fence = func(rt http.RoundTripper) http.RoundTripper { return rt }
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
 	}
 	o.dials = make(chan struct{}, dialsAtOnce)
 	if o.ProbeInterval <= 0 {

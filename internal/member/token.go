@@ -61,10 +61,11 @@ func (c *connection) renew(cluster *clusterv1alpha1.Cluster, secret, impersonato
 	}
 	c.ours.value.Store(&ours.BearerToken)
 	c.users.value.Store(&users.BearerToken)
+	c.grant.Store(grantOf(secret))
 	return true
 }
 
-// withoutToken is a Secret but for its token.
+// withoutToken is a Secret but for its token, and what is known of that.
 func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	if secret == nil {
 		return nil
@@ -72,6 +73,7 @@ func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	rest := *secret
 	rest.Data = present(secret)
 	delete(rest.Data, keyToken)
+	delete(rest.Data, keyGrant)
 	return &rest
 }
 

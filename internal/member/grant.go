@@ -1,0 +1,263 @@
+package member
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/reconciler"
+)
+
+// keyGrant is the key of a Secret with credentials under which lies what is known of its token. It is there only beside a token
+// that was granted to the hub's own account, and it says which one: a Secret whose token is another, because somebody wrote it, is
+// not the hub's to renew. It is data like the token, so that they are never written but together.
+const keyGrant = "grant"
+
+// grant is what is known of a token of the hub's account.
+type grant struct {
+	// ServiceAccount, as NAMESPACE/NAME.
+	ServiceAccount string `json:"serviceAccount"`
+	// Issued is when it was granted by the clock of the hub, and Seconds for how long by that of the cluster: how far
+	// apart the two clocks are does not matter.
+	Issued  time.Time `json:"issued"`
+	Seconds int64     `json:"seconds"`
+	// SHA256 of the token, in hexadecimal.
+	SHA256 string `json:"sha256"`
+}
+
+func (g *grant) life() time.Duration { return time.Duration(g.Seconds) * time.Second }
+
+// end is when the token ends, by the hub's clock.
+func (g *grant) end() time.Time { return g.Issued.Add(g.life()) }
+
+// due is true once a third of the token's life is over, and when the clock was set back by as much: then nobody knows.
+func (g *grant) due(now time.Time) bool {
+	return now.Sub(g.Issued).Abs() >= g.life()/3
+}
+
+// retry is the time between two tries to renew it: a token is made for each, and lost with it.
+func (g *grant) retry() time.Duration { return min(max(g.life()/100, 10*time.Second), 10*time.Minute) }
+
+// condition is CredentialsExpiring: what is to be said of the token, and of why it was not renewed. The problem is "" if nothing
+// is known of one.
+func (g *grant) condition(now time.Time, cluster, problem string) metav1.Condition {
+	end := g.end().UTC().Format(time.RFC3339)
+	said := metav1.Condition{
+		Type: clusterv1alpha1.ConditionCredentialsExpiring, Status: metav1.ConditionFalse, Reason: clusterv1alpha1.ReasonValid,
+		Message: "the hub's token ends at " + end + " and is renewed before",
+	}
+	if problem == "" {
+		problem = "it was not renewed yet"
+	}
+	const wayOut = "%s; it is tried again, and orrery cluster join %s with a kubeconfig of the cluster gives the hub another one"
+	switch {
+	case !now.Before(g.end()):
+		said.Status, said.Reason = metav1.ConditionTrue, clusterv1alpha1.ReasonExpired
+		said.Message = fmt.Sprintf("the hub's token has ended at %s: "+wayOut, end, problem, cluster)
+	case now.Sub(g.Issued) >= g.life()/2:
+		said.Status, said.Reason = metav1.ConditionTrue, clusterv1alpha1.ReasonExpiringSoon
+		said.Message = fmt.Sprintf("the hub's token ends at %s: "+wayOut, end, problem, cluster)
+	}
+	return said
+}
+
+// credential is a token of the hub's account, and what is known of it.
+type credential struct {
+	token string
+	grant *grant
+}
+
+func newCredential(token string, issued time.Time, seconds int64) *credential {
+	return &credential{token: token, grant: &grant{
+		ServiceAccount: accountUser, Issued: issued.UTC().Truncate(time.Second), Seconds: seconds, SHA256: fingerprint(token),
+	}}
+}
+
+func fingerprint(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// write puts the credential into the data of a Secret.
+func (c *credential) write(data map[string][]byte) error {
+	raw, err := json.Marshal(c.grant)
+	if err != nil {
+		return fmt.Errorf("encode what is known of the token: %w", err)
+	}
+	data[keyToken], data[keyGrant] = []byte(c.token), raw
+	return nil
+}
+
+// granted returns the token in a Secret's data if it is a token of the hub's account, and nil if it is anything else.
+func granted(data map[string][]byte) *credential {
+	g := &grant{}
+	token := string(data[keyToken])
+	if len(data[keyGrant]) == 0 || json.Unmarshal(data[keyGrant], g) != nil ||
+		g.ServiceAccount != accountUser || g.Seconds <= 0 || g.SHA256 != fingerprint(token) {
+		return nil
+	}
+	return &credential{token: token, grant: g}
+}
+
+// grantOf is what is known of a Secret's token; nil if it is none of the hub's account.
+func grantOf(secret *corev1.Secret) *grant {
+	if c := granted(secret.Data); c != nil {
+		return c.grant
+	}
+	return nil
+}
+
+// tokens is what a member's probes keep of its token.
+type tokens struct {
+	of      string    // the SHA-256 of the token that the rest is about
+	tried   time.Time // when it was last tried to renew it
+	problem string    // why that failed first: later failures of the same outage differ in words only
+}
+
+// tend renews the hub's token in the cluster when it is due, and has its condition written when that changes. The probes call it, each
+// time, with what they found.
+func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswered error) {
+	g := c.grant.Load()
+	if g == nil {
+		if m.said(metav1.Condition{}) {
+			tokenExpiry.DeleteLabelValues(m.name)
+		}
+		return
+	}
+	t := &m.tokens
+	if t.of != g.SHA256 {
+		*t = tokens{of: g.SHA256}
+	}
+	now := m.registry.options.Clock.Now()
+	tokenExpiry.WithLabelValues(m.name).Set(float64(g.end().Unix()))
+	if m.Cluster().Spec.SyncMode == clusterv1alpha1.Push && g.due(now) && now.Sub(t.tried).Abs() >= g.retry() {
+		err := m.mayRenew(found, unanswered)
+		if err == nil {
+			t.tried = now
+			if err = m.registry.renewToken(ctx, m, c, now); ctx.Err() != nil {
+				return
+			}
+			tokenRenewals.WithLabelValues(map[bool]string{true: "renewed", false: "failed"}[err == nil]).Inc()
+		}
+		switch {
+		case err == nil:
+			t.problem = ""
+		case t.problem == "":
+			t.problem = err.Error()
+			ctrl.LoggerFrom(ctx).Info("the hub's token could not be renewed", "cluster", m.name, "ends", g.end(), "error", err.Error())
+		}
+	}
+	if m.said(g.condition(now, m.name, t.problem)) {
+		m.registry.enqueue(m.name, 0)
+	}
+}
+
+// said remembers what is to be said of the token, and returns whether that is news.
+func (m *Member) said(c metav1.Condition) (news bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	news = m.expiring != c
+	m.expiring = c
+	return news
+}
+
+// mayRenew returns why nothing is asked of the cluster now.
+func (m *Member) mayRenew(found contact, unanswered error) error {
+	switch {
+	case unanswered != nil:
+		return errors.New("the cluster does not answer")
+	case found.refused:
+		return errors.New("the cluster refuses it")
+	case found.id == "" || !m.isMember(found.id):
+		return errors.New("the cluster is not the one that was joined, or is leaving")
+	}
+	return nil
+}
+
+// errNotOurs is a Secret that must not be written now.
+var errNotOurs = errors.New("the Secret with the credentials was changed meanwhile")
+
+// renewToken asks the cluster for a new token with the present one, tries it, and only then puts it in the place of the present one, in one
+// write. Killed before that, it leaves the present one as it was, and the next try asks for another.
+func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now time.Time) error {
+	cluster := m.Cluster()
+	ref := cluster.Spec.SecretRef
+	secret := &corev1.Secret{}
+	if err := r.reader.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+		return fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	present := granted(secret.Data)
+	if bound(secret, cluster) != nil || waiting(secret, cluster.Name) != nil || present == nil || present.grant.SHA256 != c.grant.Load().SHA256 {
+		return errNotOurs
+	}
+	a, err := newAccounts(r.options.Fence(c.transport), c, r.options.ProbeTimeout)
+	if err != nil {
+		return err
+	}
+	next, err := a.token(ctx, now)
+	if err != nil {
+		return err
+	}
+	if err := next.write(secret.Data); err != nil {
+		return err
+	}
+	found, err := examine(ctx, r.options.dialer(cluster), cluster, secret)
+	if err != nil {
+		return fmt.Errorf("try the new token: %w", err)
+	}
+	if !m.isMember(found.id) {
+		return fmt.Errorf("try the new token: another cluster answers at %s, or this one is leaving", Redacted(cluster.Spec.APIEndpoint))
+	}
+	if err := r.client.Update(ctx, secret); err != nil {
+		return fmt.Errorf("write the new token to secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("the hub's token was renewed", "cluster", m.name, "ends", next.grant.end())
+	return nil
+}
+
+// credentialsExpiring sets the condition of that name, and tells of its news.
+func (c *clusters) credentialsExpiring(o *clusterv1alpha1.Cluster, m *Member) {
+	m.mu.RLock()
+	said, known := m.expiring, m.connection.grant.Load()
+	m.mu.RUnlock()
+	if known == nil {
+		meta.RemoveStatusCondition(&o.Status.Conditions, clusterv1alpha1.ConditionCredentialsExpiring)
+		return
+	}
+	if said.Type == "" {
+		return // the first probe is under way
+	}
+	before := meta.FindStatusCondition(o.Status.Conditions, said.Type)
+	if said.Status == metav1.ConditionTrue && (before == nil || before.Reason != said.Reason) {
+		c.recorder.Eventf(o, nil, corev1.EventTypeWarning, "Credentials"+said.Reason, "RenewToken", "%s", said.Message)
+	}
+	reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
+}
+
+var (
+	tokenExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "orrery_member_token_expiry_timestamp_seconds",
+		Help: "When the hub's token in a cluster ends that it renews itself.",
+	}, []string{"cluster"})
+	tokenRenewals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_member_token_renewals_total",
+		Help: "Tries to renew the hub's tokens in clusters, by what came of them.",
+	}, []string{"result"})
+)
+
+func init() { //nolint:gochecknoinits // where controller-runtime's own metrics register
+	ctrlmetrics.Registry.MustRegister(tokenExpiry, tokenRenewals)
+}
