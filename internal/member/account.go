@@ -64,11 +64,11 @@ func newAccounts(rt http.RoundTripper, c *connection, patience time.Duration) (*
 	return &accounts{namespaces: core.Namespaces(), accounts: core.ServiceAccounts(AccountNamespace), bindings: bindings}, nil
 }
 
-// errForeign is what somebody else made under a name that the hub needs.
-type errForeign struct{ what string }
+// foreignError is what somebody else made under a name that the hub needs.
+type foreignError struct{ what string }
 
 // Error implements error.
-func (e *errForeign) Error() string {
+func (e *foreignError) Error() string {
 	return e.what + " is there already and is not Orrery's (it has no label " + managedByLabel + "=" + managedByUs + "); delete it if nothing needs it"
 }
 
@@ -90,7 +90,7 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 		return false, fmt.Errorf("get %s: %w", hubAccount, err)
 	case !ours(existing):
 		// Programs of somebody else may run as it, which would become administrators.
-		return false, &errForeign{what: hubAccount}
+		return false, &foreignError{what: hubAccount}
 	}
 	binding, added, err := a.bind(ctx, hubID, cluster)
 	if err != nil {
@@ -143,7 +143,7 @@ func (a *accounts) bind(ctx context.Context, hubID, cluster string) (_ *rbacv1.C
 			return nil, false, fmt.Errorf("get ClusterRoleBinding %s: %w", AccountBinding, err)
 		}
 		if !ours(existing) || existing.RoleRef != wanted.RoleRef {
-			return nil, false, &errForeign{what: "ClusterRoleBinding " + AccountBinding}
+			return nil, false, &foreignError{what: "ClusterRoleBinding " + AccountBinding}
 		}
 		_, known := existing.Annotations[used]
 		if known && existing.Annotations[used] == cluster && len(existing.Subjects) == 1 && existing.Subjects[0] == wanted.Subjects[0] {
@@ -248,7 +248,7 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 	if err != nil {
 		undo()
 		reason := clusterv1alpha1.ReasonForbidden
-		if _, foreign := errors.AsType[*errForeign](err); !foreign && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		if _, foreign := errors.AsType[*foreignError](err); !foreign && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			reason = clusterv1alpha1.ReasonUnreachable
 		}
 		return nil, nil, refuse(reason, "%s: the hub cannot be given an account of its own in the cluster: %w; use a kubeconfig that may make one, %s", endpoint, err, wayOut)

@@ -376,7 +376,7 @@ func TestRenewalKilled(t *testing.T) {
 	}
 }
 
-// follow watches a Secret; what it returns returns all versions that were seen.
+// follow watches a Secret, and returns what tells all versions that were seen.
 func (f *fleet) follow(t *testing.T, name string) func() []*corev1.Secret {
 	t.Helper()
 	w, err := f.hub.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(clusterv1alpha1.SecretNamespace))
