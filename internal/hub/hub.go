@@ -49,10 +49,10 @@ type Hub struct {
 	err     error // why it stopped, once it has
 }
 
-// FleetServing is where and with what the aggregated fleet API must serve. CertFile and
-// KeyFile are one file, which is replaced before the certificate expires, so it must be
-// read again when it changes.
-type FleetServing struct{ Address, CertFile, KeyFile string }
+// Serving is where and with what something must serve. CertFile and KeyFile are one file,
+// which is replaced before the certificate expires, so it must be read again when it
+// changes. CAFile has the authority of the certificate.
+type Serving struct{ Address, CertFile, KeyFile, CAFile string }
 
 // Start starts the hub, or connects to the API server that the options name, and returns
 // when it answers and Orrery's kinds are installed. The hub runs until ctx ends.
@@ -102,7 +102,11 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := checkPort(starting, o.fleetAddress(), o.FleetPort, "--fleet-port"); err != nil {
+	err = errors.Join(
+		checkPort(starting, o.fleetAddress(), o.FleetPort, "--fleet-port"),
+		checkPort(starting, o.PublicAddress, o.PublicPort, "--public-address"),
+	)
+	if err != nil {
 		return err
 	}
 	if o.external() {
@@ -286,11 +290,18 @@ func (h *Hub) DataDir() string { return string(h.dir) }
 func (h *Hub) KubeconfigPath() string { return h.dir.kubeconfig() }
 
 // FleetServing says how the aggregated fleet API must serve.
-func (h *Hub) FleetServing() FleetServing {
-	return FleetServing{
-		Address:  net.JoinHostPort(h.options.fleetAddress(), strconv.Itoa(h.options.FleetPort)),
-		CertFile: h.dir.leaf(fleetCert),
-		KeyFile:  h.dir.leaf(fleetCert),
+func (h *Hub) FleetServing() Serving {
+	return h.serving(h.options.fleetAddress(), h.options.FleetPort, fleetCert)
+}
+
+// PublicServing says how the public listener must serve, unless it has a certificate of its own.
+func (h *Hub) PublicServing() Serving {
+	return h.serving(h.options.PublicAddress, h.options.PublicPort, publicCert)
+}
+
+func (h *Hub) serving(address string, port int, leaf string) Serving {
+	return Serving{
+		Address: net.JoinHostPort(address, strconv.Itoa(port)), CertFile: h.dir.leaf(leaf), KeyFile: h.dir.leaf(leaf), CAFile: h.dir.authority(serverCA),
 	}
 }
 

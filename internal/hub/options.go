@@ -36,6 +36,12 @@ type Options struct {
 	// FleetAdvertiseHost is the name by which the API server that Kubeconfig names reaches
 	// the fleet API. Unset, it is localhost.
 	FleetAdvertiseHost string
+	// PublicAddress is the IP address that the public listener listens on. Unset, it is BindAddress.
+	PublicAddress string
+	// PublicPort is that listener's. Zero picks a free one at the first start and keeps it.
+	PublicPort int
+	// PublicHost is a host, besides the address, that the hub's certificate for that listener is for. It may be unset.
+	PublicHost string
 	// AdmissionWebhooks has the embedded API server call the webhooks of ValidatingWebhookConfigurations and
 	// MutatingWebhookConfigurations. Unset, it calls none: those on the hub are templates, and what would answer runs in the
 	// members.
@@ -88,6 +94,7 @@ func complete(o Options) (Options, error) {
 	var errs []error
 	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir())
 	o.BindAddress = cmp.Or(o.BindAddress, loopbackAddress)
+	o.PublicAddress = cmp.Or(o.PublicAddress, o.BindAddress)
 	o.renewalInterval = cmp.Or(o.renewalInterval, time.Hour)
 	if o.now == nil {
 		o.now = time.Now
@@ -102,9 +109,14 @@ func complete(o Options) (Options, error) {
 	if net.ParseIP(o.BindAddress) == nil {
 		errs = append(errs, fmt.Errorf("--bind-address %q: is not an IP address", o.BindAddress))
 	}
-	for flag, port := range map[string]int{"--secure-port": o.SecurePort, "--fleet-port": o.FleetPort} {
+	for flag, port := range map[string]int{"--secure-port": o.SecurePort, "--fleet-port": o.FleetPort, "--public-address": o.PublicPort} {
 		if port < 0 || port > 65535 {
 			errs = append(errs, fmt.Errorf("%s %d: want 1 to 65535, or 0 for a free one", flag, port))
+		}
+	}
+	for flag, port := range map[string]int{"--secure-port": o.SecurePort, "--fleet-port": o.FleetPort} {
+		if port != 0 && port == o.PublicPort && (flag != "--secure-port" || !o.external()) {
+			errs = append(errs, fmt.Errorf("--public-address: port %d is also the %s", port, flag))
 		}
 	}
 	if o.external() {

@@ -25,6 +25,7 @@ const (
 const (
 	apiserverCert         = "apiserver"
 	fleetCert             = "fleet"
+	publicCert            = "public" // the public listener's
 	frontProxyCert        = "front-proxy"
 	adminCert             = "admin"  // the user's kubeconfig
 	orreryCert            = "orrery" // ours
@@ -40,14 +41,23 @@ func leaves(o Options) []pki.Leaf {
 		Name: fleetCert, Authority: serverCA, CommonName: fleetServerName, Server: true,
 		DNSNames: []string{fleetServerName, o.FleetAdvertiseHost}, IPs: []string{loopbackAddress},
 	}
+	public := pki.Leaf{Name: publicCert, Authority: serverCA, CommonName: "orrery-public", Server: true, IPs: serverIPs(o.PublicAddress)}
+	switch {
+	case o.PublicHost == "":
+	case net.ParseIP(o.PublicHost) == nil:
+		public.DNSNames = []string{o.PublicHost}
+	default:
+		public.IPs = append(public.IPs, o.PublicHost)
+	}
 	if o.external() {
-		return []pki.Leaf{fleet}
+		return []pki.Leaf{fleet, public}
 	}
 	client := func(name, user string) pki.Leaf {
 		return pki.Leaf{Name: name, Authority: clientCA, CommonName: user, Organization: []string{administrators}, Client: true}
 	}
 	return []pki.Leaf{
 		fleet,
+		public,
 		{
 			Name: apiserverCert, Authority: serverCA, CommonName: "kube-apiserver", Server: true,
 			DNSNames: []string{loopbackName, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},

@@ -20,6 +20,7 @@ import (
 type ports struct {
 	Secure int `json:"secure,omitempty"`
 	Fleet  int `json:"fleet,omitempty"`
+	Public int `json:"public,omitempty"`
 }
 
 // choosePorts replaces ports that are zero by those chosen earlier, or by free ones.
@@ -39,7 +40,10 @@ func choosePorts(o *Options, d dataDir) (ports, error) {
 			return kept, err
 		}
 	}
-	o.FleetPort, err = choosePort(o.FleetPort, &kept.Fleet, o.fleetAddress())
+	if o.FleetPort, err = choosePort(o.FleetPort, &kept.Fleet, o.fleetAddress()); err != nil {
+		return kept, err
+	}
+	o.PublicPort, err = choosePort(o.PublicPort, &kept.Public, o.PublicAddress)
 	return kept, err
 }
 

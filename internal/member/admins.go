@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
@@ -28,11 +29,16 @@ type admins struct {
 	problem string // why they have none
 }
 
+// welcomesAdmins is true of a cluster in which the hub may bind its administrators, who come in their own name.
+func welcomesAdmins(spec *clusterv1alpha1.ClusterSpec) bool {
+	return spec.Profile() == clusterv1alpha1.AgentProfileAll
+}
+
 // welcomeAdmins binds the hub's administrators in a cluster that is a member, once for each connection: one that joined before
 // gets the binding, too, and so does one that lost it.
 func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *connection, found *contact) {
 	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
-	if found.id != "" && m.isMember(found.id) && (!c.admins.asked || again) {
+	if found.id != "" && c.welcomes && m.isMember(found.id) && (!c.admins.asked || again) {
 		c.admins, c.adminsTried = admins{asked: true}, time.Now()
 		if err := bindAdmins(ctx, m.registry.options.Fence(rt), c, m.registry.options.ProbeTimeout); err != nil {
 			c.admins.problem = err.Error() // it is a member nevertheless
@@ -82,6 +88,9 @@ func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := m.current()
+	if !c.welcomes {
+		return nil
+	}
 	bindings, err := roleBindings(m.registry.options.Fence(c.transport), c, checkTimeout)
 	if err != nil {
 		return err

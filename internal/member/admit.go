@@ -20,7 +20,7 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	}
 	// From here on things are done in the cluster: a Cluster that is deleted now has it cleaned up.
 	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
-	if o.DeletionTimestamp.IsZero() && !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
+	if o.DeletionTimestamp.IsZero() && welcomesAdmins(&o.Spec) && !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
 		nudge(m.kick)
 		return reconciler.Waiting(clusterv1alpha1.ReasonBindingAdmins, 0, "the hub's administrators are being given their rights in the cluster")
 	}
@@ -56,7 +56,7 @@ func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnauthorized, 0, "%s; renew the credentials in Secret %s/%s",
 			found.message, o.Spec.SecretRef.Namespace, o.Spec.SecretRef.Name)
 	case len(found.missing) > 0:
-		return reconciler.Waiting(clusterv1alpha1.ReasonForbidden, 0, "%s", forbidden(found.missing))
+		return reconciler.Waiting(clusterv1alpha1.ReasonForbidden, 0, "%s", forbidden(&o.Spec, found.missing))
 	case found.id == "":
 		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForReachable, 0, "the cluster is being asked who it is")
 	case found.id == c.registry.options.HubID:

@@ -57,6 +57,9 @@ func address(spec *clusterv1alpha1.ClusterSpec) string {
 	if spec.ProxyURL != "" {
 		parts = append(parts, "proxyURL="+spec.ProxyURL)
 	}
+	if spec.SyncMode == clusterv1alpha1.Pull {
+		parts = append(parts, "syncMode="+string(spec.SyncMode))
+	}
 	for i := range parts {
 		parts[i] = strings.ReplaceAll(parts[i], " ", "%20")
 	}
@@ -99,7 +102,7 @@ func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 	case isOthers(secret, cluster.Name):
 		why = "is for another cluster"
 	case secret.Annotations[clusterv1alpha1.AnnotationForAddress] != address(&cluster.Spec):
-		why = "is for another address than spec.apiEndpoint, tlsServerName, tlsVerification and proxyURL say"
+		why = "is for another address or syncMode than spec.apiEndpoint, tlsServerName, tlsVerification, proxyURL and syncMode say"
 	default:
 		return nil
 	}
@@ -232,7 +235,7 @@ func hostSecrets(cluster *clusterv1alpha1.Cluster) []*clusterv1alpha1.SecretRefe
 	return refs
 }
 
-// isCredentials is true for a Secret that holds credentials of an API server.
+// isCredentials is true for a Secret that holds credentials of an API server, or such as are to be tried.
 func isCredentials(secret *corev1.Secret) bool {
-	return slices.ContainsFunc([]string{keyToken, keyCert}, func(key string) bool { return len(secret.Data[key]) > 0 })
+	return slices.ContainsFunc([]string{keyToken, keyCert, keyNext}, func(key string) bool { return len(secret.Data[key]) > 0 })
 }

@@ -1,18 +1,25 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,7 +48,11 @@ type candidate struct {
 	Cluster string `json:"cluster"`
 	// Accepted is true once it has proved good. Then it is carried through, whatever happens.
 	Accepted bool `json:"accepted,omitempty"`
+	// Offered says who wrote it.
+	Offered offer `json:"offered,omitempty"`
 
+	// SyncMode is Push if it is empty, as joins of earlier versions left it.
+	SyncMode        clusterv1alpha1.SyncMode        `json:"syncMode,omitempty"`
 	APIEndpoint     string                          `json:"apiEndpoint"`
 	TLSVerification clusterv1alpha1.TLSVerification `json:"tlsVerification"`
 	TLSServerName   string                          `json:"tlsServerName,omitempty"`
@@ -59,7 +70,7 @@ type tried struct {
 func newCandidate(cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) candidate {
 	spec := &cluster.Spec
 	return candidate{
-		ID: string(uuid.NewUUID()), Cluster: cluster.Name, Data: secret.Data,
+		ID: string(uuid.NewUUID()), Cluster: cluster.Name, Data: secret.Data, SyncMode: spec.SyncMode,
 		APIEndpoint: spec.APIEndpoint, TLSVerification: spec.TLSVerification,
 		TLSServerName: spec.TLSServerName, ProxyURL: spec.ProxyURL,
 	}
@@ -70,6 +81,10 @@ func (c *candidate) applied(cluster *clusterv1alpha1.Cluster) *clusterv1alpha1.C
 	o := cluster.DeepCopy()
 	o.Spec.APIEndpoint, o.Spec.TLSVerification = c.APIEndpoint, c.TLSVerification
 	o.Spec.TLSServerName, o.Spec.ProxyURL = c.TLSServerName, c.ProxyURL
+	o.Spec.SyncMode = cmp.Or(c.SyncMode, clusterv1alpha1.Push)
+	if pulls(o) {
+		o.Spec.ImpersonatorSecretRef = nil // the agent's credentials are for users, too, or nothing is
+	}
 	return o
 }
 
@@ -177,15 +192,32 @@ func (r *Registry) try(
 ) (*clusterv1alpha1.Cluster, error) {
 	next := waiting(secret, cluster.Name)
 	if next == nil {
+		r.tried(cluster.Name)
 		return cluster, nil
 	}
 	proposed := next.applied(cluster)
+	if proposed.Spec.SecretRef.Name == "" {
+		proposed.Spec.SecretRef = clusterv1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name}
+	}
 	if !next.Accepted {
-		err := r.examineCandidate(ctx, proposed, next)
+		if pulls(proposed) && len(r.agents(cluster.Name)) == 0 {
+			r.postponed(ctx, cluster.Name, next, errAway)
+			return cluster, nil
+		}
+		err := r.examineCandidate(ctx, cluster, proposed, secret, next)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if refused, ok := errors.AsType[*JoinError](err); ok {
+		refused, ok := errors.AsType[*JoinError](err)
+		if ok && next.waits(secret, refused) {
+			r.postponed(ctx, cluster.Name, next, refused)
+			return cluster, nil
+		}
+		if ok {
+			r.tried(cluster.Name)
+			if next.Offered != byJoin {
+				r.events.Eventf(cluster, nil, corev1.EventTypeWarning, "CredentialsRefused", "Tunnel", "what the agent offered is not taken: %s", refused.Error())
+			}
 			ctrl.LoggerFrom(ctx).Info("new credentials refused", "cluster", cluster.Name, "reason", refused.Reason, "message", refused.Error())
 			return cluster, r.settle(ctx, secret, present(secret), tried{ID: next.ID, Reason: refused.Reason, Message: refused.Error()})
 		}
@@ -219,7 +251,8 @@ func (r *Registry) try(
 	if err := r.settle(ctx, secret, next.Data, tried{ID: next.ID}); err != nil {
 		return nil, err
 	}
-	ctrl.LoggerFrom(ctx).Info("new credentials taken", "cluster", cluster.Name, "endpoint", Redacted(proposed.Spec.APIEndpoint))
+	r.tried(cluster.Name)
+	ctrl.LoggerFrom(ctx).Info("new credentials taken", "syncMode", proposed.Spec.SyncMode, "cluster", cluster.Name, "endpoint", Redacted(proposed.Spec.APIEndpoint))
 	return proposed, nil
 }
 
@@ -240,17 +273,121 @@ func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[s
 	return nil
 }
 
+// waits is true if a refusal of a candidate is none for good: the agent may come and go while it is tried, and the rights in a cluster may take
+// effect after the agent has come. What is offered in place of credentials that work is refused for good unless the agent went.
+func (c *candidate) waits(secret *corev1.Secret, refused *JoinError) bool {
+	switch refused.Reason {
+	case clusterv1alpha1.ReasonUnreachable:
+		return c.Offered != byJoin
+	case clusterv1alpha1.ReasonUnauthorized, clusterv1alpha1.ReasonForbidden, clusterv1alpha1.ReasonAlreadyJoined:
+		return c.Offered == byRedemption && len(present(secret)) == 0
+	default:
+		return false
+	}
+}
+
 // examineCandidate asks the cluster all that a join asks it, from where the hub is.
-func (r *Registry) examineCandidate(ctx context.Context, proposed *clusterv1alpha1.Cluster, next *candidate) error {
-	found, err := examine(ctx, r.options.Dial, proposed, &corev1.Secret{Data: next.Data})
+func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
+	if pulls(proposed) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, trialPatience)
+		defer cancel()
+	}
+	if err := r.vouched(ctx, proposed, secret, next); err != nil {
+		return err
+	}
+	found, err := examine(ctx, r.options.dialer(proposed), proposed, &corev1.Secret{Data: next.Data})
 	if err != nil {
 		return err
 	}
+	at := Redacted(proposed.Spec.APIEndpoint)
 	switch {
 	case found.id == r.options.HubID:
-		return refuse(clusterv1alpha1.ReasonIsHub, "%s is the hub itself", Redacted(proposed.Spec.APIEndpoint))
-	case proposed.Status.ID != "" && found.id != proposed.Status.ID:
-		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", Redacted(proposed.Spec.APIEndpoint), proposed.Name)
+		return refuse(clusterv1alpha1.ReasonIsHub, "%s is the hub itself", at)
+	case cluster.Status.ID != "" && found.id != cluster.Status.ID:
+		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", at, proposed.Name)
+	case next.Offered == byJoin:
+		return nil // whoever joins has compared it with the fleet
+	}
+	fleet := &clusterv1alpha1.ClusterList{}
+	if err := r.client.List(ctx, fleet); err != nil {
+		return fmt.Errorf("list clusters: %w", err)
+	}
+	for i := range fleet.Items {
+		if other := &fleet.Items[i]; other.Name != cluster.Name && other.Status.ID == found.id {
+			return refuse(clusterv1alpha1.ReasonAlreadyJoined, "the cluster of the agent is already joined as %s; unjoin one of the two", other.Name)
+		}
 	}
 	return nil
+}
+
+// trialPatience bounds the trial of what an agent offers, which may hang.
+const trialPatience = 20 * time.Second
+
+// rootCA is the ConfigMap in which every cluster publishes the authorities of its API server, in each namespace.
+const rootCA = "kube-root-ca.crt"
+
+// vouched returns an error unless the authorities of a candidate may be believed. An agent that reports could have made them up, and answer itself: those
+// that are news must be those that the API server publishes, over a connection that the present ones verify.
+func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
+	const wayOut = "run orrery cluster rejoin %s, and apply the manifest that it prints in the cluster"
+	if next.Offered != byReport {
+		return nil
+	}
+	present := secret.Data[keyCA]
+	news := unknownTo(present, next.Data[keyCA])
+	if len(news) == 0 {
+		return nil
+	}
+	if len(present) == 0 {
+		return refuse(ReasonUntrusted, "the agent reports authorities of the API server, and none is known to compare them with; "+wayOut, proposed.Name)
+	}
+	old := &corev1.Secret{Data: maps.Clone(next.Data)}
+	old.Data[keyCA] = present
+	c, err := newConnection(r.options.dialer(proposed), proposed, old, nil)
+	if err != nil {
+		return refuse(ReasonKubeconfigInvalid, "the credentials cannot be used: %w", err)
+	}
+	defer c.close()
+	published, err := publishedAuthorities(ctx, c)
+	switch {
+	case untrusted(err):
+		return refuse(ReasonUntrusted, "the agent reports other authorities of the API server, whose certificate the present ones do not verify any more: %w; "+wayOut, err, proposed.Name)
+	case err != nil:
+		return refuse(clusterv1alpha1.ReasonUnreachable, "the authorities that the API server publishes cannot be read: %w", describe(err))
+	case len(unknownTo(append(slices.Clone(present), published...), next.Data[keyCA])) > 0:
+		return refuse(ReasonUntrusted, "the agent reports authorities of the API server that this does not publish (ConfigMap %s); "+wayOut, rootCA, proposed.Name)
+	}
+	return nil
+}
+
+// publishedAuthorities are those that an API server publishes, in PEM.
+func publishedAuthorities(ctx context.Context, c *connection) ([]byte, error) {
+	core, err := corev1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: c.transport, Timeout: checkTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	for _, namespace := range []string{metav1.NamespaceSystem, metav1.NamespaceDefault} {
+		var found *corev1.ConfigMap
+		if found, err = core.ConfigMaps(namespace).Get(ctx, rootCA, metav1.GetOptions{}); err == nil {
+			return []byte("\n" + found.Data[keyCA]), nil
+		}
+	}
+	return nil, err
+}
+
+// unknownTo are the certificates among some in PEM that are not among others.
+func unknownTo(others, some []byte) [][]byte {
+	known, _ := cert.ParseCertsPEM(others) // what cannot be read is not known
+	parsed, err := cert.ParseCertsPEM(some)
+	if err != nil {
+		return [][]byte{some}
+	}
+	var news [][]byte
+	for _, c := range parsed {
+		if !slices.ContainsFunc(known, c.Equal) {
+			news = append(news, c.Raw)
+		}
+	}
+	return news
 }

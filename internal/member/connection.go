@@ -49,6 +49,12 @@ type connection struct {
 	fresh http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
+	// welcomes is whether the hub's administrators are given their rights.
+	welcomes bool
+	// needs are the permissions without which the cluster is no member.
+	needs []permission
+	// ours and users' are the bearer tokens of transport and fresh, and of passage. They are one if there is one Secret.
+	ours, users *bearerToken
 	// expires is when the client certificate does; zero if there is none.
 	expires time.Time
 	// admins says what came of binding the hub's administrators, and when that was tried. The probes alone use it.
@@ -61,6 +67,7 @@ type connection struct {
 	// key identifies address and credentials; stamp identifies what they were read from.
 	key   [sha256.Size]byte
 	stamp string
+	fixed [sha256.Size]byte // key, but for the tokens
 }
 
 // Redacted is an address as it may be shown: it may have a password.
@@ -131,13 +138,18 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 		return nil, err
 	}
 	users := config
+	c := &connection{needs: permissions(spec), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
+	c.users = c.ours
 	if impersonator != nil {
 		if users, err = restConfig(spec, impersonator); err != nil {
 			return nil, err
 		}
+		c.users = newBearerToken(users.BearerToken)
 	}
-	c := &connection{}
-	if c.passage, err = NewPassage(users, dial); err != nil {
+	if c.fixed, err = connectionKey(spec, withoutToken(secret), withoutToken(impersonator)); err != nil {
+		return nil, err
+	}
+	if c.passage, err = newPassage(users, dial, c.users); err != nil {
 		return nil, err
 	}
 	if c.base, err = parseURL("spec.apiEndpoint", spec.APIEndpoint); err != nil {
@@ -152,7 +164,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	c.drop = dialer.CloseAll
 	unread := &atomic.Int64{}
 	ours := func(as manner) http.RoundTripper {
-		rt, e := newTransport(config, dialer.DialContext, as)
+		rt, e := newTransport(config, dialer.DialContext, as, c.ours)
 		err = errors.Join(err, e)
 		return &guarded{next: rt, base: c.base, unread: unread}
 	}
@@ -204,7 +216,7 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 		return nil, &problem{reason: clusterv1alpha1.ReasonUnverifiedTLS, err: invalid("a token is never sent to a server whose certificate is not " +
 			"verified (tlsVerification Skip); join with a kubeconfig that has certificate-authority-data, or a client certificate instead of a token")}
 	}
-	if spec.ProxyURL != "" {
+	if spec.ProxyURL != "" && spec.SyncMode != clusterv1alpha1.Pull {
 		proxy, err := parseURL("spec.proxyURL", spec.ProxyURL)
 		if err != nil {
 			return nil, err
@@ -225,7 +237,7 @@ func notAfter(certPEM []byte) time.Time {
 
 // connectionKey identifies an address and credentials without holding them.
 func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret) ([sha256.Size]byte, error) {
-	parts := []any{spec.APIEndpoint, spec.TLSVerification, spec.TLSServerName, spec.ProxyURL}
+	parts := []any{spec.SyncMode, rightsOf(spec), spec.APIEndpoint, spec.TLSVerification, spec.TLSServerName, spec.ProxyURL}
 	for _, s := range secrets {
 		if s == nil {
 			continue

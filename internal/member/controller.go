@@ -54,12 +54,13 @@ type clusters struct {
 func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	r := &Registry{
 		options: o.withDefaults(), client: mgr.GetClient(), reader: mgr.GetAPIReader(),
-		members: map[string]*Member{},
+		members: map[string]*Member{}, trials: map[string]*trial{}, counted: map[string]time.Time{}, began: time.Now(),
 	}
 	r.options.Departures = append(slices.Clone(r.options.Departures), Departure{
 		Name: "the hub's administrators have no rights in it any more", Reason: clusterv1alpha1.ReasonUnjoining, Inside: dismissAdmins,
 	})
-	c := &clusters{registry: r, departures: newDepartures(r), recorder: mgr.GetEventRecorder("orrery")}
+	r.events = mgr.GetEventRecorder("orrery")
+	c := &clusters{registry: r, departures: newDepartures(r), recorder: r.events}
 	c.loop = &reconciler.Loop[*clusterv1alpha1.Cluster]{
 		Client:     mgr.GetClient(),
 		Ready:      clusterv1alpha1.ConditionReady,
@@ -106,6 +107,7 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	err := c.registry.client.Get(ctx, req.NamespacedName, cluster)
 	if apierrors.IsNotFound(err) {
 		c.registry.remove(req.Name)
+		c.registry.tried(req.Name)
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
@@ -113,6 +115,11 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	if absent(cluster) {
 		c.registry.remove(req.Name)
+		if awaitsAgent(cluster) {
+			if err := c.registry.tryOffered(ctx, cluster); err != nil {
+				return ctrl.Result{}, err
+			}
+		}
 		return c.loop.Reconcile(ctx, req)
 	}
 	if m, ok := c.registry.Member(req.Name); ok && m.Cluster().UID == cluster.UID && m.Cluster().Generation > cluster.Generation {
@@ -138,9 +145,9 @@ func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != n
 func Built(o *clusterv1alpha1.Cluster) bool { return !absent(o) }
 
 // absent is true of a Cluster behind which there is no API server to be asked: it is not built yet, or nothing of ours is in
-// it any more and its hosts are being undone.
+// it any more and its hosts are being undone, or its agent has not come yet.
 func absent(o *clusterv1alpha1.Cluster) bool {
-	return provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && (o.Status.ID == "" || emptied(o)))
+	return awaitsAgent(o) || provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && (o.Status.ID == "" || emptied(o)))
 }
 
 // settled is true once there is something to say about the cluster.
@@ -175,8 +182,21 @@ func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) 
 }
 
 func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
-	if absent(o) {
+	c.showAgents(o)
+	switch {
+	case !absent(o):
+	case provisioned(o) && o.Spec.APIEndpoint == "":
 		return reconciler.Unknown(clusterv1alpha1.ReasonProvisioning, 0, "the cluster is not built yet")
+	case awaitsAgent(o):
+		if c.registry.options.Tunnel == nil {
+			return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "%v", errNoTunnel)
+		}
+		if t := c.registry.trialOf(o.Name); t.why != "" {
+			return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "what the agent offered does not work yet, and is tried again: %s", t.why)
+		}
+		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "%s", waitsForAgent(o.Name))
+	default:
+		return reconciler.Unknown(clusterv1alpha1.ReasonProvisioning, 0, "the cluster is not built any more")
 	}
 	m, found, err := c.member(o)
 	if err != nil {

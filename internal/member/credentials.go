@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +21,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	if err != nil {
 		return err
 	}
-	if old := m.current(); old.stamp == stamp {
+	if old := m.current(); old.stamp == stamp && !r.isDue(cluster.Name) {
 		return nil
 	}
 	secret, impersonator, problem, err := r.secrets(ctx, &cluster.Spec)
@@ -32,6 +33,9 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 			return err
 		}
 		m.setCluster(cluster)
+		if cluster.Spec.ImpersonatorSecretRef == nil {
+			impersonator = nil
+		}
 	}
 	for _, s := range []*corev1.Secret{secret, impersonator} {
 		if problem == nil && s != nil {
@@ -55,8 +59,14 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 		defer m.mu.Unlock()
 		next.stamp = stamp
 		return nil
+	case problem == nil && next.problem == nil && next.renew(cluster, secret, impersonator):
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		next.key, next.stamp, m.contact.identity = key, stamp, time.Time{}
+		nudge(m.kick)
+		return nil
 	case problem == nil:
-		next, problem = newConnection(r.options.Dial, cluster, secret, impersonator)
+		next, problem = newConnection(r.options.dialer(cluster), cluster, secret, impersonator)
 	}
 	if problem != nil {
 		next = brokenConnection(cluster, problem)
@@ -89,7 +99,7 @@ func (m *Member) reconnect(next *connection) {
 // stamp says what a connection is read from, without reading Secrets: their metadata is
 // watched.
 func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (string, error) {
-	parts := []string{spec.APIEndpoint, string(spec.TLSVerification), spec.TLSServerName, spec.ProxyURL}
+	parts := []string{string(spec.SyncMode), rightsOf(spec), spec.APIEndpoint, string(spec.TLSVerification), spec.TLSServerName, spec.ProxyURL}
 	for _, ref := range []*clusterv1alpha1.SecretReference{&spec.SecretRef, spec.ImpersonatorSecretRef} {
 		if ref == nil {
 			continue

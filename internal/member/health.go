@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
@@ -305,7 +306,7 @@ func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience
 		return contact{}, fmt.Errorf("make client: %w", err)
 	}
 	found := contact{state: answering, identity: time.Now()}
-	if found.missing, err = missingPermissions(ctx, authorization); err != nil {
+	if found.missing, err = missingPermissions(ctx, authorization, c.needs); err != nil {
 		return contact{}, err
 	}
 	if len(found.missing) > 0 {
@@ -341,19 +342,42 @@ type permission struct {
 }
 
 // permissions without which Orrery cannot do its work: it places objects of any type, and
-// acts in the name of its users.
-func permissions() []permission {
-	return []permission{
-		{"do anything with every resource", authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
-		{"impersonate users", authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "users"}},
-		{"impersonate groups", authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups"}},
+// acts in the name of its users; or less, where an agent gives it less.
+func permissions(spec *clusterv1alpha1.ClusterSpec) []permission {
+	may := func(words, verb, group, resource, namespace string) permission {
+		return permission{words, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}}
 	}
+	if spec.Profile() == clusterv1alpha1.AgentProfileAll {
+		return []permission{
+			may("do anything with every resource", "*", "*", "*", ""),
+			may("impersonate users", "impersonate", "", "users", ""),
+			may("impersonate groups", "impersonate", "", "groups", ""),
+		}
+	}
+	needs := []permission{
+		may("list namespaces", "list", "", "namespaces", ""),
+		may("list nodes", "list", "", "nodes", ""),
+		may("list pods", "list", "", "pods", ""),
+		may("list custom resource definitions", "list", "apiextensions.k8s.io", "customresourcedefinitions", ""),
+	}
+	for _, namespace := range spec.PlacementNamespaces() {
+		needs = append(needs, may("do anything with every resource in namespace "+namespace, "*", "*", "*", namespace))
+	}
+	return needs
+}
+
+// rightsOf are the rights that an agent gives, in one way only; "" for all.
+func rightsOf(spec *clusterv1alpha1.ClusterSpec) string {
+	if spec.Profile() == clusterv1alpha1.AgentProfileAll {
+		return ""
+	}
+	return string(spec.Profile()) + " " + strings.Join(slices.Sorted(slices.Values(spec.PlacementNamespaces())), ",")
 }
 
 // missingPermissions asks the cluster which permissions we lack.
-func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface) ([]string, error) {
+func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface, needs []permission) ([]string, error) {
 	var missing []string
-	for _, p := range permissions() {
+	for _, p := range needs {
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
 		}
@@ -374,7 +398,10 @@ func missingPermissions(ctx context.Context, authorization authorizationv1client
 }
 
 // forbidden says which permissions are missing, and the way out.
-func forbidden(missing []string) string {
-	return "the credentials do not allow to " + strings.Join(missing, ", ") +
-		"; bind their user to the ClusterRole cluster-admin"
+func forbidden(spec *clusterv1alpha1.ClusterSpec, missing []string) string {
+	wayOut := "bind their user to the ClusterRole cluster-admin"
+	if spec.SyncMode == clusterv1alpha1.Pull {
+		wayOut = fmt.Sprintf("apply the manifest of the agent's profile (%s) in the cluster: orrery cluster rejoin prints it", spec.Profile())
+	}
+	return "the credentials do not allow to " + strings.Join(missing, ", ") + "; " + wayOut
 }

@@ -193,7 +193,7 @@ func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, s
 			"no API server answers at %s: %w; the hub must be able to reach this address", endpoint, describe(err))
 	}
 	if len(found.missing) > 0 {
-		return contact{}, refuse(clusterv1alpha1.ReasonForbidden, "%s: %s", endpoint, forbidden(found.missing))
+		return contact{}, refuse(clusterv1alpha1.ReasonForbidden, "%s: %s", endpoint, forbidden(&cluster.Spec, found.missing))
 	}
 	return found, nil
 }
@@ -341,6 +341,7 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 	spec := &updated.Spec
 	spec.APIEndpoint, spec.TLSVerification = joining.Spec.APIEndpoint, joining.Spec.TLSVerification
 	spec.TLSServerName, spec.ProxyURL = joining.Spec.TLSServerName, joining.Spec.ProxyURL
+	spec.SyncMode = joining.Spec.SyncMode
 	if spec.SecretRef.Name == "" { // it was not built until now
 		spec.SecretRef = joining.Spec.SecretRef
 	}

@@ -77,6 +77,9 @@ func emptied(o *clusterv1alpha1.Cluster) bool {
 
 // empty runs the phases in the cluster, and says in the condition WorkloadsLeft what has become of what was placed there.
 func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error {
+	if awaitsAgent(o) { // somebody took its address away
+		return c.leftAsItIs(ctx, o, errAway)
+	}
 	m, _, err := c.member(o)
 	if err != nil {
 		return err
@@ -95,12 +98,7 @@ func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 		said.Reason = clusterv1alpha1.ReasonDeleted
 	}
 	if !reconciler.Succeeded(why) {
-		if err := c.abandon(ctx, o, why); err != nil {
-			return err
-		}
-		said.Reason, said.Message = clusterv1alpha1.ReasonMarksLeft, marksLeft
-		reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
-		return nil
+		return c.leftAsItIs(ctx, o, why)
 	}
 	err = c.departures.run(o, "cleaning up in the cluster", func(ctx context.Context, _ *clusterv1alpha1.Cluster) error {
 		for _, phase := range c.registry.options.Departures {
@@ -117,6 +115,17 @@ func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 		return err
 	}
 	reconciler.SetCondition(&o.Status.Conditions, said, o.Generation)
+	return nil
+}
+
+// leftAsItIs gives a cluster up, and says so.
+func (c *clusters) leftAsItIs(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
+	if err := c.abandon(ctx, o, why); err != nil {
+		return err
+	}
+	reconciler.SetCondition(&o.Status.Conditions, metav1.Condition{
+		Type: clusterv1alpha1.ConditionWorkloadsLeft, Status: metav1.ConditionTrue, Reason: clusterv1alpha1.ReasonMarksLeft, Message: marksLeft,
+	}, o.Generation)
 	return nil
 }
 

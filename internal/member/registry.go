@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -31,8 +32,10 @@ type Options struct {
 	Provision func(ctx context.Context, o *clusterv1alpha1.Cluster) error
 	// Departures are the phases in which a cluster leaves.
 	Departures []Departure
-	// Dial opens the connections to clusters. The default dials them directly.
+	// Dial opens the connections to clusters with syncMode Push. The default dials them directly.
 	Dial Dial
+	// Tunnel reaches clusters with syncMode Pull. Unset: they are unknown.
+	Tunnel Tunnel
 	// Fence wraps the transport to each cluster: it refuses requests that may write once this server must not. Unset: none.
 	Fence func(http.RoundTripper) http.RoundTripper
 	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
@@ -128,11 +131,15 @@ const refreshDelay = time.Second
 type Registry struct {
 	options Options
 	client  client.Client
+	events  events.EventRecorder
 	reader  client.Reader // reads Secrets, which are not cached
 
 	mu          sync.RWMutex
 	ctx         context.Context //nolint:containedctx // the lifetime of the members' goroutines, set when the controller starts
 	members     map[string]*Member
+	trials      map[string]*trial    // by cluster: candidates that could not be tried yet
+	counted     map[string]time.Time // when the spares of a cluster were written last
+	began       time.Time
 	subscribers []func(Event)
 	queue       workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -233,6 +240,7 @@ func (r *Registry) remove(name string) {
 	r.mu.Lock()
 	m, ok := r.members[name]
 	delete(r.members, name)
+	delete(r.counted, name)
 	r.mu.Unlock()
 	if !ok {
 		return

@@ -49,9 +49,10 @@ const (
 )
 
 // newTransport makes the transport of every client of a member: it authenticates and does nothing else but send.
-func newTransport(config *rest.Config, dial Dial, as manner) (http.RoundTripper, error) {
+func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken) (http.RoundTripper, error) {
+	config = rest.CopyConfig(config)
+	config.BearerToken = "" // it may change
 	if as == plain {
-		config = rest.CopyConfig(config)
 		config.NextProtos = []string{"http/1.1"}
 	}
 	tlsConfig, err := rest.TLSConfigFor(config)
@@ -66,7 +67,7 @@ func newTransport(config *rest.Config, dial Dial, as manner) (http.RoundTripper,
 	if as != fresh {
 		t = utilnet.SetTransportDefaults(t) // HTTP/2, where that is offered, and pings on it
 	}
-	rt, err := rest.HTTPWrappersForConfig(config, t)
+	rt, err := rest.HTTPWrappersForConfig(config, &bearing{next: t, token: token})
 	if err != nil {
 		return nil, fmt.Errorf("configure authentication: %w", err)
 	}
@@ -85,6 +86,10 @@ type Passage struct {
 
 // NewPassage returns a passage to the API server that a configuration describes.
 func NewPassage(config *rest.Config, dial Dial) (*Passage, error) {
+	return newPassage(config, dial, newBearerToken(config.BearerToken))
+}
+
+func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, error) {
 	base, err := parseURL("the address of the API server", config.Host)
 	if err != nil {
 		return nil, err
@@ -96,10 +101,10 @@ func NewPassage(config *rest.Config, dial Dial) (*Passage, error) {
 		dial = dialDirectly
 	}
 	p := &Passage{Base: base}
-	if p.Requests, err = newTransport(config, dial, shared); err != nil {
+	if p.Requests, err = newTransport(config, dial, shared, token); err != nil {
 		return nil, err
 	}
-	if p.Upgrades, err = newTransport(config, dial, plain); err != nil {
+	if p.Upgrades, err = newTransport(config, dial, plain, token); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -161,6 +161,33 @@ func (k KeyPair) Issue(l Leaf, now time.Time) (KeyPair, error) {
 	return pair, nil
 }
 
+// Certify makes a certificate for a client that has a key of its own, in DER. It ends after its life, or with the authority.
+func (k KeyPair) Certify(subject pkix.Name, public *ecdsa.PublicKey, life time.Duration, now time.Time) ([]byte, error) {
+	ca, by, err := k.parse()
+	if err != nil {
+		return nil, fmt.Errorf("certify a key: authority: %w", err)
+	}
+	if !now.Before(ca.NotAfter) {
+		return nil, fmt.Errorf("certify a key: the authority expired at %s", ca.NotAfter.Format(time.DateOnly))
+	}
+	end := now.Add(life).Truncate(time.Second)
+	if end.After(ca.NotAfter) {
+		end = ca.NotAfter
+	}
+	template := &x509.Certificate{
+		Subject: subject, NotBefore: now.Add(-clockSkew), NotAfter: end,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if template.SerialNumber, err = newSerial(); err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca, public, by)
+	if err != nil {
+		return nil, fmt.Errorf("certify a key: %w", err)
+	}
+	return der, nil
+}
+
 // Certificate reads the certificate, and makes sure that the key is its key.
 func (k KeyPair) Certificate() (*x509.Certificate, error) {
 	cert, _, err := k.parse()
@@ -268,9 +295,9 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 }
 
 func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, by crypto.PrivateKey) (KeyPair, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	serial, err := newSerial()
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("make serial number: %w", err)
+		return KeyPair{}, err
 	}
 	template.SerialNumber = serial
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
@@ -282,6 +309,14 @@ func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, by crypto.P
 		return KeyPair{}, err
 	}
 	return KeyPair{Cert: pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der}), Key: text}, nil
+}
+
+func newSerial() (*big.Int, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	return serial, nil
 }
 
 func sameSet(a, b []string) bool {

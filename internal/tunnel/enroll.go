@@ -11,7 +11,7 @@ import (
 
 // What an agent asks of the hub beside the tunnel itself, on the same listener.
 const (
-	// RedeemPath is where an agent posts its Redemption, and gets a Receipt.
+	// RedeemPath is where an agent posts its Redemption, and gets a Receipt: with status 200 if it was taken, and any other if not.
 	RedeemPath = "/agent/v1/redeem"
 	// ReportPath is where an agent that has a certificate opens a WebSocket. After the introduction, which is that of the tunnel, it
 	// sends one Report and gets one Receipt, each a JSON object of text.
@@ -60,9 +60,9 @@ type Report struct {
 
 // Receipt is the hub's answer to a Redemption and to a Report.
 type Receipt struct {
-	// Certificate that was asked for, in DER.
+	// Certificate that was asked for, in DER. It is good also where Refused is said of the credentials of a Report.
 	Certificate []byte `json:"certificate,omitempty"`
-	// Refused says why nothing was taken; empty if all of it was.
+	// Refused says what was not taken, and why; empty if all of it was.
 	Refused string `json:"refused,omitempty"`
 	// Gone is true when the cluster has left the fleet: the agent is to remove itself.
 	Gone bool `json:"gone,omitempty"`

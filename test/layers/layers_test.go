@@ -20,7 +20,7 @@ var order = []string{
 	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served",
 	"internal/sqlite", "internal/seal", "internal/store", "internal/records",
-	"internal/tunnel", "internal/hub", "internal/member", "internal/provision", "internal/mirror", "internal/template",
+	"internal/tunnel", "internal/hub", "internal/listener", "internal/enrollment", "internal/member", "internal/provision", "internal/mirror", "internal/template",
 	"internal/binding", "internal/fleet",
 	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",

@@ -39,7 +39,7 @@ var ErrGone = tunnel.ErrGone
 // Options say for whom a Gateway works.
 type Options struct {
 	// Admit judges a certificate with whose key a challenge was signed: which cluster its agent speaks for. An error refuses the
-	// agent and is shown to it; ErrGone tells it to remove itself.
+	// agent and is shown to it; ErrGone tells it to remove itself, also by a certificate that has ended, which lets nobody in.
 	Admit func(ctx context.Context, certificate *x509.Certificate) (cluster string, err error)
 	// Changed is told when the agents of a cluster came, went or changed. It must not block. It may be nil.
 	Changed func(cluster string)
@@ -53,9 +53,10 @@ type Gateway struct {
 	upgrader   websocket.Upgrader
 	handshakes chan struct{}
 
-	mu       sync.Mutex
-	clusters map[string]*cluster
-	ended    bool
+	mu        sync.Mutex
+	clusters  map[string]*cluster
+	reporting map[string]bool // the clusters of which a report is being taken
+	ended     bool
 }
 
 // cluster is what is known of the agents of one.
@@ -114,7 +115,7 @@ func New(o Options) *Gateway {
 		o.Changed = func(string) {}
 	}
 	return &Gateway{
-		options: o, handshakes: make(chan struct{}, maxHandshakes), clusters: map[string]*cluster{},
+		options: o, handshakes: make(chan struct{}, maxHandshakes), clusters: map[string]*cluster{}, reporting: map[string]bool{},
 		upgrader: websocket.Upgrader{
 			Subprotocols: []string{tunnel.Protocol}, HandshakeTimeout: o.Timing.Handshake,
 			ReadBufferSize: 1 << 10, WriteBufferSize: 16 << 10, WriteBufferPool: &sync.Pool{},
@@ -125,28 +126,36 @@ func New(o Options) *Gateway {
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if ws := g.upgrade(w, r); ws != nil {
+		// The goroutine of the request would keep its buffers.
+		go g.greet(ws, r.RemoteAddr)
+	}
+}
+
+// upgrade makes a WebSocket of a request, and takes a place among those that have not proven who they are. It returns nil if there is
+// none, or the request is for something else; the client was told then.
+func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 	select {
 	case g.handshakes <- struct{}{}:
 	default:
 		refusals.WithLabelValues("Busy").Inc()
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many agents are connecting at once; try again", http.StatusServiceUnavailable)
-		return
+		return nil
 	}
 	if !slices.Contains(websocket.Subprotocols(r), tunnel.Protocol) {
 		<-g.handshakes
 		refusals.WithLabelValues("Protocol").Inc()
 		http.Error(w, "this is where agents of clusters connect, with the WebSocket subprotocol "+tunnel.Protocol, http.StatusBadRequest)
-		return
+		return nil
 	}
 	ws, err := g.upgrader.Upgrade(w, r, nil)
 	if err != nil { // the client was told
 		<-g.handshakes
 		refusals.WithLabelValues("Protocol").Inc()
-		return
+		return nil
 	}
-	// The goroutine of the request would keep its buffers.
-	go g.greet(ws, r.RemoteAddr) //nolint:contextcheck // the connection outlives the request
+	return ws
 }
 
 // greet finds out who an agent is, and keeps its spare.
@@ -159,9 +168,7 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 		s, err = g.keep(ws, certificate, name, hello, address)
 	}
 	if err != nil {
-		refusals.WithLabelValues("Identity").Inc()
-		g.options.Log.V(1).Info("agent refused", "address", address, "cluster", name, "cause", err.Error())
-		_ = ws.WriteJSON(tunnel.Welcome{Refused: err.Error(), Gone: errors.Is(err, ErrGone)}) // it may have gone
+		g.refuse(ws, address, name, err)
 	} else if err = s.write(tunnel.Welcome{}, g.options.Timing.Silence); err == nil && stop() {
 		cancel()
 		<-g.handshakes
@@ -175,6 +182,13 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 	if s != nil {
 		g.release(s.of, &s.held)
 	}
+}
+
+// refuse tells an agent that it may not come in.
+func (g *Gateway) refuse(ws *websocket.Conn, address, cluster string, err error) {
+	refusals.WithLabelValues("Identity").Inc()
+	g.options.Log.V(1).Info("agent refused", "address", address, "cluster", cluster, "cause", err.Error())
+	_ = ws.WriteJSON(tunnel.Welcome{Refused: err.Error(), Gone: errors.Is(err, ErrGone)}) // it may have gone
 }
 
 // meet challenges an agent.
@@ -197,10 +211,10 @@ func (g *Gateway) meet(ctx context.Context, ws *websocket.Conn) (hello tunnel.He
 	if err = tunnel.Proven(certificate, challenge.Nonce, hello.Signature); err != nil {
 		return hello, nil, "", err
 	}
-	if time.Now().After(certificate.NotAfter) {
+	cluster, err = g.options.Admit(ctx, certificate)
+	if time.Now().After(certificate.NotAfter) && !errors.Is(err, ErrGone) {
 		return hello, nil, "", fmt.Errorf("the certificate expired at %s; run orrery cluster rejoin where the hub is administered", certificate.NotAfter.UTC().Format(time.RFC3339))
 	}
-	cluster, err = g.options.Admit(ctx, certificate)
 	return hello, certificate, cluster, err
 }
 
@@ -382,6 +396,13 @@ func (g *Gateway) Agents(cluster string) []Agent {
 	}
 	slices.SortFunc(agents, func(a, b Agent) int { return strings.Compare(a.Replica, b.Replica) })
 	return agents
+}
+
+// Clusters are those of which anything is connected.
+func (g *Gateway) Clusters() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Sorted(maps.Keys(g.clusters))
 }
 
 // Recheck asks anew for each connection of a cluster whether its agent may come in, and closes those of which it may not, whatever

@@ -1,0 +1,243 @@
+package enrollment
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+// Bounds of redemptions. Whoever sends one is a stranger.
+const (
+	redeemTime = 30 * time.Second // for all of one
+	bodyTime   = 10 * time.Second // for its body to arrive
+	redeeming  = 16               // at once
+
+	allPerSecond, allAtOnce         = 50, 200
+	addressPerSecond, addressAtOnce = 10, 50 // of an address; behind a balancer all have one
+	mostAddresses                   = 4096
+)
+
+// join is what is kept of a token.
+type join struct {
+	hash []byte
+	ends time.Time
+	uid  types.UID
+	key  string // that has used it; empty: none has
+}
+
+func readJoin(s *corev1.Secret) join {
+	return join{
+		hash: s.Data[joinHash], ends: moment(string(s.Data[joinEnds])), uid: types.UID(s.Data[joinUID]), key: string(s.Data[joinKey]),
+	}
+}
+
+// opens is true if the token, in the hands of who has a key, opens a Cluster.
+func (j join) opens(uid types.UID, token, key string, now time.Time) bool {
+	hash := sha256.Sum256([]byte(token))
+	same := subtle.ConstantTimeCompare(j.hash, hash[:]) == 1
+	return same && uid != "" && j.uid == uid && now.Before(j.ends) && (j.key == "" || j.key == key)
+}
+
+// usedBy is true while a key could redeem its token again.
+func (j join) usedBy(uid types.UID, key string, now time.Time) bool {
+	return key != "" && j.key == key && j.uid == uid && now.Before(j.ends)
+}
+
+// errNotOpened is all that is said of a token that opens nothing: who does not have the right one learns neither which clusters there are,
+// nor which have tokens.
+var errNotOpened = errors.New("the token opens no cluster of this name: it may have ended, have been replaced, or have been used with another key; run orrery cluster rejoin where the hub is administered, and apply what it prints")
+
+// limits are how often redemptions are taken.
+type limits struct {
+	places chan struct{}
+	all    *rate.Limiter
+
+	mu sync.Mutex
+	of map[netip.Prefix]*rate.Limiter
+}
+
+func newLimits() *limits {
+	return &limits{places: make(chan struct{}, redeeming), all: rate.NewLimiter(allPerSecond, allAtOnce), of: map[netip.Prefix]*rate.Limiter{}}
+}
+
+// allow tells whether an address may come now. Of IPv6 all addresses count as one that a host may have.
+func (l *limits) allow(remote string) bool {
+	host, _, _ := net.SplitHostPort(remote)
+	address, _ := netip.ParseAddr(host)
+	bits := address.BitLen()
+	if address.Is6() {
+		bits = 64
+	}
+	from, _ := address.Unmap().WithZone("").Prefix(min(bits, address.Unmap().BitLen()))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.of[from]
+	if of == nil {
+		if len(l.of) >= mostAddresses {
+			clear(l.of) // the limit of all holds on
+		}
+		of = rate.NewLimiter(addressPerSecond, addressAtOnce)
+		l.of[from] = of
+	}
+	return of.Allow() && l.all.Allow()
+}
+
+// redeem serves tunnel.RedeemPath.
+func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		e.answer(w, "Invalid", http.StatusMethodNotAllowed, tunnel.Receipt{Refused: "this is where agents of clusters post the token of a join"})
+		return
+	}
+	if !e.limits.allow(r.RemoteAddr) {
+		e.busy(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), redeemTime)
+	defer cancel()
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)); err != nil {
+		e.log.V(1).Info("a redemption has no bound of time", "cause", err.Error())
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, tunnel.MaxReport))
+	var redemption tunnel.Redemption
+	if err != nil || json.Unmarshal(body, &redemption) != nil {
+		e.answer(w, "Invalid", http.StatusBadRequest, tunnel.Receipt{Refused: "this is no redemption of a token"})
+		return
+	}
+	select {
+	case e.limits.places <- struct{}{}:
+		defer func() { <-e.limits.places }()
+	default:
+		e.busy(w)
+		return
+	}
+	certificate, err := e.take(ctx, redemption)
+	refused := (*refusal)(nil)
+	switch {
+	case errors.As(err, &refused):
+		e.answer(w, "Refused", http.StatusForbidden, tunnel.Receipt{Refused: err.Error()})
+	case err != nil:
+		e.log.Info("a redemption failed", "cause", err.Error()) // the name of the cluster is a stranger's word
+		e.answer(w, "Failed", http.StatusServiceUnavailable, tunnel.Receipt{Refused: "the hub cannot take the token now; try again"})
+	default:
+		e.log.Info("an agent has redeemed the token of its cluster", "cluster", redemption.Cluster, "address", r.RemoteAddr)
+		e.answer(w, "Accepted", http.StatusOK, tunnel.Receipt{Certificate: certificate})
+	}
+}
+
+func (e *Enrollment) busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	e.answer(w, "Busy", http.StatusTooManyRequests, tunnel.Receipt{Refused: "too many agents are joining at once; try again"})
+}
+
+func (e *Enrollment) answer(w http.ResponseWriter, result string, status int, receipt tunnel.Receipt) {
+	redemptions.WithLabelValues(result).Inc()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(receipt) // it may have gone
+}
+
+// refusal is an answer to what somebody sent, and may be shown to them.
+type refusal struct{ error }
+
+// take turns a token into a certificate. Each step may be the last before the process is killed: the agent repeats all of it.
+func (e *Enrollment) take(ctx context.Context, r tunnel.Redemption) (certificate []byte, err error) {
+	k := e.keeper.Load()
+	if k == nil {
+		return nil, errStarting
+	}
+	key, name, err := requested(r.Request)
+	if err != nil {
+		return nil, &refusal{err}
+	}
+	var proof tunnel.Proof
+	if err := tunnel.Open(k.sealing, r.Cluster, r.Sealed, &proof); err != nil {
+		return nil, &refusal{err}
+	}
+	c, err := e.bind(ctx, r.Cluster, proof.Token, name)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err = e.issue(ctx, k, c, key, name, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.options.Offer(ctx, c.Name, c.UID, proof.Credentials, true); err != nil {
+		return nil, &refusal{err}
+	}
+	return certificate, nil
+}
+
+// bind notes that a key has used the token of a Cluster. Strangers come as far as this: whatever is not so takes the same way.
+func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clusterv1alpha1.Cluster, error) {
+	c := &clusterv1alpha1.Cluster{}
+	named := nameOfCluster(cluster)
+	if _, err := e.get(ctx, client.ObjectKey{Name: named}, c); err != nil {
+		return nil, err
+	}
+	uid := c.UID
+	if !c.DeletionTimestamp.IsZero() {
+		uid = ""
+	}
+	err := write(ctx, e.reader, e.hub, named+joinSuffix, func(s *corev1.Secret) (bool, error) {
+		j := readJoin(s)
+		if !j.opens(uid, token, key, e.now()) || named != cluster {
+			return false, &refusal{errNotOpened}
+		}
+		if j.key == key {
+			return false, nil
+		}
+		s.Data[joinKey] = []byte(key)
+		return true, nil
+	})
+	return c, err
+}
+
+// nameOfCluster is what is asked for where somebody names a cluster: what could be no name of one is replaced by one that none has.
+func nameOfCluster(text string) string {
+	if len(text) == 0 || len(text) > 63 {
+		return "-"
+	}
+	for _, r := range text {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
+			return "-"
+		}
+	}
+	return text
+}
+
+// issue makes a certificate of a Cluster for a key, which agents of it may have from then on. That is written first: of a certificate that
+// nobody knows of could nobody be rid.
+func (e *Enrollment) issue(ctx context.Context, k *keeper, c *clusterv1alpha1.Cluster, key *ecdsa.PublicKey, name string, fresh bool) ([]byte, error) {
+	now := e.now()
+	err := write(ctx, e.reader, e.hub, c.Name+agentSuffix, func(s *corev1.Secret) (bool, error) {
+		if !fresh && keyOf(s, c) != name {
+			return false, &refusal{errors.New("the certificate was revoked meanwhile")}
+		}
+		owned(s, c)
+		s.Annotations = map[string]string{annotationKey: name, annotationEnds: written(now.Add(certificateLife))}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return k.certify(identity{cluster: c.Name, uid: c.UID}, key, now)
+}

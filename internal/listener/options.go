@@ -1,0 +1,81 @@
+package listener
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Options of the listener. The zero value serves with the hub's own certificate where the hub says.
+type Options struct {
+	// Address is where to listen, host:port. Unset, it is the bind address of the hub with a port that is chosen once and kept; so is
+	// port 0.
+	Address string
+	// URL by which clusters reach the listener. Unset, it is https:// and the address.
+	URL string
+	// CertFile and KeyFile are the certificate and its key in PEM; they are read again when they change. Unset, the hub has one of its own.
+	CertFile, KeyFile string
+	// CAFile has the authorities of the certificate that clusters see, in PEM. Unset, it is the hub's own with the hub's certificate, and
+	// with CertFile the system's know it.
+	CAFile string
+}
+
+// AddFlags adds the flags of the listener.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Address, "public-address", "",
+		"host:port on which agents of clusters are let in (default: --bind-address, and a free port that is picked at the first start and kept, as is port 0)")
+	fs.StringVar(&o.URL, "public-url", "", "https URL by which clusters reach --public-address, such as that of a balancer (default: https:// and that address)")
+	fs.StringVar(&o.CertFile, "public-tls-cert-file", "", "certificate of --public-url in PEM, read again when it changes (default: one of the hub's own authority)")
+	fs.StringVar(&o.KeyFile, "public-tls-key-file", "", "key of --public-tls-cert-file in PEM")
+	fs.StringVar(&o.CAFile, "public-ca-file", "",
+		"authorities in PEM that agents are to trust as --public-url, where theirs do not know its certificate (default: the hub's own, or with --public-tls-cert-file none)")
+}
+
+// Host is the host of the URL; empty if there is none.
+func (o Options) Host() string {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// Validate returns every mistake.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Address != "" {
+		if host, _, err := net.SplitHostPort(o.Address); err != nil || host != "" && net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf("--public-address %q: want IP:PORT", o.Address))
+		}
+	}
+	if o.URL != "" {
+		u, err := url.Parse(o.URL)
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+			errs = append(errs, fmt.Errorf("--public-url %q: want https://HOST or https://HOST:PORT", o.URL))
+		}
+	}
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		errs = append(errs, errors.New("--public-tls-cert-file, --public-tls-key-file: one does not work without the other"))
+	}
+	return errors.Join(errs...)
+}
+
+// url is that of a listener at an address.
+func (o Options) url(address string) (string, error) {
+	if err := o.Validate(); err != nil {
+		return "", err
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("listen on %s: %w", address, err)
+	}
+	if ip := net.ParseIP(host); o.URL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "", nil // it has many
+	}
+	return strings.TrimRight(cmp.Or(o.URL, "https://"+address), "/"), nil
+}

@@ -1,0 +1,289 @@
+package member
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+const (
+	// reportPatience is how long a report waits until what it offers has been tried.
+	reportPatience = 15 * time.Second
+	// proposals is how often credentials are written beside others that change at that moment.
+	proposals = 8
+)
+
+// offer says by which way the credentials of a candidate came.
+type offer string
+
+const (
+	byJoin       offer = ""           // orrery cluster join, with a kubeconfig
+	byRedemption offer = "redemption" // an agent, with the token of a join
+	byReport     offer = "report"     // an agent, with its certificate
+)
+
+// Offer takes in what an agent says of how its cluster is reached. With a token that it redeems it speaks for whoever joins the cluster: its
+// credentials are tried through the tunnel as soon as the agent has connected, which it cannot have yet. What it reports later is tried
+// before Offer returns; an error, which quotes nothing secret, says why it was not taken. In both cases the present credentials, if there are any,
+// stay until the hub has reached the same cluster with the new ones. A report for a Cluster with syncMode Push is not asked for: nothing is done.
+func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
+	known := &clusterv1alpha1.Cluster{}
+	err := r.reader.Get(ctx, client.ObjectKey{Name: cluster}, known)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && known.UID != uid:
+		return fmt.Errorf("cluster %s is not the one that the agent was made for", cluster)
+	case err != nil:
+		return fmt.Errorf("get cluster %s: %w", cluster, err)
+	case !known.DeletionTimestamp.IsZero():
+		return fmt.Errorf("cluster %s is leaving", cluster)
+	case !pulls(known) && !redeemed:
+		return nil
+	}
+	next := candidate{
+		ID: string(uuid.NewUUID()), Cluster: cluster, Offered: byReport, SyncMode: clusterv1alpha1.Pull,
+		APIEndpoint: c.Endpoint, TLSServerName: c.TLSServerName, TLSVerification: clusterv1alpha1.TLSVerify,
+		Data: map[string][]byte{keyToken: []byte(strings.TrimSpace(c.Token)), keyCA: c.CA},
+	}
+	if redeemed {
+		next.Offered = byRedemption
+	}
+	if err := usable(c); err != nil {
+		return err
+	}
+	if err := r.propose(ctx, known, &next); err != nil || next.ID == "" {
+		return err
+	}
+	r.enqueue(cluster, 0)
+	if redeemed {
+		return nil
+	}
+	return r.confirm(ctx, known, next.ID)
+}
+
+// usable refuses what no Cluster and no Secret could have.
+func usable(c tunnel.Credentials) error {
+	at, err := url.ParseRequestURI(c.Endpoint)
+	switch {
+	case err != nil, at.Scheme != "https", at.User != nil, len(c.Endpoint) > 2048:
+		return errors.New("the endpoint of the credentials is no https:// URL of an API server")
+	case len(c.TLSServerName) > 253:
+		return errors.New("the server name of the credentials is longer than 253 characters")
+	case !x509.NewCertPool().AppendCertsFromPEM(c.CA):
+		return errors.New("the credentials have no authority of the API server's certificate, in PEM")
+	case strings.TrimSpace(c.Token) == "":
+		return errors.New("the credentials have no token")
+	}
+	return nil
+}
+
+// propose writes a candidate beside the present credentials of a Cluster. Without an ID it is what is there already.
+func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster, next *candidate) error {
+	key := credentialsKey(cluster)
+	for range proposals {
+		secret := &corev1.Secret{}
+		err := r.reader.Get(ctx, key, secret)
+		fresh := apierrors.IsNotFound(err)
+		if err != nil && !fresh {
+			return fmt.Errorf("read secret %s: %w", key, err)
+		}
+		if fresh {
+			err = r.proposeFirst(ctx, cluster, key, next)
+		} else {
+			err = r.proposeBeside(ctx, cluster, secret, next)
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("secret %s changes all the time; try again", key)
+}
+
+// credentialsKey is where the credentials of a Cluster are, or are to be.
+func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
+	if ref := cluster.Spec.SecretRef; ref.Name != "" && misplaced(ref) == nil {
+		return client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	}
+	return client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster.Name}
+}
+
+// proposeFirst makes the Secret of a Cluster that has none, with nothing in it but a candidate.
+func (r *Registry) proposeFirst(ctx context.Context, cluster *clusterv1alpha1.Cluster, key client.ObjectKey, next *candidate) error {
+	raw, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("encode credentials: %w", err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace, Name: key.Name, Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: cluster.Name},
+		},
+		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyNext: raw},
+	}
+	if err := controllerutil.SetOwnerReference(cluster, secret, r.client.Scheme()); err != nil {
+		return fmt.Errorf("own secret %s: %w", key, err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}
+	if err := r.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", namespace.Name, err)
+	}
+	if err := r.client.Create(ctx, secret); err != nil {
+		return fmt.Errorf("store credentials in secret %s: %w", key, err)
+	}
+	return nil
+}
+
+// proposeBeside writes a candidate into a Secret that is there. One that was accepted is carried through first, and what a report says does not
+// displace what others are waiting for.
+func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
+	if isOthers(secret, cluster.Name) || len(secret.Data) > 0 && !isCredentials(secret) {
+		return fmt.Errorf("secret %s/%s, in which the credentials are to be stored, holds something else; delete it if nothing needs it",
+			secret.Namespace, secret.Name)
+	}
+	switch old := waiting(secret, cluster.Name); {
+	case old != nil && old.Accepted:
+		return fmt.Errorf("other credentials of cluster %s are being taken; try again", cluster.Name)
+	case old != nil && next.Offered == byReport && old.Offered == byJoin:
+		return fmt.Errorf("other credentials of cluster %s are being tried; try again", cluster.Name)
+	case old != nil && next.Offered == byReport && old.Offered == byRedemption:
+		if string(old.Data[keyCA]) != string(next.Data[keyCA]) {
+			return fmt.Errorf("the authorities that were redeemed for cluster %s are being tried; try again", cluster.Name)
+		}
+		next.Offered = byRedemption // a newer token of the same join
+	case old == nil && bound(secret, cluster) == nil && equality.Semantic.DeepEqual(secret.Data, next.Data) &&
+		equality.Semantic.DeepEqual(cluster.Spec, next.applied(cluster).Spec):
+		next.ID = ""
+		return nil
+	}
+	raw, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("encode credentials: %w", err)
+	}
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	secret.Data[keyNext] = raw
+	if err := r.client.Update(ctx, secret); err != nil {
+		return fmt.Errorf("store new credentials beside the present ones in secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return nil
+}
+
+// confirm waits until a candidate was tried. One that was not in time stays, and is tried later.
+func (r *Registry) confirm(ctx context.Context, cluster *clusterv1alpha1.Cluster, id string) error {
+	key := credentialsKey(cluster)
+	var said *tried
+	err := wait.PollUntilContextTimeout(ctx, confirmLook, reportPatience, false, func(ctx context.Context) (bool, error) {
+		secret := &corev1.Secret{}
+		if err := r.reader.Get(ctx, key, secret); err != nil {
+			return false, fmt.Errorf("read secret %s: %w", key, err)
+		}
+		if said = outcome(secret, id); said != nil {
+			return true, nil
+		}
+		if now := waiting(secret, cluster.Name); now == nil || now.ID != id {
+			return false, errors.New("other credentials were offered meanwhile")
+		}
+		return false, nil
+	})
+	if err == nil && said.Reason != "" {
+		err = errors.New(said.Message)
+	}
+	if err != nil {
+		return fmt.Errorf("the present credentials of cluster %s stay: %w", cluster.Name, err)
+	}
+	return nil
+}
+
+// Delays between the trials of one candidate that cannot be tried yet.
+const (
+	trialFirst = 2 * time.Second
+	trialLast  = time.Minute
+)
+
+// trial is what is known of a candidate that could not be tried yet.
+type trial struct {
+	id       string
+	failures int
+	due      time.Time
+	agent    bool // it waits for an agent
+	why      string
+}
+
+// errAway is why a candidate waits for an agent.
+var errAway = errors.New("no agent of the cluster is connected")
+
+// postponed notes that a candidate could not be tried, and has that done again.
+func (r *Registry) postponed(ctx context.Context, cluster string, next *candidate, why error) {
+	r.mu.Lock()
+	t := r.trials[cluster]
+	if t == nil || t.id != next.ID {
+		t = &trial{id: next.ID}
+		r.trials[cluster] = t
+	}
+	t.why, t.agent = why.Error(), errors.Is(why, errAway)
+	wait := min(trialLast, trialFirst<<min(t.failures, 8))
+	t.failures++
+	t.due = time.Now().Add(wait)
+	r.mu.Unlock()
+	ctrl.LoggerFrom(ctx).Info("new credentials cannot be tried yet", "cluster", cluster, "cause", why.Error())
+	r.enqueue(cluster, wait)
+}
+
+// tried forgets that a candidate waits.
+func (r *Registry) tried(cluster string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.trials, cluster)
+}
+
+// trialOf is what is known of a candidate of a Cluster that waits; zero if none does.
+func (r *Registry) trialOf(cluster string) trial {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if t := r.trials[cluster]; t != nil {
+		return *t
+	}
+	return trial{}
+}
+
+// isDue is true if a candidate waits that may be tried again.
+func (r *Registry) isDue(cluster string) bool {
+	t := r.trialOf(cluster)
+	return t.id != "" && !time.Now().Before(t.due)
+}
+
+// tryOffered tries what an agent offered for a Cluster that has no credentials yet.
+func (r *Registry) tryOffered(ctx context.Context, cluster *clusterv1alpha1.Cluster) error {
+	if len(r.agents(cluster.Name)) == 0 || !cluster.DeletionTimestamp.IsZero() || time.Now().Before(r.trialOf(cluster.Name).due) {
+		return nil
+	}
+	key := credentialsKey(cluster)
+	secret := &corev1.Secret{}
+	err := r.reader.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) || err == nil && isOthers(secret, cluster.Name) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read secret %s: %w", key, err)
+	}
+	_, err = r.try(ctx, cluster, secret, nil)
+	return err
+}

@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+// reportTime bounds how long it takes to take a report.
+const reportTime = time.Minute
+
+// Taker judges and keeps what an agent reports that proved with a certificate that it speaks for a cluster.
+type Taker func(ctx context.Context, certificate *x509.Certificate, cluster string, report tunnel.Report) tunnel.Receipt
+
+// Reports returns what serves tunnel.ReportPath: agents come in as they do at tunnel.Path, say one thing, and get one answer. Of a cluster
+// one report is taken at a time.
+func (g *Gateway) Reports(take Taker) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ws := g.upgrade(w, r); ws != nil {
+			g.receive(r.Context(), ws, r.RemoteAddr, take)
+			_ = ws.Close() // whatever was said has arrived, or the other side knows
+		}
+	})
+}
+
+// receive takes one report. It has a place among those that have not proven who they are, and gives it back.
+func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, address string, take Taker) {
+	meeting, cancel := context.WithTimeout(ctx, g.options.Timing.Handshake)
+	defer cancel()
+	stop := context.AfterFunc(meeting, func() { _ = ws.Close() })
+	defer stop()
+	var report tunnel.Report
+	_, certificate, cluster, err := g.meet(meeting, ws)
+	if err != nil {
+		g.refuse(ws, address, cluster, err)
+	} else if err = ws.WriteJSON(tunnel.Welcome{}); err == nil {
+		ws.SetReadLimit(tunnel.MaxReport)
+		err = ws.ReadJSON(&report)
+	}
+	<-g.handshakes
+	if err != nil || !stop() {
+		return
+	}
+	receipt := g.once(ctx, cluster, func(ctx context.Context) tunnel.Receipt { return take(ctx, certificate, cluster, report) })
+	_ = ws.SetWriteDeadline(time.Now().Add(g.options.Timing.Handshake))
+	if err := ws.WriteJSON(receipt); err != nil {
+		g.options.Log.V(1).Info("an agent did not wait for the answer to its report", "cluster", cluster, "cause", err.Error())
+	}
+}
+
+// once takes a report unless another of the cluster is being taken.
+func (g *Gateway) once(ctx context.Context, cluster string, take func(context.Context) tunnel.Receipt) tunnel.Receipt {
+	g.mu.Lock()
+	busy := g.reporting[cluster]
+	g.reporting[cluster] = true
+	g.mu.Unlock()
+	if busy {
+		return tunnel.Receipt{Refused: fmt.Sprintf("another report of cluster %s is being taken; try again", cluster)}
+	}
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.reporting, cluster)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, reportTime)
+	defer cancel()
+	return take(ctx)
+}

@@ -1,0 +1,231 @@
+// Package tunneltest gives tests a hub's gateway and agents that are real but for who they are: a certificate's common name is the
+// cluster that its agent speaks for, and whoever comes is let in.
+package tunneltest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/gateway"
+)
+
+// Timing are intervals for tests: what is waited for is short, and what must not be cut off by a busy machine is long.
+func Timing() tunnel.Timing {
+	return tunnel.Timing{
+		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: time.Second,
+		Handshake: 10 * time.Second, Dial: 10 * time.Second, Heartbeat: 100 * time.Millisecond, Dead: 2 * time.Second,
+		FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, Exit: time.Minute,
+	}
+}
+
+// Site is a gateway on a server of its own.
+type Site struct {
+	Gateway *gateway.Gateway
+
+	t      testing.TB
+	server *httptest.Server
+
+	mu      sync.Mutex
+	changed func(cluster string)
+}
+
+// New starts a site, which ends with the test.
+func New(t testing.TB) *Site {
+	t.Helper()
+	s := &Site{t: t, changed: func(string) {}}
+	s.Gateway = gateway.New(gateway.Options{
+		Timing: Timing(),
+		Admit:  func(_ context.Context, c *x509.Certificate) (string, error) { return c.Subject.CommonName, nil },
+		Changed: func(cluster string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.changed(cluster)
+		},
+	})
+	mux := http.NewServeMux()
+	mux.Handle(tunnel.Path, s.Gateway)
+	s.server = httptest.NewUnstartedServer(mux)
+	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
+	s.server.StartTLS()
+	t.Cleanup(func() {
+		s.Gateway.Close()
+		s.server.Close()
+	})
+	return s
+}
+
+// OnChange has f told of the clusters whose agents changed.
+func (s *Site) OnChange(f func(cluster string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = f
+}
+
+// Agent is an agent that runs.
+type Agent struct {
+	// Stop ends it, as kill does.
+	Stop func()
+
+	mu    sync.Mutex
+	to    string
+	lines map[*line]bool
+	lost  bool
+}
+
+// Run runs an agent of a cluster whose API server is at an address, until the test ends.
+func (s *Site) Run(cluster, replica, address string) *Agent {
+	s.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cluster}, NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	identity := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	roots := x509.NewCertPool()
+	roots.AddCert(s.server.Certificate())
+	a := &Agent{to: address, lines: map[*line]bool{}}
+	run := &tunnel.Agent{
+		URL: "wss://" + strings.TrimPrefix(s.server.URL, "https://") + tunnel.Path, TLS: &tls.Config{RootCAs: roots},
+		NetDial: a.dial, Identity: func() (tls.Certificate, error) { return identity, nil },
+		Replica: replica, Version: "v1.2.3", Timing: Timing(),
+		Destinations: map[string]func(context.Context) (net.Conn, error){
+			tunnel.APIServer: func(ctx context.Context) (net.Conn, error) {
+				a.mu.Lock()
+				to := a.to
+				a.mu.Unlock()
+				return new(net.Dialer).DialContext(ctx, "tcp", to)
+			},
+		},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run.Run(ctx) }()
+	a.Stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			s.t.Errorf("the agent ended: %v", err)
+		}
+	})
+	s.t.Cleanup(a.Stop)
+	return a
+}
+
+// Lead has the agent dial another address from now on.
+func (a *Agent) Lead(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.to = address
+}
+
+// Swallow loses everything between the agent and the hub without telling anybody, on new connections as well, until it is called with false.
+func (a *Agent) Swallow(yes bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lost = yes
+	for l := range a.lines {
+		if yes {
+			l.once.Do(func() { close(l.lost) })
+		}
+	}
+}
+
+// Reset ends all connections between the agent and the hub at once.
+func (a *Agent) Reset() {
+	a.mu.Lock()
+	lines := a.lines
+	a.lines = map[*line]bool{}
+	a.mu.Unlock()
+	for l := range lines {
+		_ = l.Conn.Close()
+	}
+}
+
+func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	a.mu.Lock()
+	lost := a.lost
+	a.mu.Unlock()
+	if lost {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{Conn: conn, of: a, lost: make(chan struct{}), closed: make(chan struct{})}
+	a.mu.Lock()
+	a.lines[l] = true
+	a.mu.Unlock()
+	return l, nil
+}
+
+// line is a connection of an agent to the hub.
+type line struct {
+	net.Conn
+
+	of     *Agent
+	lost   chan struct{} // closed when nothing passes any more
+	closed chan struct{}
+	once   sync.Once
+	ending sync.Once
+}
+
+// Read implements net.Conn.
+func (l *line) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	select {
+	case <-l.lost:
+		<-l.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+// Write implements net.Conn.
+func (l *line) Write(p []byte) (int, error) {
+	select {
+	case <-l.lost:
+		return len(p), nil
+	default:
+		return l.Conn.Write(p)
+	}
+}
+
+// Close implements net.Conn. The other side of a line on which nothing passes learns nothing of it.
+func (l *line) Close() error {
+	l.ending.Do(func() { close(l.closed) })
+	l.of.mu.Lock()
+	delete(l.of.lines, l)
+	l.of.mu.Unlock()
+	select {
+	case <-l.lost:
+		time.AfterFunc(10*time.Second, func() { _ = l.Conn.Close() }) // one cannot be kept for ever
+		return nil
+	default:
+		return l.Conn.Close()
+	}
+}
