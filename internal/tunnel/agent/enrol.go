@@ -23,7 +23,7 @@ const (
 	// tokenLife is how long the hub's token is asked to be good for. The cluster may grant less.
 	tokenLife = 24 * time.Hour
 	// hubTimeout bounds a redemption or a report: the hub tries what it is told.
-	hubTimeout = time.Minute
+	hubTimeout = 90 * time.Second
 )
 
 // secret reads a Secret; nil if it is not there.
@@ -169,16 +169,14 @@ func (r *runner) report(ctx context.Context, c *cluster, v view) (renewal time.T
 	if err != nil {
 		return time.Time{}, err
 	}
+	// The certificate is good even where the credentials are refused.
+	if len(what.Request) > 0 && (receipt.Refused == "" || len(receipt.Certificate) > 0) {
+		if err = v.state.granted(receipt.Certificate); err == nil {
+			err = c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
+		}
+	}
 	if receipt.Refused != "" {
-		return time.Time{}, refused{receipt.Refused}
+		err = errors.Join(refused{receipt.Refused}, err)
 	}
-	if len(what.Request) > 0 {
-		if err := v.state.granted(receipt.Certificate); err != nil {
-			return time.Time{}, err
-		}
-		if err := c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate}); err != nil {
-			return time.Time{}, err
-		}
-	}
-	return third(now, given.Expires), nil
+	return third(now, given.Expires), err
 }
