@@ -27,7 +27,8 @@ type known struct {
 	left    bool                     // there is a tombstone of it
 }
 
-// judge says whether an agent may come in.
+// judge says whether an agent may come in. That the hub dials the cluster itself is no reason against it: the mode changes when the hub has
+// reached the cluster by the agent, and an agent that is there already can take over.
 func judge(who identity, k known, now time.Time) error {
 	switch {
 	case k.left:
@@ -36,8 +37,6 @@ func judge(who identity, k known, now time.Time) error {
 		return fmt.Errorf("the hub knows no cluster %s of this certificate; if it should, run orrery cluster rejoin %s where the hub is administered", who.cluster, who.cluster)
 	case k.key != who.key:
 		return fmt.Errorf("the certificate was revoked: agents of cluster %s have another key now, or none; run orrery cluster rejoin %s where the hub is administered", who.cluster, who.cluster)
-	case k.cluster.Spec.SyncMode != clusterv1alpha1.Pull && !k.joining:
-		return fmt.Errorf("the hub dials cluster %s itself: its spec.syncMode is %s", who.cluster, k.cluster.Spec.SyncMode)
 	case now.After(who.ends):
 		return fmt.Errorf("the certificate expired at %s; run orrery cluster rejoin %s where the hub is administered", written(who.ends), who.cluster)
 	}

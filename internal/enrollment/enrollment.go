@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -63,40 +62,49 @@ func owned(s *corev1.Secret, c *clusterv1alpha1.Cluster) {
 	}}
 }
 
+// writes is how often a write is tried that others are ahead of.
+const writes = 5
+
 // write reads a Secret, which may not be there yet, has it changed, and writes it if that made a difference. What somebody else wrote
 // meanwhile is read anew: change is called again then, and may refuse.
 func write(ctx context.Context, reader client.Reader, hub client.Client, name string, change func(*corev1.Secret) (changed bool, err error)) error {
-	return retry.OnError(retry.DefaultBackoff, func(err error) bool {
-		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
-	}, func() error {
-		s := &corev1.Secret{}
-		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
-		missing := apierrors.IsNotFound(err)
-		if err != nil && !missing {
-			return fmt.Errorf("read secret %s/%s: %w", namespace, name, err)
+	var err error
+	for range writes {
+		if err = tryWrite(ctx, reader, hub, name, change); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			break
 		}
-		if missing {
-			s = secretOf(name, "")
-		}
-		changed, err := change(s)
-		switch {
-		case err != nil || !changed:
-			return err
-		case !missing:
-			err = hub.Update(ctx, s)
-		default:
-			if err = hub.Create(ctx, s); apierrors.IsNotFound(err) { // the namespace
-				ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-				if err = client.IgnoreAlreadyExists(hub.Create(ctx, ns)); err == nil {
-					err = hub.Create(ctx, s)
-				}
+	}
+	return err
+}
+
+func tryWrite(ctx context.Context, reader client.Reader, hub client.Client, name string, change func(*corev1.Secret) (changed bool, err error)) error {
+	s := &corev1.Secret{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("read secret %s/%s: %w", namespace, name, err)
+	}
+	if missing {
+		s = secretOf(name, "")
+	}
+	changed, err := change(s)
+	switch {
+	case err != nil || !changed:
+		return err
+	case !missing:
+		err = hub.Update(ctx, s)
+	default:
+		if err = hub.Create(ctx, s); apierrors.IsNotFound(err) { // the namespace
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+			if err = client.IgnoreAlreadyExists(hub.Create(ctx, ns)); err == nil {
+				err = hub.Create(ctx, s)
 			}
 		}
-		if err != nil {
-			return fmt.Errorf("write secret %s/%s: %w", namespace, name, err)
-		}
-		return nil
-	})
+	}
+	if err != nil {
+		return fmt.Errorf("write secret %s/%s: %w", namespace, name, err)
+	}
+	return nil
 }
 
 // moment reads a time as it is kept; the zero time if it is none, which is over.

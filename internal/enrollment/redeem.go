@@ -26,7 +26,7 @@ import (
 // Bounds of redemptions. Whoever sends one is a stranger.
 const (
 	redeemTime = 30 * time.Second // for all of one
-	bodyTime   = 10 * time.Second // for its body to arrive
+	bodyTime   = 10 * time.Second // for its body to arrive; see Options
 	redeeming  = 16               // at once
 
 	allPerSecond, allAtOnce         = 50, 200
@@ -112,7 +112,7 @@ func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), redeemTime)
 	defer cancel()
-	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)); err != nil {
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(e.options.bodyTime)); err != nil {
 		e.log.V(1).Info("a redemption has no bound of time", "cause", err.Error())
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, tunnel.MaxReport))

@@ -48,7 +48,8 @@ type Options struct {
 	// Timing of the tunnel; the zero value: tunnel.DefaultTiming.
 	Timing tunnel.Timing
 
-	now func() time.Time
+	now      func() time.Time
+	bodyTime time.Duration // for the body of a redemption to arrive
 }
 
 // Enrollment lets agents in.
@@ -74,6 +75,9 @@ func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	}
 	if o.now == nil {
 		o.now = time.Now
+	}
+	if o.bodyTime == 0 {
+		o.bodyTime = bodyTime
 	}
 	e := &Enrollment{
 		options: o, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), log: mgr.GetLogger().WithName("enrollment"), now: o.now,
@@ -135,7 +139,7 @@ func (e *Enrollment) clusterChanged(was, is metav1.Object) {
 		e.queue.Add(now.Name)
 	case now == nil && old != nil:
 		e.queue.Add(old.Name)
-	case now != nil && (old.UID != now.UID || old.Spec.SyncMode != now.Spec.SyncMode || old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()):
+	case now != nil && (old.UID != now.UID || old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()):
 		e.queue.Add(now.Name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -49,7 +50,8 @@ func (o Options) Host() string {
 func (o Options) Validate() error {
 	var errs []error
 	if o.Address != "" {
-		if host, _, err := net.SplitHostPort(o.Address); err != nil || host != "" && net.ParseIP(host) == nil {
+		host, port, err := net.SplitHostPort(o.Address)
+		if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || host != "" && net.ParseIP(host) == nil {
 			errs = append(errs, fmt.Errorf("--public-address %q: want IP:PORT", o.Address))
 		}
 	}

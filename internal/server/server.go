@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,10 +34,12 @@ import (
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/disk"
+	"orrery.dev/orrery/internal/enrollment"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/listener"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
@@ -48,12 +52,15 @@ import (
 	"orrery.dev/orrery/internal/status"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/template"
+	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/website"
 )
 
 // Options of the server; the zero value of each nested option set is its default.
 type Options struct {
 	Hub hub.Options
+	// Public says where agents of clusters are let in. What Hub says of that is set from it.
+	Public listener.Options
 	// Lifecycle says how clusters are built.
 	Lifecycle provision.Settings
 	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
@@ -109,6 +116,7 @@ func (o *MirrorHistory) history() (store.History, error) {
 // AddFlags adds the server's flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
+	o.Public.AddFlags(fs)
 	o.Lifecycle.AddFlags(fs)
 	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
 		"types, such as deployments.apps and pods, that are mirrored of clusters of which neither spec.mirror nor a MirrorPolicy selects any; placed kinds, nodes, pods and what else the hub needs always are (default: every type but leases and their like)")
@@ -149,6 +157,10 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 			return err
 		}
 	}
+	if err := o.Public.Validate(); err != nil {
+		return err
+	}
+	o.Hub = withPublic(o.Hub, o.Public)
 	ctrl.SetLogger(log)
 	ctx = logr.NewContext(ctx, log)
 
@@ -174,6 +186,16 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 		return err
 	}
 	return nil
+}
+
+// withPublic has the hub choose a port for the public listener, and make a certificate for it.
+func withPublic(h hub.Options, o listener.Options) hub.Options {
+	h.PublicHost = o.Host()
+	if host, port, err := net.SplitHostPort(o.Address); err == nil { // unset, the hub chooses both
+		h.PublicAddress = host
+		h.PublicPort, _ = strconv.Atoi(port) // was validated
+	}
+	return h
 }
 
 func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
@@ -251,6 +273,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	g.Go(func() error { return mgr.Start(ctx) })
 	g.Go(func() error { keepKubeconfig(ctx, h, mgr.GetClient(), came, log); return nil })
 	g.Go(func() error { return rooms.fleet.Run(ctx) })
+	g.Go(func() error { return rooms.public.Run(ctx) })
 	g.Go(func() error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return ctx.Err()
@@ -353,6 +376,7 @@ func readDSN(file string) (string, error) {
 type rooms struct {
 	registry *member.Registry
 	fleet    *fleetapi.Server
+	public   *listener.Listener
 }
 
 // wire builds the two flows: intent out (template, placement, apply) and observation
@@ -360,12 +384,31 @@ type rooms struct {
 // by callbacks here and nowhere else.
 func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *records.Records, log logr.Logger) (*rooms, error) {
 	var (
-		m       *mirror.Mirror
-		applier *apply.Applier
-		builder *provision.Provisioner
+		m        *mirror.Mirror
+		applier  *apply.Applier
+		builder  *provision.Provisioner
+		registry *member.Registry
 	)
-	registry, err := member.Add(mgr, member.Options{
+	public, err := listener.New(o.Public, listener.Serving(h.PublicServing()), log.WithName("public"))
+	if err != nil {
+		return nil, fmt.Errorf("create the public listener: %w", err)
+	}
+	agents, err := enrollment.Add(mgr, enrollment.Options{
+		URL: public.URL(), Authorities: public.Authorities,
+		Offer: func(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
+			return registry.Offer(ctx, cluster, uid, c, redeemed)
+		},
+		Changed: func(cluster string) { registry.AgentsChanged(cluster) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add enrollment: %w", err)
+	}
+	for path, handler := range agents.Routes() {
+		public.Handle(path, handler)
+	}
+	registry, err = member.Add(mgr, member.Options{
 		HubID:     h.ID(),
+		Tunnel:    agents.Gateway(),
 		Fence:     h.Fence,
 		Observe:   func(cluster string) member.Observation { return m.Observation(cluster) },
 		Provision: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return builder.Provision(ctx, c) },
@@ -374,6 +417,10 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 			{
 				Name: "its workloads are left or deleted", Reason: clusterv1alpha1.ReasonLeavingWorkloads,
 				Inside: func(ctx context.Context, c *member.Member) error { return applier.Leave(ctx, c) },
+			},
+			{
+				Name: "its agents are told to go", Reason: clusterv1alpha1.ReasonForgetting,
+				Outside: func(ctx context.Context, c *clusterv1alpha1.Cluster) error { return agents.Leave(ctx, c) },
 			},
 			{
 				Name: "its hosts are undone, if the hub built it", Reason: clusterv1alpha1.ReasonUndoingHosts,
@@ -463,7 +510,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
 	}
-	return &rooms{registry: registry, fleet: server}, nil
+	return &rooms{registry: registry, fleet: server, public: public}, nil
 }
 
 // addressed are the names of the clusters that have an address and are not being deleted, in order.

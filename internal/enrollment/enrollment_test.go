@@ -1,0 +1,663 @@
+package enrollment
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/gateway"
+)
+
+const notOpened = "the token opens no cluster of this name"
+
+// TestRedeem: a token becomes a certificate, by which the cluster can be dialled, and the hub learns how it is reached.
+func TestRedeem(t *testing.T) {
+	s := newSite(t)
+	oak := s.cluster("oak")
+	a := s.agent("oak")
+	token := s.token("oak")
+	a.redeem(token)
+	want := []offered{{"oak", oak.UID, a.credentials, true}}
+	if diff := cmp.Diff(want, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	}
+	c, err := x509.ParseCertificate(a.certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if life := c.NotAfter.Sub(time.Now()); life > certificateLife || life < certificateLife-time.Hour {
+		t.Errorf("the certificate ends in %s", life)
+	}
+	a.run()
+	if err := echoes(s.dial("oak"), "hello"); err != nil {
+		t.Error(err)
+	}
+	a.redeem(token) // its answer may have been lost
+	s.joined(oak)
+	agents := &corev1.Secret{}
+	if err := s.hub.Get(t.Context(), client.ObjectKeyFromObject(secretOf("oak", agentSuffix)), agents); err != nil {
+		t.Fatal(err)
+	}
+	if agents.Annotations[annotationKey] != fingerprint(c.RawSubjectPublicKeyInfo) || !ownedBy(agents, oak) {
+		t.Errorf("%v", agents)
+	}
+}
+
+// TestTokens: a token opens its cluster, until it ends, for the key that used it first. Nothing that is said of it tells a stranger which
+// clusters there are.
+func TestTokens(t *testing.T) {
+	s := newSite(t)
+	s.cluster("oak")
+	s.cluster("pine")
+	token := s.token("oak")
+	first := s.agent("oak")
+	first.redeemRefused("", notOpened)
+	first.redeemRefused(token+"x", notOpened)
+	for _, other := range []string{"pine", "no-such-cluster", "oak.join", "../secrets", "", strings.Repeat("x", 300)} {
+		s.agent(other).redeemRefused(token, notOpened)
+	}
+	first.redeem(token)
+	s.agent("oak").redeemRefused(token, notOpened)
+	first.redeem(token)
+
+	replaced := s.token("oak")
+	first.redeemRefused(token, notOpened)
+	second := s.agent("oak")
+	second.redeem(replaced)
+	first.refused("revoked")
+	if w := second.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("%+v", w)
+	}
+
+	s.later(tokenLife)
+	second.redeemRefused(replaced, notOpened)
+	if n := len(s.told()); n != 3 {
+		t.Errorf("the hub was told %d times", n)
+	}
+}
+
+// TestTokenOfAnotherCluster: a Cluster that is made anew under a name is not the one that the token is for.
+func TestTokenOfAnotherCluster(t *testing.T) {
+	s := newSite(t)
+	c := s.cluster("oak")
+	token := s.token("oak")
+	a := s.agent("oak")
+	a.redeem(token)
+	s.remove(c)
+	a.redeemRefused(token, notOpened)
+	s.cluster("oak")
+	a.redeemRefused(token, notOpened)
+	a.refused("the hub knows no cluster oak")
+	if _, _, err := NewToken(t.Context(), s.hub, "pine"); !apierrors.IsNotFound(err) {
+		t.Errorf("a token of no cluster: %v", err)
+	}
+}
+
+// TestKilled: a process that ends between any two writes leaves what the agent can go on with, and no certificate that the hub knows nothing of.
+func TestKilled(t *testing.T) {
+	for step, after := range []string{"NoWrite", "TheKeyIsBound", "TheKeyIsKnown"} {
+		t.Run(after, func(t *testing.T) {
+			s := newSite(t)
+			s.cluster("oak")
+			token := s.token("oak")
+			a := s.agent("oak")
+			s.server.stop()
+			dying := &dying{Client: s.server.hub, left: step}
+			s.changes = dying
+			s.start()
+			a.address, a.roots = s.server.address, s.server.roots
+			dying.armed.Store(true)
+			status, receipt := a.post(bytes.NewReader(a.redemption(token)))
+			if died := step < 2; died != (status != http.StatusOK) || died != (receipt.Certificate == nil) {
+				t.Errorf("%d, %+v", status, receipt)
+			}
+			s.server.stop()
+			s.changes = nil
+			s.start()
+			a.address, a.roots = s.server.address, s.server.roots
+			if step > 0 {
+				other := s.agent("oak")
+				other.redeemRefused(token, notOpened)
+			}
+			a.redeem(token)
+			if w := a.welcome(); w != (tunnel.Welcome{}) {
+				t.Errorf("%+v", w)
+			}
+		})
+	}
+}
+
+// dying is a client of the hub of which only so many writes arrive once it is armed.
+type dying struct {
+	client.Client
+
+	armed atomic.Bool
+	left  int
+}
+
+func (d *dying) die() error {
+	if !d.armed.Load() {
+		return nil
+	}
+	if d.left == 0 {
+		return errors.New("killed")
+	}
+	d.left--
+	return nil
+}
+
+func (d *dying) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	if err := d.die(); err != nil {
+		return err
+	}
+	return d.Client.Create(ctx, o, opts...)
+}
+
+func (d *dying) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	if err := d.die(); err != nil {
+		return err
+	}
+	return d.Client.Update(ctx, o, opts...)
+}
+
+// TestReport: an agent renews its certificate and the hub's credentials. A join is complete with the first report: from then on the token is
+// good for nothing, so that a redemption that somebody recorded is not.
+func TestReport(t *testing.T) {
+	s := newSite(t)
+	oak := s.cluster("oak")
+	a := s.agent("oak")
+	token := s.token("oak")
+	recorded := a.redemption(token)
+	if status, receipt := a.post(bytes.NewReader(recorded)); status != http.StatusOK {
+		t.Fatalf("%+v", receipt)
+	} else {
+		a.certificate = receipt.Certificate
+	}
+	s.told()
+
+	a.credentials.Token = "another"
+	if receipt := a.report(tunnel.Report{Sealed: a.seal("oak", a.credentials)}); receipt.Refused != "" || receipt.Certificate != nil {
+		t.Errorf("%+v", receipt)
+	}
+	// The hub has not reached the cluster yet: the agent may still speak for who joins it.
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	}
+	s.joined(oak)
+	old := a.certificate
+	receipt := a.report(tunnel.Report{Request: a.request(), Sealed: a.seal("oak", a.credentials)})
+	if receipt.Refused != "" || bytes.Equal(receipt.Certificate, old) {
+		t.Fatalf("%+v", receipt)
+	}
+	a.certificate = receipt.Certificate
+	if w := a.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("%+v", w)
+	}
+	s.told()
+	if status, receipt := a.post(bytes.NewReader(recorded)); status != http.StatusForbidden {
+		t.Errorf("a replayed redemption: %d, %+v", status, receipt)
+	}
+	a.report(tunnel.Report{Sealed: a.seal("oak", a.credentials)})
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, false}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	}
+
+	for name, tc := range map[string]struct {
+		report tunnel.Report
+		want   string
+	}{
+		"AnotherKey":     {tunnel.Report{Request: s.agent("oak").request(), Sealed: a.seal("oak", a.credentials)}, "for the key that it has"},
+		"NoRequest":      {tunnel.Report{Request: []byte("x"), Sealed: a.seal("oak", a.credentials)}, "cannot be read"},
+		"ForAnother":     {tunnel.Report{Sealed: a.seal("pine", a.credentials)}, "not sealed for this hub and this cluster"},
+		"NothingSealed":  {tunnel.Report{}, "not sealed"},
+		"NotCredentials": {tunnel.Report{Sealed: a.seal("oak", "hello")}, "not understood"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if receipt := a.report(tc.report); !strings.Contains(receipt.Refused, tc.want) || receipt.Certificate != nil {
+				t.Errorf("%+v, want %q", receipt, tc.want)
+			}
+		})
+	}
+	if told := s.told(); told != nil {
+		t.Errorf("the hub was told %v", told)
+	}
+	s.refuse(errors.New("another cluster answers"))
+	receipt = a.report(tunnel.Report{Request: a.request(), Sealed: a.seal("oak", a.credentials)})
+	if receipt.Refused != "another cluster answers" || receipt.Certificate == nil {
+		t.Errorf("%+v: the certificate does not wait for the credentials", receipt)
+	}
+}
+
+// TestAdmit: who is let in, who is refused and may come again, and who is told to go.
+func TestAdmit(t *testing.T) {
+	s := newSite(t)
+	oak := s.cluster("oak")
+	a := s.agent("oak")
+	a.redeem(s.token("oak"))
+
+	certified := func(by pki.KeyPair, who identity, change func(*pkix.Name)) []byte {
+		t.Helper()
+		subject := pkix.Name{CommonName: who.cluster, Organization: []string{agents}, SerialNumber: string(who.uid)}
+		change(&subject)
+		der, err := by.Certify(subject, &a.key.PublicKey, time.Hour, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	ours := s.server.keeper.Load().signer
+	other, err := pki.NewAuthority("agents", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(*pkix.Name) {}
+	who := identity{cluster: "oak", uid: oak.UID}
+	for name, tc := range map[string]struct {
+		certificate []byte
+		want        string
+	}{
+		"Good":             {certified(ours, who, same), ""},
+		"AnotherAuthority": {certified(other, who, same), "not one of this hub's"},
+		"NotAnAgents":      {certified(ours, who, func(n *pkix.Name) { n.Organization = []string{"system:masters"} }), "not one of this hub's"},
+		"NoUID":            {certified(ours, who, func(n *pkix.Name) { n.SerialNumber = "" }), "not one of this hub's"},
+		"AnotherUID":       {certified(ours, who, func(n *pkix.Name) { n.SerialNumber = "x" }), "knows no cluster oak"},
+		"UnknownCluster":   {certified(ours, who, func(n *pkix.Name) { n.CommonName = "elm" }), "knows no cluster elm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := *a
+			b.t, b.certificate = t, tc.certificate
+			if w := b.welcome(); w.Gone || (w.Refused == "") != (tc.want == "") || !strings.Contains(w.Refused, tc.want) {
+				t.Errorf("%+v, want %q", w, tc.want)
+			}
+		})
+	}
+
+	// The agent of one cluster cannot come in as that of another: pine has another key.
+	pine := s.cluster("pine")
+	b := s.agent("pine")
+	b.redeem(s.token("pine"))
+	claim := *a
+	claim.certificate = certified(ours, identity{cluster: "pine", uid: pine.UID}, same)
+	claim.refused("revoked")
+
+	// A hub that was restored without the Cluster dissolves nobody, whatever becomes of the certificate.
+	s.remove(oak)
+	a.refused("knows no cluster oak")
+	if err := s.server.Leave(t.Context(), oak); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.server.Leave(t.Context(), oak); err != nil { // killed after it was written, it is written again
+		t.Fatal(err)
+	}
+	if w := a.welcome(); !w.Gone {
+		t.Errorf("the hub says %+v of a cluster that has left", w)
+	}
+	s.later(2 * certificateLife)
+	certificate, err := x509.ParseCertificate(a.certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.server.Admit(t.Context(), certificate); !errors.Is(err, gateway.ErrGone) {
+		t.Errorf("of a certificate that has ended: %v", err)
+	}
+	if certificate, err = x509.ParseCertificate(b.certificate); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.server.Admit(t.Context(), certificate); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("of a certificate that has ended, and whose cluster is there: %v", err)
+	}
+
+	s.later(tombstoneLife)
+	if err := s.server.forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.refused("knows no cluster oak")
+}
+
+// TestLeave: a tombstone is for a cluster that has, or had, agents.
+func TestLeave(t *testing.T) {
+	s := newSite(t)
+	left := func(c *clusterv1alpha1.Cluster) bool {
+		t.Helper()
+		if err := s.server.Leave(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		there, err := s.server.get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leftPrefix + string(c.UID)}, &corev1.ConfigMap{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return there
+	}
+	oak := s.cluster("oak")
+	if !left(oak) {
+		t.Error("no tombstone of a cluster whose agent has not come yet")
+	}
+	pushed := func(name string) *clusterv1alpha1.Cluster {
+		return &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{
+			SyncMode: clusterv1alpha1.Push, APIEndpoint: "https://10.0.0.1", SecretRef: clusterv1alpha1.SecretReference{Namespace: namespace, Name: name},
+		}}
+	}
+	elm, fir := pushed("elm"), pushed("fir")
+	if err := errors.Join(s.hub.Create(t.Context(), elm), s.hub.Create(t.Context(), fir)); err != nil {
+		t.Fatal(err)
+	}
+	if left(elm) {
+		t.Error("a tombstone of a cluster that never had an agent")
+	}
+	s.agent("fir").redeem(s.token("fir"))
+	if !left(fir) {
+		t.Error("no tombstone of a cluster that is dialled and had an agent")
+	}
+}
+
+// TestRevocation: what is open ends when the agent may not come in any more, and that of other clusters stays.
+func TestRevocation(t *testing.T) {
+	s := newSite(t)
+	pine := s.cluster("pine")
+	stays := s.agent("pine")
+	stays.redeem(s.token("pine"))
+	stays.run()
+	kept := s.dial("pine")
+	for name, revoke := range map[string]func(*clusterv1alpha1.Cluster){
+		"Rejoin": func(*clusterv1alpha1.Cluster) {
+			if _, _, err := Rejoin(t.Context(), s.hub, "oak"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"KeyDeleted":   func(*clusterv1alpha1.Cluster) { s.remove(secretOf("oak", agentSuffix)) },
+		"Deleted":      func(c *clusterv1alpha1.Cluster) { s.remove(c) },
+		"RedeemedAnew": func(*clusterv1alpha1.Cluster) { s.agent("oak").redeem(s.token("oak")) },
+		"Left": func(c *clusterv1alpha1.Cluster) {
+			if err := s.server.Leave(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			s.remove(c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			oak := s.cluster("oak")
+			a := s.agent("oak")
+			a.redeem(s.token("oak"))
+			ended := a.run()
+			open := s.dial("oak")
+			if err := echoes(open, "hello"); err != nil {
+				t.Fatal(err)
+			}
+			revoke(oak)
+			_ = open.SetReadDeadline(time.Time{})
+			if _, err := open.Read(make([]byte, 1)); err == nil {
+				t.Error("bytes that nobody sent")
+			}
+			s.eventually("no spare is left", func() bool { return len(s.server.Gateway().Agents("oak")) == 0 })
+			if name == "Left" {
+				if err := <-ended; !errors.Is(err, tunnel.ErrGone) {
+					t.Errorf("the agent ended with %v", err)
+				}
+				return
+			}
+			select {
+			case err := <-ended:
+				t.Errorf("the agent gave up: %v", err)
+			default:
+			}
+			if err := client.IgnoreNotFound(s.hub.Delete(t.Context(), oak)); err != nil {
+				t.Fatal(err)
+			}
+			if err := client.IgnoreNotFound(s.hub.Delete(t.Context(), secretOf("oak", agentSuffix))); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if err := echoes(kept, "hello"); err != nil {
+		t.Errorf("another cluster's connection: %v", err)
+	}
+	// A process that starts judges by what is there.
+	s.server.stop()
+	s.start()
+	stays.address, stays.roots = s.server.address, s.server.roots
+	if w := stays.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("%+v", w)
+	}
+	s.remove(pine)
+	stays.refused("knows no cluster pine")
+}
+
+// TestAuthorityIsReplaced: an authority gets a successor when a third of its life is left, and is trusted beside it until it ends.
+func TestAuthorityIsReplaced(t *testing.T) {
+	s := newSite(t)
+	s.cluster("oak")
+	s.later(pki.AuthorityLifetime/3*2 - 24*time.Hour)
+	a := s.agent("oak")
+	a.redeem(s.token("oak", s.ahead()))
+	first := s.server.keeper.Load()
+	a.run()
+	open := s.dial("oak")
+
+	s.later(48 * time.Hour)
+	s.server.queue.Add(everybody)
+	s.eventually("there is another authority", func() bool { return !s.server.keeper.Load().signer.Equal(first.signer) })
+	second := s.server.keeper.Load()
+	if w := a.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("an agent of the old authority: %+v", w)
+	}
+	receipt := a.report(tunnel.Report{Request: a.request(), Sealed: a.seal("oak", a.credentials)})
+	if receipt.Refused != "" {
+		t.Errorf("what was sealed before: %s", receipt.Refused)
+	}
+	if err := echoes(open, "hello"); err != nil {
+		t.Error(err)
+	}
+	if err := s.server.ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !s.server.keeper.Load().signer.Equal(second.signer) {
+		t.Error("each look makes another authority")
+	}
+	renewed, err := x509.ParseCertificate(receipt.Certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := x509.ParseCertificate(a.certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.later(pki.AuthorityLifetime / 3)
+	if err := s.server.ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	third := s.server.keeper.Load()
+	if _, err := third.identify(old, s.server.now()); err == nil {
+		t.Error("an authority that has ended is trusted")
+	}
+	if _, err := third.identify(renewed, s.server.now()); err != nil {
+		t.Errorf("what its successor signed: %v", err)
+	}
+}
+
+// TestAuthorityIsDeleted: an administrator who deletes it revokes everybody.
+func TestAuthorityIsDeleted(t *testing.T) {
+	s := newSite(t)
+	s.cluster("oak")
+	a := s.agent("oak")
+	a.redeem(s.token("oak"))
+	a.run()
+	open := s.dial("oak")
+	first := s.server.keeper.Load()
+	s.remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: authoritySecret}})
+	if _, err := open.Read(make([]byte, 1)); err == nil {
+		t.Error("bytes that nobody sent")
+	}
+	s.eventually("there is another authority", func() bool { return !s.server.keeper.Load().signer.Equal(first.signer) })
+	a.refused("not one of this hub's")
+	b := s.agent("oak")
+	if !bytes.Equal(b.sealing, s.server.keeper.Load().sealing.PublicKey().Bytes()) {
+		t.Error("what is published is not the new key")
+	}
+	b.redeem(s.token("oak"))
+	if w := b.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestHostileBodies: whatever a stranger sends is refused and costs little, and others notice nothing.
+func TestHostileBodies(t *testing.T) {
+	s := newSite(t)
+	s.cluster("oak")
+	token := s.token("oak")
+	a := s.agent("oak")
+	body := func(r tunnel.Redemption) string {
+		t.Helper()
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	sealed := a.seal("oak", tunnel.Proof{Token: token, Credentials: a.credentials})
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsaRequest, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, rsaKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	curveRequest, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, curve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsigned := a.request()
+	unsigned[len(unsigned)-1] ^= 1
+	for name, tc := range map[string]struct {
+		body   io.Reader
+		status int
+	}{
+		"Empty":        {strings.NewReader(""), http.StatusBadRequest},
+		"Garbage":      {strings.NewReader("{"), http.StatusBadRequest},
+		"Nested":       {strings.NewReader(strings.Repeat("[", 200_000)), http.StatusBadRequest},
+		"Huge":         {io.LimitReader(zeros{}, 64<<20), http.StatusBadRequest},
+		"Slow":         {&slow{}, http.StatusBadRequest},
+		"NoRequest":    {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Sealed: sealed})), http.StatusForbidden},
+		"RSA":          {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: rsaRequest, Sealed: sealed})), http.StatusForbidden},
+		"AnotherCurve": {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: curveRequest, Sealed: sealed})), http.StatusForbidden},
+		"NotSigned":    {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: unsigned, Sealed: sealed})), http.StatusForbidden},
+		"NotSealed":    {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: a.request(), Sealed: []byte("x")})), http.StatusForbidden},
+		"SealedForAnother": {
+			strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: a.request(), Sealed: a.seal("pine", tunnel.Proof{Token: token})})), http.StatusForbidden,
+		},
+		"NoProof": {strings.NewReader(body(tunnel.Redemption{Cluster: "oak", Request: a.request(), Sealed: a.seal("oak", 1)})), http.StatusForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+a.address+tunnel.RedeemPath, tc.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := a.client().Do(request)
+			if name == "Slow" || name == "Huge" { // the connection may be cut before the client reads what was said
+				if err == nil {
+					_ = response.Body.Close()
+					err = errors.New(response.Status)
+				}
+				if strings.Contains(err.Error(), "200") {
+					t.Error(err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			var receipt tunnel.Receipt
+			if err := json.NewDecoder(response.Body).Decode(&receipt); err != nil || response.StatusCode != tc.status || receipt.Refused == "" || receipt.Certificate != nil {
+				t.Errorf("%d, %+v, %v, want %d", response.StatusCode, receipt, err, tc.status)
+			}
+		})
+	}
+	response, err := a.client().Get("https://" + a.address + tunnel.RedeemPath) //nolint:noctx // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %s", response.Status)
+	}
+	if told := s.told(); told != nil {
+		t.Errorf("the hub was told %v", told)
+	}
+	a.redeem(token)
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// slow is a body of which one byte comes, and the next when the client gives up.
+type slow struct{ began bool }
+
+func (s *slow) Read(p []byte) (int, error) {
+	if !s.began {
+		s.began = true
+		p[0] = '{'
+		return 1, nil
+	}
+	select {} //nolint:staticcheck // for ever
+}
+
+// TestLimits: an address comes so often, and all together do, and what is kept of addresses is bounded.
+func TestLimits(t *testing.T) {
+	l := newLimits()
+	taken := func(address string) int {
+		n := 0
+		for l.allow(address) {
+			n++
+		}
+		return n
+	}
+	if n := taken("192.0.2.1:1"); n < addressAtOnce || n > addressAtOnce+10 {
+		t.Errorf("%d from one address", n)
+	}
+	if l.allow("192.0.2.1:2") {
+		t.Error("another port is another address")
+	}
+	if !l.allow("192.0.2.2:1") || !l.allow("[2001:db8::1]:1") {
+		t.Error("an address pays for another")
+	}
+	if taken("[2001:db8::2]:1"); l.allow("[2001:db8::ffff]:1") {
+		t.Error("a host with many addresses comes as often as it likes")
+	}
+	for i := range 2 * mostAddresses {
+		l.allow("[2001:db8:" + strings.ToLower(string("0123456789abcdef"[i%16])) + "::1]:1")
+	}
+	if len(l.of) > mostAddresses {
+		t.Errorf("%d addresses are kept", len(l.of))
+	}
+	if l.allow("garbage") {
+		t.Error("more than all may")
+	}
+}

@@ -1,0 +1,289 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+
+	"orrery.dev/orrery/internal/pki"
+)
+
+// site is a listener with a certificate of an authority.
+type site struct {
+	t        *testing.T
+	ca       pki.KeyPair
+	file     string // certificate and key
+	caFile   string
+	listener *Listener
+	address  string
+}
+
+func write(t *testing.T, file string, parts ...[]byte) {
+	t.Helper()
+	if err := os.WriteFile(file, slices.Concat(parts...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newSite(t *testing.T, o Options) *site {
+	t.Helper()
+	dir := t.TempDir()
+	s := &site{t: t, file: filepath.Join(dir, "public.pem"), caFile: filepath.Join(dir, "ca.crt")}
+	var err error
+	if s.ca, err = pki.NewAuthority("server", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.caFile, s.ca.Cert)
+	s.renew("first")
+	tcp, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = tcp.Addr().String()
+	if s.listener, err = New(o, Serving{Address: s.address, CertFile: s.file, KeyFile: s.file, CAFile: s.caFile}, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.listener.Serve(ctx, tcp) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// renew puts another certificate in the place of the present one.
+func (s *site) renew(name string) {
+	s.t.Helper()
+	leaf, err := s.ca.Issue(pki.Leaf{Name: name, CommonName: name, Server: true, IPs: []string{"127.0.0.1"}}, time.Now())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	write(s.t, s.file, leaf.Cert, leaf.Key)
+}
+
+func (s *site) roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(s.ca.Cert)
+	return pool
+}
+
+func (s *site) get(path string) (*http.Response, string) {
+	s.t.Helper()
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, DisableKeepAlives: true, ForceAttemptHTTP2: true}}
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+s.address+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+// TestRoutes: what is registered is served, over HTTP/1.1, and the rest is refused by name.
+func TestRoutes(t *testing.T) {
+	s := newSite(t, Options{})
+	if r, body := s.get("/healthz"); r.StatusCode != http.StatusOK || body != "ok\n" || r.ProtoMajor != 1 {
+		t.Errorf("%s %s %q", r.Proto, r.Status, body)
+	}
+	if r, body := s.get("/nothing"); r.StatusCode != http.StatusNotFound || !strings.Contains(body, `"/nothing"`) {
+		t.Errorf("%s %q", r.Status, body)
+	}
+	s.listener.Handle("/here", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	if r, body := s.get("/here"); r.StatusCode != http.StatusOK || body != "here" {
+		t.Errorf("%s %q", r.Status, body)
+	}
+	_, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots(), MaxVersion: tls.VersionTLS11}) //nolint:gosec // that it is refused is what is tried
+	if err == nil {
+		t.Error("TLS 1.1 is spoken")
+	}
+}
+
+// TestCertificateIsReloaded: a certificate that is replaced is used from then on, and one that is half replaced changes nothing.
+func TestCertificateIsReloaded(t *testing.T) {
+	s := newSite(t, Options{})
+	name := func() string {
+		t.Helper()
+		s.listener.certificate.mu.Lock()
+		s.listener.certificate.looked = time.Time{}
+		s.listener.certificate.mu.Unlock()
+		c, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	if got := name(); got != "first" {
+		t.Error(got)
+	}
+	s.renew("second")
+	if got := name(); got != "second" {
+		t.Error(got)
+	}
+	text, err := os.ReadFile(s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.file, text[:len(text)/2])
+	if got := name(); got != "second" {
+		t.Error(got)
+	}
+	if err := os.Remove(s.file); err != nil {
+		t.Fatal(err)
+	}
+	if got := name(); got != "second" {
+		t.Error(got)
+	}
+	s.renew("third")
+	if got := name(); got != "third" {
+		t.Error(got)
+	}
+}
+
+// TestConnectionsAreBounded: of connections that are nobody's there are so many, and each that is closed, or taken over, makes room.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := newSite(t, Options{})
+	hijacked := make(chan net.Conn, 1)
+	s.listener.Handle("/hijack", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+		}
+		hijacked <- c
+	}))
+	free := func() int { return maxConnections - len(s.listener.pending) }
+	for free() > 1 { // as if as many were there
+		s.listener.pending <- struct{}{}
+	}
+	held, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	// It is accepted before the next is.
+	over, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
+	if _, err := over.Read(make([]byte, 1)); err == nil {
+		t.Error("bytes that nobody sent")
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dialled := make(chan error, 1)
+	var c *tls.Conn
+	go func() {
+		for {
+			if c, err = tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()}); err == nil {
+				dialled <- nil
+				return
+			}
+		}
+	}()
+	<-dialled
+	if _, err := fmt.Fprintf(c, "GET /hijack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	taken := <-hijacked
+	defer taken.Close()
+	if r, _ := s.get("/healthz"); r.StatusCode != http.StatusOK {
+		t.Error("a connection that was taken over has a place still")
+	}
+}
+
+// TestAuthorities: agents trust what the certificate is of.
+func TestAuthorities(t *testing.T) {
+	s := newSite(t, Options{})
+	got, err := s.listener.Authorities()
+	if err != nil || !bytes.Equal(got, s.ca.Cert) {
+		t.Errorf("%q, %v", got, err)
+	}
+	o := Options{CertFile: s.file, KeyFile: s.file, URL: "https://orrery.example.com/"}
+	l, err := New(o, Serving{Address: s.address, CAFile: "/is/not/there"}, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Authorities(); err != nil || got != nil {
+		t.Errorf("with a certificate of somebody else's: %q, %v", got, err)
+	}
+	if l.URL() != "https://orrery.example.com" {
+		t.Error(l.URL())
+	}
+	o.CAFile = filepath.Join(t.TempDir(), "ca.pem")
+	write(t, o.CAFile, s.ca.Key, s.ca.Cert)
+	if l, err = New(o, Serving{Address: s.address}, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Authorities(); err != nil || !bytes.Equal(got, s.ca.Cert) {
+		t.Errorf("%q, %v", got, err)
+	}
+	write(t, o.CAFile, s.ca.Key)
+	if _, err = New(o, Serving{Address: s.address}, logr.Discard()); err == nil || !strings.Contains(err.Error(), "--public-ca-file") {
+		t.Errorf("a file without a certificate: %v", err)
+	}
+	if _, err = New(Options{CertFile: s.caFile, KeyFile: s.caFile}, Serving{Address: s.address}, logr.Discard()); err == nil || !strings.Contains(err.Error(), "--public-tls-cert-file") {
+		t.Errorf("a certificate without a key: %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		o         Options
+		at        string
+		url, flag string
+	}{
+		"Default":     {Options{}, "127.0.0.1:7000", "https://127.0.0.1:7000", ""},
+		"Everywhere":  {Options{}, "0.0.0.0:7000", "", ""},
+		"IPv6":        {Options{}, "[2001:db8::1]:7000", "https://[2001:db8::1]:7000", ""},
+		"Balancer":    {Options{URL: "https://orrery.example.com", Address: ":7000"}, "0.0.0.0:7000", "https://orrery.example.com", ""},
+		"PlainURL":    {Options{URL: "http://orrery.example.com"}, "127.0.0.1:1", "", "--public-url"},
+		"URLWithPath": {Options{URL: "https://orrery.example.com/x"}, "127.0.0.1:1", "", "--public-url"},
+		"NoPort":      {Options{Address: "127.0.0.1"}, "127.0.0.1:1", "", "--public-address"},
+		"AName":       {Options{Address: "example.com:1"}, "127.0.0.1:1", "", "--public-address"},
+		"PortTooHigh": {Options{Address: "127.0.0.1:65536"}, "127.0.0.1:1", "", "--public-address"},
+		"NoKey":       {Options{CertFile: "x"}, "127.0.0.1:1", "", "--public-tls-key-file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, err := tc.o.url(tc.at)
+			if tc.flag != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.flag) {
+					t.Errorf("want an error that names %s, got: %v", tc.flag, err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.url, url); diff != "" || err != nil {
+				t.Errorf("%v\n%s", err, diff)
+			}
+		})
+	}
+	if err := (Options{Address: "x", URL: "y"}).Validate(); err == nil || !strings.Contains(err.Error(), "--public-url") || !strings.Contains(err.Error(), "--public-address") {
+		t.Errorf("not every mistake is named: %v", err)
+	}
+}
