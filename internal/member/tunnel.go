@@ -160,7 +160,9 @@ func summary(agents []gateway.Agent) *clusterv1alpha1.AgentStatus {
 	// The status keeps seconds.
 	second := func(t time.Time) *metav1.Time { return new(metav1.NewTime(t.Truncate(time.Second))) }
 	agents = slices.Clone(agents)
-	slices.SortFunc(agents, func(a, b gateway.Agent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Replica, b.Replica)) })
+	slices.SortFunc(agents, func(a, b gateway.Agent) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Replica, b.Replica))
+	})
 	first, last := agents[0], agents[len(agents)-1]
 	s.ConnectedSince = second(first.Since)
 	host, _, err := net.SplitHostPort(last.Address)
