@@ -86,14 +86,14 @@ type hub struct {
 	mu          sync.Mutex
 	authority   *x509.Certificate
 	signer      *ecdsa.PrivateKey
-	life        time.Duration            // of certificates
-	tokens      map[string]string        // by token: the fingerprint of the key that it is for
-	redeemed    int                      // how often
-	reports     []tunnel.Credentials     // in their order
-	renewals    int                      // of certificates
-	credentials tunnel.Credentials       // the last
-	gone        bool                     // the cluster has left
-	before      func(*http.Request) bool // of a redemption: false drops it
+	life        time.Duration        // of certificates
+	tokens      map[string]string    // by token: the fingerprint of the key that it is for
+	redeemed    int                  // how often
+	reports     []tunnel.Credentials // in their order
+	renewals    int                  // of certificates
+	credentials tunnel.Credentials   // the last
+	gone        bool                 // the cluster has left
+	onReport    func()               // of each report that was taken
 }
 
 func newHub(t *testing.T) *hub {
@@ -141,6 +141,9 @@ func newHub(t *testing.T) *hub {
 			return tunnel.Receipt{Refused: err.Error()}
 		}
 		h.reports, h.credentials = append(h.reports, given), given
+		if h.onReport != nil {
+			h.onReport()
+		}
 		if len(r.Request) == 0 {
 			return tunnel.Receipt{}
 		}
@@ -148,12 +151,6 @@ func newHub(t *testing.T) *hub {
 		return h.sign(cluster, r.Request)
 	}))
 	mux.HandleFunc("POST "+tunnel.RedeemPath, func(w http.ResponseWriter, r *http.Request) {
-		h.mu.Lock()
-		before := h.before
-		h.mu.Unlock()
-		if before != nil && !before(r) {
-			panic(http.ErrAbortHandler)
-		}
 		var redemption tunnel.Redemption
 		var proof tunnel.Proof
 		err := json.NewDecoder(r.Body).Decode(&redemption)
@@ -711,10 +708,10 @@ func (k *killer) hit(r *http.Request, after bool) bool {
 }
 
 // process is an agent that can be killed.
-func (k *killer) process(t *testing.T, at int, after bool) (cmd *exec.Cmd, exited chan error, out *bytes.Buffer) {
+func (k *killer) process(t *testing.T, at int, after bool) (exited chan error, out *bytes.Buffer) {
 	t.Helper()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.server.Certificate().Raw})
-	cmd = exec.Command(binary, "cluster", "--kubeconfig", kubeconfig(t, k.server.URL, ca, "any"), "--replica", "a")
+	cmd := exec.Command(binary, "cluster", "--kubeconfig", kubeconfig(t, k.server.URL, ca, "any"), "--replica", "a")
 	out = &bytes.Buffer{}
 	cmd.Stderr = out
 	k.mu.Lock()
@@ -728,78 +725,60 @@ func (k *killer) process(t *testing.T, at int, after bool) (cmd *exec.Cmd, exite
 	exited = make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	return cmd, exited, out
+	return exited, out
 }
 
-// TestKilled kills the agent at each of its writes, of its enrolment and of its removal, once before and once after the write is done. The
+// TestKilled kills the agent at each of its writes, of its enrolment and of its removal, before it is done; the last one, after it is. The
 // next one goes on where it was: one key redeems the token, and in the end nothing is left.
 func TestKilled(t *testing.T) {
 	k := newKiller(t)
-	for at := 1; ; at++ {
-		ended := false
-		for _, after := range []bool{false, true} {
-			h := newHub(t)
-			oak.Apply(t, h.manifest(fmt.Sprintf("token-%d-%t", at, after), nil))
-			h.mu.Lock()
-			h.before = func(*http.Request) bool { return true }
-			h.mu.Unlock()
-			// It is told to go as soon as it is in, so its writes are those of both.
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				for len(h.replicas()) == 0 || !h.reported() {
-					if t.Context().Err() != nil {
-						return
-					}
-					time.Sleep(10 * time.Millisecond)
-				}
-				h.leave()
-				h.gateway.Recheck(t.Context(), "oak")
-			}()
-			_, exited, out := k.process(t, at, after)
-			if err := <-exited; err == nil {
-				ended = true // it was not killed: it has no more writes
-			} else {
-				k.mu.Lock()
-				what := k.what
-				k.mu.Unlock()
-				if what == "" {
-					t.Fatalf("the agent ended by itself at write %d: %v\n%s", at, err, out)
-				}
-				t.Logf("killed at write %d, after it %t: %s", at, after, what)
-				_, exited, out = k.process(t, 0, false)
-				if err := <-exited; err != nil {
-					t.Fatalf("the next agent: %v\n%s", err, out)
-				}
-			}
-			<-done
-			left(t)
-			h.mu.Lock()
-			users := 0
-			for _, user := range h.tokens {
-				if user != "" {
-					users++
-				}
-			}
-			if users != 1 || h.redeemed > 2 {
-				t.Errorf("killed at write %d: %d keys have redeemed, %d times", at, users, h.redeemed)
-			}
-			h.mu.Unlock()
-		}
-		if ended {
-			if at < 10 {
-				t.Errorf("the agent has only %d writes", at-1)
-			}
-			return
+	t.Cleanup(func() { clean(t) })
+	const last = "DELETE /apis/rbac.authorization.k8s.io/v1/clusterroles/" + agent.Name
+	what := ""
+	for at := 1; what != last; at++ {
+		what = k.round(t, at, false)
+		t.Logf("killed at write %d: %s", at, what)
+		if what == last {
+			k.round(t, at, true)
 		}
 	}
 }
 
-// reported says whether an agent has reported.
-func (h *hub) reported() bool {
+// round has an agent enrol and, as soon as it has, remove itself. It is killed at one of its writes, and another goes on. It says which
+// write that was.
+func (k *killer) round(t *testing.T, at int, after bool) (what string) {
+	t.Helper()
+	h := newHub(t)
+	oak.Apply(t, h.manifest(fmt.Sprintf("token-%d-%t", at, after), nil))
+	h.mu.Lock()
+	h.onReport = func() {
+		h.gone = true
+		go h.gateway.Recheck(context.Background(), "oak")
+	}
+	h.mu.Unlock()
+	exited, out := k.process(t, at, after)
+	err := <-exited
+	k.mu.Lock()
+	what = k.what
+	k.mu.Unlock()
+	if what == "" {
+		t.Fatalf("the agent ended by itself at write %d: %v\n%s", at, err, out)
+	}
+	if !after {
+		exited, out = k.process(t, 0, false)
+		if err := <-exited; err != nil {
+			t.Fatalf("the next agent: %v\n%s", err, out)
+		}
+	}
+	left(t)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.reports) > 0
+	for token, user := range h.tokens {
+		if user == "" || h.redeemed > 2 {
+			t.Errorf("killed at %s: %s was redeemed %d times, by %q", what, token, h.redeemed, user)
+		}
+	}
+	return what
 }
 
 // TestOthersInNamespace: a namespace that others use stays when the agent goes, and so does one that no manifest made.

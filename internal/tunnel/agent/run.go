@@ -192,6 +192,10 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 		return 0, err
 	}
 	v, err := r.look(ctx)
+	if errors.Is(err, errNotApplied) {
+		r.say(err.Error())
+		return time.Second, nil
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -245,6 +249,9 @@ func (r *runner) reach() error {
 	return nil
 }
 
+// errNotApplied: there is nothing of a manifest.
+var errNotApplied = fmt.Errorf("secret %s/%s is missing: apply the manifest that orrery cluster join --pull, or rejoin, prints", tunnel.Namespace, Name)
+
 // look reads what the manifest and the agents keep in the cluster.
 func (r *runner) look(ctx context.Context) (v view, err error) {
 	kept, err := r.cluster.secret(ctx, Name)
@@ -252,7 +259,7 @@ func (r *runner) look(ctx context.Context) (v view, err error) {
 		return v, err
 	}
 	if kept == nil {
-		return v, fmt.Errorf("secret %s/%s is missing: apply the manifest that orrery cluster rejoin prints", tunnel.Namespace, Name)
+		return v, errNotApplied
 	}
 	v.state = readState(kept)
 	given, err := r.cluster.secret(ctx, tunnel.JoinSecret)

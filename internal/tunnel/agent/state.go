@@ -127,6 +127,12 @@ func fits(certificate *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	return key != nil && key.PublicKey.Equal(certificate.PublicKey)
 }
 
+// Enrolled says whether the agents' Secret, by its data, has a certificate for which they redeemed a token.
+func Enrolled(data map[string][]byte, token string) bool {
+	s := readState(&secret{Data: data})
+	return s.certificate != nil && s.join == (&join{token: token}).hash()
+}
+
 // identity is what the agent proves to be it with.
 func (s state) identity() (tls.Certificate, error) {
 	if s.key == nil || s.certificate == nil {
