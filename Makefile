@@ -25,8 +25,10 @@ kube: need ## Build the Kubernetes components (once, then cached)
 orrery: need
 	@go build -ldflags='$(LDFLAGS)' -o bin/orrery ./cmd/orrery
 
-# What hosts get. No version is stamped into it: where its code is the same, so is the file, and hosts keep the one they have.
-AGENT := go build -trimpath -buildvcs=false -ldflags='-s -w'
+# What hosts and clusters get. Of the version only the release is stamped into it: within one, where its code is the same, so is the
+# file, and hosts keep the one they have.
+RELEASE := $(shell git describe --tags --abbrev=0 2>/dev/null || echo v0.0.0)
+AGENT := go build -trimpath -buildvcs=false -ldflags='-s -w -X main.version=$(RELEASE)'
 
 .PHONY: agent
 agent: need

@@ -1,12 +1,21 @@
-// Command orrery-agent is what orrery runs on the hosts of clusters.
+// Command orrery-agent is what orrery runs elsewhere: on the hosts of clusters, and in clusters that dial the hub.
 package main
 
 import (
 	"os"
 
-	"orrery.dev/orrery/internal/lifecycle/agent"
+	_ "golang.org/x/crypto/x509roots/fallback" // for images, which have no authorities of a system
+
+	host "orrery.dev/orrery/internal/lifecycle/agent"
+	"orrery.dev/orrery/internal/tunnel/agent"
 )
 
+// version is that of the release.
+var version = "v0.0.0"
+
 func main() {
-	os.Exit(agent.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	if len(os.Args) > 1 && os.Args[1] == "cluster" {
+		os.Exit(agent.Main(os.Args[2:], version, os.Stderr))
+	}
+	os.Exit(host.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

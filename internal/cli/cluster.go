@@ -123,7 +123,7 @@ func newCluster(s streams) *cobra.Command {
 	var f hubFlags
 	f.add(cmd)
 	cmd.AddCommand(
-		newJoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
+		newJoin(s, &f), newRejoin(s, &f), newUnjoin(s, &f), newList(s, &f), newDescribe(s, &f), newOrphans(s, &f),
 		newConfig(s), newPreflight(s), newPlan(s),
 		newCreate(s, &f), newApply(s, &f), newRollback(s), newAddNode(s, &f), newDeleteNode(s), newDelete(s), newClusterKubeconfig(s), newCerts(s),
 	)
@@ -137,19 +137,41 @@ func newJoin(s streams, f *hubFlags) *cobra.Command {
 		labels  map[string]string
 		keep    bool
 		timeout time.Duration
+		pull    bool
+		p       pullFlags
 	)
 	cmd := &cobra.Command{
-		Use:   "join NAME --cluster-kubeconfig FILE",
+		Use:   "join NAME --cluster-kubeconfig FILE | --pull",
 		Short: "Join an existing cluster",
 		Long: `Join an existing cluster: check that it answers, that the credentials suffice and that
 it is not joined already; then give the hub an account of its own there and create the
 Cluster. The account is the ServiceAccount ` + member.AccountNamespace + `/` + member.AccountName + `, bound to cluster-admin; the hub keeps
 a token of it, for 30 days or what the cluster grants, and renews that by itself.
 With --keep-credentials nothing is created in the cluster, and the hub keeps the
-kubeconfig's credentials. When a check fails nothing is stored.`,
-		Example: `  orrery cluster join oak --cluster-kubeconfig oak.kubeconfig --region eu-west-1 --labels env=prod`,
-		Args:    oneName,
+kubeconfig's credentials. When a check fails nothing is stored.
+
+With --pull the hub need not reach the cluster: an agent there dials the hub. A Cluster is
+created, and a manifest printed, which somebody applies in the cluster within 24 hours as its
+administrator; --apply-with-kubeconfig applies it at once. A cluster that is joined without an
+agent stays so until the agent has come. The agent runs from --agent-image, which "orrery
+agent-image" makes, or with --agent-process as a process outside of the cluster.`,
+		Example: `  orrery cluster join oak --cluster-kubeconfig oak.kubeconfig --region eu-west-1 --labels env=prod
+  orrery cluster join oak --pull --agent-image registry.example.com/orrery-agent:v1 | kubectl --context oak apply -f -`,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(cmd, pull); err != nil {
+				return err
+			}
+			if pull && keep {
+				return usageError{errors.New("--pull: the hub gets the token that the agent makes; --keep-credentials is for a kubeconfig")}
+			}
+			if pull && (file != "" || o.Context != "") {
+				return usageError{errors.New("--pull: the hub keeps no kubeconfig of a cluster whose agent dials in; to have the manifest applied, use --apply-with-kubeconfig")}
+			}
+			if pull {
+				o.Name, o.Labels = args[0], labels
+				return p.join(cmd.Context(), s, f, o, timeout)
+			}
 			if file == "" {
 				return usageError{errors.New("--cluster-kubeconfig is required: the kubeconfig file of the cluster to join")}
 			}
@@ -185,6 +207,8 @@ kubeconfig's credentials. When a check fails nothing is stored.`,
 	cmd.Flags().StringVar(&o.Region, "region", "", "region of the cluster")
 	cmd.Flags().StringSliceVar(&o.Zones, "zones", nil, "zones of the cluster's nodes")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the cluster in all")
+	cmd.Flags().BoolVar(&pull, "pull", false, "have an agent in the cluster dial the hub, and print the manifest for it")
+	p.add(cmd)
 	return cmd
 }
 

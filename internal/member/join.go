@@ -315,7 +315,7 @@ func describeAgain(ctx context.Context, hub client.Client, name string, joining 
 		return fmt.Errorf("get cluster %s: %w", name, err)
 	}
 	updated := known.DeepCopy()
-	described(updated, joining)
+	Describe(updated, joining)
 	if equality.Semantic.DeepEqual(known, updated) {
 		return nil
 	}
@@ -370,12 +370,12 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 	if spec.SecretRef.Name == "" { // it was not built until now
 		spec.SecretRef = joining.Spec.SecretRef
 	}
-	described(updated, joining)
+	Describe(updated, joining)
 	return updated
 }
 
-// described adds what a join says of a Cluster beside its address.
-func described(updated, joining *clusterv1alpha1.Cluster) {
+// Describe gives a Cluster what one that joins again says of itself: where that says nothing, all stays.
+func Describe(updated, joining *clusterv1alpha1.Cluster) {
 	spec := &updated.Spec
 	if joining.Spec.Provider != "" {
 		spec.Provider = joining.Spec.Provider

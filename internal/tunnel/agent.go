@@ -339,19 +339,19 @@ func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
 func (a *Agent) connect(ctx context.Context) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Handshake)
 	defer cancel()
-	ws, err := a.shake(ctx)
+	ws, err := a.shake(ctx, a.URL)
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return ws, err
 }
 
-func (a *Agent) shake(ctx context.Context) (*websocket.Conn, error) {
+func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	dialer := &websocket.Dialer{
 		NetDialContext: a.NetDial, Proxy: a.Proxy, TLSClientConfig: a.TLS, Subprotocols: []string{Protocol},
 		ReadBufferSize: 1 << 10, WriteBufferSize: bufferSize, WriteBufferPool: buffers,
 	}
-	ws, resp, err := dialer.DialContext(ctx, a.URL, nil)
+	ws, resp, err := dialer.DialContext(ctx, to, nil)
 	if resp != nil {
 		defer resp.Body.Close() //nolint:errcheck // it was read, or is none
 	}
@@ -372,6 +372,32 @@ func (a *Agent) shake(ctx context.Context) (*websocket.Conn, error) {
 	}
 	ws.SetReadLimit(MaxWord)
 	return ws, nil
+}
+
+// Report tells the hub what is new, on a connection of its own to a URL with ReportPath, and returns what the hub says to that; ErrGone
+// when the cluster has left the fleet. ctx bounds all of it: the hub tries what it is told before it answers.
+func (a *Agent) Report(ctx context.Context, to string, r Report) (Receipt, error) {
+	ws, err := a.shake(ctx, to)
+	if err != nil {
+		return Receipt{}, err
+	}
+	defer ws.Close() //nolint:errcheck // what was to be said is said
+	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
+	defer stop()
+	ws.SetReadLimit(MaxReport)
+	var receipt Receipt
+	if err = ws.WriteJSON(r); err == nil {
+		err = ws.ReadJSON(&receipt)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return Receipt{}, fmt.Errorf("report to the hub: %w", context.Cause(ctx))
+	case err != nil:
+		return Receipt{}, fmt.Errorf("report to the hub: %w", err)
+	case receipt.Gone:
+		return Receipt{}, ErrGone
+	}
+	return receipt, nil
 }
 
 func (a *Agent) introduce(ws *websocket.Conn) error {

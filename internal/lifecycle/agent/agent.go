@@ -23,13 +23,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/reach"
 )
 
-const usage = `orrery-agent is what orrery runs on the hosts of clusters, and of no use to people. Its commands:
+const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in clusters that dial the hub. Its commands:
 
   node apply          do the steps of the request on standard input
   node observe        say what was applied to this host and how it is now
   node serve          give content to other hosts until standard input ends
   node check          find out which ports of other hosts can be reached, as the request on standard input says
   node loadbalancer   spread connections to --listen over the API servers in the file --backends
+  cluster             keep the cluster joined to its hub, as the manifest of orrery cluster join --pull says; see cluster --help
 `
 
 // errUsage is a command line that makes no sense.

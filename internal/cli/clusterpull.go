@@ -1,0 +1,291 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/enrollment"
+	"orrery.dev/orrery/internal/manifest"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/agent"
+	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
+)
+
+// enrolledLook is the time between two looks whether the agent has enrolled.
+const enrolledLook = 200 * time.Millisecond
+
+// pullFlags say how the agent of a cluster is to run, and what the hub may do there.
+type pullFlags struct {
+	image, proxy                  string
+	process                       bool
+	profile                       string
+	namespaces                    []string
+	applyKubeconfig, applyContext string
+}
+
+// addAgent adds the flags that a join and a rejoin have.
+func (p *pullFlags) addAgent(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&p.image, "agent-image", "", "image of the agent, from a registry that the cluster reaches; \"orrery agent-image\" makes it")
+	fs.BoolVar(&p.process, "agent-process", false, "the agent runs outside of the cluster, as orrery-agent cluster --kubeconfig FILE: the manifest has no Deployment")
+	fs.StringVar(&p.proxy, "agent-proxy", "", "URL of the proxy by which the agent in the cluster reaches the hub (an agent-process has HTTPS_PROXY)")
+	fs.StringVar(&p.applyKubeconfig, "apply-with-kubeconfig", "", "apply the manifest with this kubeconfig of the cluster, and wait for the agent; it is not kept")
+	fs.StringVar(&p.applyContext, "apply-context", "", "context in that file (default: its current context)")
+}
+
+// add adds the flags of a join.
+func (p *pullFlags) add(cmd *cobra.Command) {
+	p.addAgent(cmd)
+	cmd.Flags().StringVar(&p.profile, "profile", "", "with --pull, what the hub may do in the cluster: "+strings.Join(agentmanifest.Profiles(), ", ")+" (default: All)")
+	cmd.Flags().StringSliceVar(&p.namespaces, "profile-namespaces", nil, "with --profile Placement, the namespaces in which workloads may be placed")
+	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(agentmanifest.Profiles(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// check refuses flags that do not fit together.
+func (p *pullFlags) check(cmd *cobra.Command, pull bool) error {
+	if !pull {
+		for _, name := range []string{
+			"agent-image", "agent-process", "agent-proxy", "apply-with-kubeconfig", "apply-context", "profile", "profile-namespaces",
+		} {
+			if cmd.Flags().Changed(name) {
+				return usageError{fmt.Errorf("--%s is for clusters that dial the hub: it needs --pull", name)}
+			}
+		}
+		return nil
+	}
+	switch {
+	case p.image == "" && !p.process:
+		return usageError{errors.New("--agent-image is required, since there is no registry to get it from: make the image with \"orrery agent-image\", or use --agent-process")}
+	case p.image != "" && p.process:
+		return usageError{errors.New("--agent-image, --agent-process: the agent runs in one way")}
+	case p.proxy != "" && p.process:
+		return usageError{errors.New("--agent-proxy: start the process with HTTPS_PROXY instead")}
+	case p.profile != "" && !slices.Contains(agentmanifest.Profiles(), p.profile):
+		return usageError{fmt.Errorf("--profile %q: want one of %s", p.profile, strings.Join(agentmanifest.Profiles(), ", "))}
+	case (p.profile == string(clusterv1alpha1.AgentProfilePlacement)) != (len(p.namespaces) > 0):
+		return usageError{errors.New("--profile-namespaces: name the namespaces of --profile Placement, and of no other")}
+	case p.applyContext != "" && p.applyKubeconfig == "":
+		return usageError{errors.New("--apply-context is a context of --apply-with-kubeconfig")}
+	}
+	if p.proxy != "" {
+		if u, err := url.Parse(p.proxy); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return usageError{errors.New("--agent-proxy: want a URL such as http://proxy.example.com:3128")} // it may have a password
+		}
+	}
+	return nil
+}
+
+// agent is what the hub may do; nil: nothing was said.
+func (p *pullFlags) agent() *clusterv1alpha1.Agent {
+	if p.profile == "" {
+		return nil
+	}
+	return &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfile(p.profile), Namespaces: p.namespaces}
+}
+
+// expect makes the Cluster that an agent is to join, or describes one that is there. How the hub reaches that does not change before its
+// agent has come.
+func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clusterv1alpha1.Agent) error {
+	cluster := &clusterv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels},
+		Spec:       clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, Agent: a, Provider: o.Provider, Region: o.Region, Zones: o.Zones},
+	}
+	err := hub.Create(ctx, cluster)
+	if !apierrors.IsAlreadyExists(err) {
+		if err != nil {
+			return fmt.Errorf("create cluster %s: %w", o.Name, err)
+		}
+		return nil
+	}
+	known := &clusterv1alpha1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: o.Name}, known); err != nil {
+		return fmt.Errorf("get cluster %s: %w", o.Name, err)
+	}
+	updated := known.DeepCopy()
+	member.Describe(updated, cluster)
+	if a != nil {
+		updated.Spec.Agent = a
+	}
+	if err := hub.Patch(ctx, updated, client.MergeFrom(known)); err != nil {
+		return fmt.Errorf("update cluster %s: %w", o.Name, err)
+	}
+	return nil
+}
+
+// join has a cluster join by agent.
+func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.JoinOptions, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, c, _, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := expect(ctx, c, o, p.agent()); err != nil {
+		return err
+	}
+	return p.hand(ctx, s, c, o.Name, enrollment.NewToken)
+}
+
+// hand makes a token, and hands out the manifest that has it: on standard output, or to the cluster.
+func (p *pullFlags) hand(
+	ctx context.Context, s streams, hub client.WithWatch, name string,
+	newToken func(context.Context, client.Client, string) (string, time.Time, error),
+) error {
+	var cluster clusterv1alpha1.Cluster
+	if err := hub.Get(ctx, client.ObjectKey{Name: name}, &cluster); err != nil {
+		return err
+	}
+	listener, ca, key, err := enrollment.Published(ctx, hub)
+	if err != nil {
+		return err
+	}
+	if enrollment.OnlyLocal(listener) {
+		err := say(s.err, "agents are to reach the hub at %s, which is this machine alone: for clusters elsewhere start orrery server with --public-address and --public-url\n", listener)
+		if err != nil {
+			return err
+		}
+	}
+	token, expires, err := newToken(ctx, hub, name)
+	if err != nil {
+		return err
+	}
+	objects, err := agentmanifest.Objects(agentmanifest.Options{
+		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Proxy: p.proxy, Agent: cluster.Spec.Agent, Image: p.image,
+	})
+	if err != nil {
+		return err
+	}
+	if p.applyKubeconfig != "" {
+		return p.apply(ctx, s, hub, name, token, objects)
+	}
+	text, err := agentmanifest.YAML(objects)
+	if err != nil {
+		return err
+	}
+	if _, err := s.out.Write(text); err != nil {
+		return err
+	}
+	next := ""
+	if p.process {
+		next = "; then start, where the cluster is reached, orrery-agent cluster --kubeconfig FILE"
+	}
+	return say(s.err, "the manifest on standard output is for cluster %s: apply it there as its administrator until %s, with kubectl apply -f -%s. It has a token: let nobody else see it.\n",
+		name, expires.UTC().Format(time.RFC3339), next)
+}
+
+// apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
+func (p *pullFlags) apply(ctx context.Context, s streams, hub client.WithWatch, name, token string, objects []*unstructured.Unstructured) error {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: p.applyKubeconfig}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: p.applyContext}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("read --apply-with-kubeconfig: %w", err)
+	}
+	cfg.QPS = -1
+	c, err := manifest.NewClient(cfg, manifest.Options{FieldManager: agent.Name, Timeout: 30 * time.Second})
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		at := manifest.Guessed(o)
+		if o.GetKind() == "Namespace" {
+			// One that is there already is somebody's, and stays so.
+			switch found, err := c.Get(ctx, at); {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return fmt.Errorf("look for %s in cluster %s: %w", at, name, err)
+			case found.GetLabels()[agent.MadeLabel] == "":
+				continue
+			}
+		}
+		if _, _, err := c.Apply(ctx, at, o, true, false); err != nil {
+			return fmt.Errorf("apply %s in cluster %s: %w", at, name, err)
+		}
+	}
+	if err := say(s.err, "the manifest is applied; waiting for the agent of cluster %s\n", name); err != nil {
+		return err
+	}
+	kept := manifest.Object{Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: tunnel.Namespace, Name: agent.Name}
+	err = wait.PollUntilContextCancel(ctx, enrolledLook, true, func(ctx context.Context) (bool, error) {
+		found, err := c.Get(ctx, kept)
+		if err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		return agent.Enrolled(decoded(found), token), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the agent of cluster %s to enrol: %w; it goes on trying: see why in its log, with kubectl -n %s logs deployment/%s", name, err, tunnel.Namespace, agent.Name)
+	}
+	if _, err := member.WaitReady(ctx, hub, name); err != nil {
+		return fmt.Errorf("%w; it stays joined, see %q", err, "orrery cluster describe "+name)
+	}
+	return say(s.out, "cluster %s is ready\n", name)
+}
+
+// decoded is the data of a Secret.
+func decoded(secret *unstructured.Unstructured) map[string][]byte {
+	data := map[string][]byte{}
+	content, _, _ := unstructured.NestedStringMap(secret.Object, "data")
+	for key, text := range content {
+		if value, err := base64.StdEncoding.DecodeString(text); err == nil {
+			data[key] = value
+		}
+	}
+	return data
+}
+
+func newRejoin(s streams, f *hubFlags) *cobra.Command {
+	var (
+		p       pullFlags
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "rejoin NAME",
+		Short: "Have the agent of a cluster enrol anew: with a new token and key, and the rights that the Cluster says",
+		Long: `Have the agent of a cluster enrol anew, and print the manifest for that: after its key may have
+been seen by somebody, its certificate has ended, or spec.agent of the Cluster has changed. What
+the agents have now is good for nothing at once, and the hub does not reach the cluster until the
+manifest is applied. Workloads keep running.`,
+		Example:           `  orrery cluster rejoin oak --agent-image registry.example.com/orrery-agent:v2 | kubectl --context oak apply -f -`,
+		Args:              oneName,
+		ValidArgsFunction: f.completeClusters,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(cmd, true); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			_, c, _, err := f.connect(ctx)
+			if err != nil {
+				return err
+			}
+			var cluster clusterv1alpha1.Cluster
+			if err := c.Get(ctx, client.ObjectKey{Name: args[0]}, &cluster); err != nil {
+				return err
+			}
+			if cluster.Spec.SyncMode != clusterv1alpha1.Pull {
+				return fmt.Errorf("cluster %s has no agent, the hub dials it itself; to change that run %q", args[0], "orrery cluster join "+args[0]+" --pull")
+			}
+			return p.hand(ctx, s, c, args[0], enrollment.Rejoin)
+		},
+	}
+	p.addAgent(cmd)
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the cluster in all")
+	return cmd
+}

@@ -1,0 +1,138 @@
+// Package image makes images of single programs, without a container runtime: the same bytes for the same program.
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"time"
+)
+
+// Options of an image.
+type Options struct {
+	// Name is the reference by which a runtime has it after the archive was imported, such as registry.example.com/orrery-agent:v1.
+	Name string
+	// Arch is the architecture of the program, such as amd64.
+	Arch string
+	// Path of the program in the image, such as /orrery-agent; its content is Program.
+	Path    string
+	Program []byte
+	// User and group, numbers, as whom it runs.
+	User int
+}
+
+// reference is what is taken for a Name: a registry, a path and a tag, all of which are said, since runtimes add different ones.
+var reference = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*(?::[0-9]+)?)/[a-z0-9._/-]+:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+
+// CheckName returns an error unless a name is a whole reference.
+func CheckName(name string) error {
+	if !reference.MatchString(name) {
+		return fmt.Errorf("%q: want REGISTRY/NAME:TAG, such as registry.example.com/orrery-agent:v1", name)
+	}
+	return nil
+}
+
+// digest of content, as images have it.
+func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
+
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int               `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Platform    *platform         `json:"platform,omitempty"`
+}
+
+type platform struct {
+	Architecture string `json:"architecture"`
+	OS           string `json:"os"`
+}
+
+// file of an archive.
+type file struct {
+	name    string
+	mode    int64
+	content []byte
+}
+
+// Write writes an archive with an image: an OCI image layout, which docker load takes as well. It returns the digest by which a registry knows
+// the image.
+func Write(w io.Writer, o Options) (string, error) {
+	if err := CheckName(o.Name); err != nil {
+		return "", err
+	}
+	if o.Arch == "" || o.Path == "" || len(o.Program) == 0 {
+		return "", errors.New("an image needs a program, a path and an architecture")
+	}
+	var layer bytes.Buffer
+	if err := archive(&layer, []file{{o.Path[1:], 0o555, o.Program}}); err != nil {
+		return "", fmt.Errorf("make the layer: %w", err)
+	}
+	user := fmt.Sprintf("%d:%d", o.User, o.User)
+	config, err := json.Marshal(map[string]any{
+		"architecture": o.Arch, "os": "linux",
+		"config":  map[string]any{"Entrypoint": []string{o.Path}, "User": user, "Env": []string{"PATH=/"}},
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{digest(layer.Bytes())}},
+		"history": []any{map[string]any{"created_by": "orrery agent-image"}},
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode the configuration: %w", err)
+	}
+	describe := func(kind string, content []byte) descriptor {
+		return descriptor{MediaType: "application/vnd.oci.image." + kind, Digest: digest(content), Size: len(content)}
+	}
+	manifest, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": describe("config.v1+json", config), "layers": []descriptor{describe("layer.v1.tar", layer.Bytes())},
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode the manifest: %w", err)
+	}
+	listed := describe("manifest.v1+json", manifest)
+	listed.Platform = &platform{o.Arch, "linux"}
+	tag := o.Name[bytes.LastIndexByte([]byte(o.Name), ':')+1:]
+	listed.Annotations = map[string]string{"io.containerd.image.name": o.Name, "org.opencontainers.image.ref.name": tag}
+	index, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{listed},
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode the index: %w", err)
+	}
+	blob := func(content []byte) file {
+		return file{"blobs/sha256/" + digest(content)[len("sha256:"):], 0o444, content}
+	}
+	docker, err := json.Marshal([]any{map[string]any{
+		"Config": blob(config).name, "RepoTags": []string{o.Name}, "Layers": []string{blob(layer.Bytes()).name},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("encode the list of images: %w", err)
+	}
+	err = archive(w, []file{
+		{"oci-layout", 0o444, []byte(`{"imageLayoutVersion":"1.0.0"}`)}, {"index.json", 0o444, index}, {"manifest.json", 0o444, docker},
+		blob(manifest), blob(config), blob(layer.Bytes()),
+	})
+	if err != nil {
+		return "", fmt.Errorf("write the archive: %w", err)
+	}
+	return listed.Digest, nil
+}
+
+// archive writes files, of nobody and of no time.
+func archive(w io.Writer, files []file) error {
+	t := tar.NewWriter(w)
+	for _, f := range files {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := t.Write(f.content); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}

@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+const (
+	secretsPath = "/api/v1/namespaces/" + tunnel.Namespace + "/secrets/"
+	tokenPath   = "/api/v1/namespaces/" + tunnel.Namespace + "/serviceaccounts/" + HubAccount + "/token"
+	// tokenLife is how long the hub's token is asked to be good for. The cluster may grant less.
+	tokenLife = 24 * time.Hour
+	// hubTimeout bounds a redemption or a report: the hub tries what it is told.
+	hubTimeout = 90 * time.Second
+)
+
+// secret reads a Secret; nil if it is not there.
+func (c *cluster) secret(ctx context.Context, name string) (*secret, error) {
+	s := &secret{}
+	err := c.do(ctx, http.MethodGet, secretsPath+name, nil, s)
+	if answered(err, http.StatusNotFound) {
+		return nil, nil //nolint:nilnil // that is what it says
+	}
+	return s, err
+}
+
+// keep changes the agents' Secret, unless somebody else did since it was read. A nil value takes a key off.
+func (c *cluster) keep(ctx context.Context, s state, data map[string]any) error {
+	return c.do(ctx, http.MethodPatch, secretsPath+Name, map[string]any{
+		"metadata": map[string]any{"resourceVersion": s.version}, "data": data,
+	}, nil)
+}
+
+// credentials makes a token of the hub's ServiceAccount.
+func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
+	var answer struct {
+		Status struct {
+			Token   string    `json:"token"`
+			Expires time.Time `json:"expirationTimestamp"`
+		} `json:"status"`
+	}
+	err := c.do(ctx, http.MethodPost, tokenPath, map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"expirationSeconds": int(tokenLife / time.Second)},
+	}, &answer)
+	if err != nil {
+		return tunnel.Credentials{}, err
+	}
+	return tunnel.Credentials{
+		Endpoint: c.access.endpoint.String(), TLSServerName: c.access.serverName, CA: c.access.ca,
+		Token: answer.Status.Token, Expires: answer.Status.Expires,
+	}, nil
+}
+
+// at is what the hub is to be told when it changes.
+func (c *cluster) at() [sha256.Size]byte {
+	return sha256.Sum256(bytes.Join([][]byte{[]byte(c.access.endpoint.String()), []byte(c.access.serverName), c.access.ca}, []byte{0}))
+}
+
+// request asks for a certificate of the state's key.
+func (s state) request(cluster string) ([]byte, error) {
+	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cluster}}, s.key)
+}
+
+// granted checks a certificate that the hub sent.
+func (s state) granted(der []byte) error {
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return fmt.Errorf("read the certificate that the hub sent: %w", err)
+	}
+	if !fits(certificate, s.key) {
+		return errors.New("the certificate that the hub sent is for another key")
+	}
+	return nil
+}
+
+// refused is what the hub says when it does not do what it is asked.
+type refused struct{ why string }
+
+func (e refused) Error() string { return "the hub refuses: " + e.why }
+
+// redeem has the hub make the token of a join a certificate.
+func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
+	given, err := c.credentials(ctx)
+	if err != nil {
+		return err
+	}
+	request, err := v.state.request(v.join.cluster)
+	if err != nil {
+		return err
+	}
+	sealed, err := tunnel.Seal(v.join.key, v.join.cluster, tunnel.Proof{Token: v.join.token, Credentials: given})
+	if err != nil {
+		return err
+	}
+	receipt, err := r.post(ctx, v.join, tunnel.Redemption{Cluster: v.join.cluster, Request: request, Sealed: sealed})
+	if err != nil {
+		return err
+	}
+	if err := v.state.granted(receipt.Certificate); err != nil {
+		return err
+	}
+	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
+}
+
+// post sends a Redemption.
+func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tunnel.Receipt, error) {
+	var receipt tunnel.Receipt
+	body, err := json.Marshal(what)
+	if err != nil {
+		return receipt, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, j.at("https", tunnel.RedeemPath), bytes.NewReader(body))
+	if err != nil {
+		return receipt, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	transport := &http.Transport{Proxy: r.options.Proxy, TLSClientConfig: j.trust(), DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		return receipt, err
+	}
+	defer response.Body.Close() //nolint:errcheck // it is only read
+	text, err := io.ReadAll(io.LimitReader(response.Body, tunnel.MaxReport))
+	if err != nil {
+		return receipt, fmt.Errorf("read the hub's answer: %w", err)
+	}
+	switch {
+	case json.Unmarshal(text, &receipt) != nil:
+		return receipt, fmt.Errorf("%s answers %s, and not as a hub does", request.URL.Host, response.Status)
+	case receipt.Gone:
+		return receipt, tunnel.ErrGone
+	case receipt.Refused != "":
+		return receipt, refused{receipt.Refused}
+	}
+	return receipt, nil
+}
+
+// report tells the hub what is new, and asks for a new certificate if it is time for one.
+func (r *runner) report(ctx context.Context, c *cluster, v view) (renewal time.Time, err error) {
+	now := time.Now()
+	given, err := c.credentials(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var what tunnel.Report
+	if what.Sealed, err = tunnel.Seal(v.join.key, v.join.cluster, given); err != nil {
+		return time.Time{}, err
+	}
+	if v.state.due(now) {
+		if what.Request, err = v.state.request(v.join.cluster); err != nil {
+			return time.Time{}, err
+		}
+	}
+	receipt, err := r.dialer(v.join, v.state.identity).Report(ctx, v.join.at("wss", tunnel.ReportPath), what)
+	if err != nil {
+		return time.Time{}, err
+	}
+	// The certificate is good even where the credentials are refused.
+	if len(what.Request) > 0 && (receipt.Refused == "" || len(receipt.Certificate) > 0) {
+		if err = v.state.granted(receipt.Certificate); err == nil {
+			err = c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
+		}
+	}
+	if receipt.Refused != "" {
+		err = errors.Join(refused{receipt.Refused}, err)
+	}
+	return third(now, given.Expires), err
+}

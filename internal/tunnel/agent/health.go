@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// lately is how long ago a spare may have answered for the agent to be ready: several probes of each.
+	lately = 10 * time.Second
+	// stuck is how long the loop may take for a turn: several requests of the cluster that time out.
+	stuck = 2 * time.Minute
+)
+
+// ready says why the agent is of no use to the hub now.
+func (r *runner) ready(now time.Time) error {
+	switch a, s := r.current.Load(), r.state.Load(); {
+	case a == nil && (s == nil || s.certificate == nil):
+		return errors.New("the agent is not enrolled with the hub yet")
+	case a == nil:
+		return errors.New("the agent keeps no tunnel to the hub")
+	case a.Answered().IsZero():
+		return errors.New("the hub was not reached yet")
+	case now.Sub(a.Answered()) > lately:
+		return fmt.Errorf("the hub has not answered since %s", a.Answered().UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// live says why the agent is to be started anew.
+func (r *runner) live(now time.Time) error {
+	if at := time.Unix(0, r.turned.Load()); now.Sub(at) > stuck {
+		return fmt.Errorf("the agent has been stuck since %s", at.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// serveHealth answers probes until ctx ends.
+func (r *runner) serveHealth(ctx context.Context) error {
+	r.turned.Store(time.Now().UnixNano())
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", r.options.HealthAddress)
+	if err != nil {
+		return fmt.Errorf("listen at --health-address: %w", err)
+	}
+	mux := http.NewServeMux()
+	for path, check := range map[string]func(time.Time) error{"/healthz": r.live, "/readyz": r.ready} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := check(time.Now()); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = w.Write([]byte("ok\n")) // whoever asked may have gone
+		})
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10}
+	r.parts.Go(func() { _ = server.Serve(listener) }) // it ends with ctx
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	return nil
+}

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+)
+
+// Main runs the command line of an agent in a cluster, and returns the exit code of the process: 0 for success, 1 for an error, which
+// was printed, and 2 for a command line that makes no sense.
+func Main(args []string, version string, errOut io.Writer) int {
+	o := DefaultOptions()
+	o.Version, o.Stays = version, true
+	flags := flag.NewFlagSet("orrery-agent cluster", flag.ContinueOnError)
+	flags.SetOutput(errOut)
+	hostname, _ := os.Hostname() // --replica says what to do without
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig of the cluster, for an agent that runs outside of it, with the rights of an administrator (default: the pod's own)")
+	kubeContext := flags.String("context", "", "context in that file (default: its current context)")
+	flags.StringVar(&o.Replica, "replica", hostname, "name that tells the agents of the cluster apart")
+	flags.StringVar(&o.HealthAddress, "health-address", "", "address at which to serve /healthz and /readyz, such as :8081 (default: none)")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case flags.NArg() > 0:
+		fmt.Fprintf(errOut, "error: unexpected argument %q\n", flags.Arg(0)) //nolint:errcheck // nowhere to say so
+		return 2
+	case o.Replica == "":
+		fmt.Fprintln(errOut, "error: this machine has no name: give --replica") //nolint:errcheck // nowhere to say so
+		return 2
+	}
+	if *kubeconfig != "" {
+		o.Source, o.Stays = Kubeconfig(*kubeconfig, *kubeContext), false
+	}
+	// The first signal ends the agent in good order, and the second the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	if err := Run(logr.NewContext(ctx, logr.FromSlogHandler(slog.NewTextHandler(errOut, nil))), o); err != nil {
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,414 @@
+// Package agent is what runs in a cluster that the hub cannot dial: it enrols with the token of a join, keeps the hub's credentials in
+// the cluster fresh, keeps the tunnel open, and removes itself when the cluster has left the fleet. Several agents of a cluster keep
+// spare connections, and the one that has the Lease does the rest.
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/tunnel"
+)
+
+// Options of an agent.
+type Options struct {
+	// Source of the cluster's API server.
+	Source Source
+	// Replica tells the agents of a cluster apart, and Version is this one's.
+	Replica, Version string
+	// Stays: after the cluster has left the fleet the agent waits until it is ended, as a pod that would be started anew. Else it returns.
+	Stays bool
+	// Proxy of a request to the hub; nil: none.
+	Proxy func(*http.Request) (*url.URL, error)
+	// HealthAddress serves /healthz and /readyz; empty: nothing does.
+	HealthAddress string
+	// Timing of the tunnel.
+	Timing tunnel.Timing
+	// Interval is how often the agent looks at its Secrets, and Lease how long an agent that is not heard has the Lease.
+	Interval, Lease time.Duration
+}
+
+// DefaultOptions are those that pods have.
+func DefaultOptions() Options {
+	return Options{
+		Source: InCluster, Proxy: http.ProxyFromEnvironment, Timing: tunnel.DefaultTiming(), Interval: 5 * time.Second, Lease: 15 * time.Second,
+	}
+}
+
+// firstPause and lastPause bound how long is waited after a failure, of which a random part is.
+const firstPause, lastPause = 250 * time.Millisecond, 10 * time.Second
+
+// view is what the agent has read of the cluster at one time.
+type view struct {
+	join  *join
+	state state
+}
+
+// outcome of a step.
+type outcome struct {
+	step    step
+	at      view
+	told    [sha256.Size]byte
+	renewal time.Time
+	err     error
+}
+
+// connected is a tunnel that is being kept.
+type connected struct {
+	agent  *tunnel.Agent
+	to     string // where
+	ca     string // and whom it trusts
+	join   string // hash of the token by which its certificate came
+	cancel context.CancelFunc
+}
+
+// ending is how a tunnel ended.
+type ending struct {
+	of  *connected
+	err error
+}
+
+// runner is the state of a running agent. One goroutine has it, but for what is atomic.
+type runner struct {
+	options  Options
+	log      logr.Logger
+	cluster  *cluster
+	election election
+
+	told     told
+	pending  context.CancelFunc // the step that is being done; nil: none is
+	done     chan outcome
+	failures int
+	notUntil time.Time // no step is begun before
+	said     string    // what was logged last: what stays so is said once
+
+	tunnel *connected
+	ended  chan ending
+	gone   string // the join whose cluster has left, says the hub; empty: it does not
+	parts  sync.WaitGroup
+
+	state   atomic.Pointer[state]
+	access  atomic.Pointer[Access]
+	current atomic.Pointer[tunnel.Agent] // of the tunnel
+	turned  atomic.Int64                 // when the loop turned last, in nanoseconds of the Unix epoch
+}
+
+// Run does the agent's work until ctx ends, the cluster has left the fleet and everything is removed, or there was no connection to the hub
+// for too long (tunnel.ErrSilent): whoever runs it starts it anew then.
+func Run(ctx context.Context, o Options) error {
+	running, cancel := context.WithCancel(ctx)
+	r := &runner{
+		options: o, log: logr.FromContextOrDiscard(ctx), done: make(chan outcome, 1), ended: make(chan ending),
+		election: election{me: o.Replica, duration: o.Lease},
+	}
+	defer r.parts.Wait()
+	defer cancel()
+	if o.HealthAddress != "" {
+		if err := r.serveHealth(running); err != nil {
+			return err
+		}
+	}
+	gone, err := r.loop(running)
+	cancel()
+	r.resign(ctx)
+	if !gone {
+		return err
+	}
+	r.log.Info("the cluster has left the fleet, and everything that its manifest made is being removed")
+	if o.Stays {
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// loop turns until ctx ends, or there is nothing left to do, since everything is removed.
+func (r *runner) loop(ctx context.Context) (gone bool, err error) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-timer.C:
+		case e := <-r.ended:
+			if err := r.lost(e); err != nil {
+				return false, err
+			}
+		case o := <-r.done:
+			if r.finish(o) {
+				return true, nil
+			}
+		}
+		now := time.Now()
+		r.turned.Store(now.UnixNano())
+		wait, err := r.turn(ctx, now)
+		switch {
+		case answered(err, http.StatusConflict): // it is read anew
+			wait = 0
+		case err != nil:
+			failures++
+			r.say(err.Error())
+			wait = pause(failures)
+		default:
+			failures = 0
+		}
+		timer.Reset(wait)
+	}
+}
+
+// pause after failures: twice as long each time, of which a random part is waited, so that not all agents come back at once.
+func pause(failures int) time.Duration {
+	most := lastPause
+	if failures < 8 {
+		most = min(most, firstPause<<(failures-1))
+	}
+	return most/4 + rand.N(most-most/4+1) //nolint:gosec // no secret
+}
+
+// say logs what is not as it should be, once.
+func (r *runner) say(what string) {
+	if what != r.said && what != "" {
+		r.log.Info(what)
+	}
+	r.said = what
+}
+
+// turn looks at everything and begins what is to be done. It says when to look again.
+func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, err error) {
+	if err := r.reach(); err != nil {
+		return 0, err
+	}
+	v, err := r.look(ctx)
+	if errors.Is(err, errNotApplied) {
+		r.say(err.Error())
+		return time.Second, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.state.Store(&v.state)
+	r.keepTunnel(ctx, v)
+	if r.gone != "" && r.gone == v.state.join && !v.state.gone {
+		// Whoever was told notes it, and whoever leads removes what is there.
+		if err := r.cluster.keep(ctx, v.state, map[string]any{goneKey: []byte("true")}); err != nil {
+			return 0, fmt.Errorf("note that the cluster has left the fleet: %w", err)
+		}
+		return 0, nil
+	}
+	// Without a Lease all of it is being removed.
+	if err := r.election.hold(ctx, r.cluster); err != nil && !(v.state.gone && answered(err, http.StatusNotFound)) {
+		return 0, fmt.Errorf("hold the Lease: %w", err)
+	}
+	wait = r.options.Interval*3/4 + rand.N(r.options.Interval/2) //nolint:gosec // no secret
+	switch {
+	case !r.election.leads(now):
+		r.told = told{} // what the next leader tells, this one does not know
+		if r.pending != nil {
+			r.pending()
+		}
+	case r.pending != nil:
+	case now.Before(r.notUntil):
+		wait = min(wait, r.notUntil.Sub(now))
+	default:
+		r.begin(ctx, v, next(now, v.join, v.state, r.told, r.cluster.at()))
+	}
+	return wait, nil
+}
+
+// reach makes the client of the cluster anew when it is reached in another way.
+func (r *runner) reach() error {
+	access, err := r.options.Source()
+	if err != nil {
+		return err
+	}
+	if r.cluster != nil && r.cluster.access.fingerprint() == access.fingerprint() {
+		return nil
+	}
+	c, err := newCluster(access)
+	if err != nil {
+		return err
+	}
+	if r.cluster != nil {
+		r.cluster.close()
+	}
+	r.cluster = c
+	r.access.Store(access)
+	return nil
+}
+
+// errNotApplied: there is nothing of a manifest.
+var errNotApplied = fmt.Errorf("secret %s/%s is missing: apply the manifest that orrery cluster join --pull, or rejoin, prints", tunnel.Namespace, Name)
+
+// look reads what the manifest and the agents keep in the cluster.
+func (r *runner) look(ctx context.Context) (v view, err error) {
+	kept, err := r.cluster.secret(ctx, Name)
+	if err != nil {
+		return v, err
+	}
+	if kept == nil {
+		return v, errNotApplied
+	}
+	v.state = readState(kept)
+	given, err := r.cluster.secret(ctx, tunnel.JoinSecret)
+	if err == nil && given != nil {
+		v.join, err = readJoin(given)
+	}
+	return v, err
+}
+
+// begin does a step beside the loop, which holds the Lease meanwhile.
+func (r *runner) begin(ctx context.Context, v view, s step) {
+	switch s {
+	case stepNone:
+		r.failures = 0
+		r.say("")
+		return
+	case stepApply:
+		r.say(fmt.Sprintf("secret %s/%s is missing: apply the manifest that orrery cluster rejoin prints", tunnel.Namespace, tunnel.JoinSecret))
+		return
+	case stepExpired:
+		r.say(fmt.Sprintf("the certificate ended at %s: apply the manifest that orrery cluster rejoin %s prints",
+			v.state.certificate.NotAfter.UTC().Format(time.RFC3339), v.join.cluster))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	r.pending = cancel
+	c := r.cluster
+	r.parts.Go(func() {
+		o := outcome{step: s, at: v, told: c.at()}
+		o.renewal, o.err = r.do(ctx, c, v, s)
+		r.done <- o
+	})
+}
+
+// do is a step.
+func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal time.Time, err error) {
+	switch s {
+	case stepKey:
+		var key []byte
+		if key, err = newKey(); err == nil {
+			err = c.keep(ctx, v.state, map[string]any{keyKey: key, joinKey: []byte(v.join.hash()), certificateKey: nil, goneKey: nil})
+		}
+	case stepRedeem:
+		err = r.redeem(ctx, c, v)
+	case stepPrune:
+		err = c.prune(ctx, v.join.profile, v.join.namespaces)
+	case stepReport:
+		renewal, err = r.report(ctx, c, v)
+	case stepRemove:
+		err = c.dissolve(ctx)
+	}
+	return renewal, err
+}
+
+// finish notes how a step ended, and says whether it was the last.
+func (r *runner) finish(o outcome) (last bool) {
+	r.pending()
+	r.pending = nil
+	switch {
+	case o.err == nil:
+		r.failures = 0
+	case errors.Is(o.err, tunnel.ErrGone):
+		r.gone = o.at.state.join
+	case !errors.Is(o.err, context.Canceled) && !answered(o.err, http.StatusConflict): // these are no failures: another is doing it
+		r.failures++
+		r.notUntil = time.Now().Add(pause(r.failures))
+		r.say(o.err.Error())
+	}
+	if o.err != nil {
+		return false
+	}
+	switch o.step {
+	case stepRedeem:
+		r.log.Info("enrolled with the hub", "cluster", o.at.join.cluster, "hub", o.at.join.url.Host)
+	case stepReport:
+		r.told.at, r.told.renewal = o.told, o.renewal
+	case stepPrune:
+		r.told.rights = o.at.join.rights()
+	}
+	return o.step == stepRemove
+}
+
+// dialer makes an agent of the tunnel as a join says.
+func (r *runner) dialer(j *join, identity func() (tls.Certificate, error)) *tunnel.Agent {
+	return &tunnel.Agent{
+		URL: j.at("wss", tunnel.Path), TLS: j.trust(), Proxy: r.options.Proxy, Identity: identity,
+		Replica: r.options.Replica, Version: r.options.Version, Timing: r.options.Timing,
+	}
+}
+
+// keepTunnel keeps a tunnel to where the join says. It outlives the certificate with which it began, but not its key.
+func (r *runner) keepTunnel(ctx context.Context, v view) {
+	wanted := v.join != nil && v.state.certificate != nil && !v.state.gone && r.gone != v.state.join
+	if t := r.tunnel; t != nil && (!wanted || t.to != v.join.at("wss", tunnel.Path) || t.ca != string(v.join.ca) || t.join != v.state.join) {
+		t.cancel()
+		r.tunnel = nil
+		r.current.Store(nil)
+	}
+	if !wanted || r.tunnel != nil {
+		return
+	}
+	t := &connected{to: v.join.at("wss", tunnel.Path), ca: string(v.join.ca), join: v.state.join}
+	t.agent = r.dialer(v.join, func() (tls.Certificate, error) {
+		s := r.state.Load()
+		if s.join != t.join {
+			return tls.Certificate{}, errors.New("the agent has another certificate now")
+		}
+		return s.identity()
+	})
+	t.agent.Destinations = map[string]func(context.Context) (net.Conn, error){tunnel.APIServer: func(ctx context.Context) (net.Conn, error) {
+		return r.access.Load().dial(ctx)
+	}}
+	var running context.Context
+	running, t.cancel = context.WithCancel(ctx)
+	r.tunnel = t
+	r.current.Store(t.agent)
+	r.parts.Go(func() {
+		e := ending{t, t.agent.Run(logr.NewContext(running, r.log))}
+		select {
+		case r.ended <- e:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// lost notes how a tunnel ended; an error ends the agent.
+func (r *runner) lost(e ending) error {
+	e.of.cancel()
+	if e.of != r.tunnel {
+		return nil // it was to end
+	}
+	r.tunnel = nil
+	r.current.Store(nil)
+	if errors.Is(e.err, tunnel.ErrGone) {
+		r.gone = e.of.join
+		return nil
+	}
+	return e.err
+}
+
+// resign lets the next agent begin at once.
+func (r *runner) resign(ctx context.Context) {
+	if r.cluster == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := r.election.release(ctx, r.cluster); err != nil {
+		r.log.V(1).Info("the Lease is not given back; the next agent takes it when it has ended", "cause", err.Error())
+	}
+	r.cluster.close()
+}

@@ -1,0 +1,373 @@
+// Package manifest is what is applied in a cluster for it to join by agent: from options to objects, and nothing else.
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/agent"
+)
+
+// Options of a manifest.
+type Options struct {
+	// Cluster is the name of the Cluster that joins.
+	Cluster string
+	// URL of the hub's listener; CA that it is trusted by, in PEM (empty: the system's); Key for tunnel.Seal; Token of the join.
+	URL     string
+	CA, Key []byte
+	Token   string
+	// Proxy by which the hub is reached, a URL; empty: none.
+	Proxy string
+	// Agent is what the hub may do; nil: everything.
+	Agent *clusterv1alpha1.Agent
+	// Image of the agent. Empty: the agent runs elsewhere, as a process with a kubeconfig.
+	Image string
+}
+
+const (
+	healthPort = 8081
+	user       = 65532
+	// memory of a replica: what it needs with ten execs open, and as much again. The agent's garbage collector keeps below limitSoft.
+	memory, limit, limitSoft = "16Mi", "96Mi", "64MiB"
+)
+
+// Objects are those of a manifest, in the order in which they are to be applied.
+func Objects(o Options) ([]*unstructured.Unstructured, error) {
+	if o.Cluster == "" || o.URL == "" || o.Token == "" || len(o.Key) == 0 {
+		return nil, errors.New("a manifest needs a cluster, a URL, a token and a key")
+	}
+	profile, namespaces := clusterv1alpha1.AgentProfileAll, []string(nil)
+	if o.Agent != nil && o.Agent.Profile != "" {
+		profile, namespaces = o.Agent.Profile, o.Agent.Namespaces
+	}
+	all := []runtime.Object{namespace(tunnel.Namespace)}
+	// That of a namespace in which is placed stays when the agent goes: workloads are in it.
+	for _, ns := range namespaces {
+		if ns != tunnel.Namespace {
+			all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+		}
+	}
+	all = append(all, accounts()...)
+	all = append(all, hubRights(profile, namespaces)...)
+	all = append(all, agentRights()...)
+	join := &corev1.Secret{ObjectMeta: made(tunnel.JoinSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{
+		tunnel.JoinURL: []byte(o.URL), tunnel.JoinCA: o.CA, tunnel.JoinCluster: []byte(o.Cluster), tunnel.JoinToken: []byte(o.Token),
+		tunnel.JoinKey: o.Key, agent.ProfileKey: []byte(profile), agent.NamespacesKey: []byte(strings.Join(namespaces, ",")),
+	}}
+	if o.Proxy != "" {
+		join.Data[agent.ProxyKey] = []byte(o.Proxy)
+	}
+	// The Lease and the Secret of the agents are there without content, so that agents need not be able to create any.
+	all = append(all,
+		&corev1.Secret{ObjectMeta: made(agent.Name), Type: corev1.SecretTypeOpaque},
+		&coordinationv1.Lease{ObjectMeta: made(agent.Name)},
+		join,
+	)
+	if o.Image != "" {
+		all = append(all, budget(), deployment(o.Image))
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(all))
+	for _, object := range all {
+		u, err := plain(object)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, u)
+	}
+	return objects, nil
+}
+
+// YAML is a manifest as kubectl apply takes it.
+func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
+	var text bytes.Buffer
+	for _, o := range objects {
+		document, err := yaml.Marshal(o.Object)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		text.WriteString("---\n")
+		text.Write(document)
+	}
+	return text.Bytes(), nil
+}
+
+// plain is an object without what nobody said of it.
+func plain(object runtime.Object) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("encode a %T: %w", object, err)
+	}
+	delete(content, "status")
+	u := &unstructured.Unstructured{Object: content}
+	gvk, err := kindOf(object)
+	if err != nil {
+		return nil, err
+	}
+	u.SetGroupVersionKind(gvk)
+	prune(content)
+	return u, nil
+}
+
+// prune takes off what is empty.
+func prune(m map[string]any) {
+	maps.DeleteFunc(m, func(_ string, v any) bool {
+		switch v := v.(type) {
+		case nil:
+			return true
+		case map[string]any:
+			prune(v)
+			return len(v) == 0
+		case []any:
+			for _, e := range v {
+				if inner, ok := e.(map[string]any); ok {
+					prune(inner)
+				}
+			}
+		}
+		return false
+	})
+}
+
+func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
+	switch object.(type) {
+	case *corev1.Namespace:
+		return corev1.SchemeGroupVersion.WithKind("Namespace"), nil
+	case *corev1.ServiceAccount:
+		return corev1.SchemeGroupVersion.WithKind("ServiceAccount"), nil
+	case *corev1.Secret:
+		return corev1.SchemeGroupVersion.WithKind("Secret"), nil
+	case *coordinationv1.Lease:
+		return coordinationv1.SchemeGroupVersion.WithKind("Lease"), nil
+	case *rbacv1.ClusterRole:
+		return rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), nil
+	case *rbacv1.ClusterRoleBinding:
+		return rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), nil
+	case *rbacv1.Role:
+		return rbacv1.SchemeGroupVersion.WithKind("Role"), nil
+	case *rbacv1.RoleBinding:
+		return rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), nil
+	case *policyv1.PodDisruptionBudget:
+		return policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), nil
+	case *appsv1.Deployment:
+		return appsv1.SchemeGroupVersion.WithKind("Deployment"), nil
+	}
+	return schema.GroupVersionKind{}, fmt.Errorf("a manifest has no %T", object)
+}
+
+// labels are on everything.
+func labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": agent.Name, "app.kubernetes.io/part-of": "orrery", agent.MadeLabel: "true"}
+}
+
+// made is the metadata of an object in the agent's namespace, and madeIn in any; "" is none.
+func made(name string) metav1.ObjectMeta { return madeIn(tunnel.Namespace, name) }
+
+func madeIn(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
+}
+
+func namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: madeIn("", name)}
+}
+
+func accounts() []runtime.Object {
+	return []runtime.Object{
+		&corev1.ServiceAccount{ObjectMeta: made(agent.HubAccount), AutomountServiceAccountToken: new(false)},
+		&corev1.ServiceAccount{ObjectMeta: made(agent.Name), AutomountServiceAccountToken: new(false)},
+	}
+}
+
+func bind(object metav1.ObjectMeta, role, account string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: object, Subjects: subject(account), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+	}
+}
+
+func bindIn(object metav1.ObjectMeta, role, account string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: object, Subjects: subject(account), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+	}
+}
+
+func subject(account string) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tunnel.Namespace, Name: account}}
+}
+
+// hubRights are what the hub may do in the cluster.
+func hubRights(profile clusterv1alpha1.AgentProfile, namespaces []string) []runtime.Object {
+	if profile == clusterv1alpha1.AgentProfileAll {
+		return []runtime.Object{bind(madeIn("", agent.AllBinding), "cluster-admin", agent.HubAccount)}
+	}
+	builtin := &rbacv1.ClusterRole{ObjectMeta: madeIn("", agent.MirrorBuiltinRole), Rules: mirrored()}
+	builtin.Labels[agent.AggregateLabel] = "true"
+	rights := []runtime.Object{
+		builtin,
+		&rbacv1.ClusterRole{ObjectMeta: madeIn("", agent.MirrorRole), AggregationRule: &rbacv1.AggregationRule{
+			ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{agent.AggregateLabel: "true"}}},
+		}},
+		bind(madeIn("", agent.MirrorRole), agent.MirrorRole, agent.HubAccount),
+		bind(madeIn("", agent.MirrorBuiltinRole), agent.MirrorBuiltinRole, agent.HubAccount),
+	}
+	for _, ns := range namespaces {
+		rights = append(rights,
+			&rbacv1.Role{ObjectMeta: madeIn(ns, agent.HubAccount), Rules: []rbacv1.PolicyRule{rule("*", "*", "*")}},
+			bindIn(madeIn(ns, agent.HubAccount), agent.HubAccount, agent.HubAccount),
+		)
+	}
+	return rights
+}
+
+// mirrored are the rules by which a cluster is read, but for Secrets and for what definitions add to it.
+func mirrored() []rbacv1.PolicyRule {
+	read := []string{"get", "list", "watch"}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Verbs: read, Resources: []string{
+			"configmaps", "endpoints", "events", "limitranges", "namespaces", "nodes", "persistentvolumeclaims", "persistentvolumes",
+			"pods", "podtemplates", "replicationcontrollers", "resourcequotas", "serviceaccounts", "services",
+		}},
+		{Resources: []string{"*"}, Verbs: read, APIGroups: []string{
+			"admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps", "autoscaling", "batch",
+			"certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io", "events.k8s.io", "flowcontrol.apiserver.k8s.io",
+			"metrics.k8s.io", "networking.k8s.io", "node.k8s.io", "policy", "rbac.authorization.k8s.io", "resource.k8s.io",
+			"scheduling.k8s.io", "storage.k8s.io",
+		}},
+		{Verbs: []string{"get"}, NonResourceURLs: []string{
+			"/", "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/readyz", "/version", "/openapi/*",
+		}},
+	}
+}
+
+func rule(group, resources, verbs string, names ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{
+		APIGroups: []string{group}, Resources: strings.Split(resources, ","), Verbs: strings.Split(verbs, ","), ResourceNames: names,
+	}
+}
+
+// agentRights are what the agent itself may do: make tokens of the hub's account, keep its own Secret and Lease, take rights from the hub,
+// and remove itself. It can neither create anything nor read a Secret but its own two.
+func agentRights() []runtime.Object {
+	const rbac = rbacv1.GroupName
+	return []runtime.Object{
+		&rbacv1.Role{ObjectMeta: made(agent.Name), Rules: []rbacv1.PolicyRule{
+			rule("", "serviceaccounts/token", "create", agent.HubAccount),
+			rule("", "secrets", "get,patch", agent.Name),
+			rule("", "secrets", "get,delete", tunnel.JoinSecret),
+			rule("coordination.k8s.io", "leases", "get,patch", agent.Name),
+			rule("", "serviceaccounts", "delete", agent.HubAccount),
+			rule("", "serviceaccounts", "patch", agent.Name),
+			rule(rbac, "roles,rolebindings", "patch", agent.Name),
+			rule("apps", "deployments", "patch", agent.Name),
+			rule("policy", "poddisruptionbudgets", "delete", agent.Name),
+			// Whether others use the namespace.
+			rule("", "pods,configmaps,services,persistentvolumeclaims,serviceaccounts", "list"),
+			rule("apps", "deployments,statefulsets,daemonsets", "list"),
+			rule("batch", "cronjobs", "list"),
+		}},
+		bindIn(made(agent.Name), agent.Name, agent.Name),
+		&rbacv1.ClusterRole{ObjectMeta: madeIn("", agent.Name), Rules: []rbacv1.PolicyRule{
+			rule(rbac, "clusterrolebindings", "delete", agent.AllBinding, agent.MirrorRole, agent.MirrorBuiltinRole),
+			rule(rbac, "clusterroles", "delete", agent.MirrorRole, agent.MirrorBuiltinRole),
+			rule(rbac, "rolebindings", "list,delete", agent.HubAccount),
+			rule(rbac, "roles", "delete", agent.HubAccount),
+			rule(rbac, "clusterroles", "get,delete", agent.Name),
+			rule(rbac, "clusterrolebindings", "patch", agent.Name),
+			rule("", "namespaces", "get,patch", tunnel.Namespace),
+		}},
+		bind(madeIn("", agent.Name), agent.Name, agent.Name),
+	}
+}
+
+func selector() map[string]string { return map[string]string{"app.kubernetes.io/name": agent.Name} }
+
+func budget() *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{ObjectMeta: made(agent.Name), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: selector()},
+	}}
+}
+
+func deployment(image string) *appsv1.Deployment {
+	probe := func(path string, period, failures int32) *corev1.Probe {
+		return &corev1.Probe{PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")},
+		}}
+	}
+	evicted := func(key string) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(30))}
+	}
+	return &appsv1.Deployment{ObjectMeta: made(agent.Name), Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: selector()},
+		// A hub that is away makes no agent ready, and must not hold up one that is mended.
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(1)),
+		}},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels()},
+			Spec: corev1.PodSpec{
+				ServiceAccountName: agent.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
+				NodeSelector: map[string]string{corev1.LabelOSStable: "linux"},
+				SecurityContext: &corev1.PodSecurityContext{
+					RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)),
+					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+				Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{
+						TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: selector()},
+					}}},
+				}},
+				// It is what a cluster is mended through: it runs where little else does, and moves soon from a node that is away.
+				Tolerations: []corev1.Toleration{
+					{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+					evicted(corev1.TaintNodeNotReady), evicted(corev1.TaintNodeUnreachable),
+				},
+				Containers: []corev1.Container{{
+					Name: "agent", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/orrery-agent", "cluster"},
+					Args: []string{"--replica=$(POD_NAME)", fmt.Sprintf("--health-address=:%d", healthPort)},
+					Env: []corev1.EnvVar{
+						{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+						{Name: "GOMEMLIMIT", Value: limitSoft},
+						{Name: "HTTPS_PROXY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+							LocalObjectReference: corev1.LocalObjectReference{Name: tunnel.JoinSecret}, Key: agent.ProxyKey, Optional: new(true),
+						}}},
+					},
+					Ports:          []corev1.ContainerPort{{Name: "health", ContainerPort: healthPort, Protocol: corev1.ProtocolTCP}},
+					LivenessProbe:  probe("/healthz", 20, 3),
+					ReadinessProbe: probe("/readyz", 5, 2),
+					Resources: corev1.ResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse(memory)},
+						Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(limit)},
+					},
+					SecurityContext: &corev1.SecurityContext{
+						AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+						Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					},
+				}},
+			},
+		},
+	}}
+}
+
+// Profiles are the names of what a hub may be allowed.
+func Profiles() []string {
+	names := []string{string(clusterv1alpha1.AgentProfileAll), string(clusterv1alpha1.AgentProfileMirror), string(clusterv1alpha1.AgentProfilePlacement)}
+	slices.Sort(names)
+	return names
+}
