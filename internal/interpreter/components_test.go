@@ -18,7 +18,7 @@ func TestComponents(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, pods := map[string]string{}, map[string]int32{}
-	for _, document := range strings.Split(string(text), "\n---\n") {
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		o := &unstructured.Unstructured{}
 		body, err := yaml.YAMLToJSON([]byte(document))
 		if err != nil {
@@ -65,9 +65,9 @@ func TestComponents(t *testing.T) {
 
 // What has more components than a binding can name is placed as a kind of which nothing is known.
 func TestTooManyComponents(t *testing.T) {
-	tasks := make([]any, mostComponents)
-	for i := range tasks {
-		tasks[i] = map[string]any{"replicas": int64(1)}
+	var tasks []any
+	for range mostComponents {
+		tasks = append(tasks, map[string]any{"replicas": int64(1)})
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "spec": map[string]any{"tasks": tasks}}}
 	if got := len(Components(o)); got != mostComponents {

@@ -21,14 +21,14 @@ type option struct {
 	at      int   // its place among the clusters
 	has     int64 // replicas there
 	room    int64 // for more of them
-	lack    lack  // of room for more than that
+	lack    *lack // of room for more than that; nil: of the nodes'
 	weight  int64 // of the static weights
 	tier    int8
-	placed  bool // the object is there, perhaps asleep
-	keep    bool // it is, and a decision that is not fresh keeps it there
-	blind   bool // replicas are there, and how many more have room is not known
-	needed  bool // the spread constraints need the object there
-	ranks   []int64
+	placed  bool  // the object is there, perhaps asleep
+	keep    bool  // it is, and a decision that is not fresh keeps it there
+	blind   bool  // replicas are there, and how many more have room is not known
+	needed  bool  // the spread constraints need the object there
+	rank    int32 // of its groups, by how much room they have in all: the one with the most first
 	tie     uint64
 }
 
@@ -48,7 +48,9 @@ func (a *attempt) assign(r *Request) {
 		o := &a.options[i]
 		// Replicas in a cluster that does not answer stay, and none join them.
 		if n, why, known := r.fits(o.cluster, o.placed); known && o.cluster.Reachable {
-			o.room, o.lack = min(max(n, 0), maxWeight), why
+			if o.room = min(max(n, 0), maxWeight); why != (lack{}) {
+				o.lack = new(why)
+			}
 		} else {
 			o.blind = o.has > 0
 		}
@@ -193,7 +195,7 @@ func (r *Request) prefer(a, b *option) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.tier, b.tier), slices.Compare(b.ranks, a.ranks), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
+	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.rank, b.rank), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
 }
 
 // worth is what an option has to offer.

@@ -264,8 +264,8 @@ func (a *attempt) result(r *Request) Result {
 func (a *attempt) lacks() string {
 	clusters := map[lack][]string{}
 	for i := range a.options {
-		if o := &a.options[i]; o.lack != (lack{}) {
-			clusters[o.lack] = append(clusters[o.lack], o.cluster.Name)
+		if o := &a.options[i]; o.lack != nil {
+			clusters[*o.lack] = append(clusters[*o.lack], o.cluster.Name)
 		}
 	}
 	var said strings.Builder

@@ -273,8 +273,8 @@ func spread(limits []limit, options []option) (chosen []option, why string) {
 	return chosen, ""
 }
 
-// rank notes of each option, by each limit that bounds the groups, how much room its group has in all: a limit that lets in few groups is not to let in
-// that of the largest cluster, but the largest. Of a group no more clusters count than may be chosen.
+// rank orders options by how much room their groups have in all, by each limit that bounds the groups: a limit that lets in few is to let in the
+// largest, and not that of the largest cluster. Of a group no more clusters count than may be chosen.
 func rank(limits []limit, options []option) {
 	most, bounding := len(options), []*limit{}
 	for l := range limits {
@@ -289,23 +289,32 @@ func rank(limits []limit, options []option) {
 	if len(bounding) == 0 {
 		return
 	}
-	greatest := make([]*option, len(options))
-	for i := range options {
-		options[i].ranks = make([]int64, len(bounding))
-		greatest[i] = &options[i]
+	type ranked struct {
+		*option
+		room []int64 // of its greatest group, by each limit
 	}
-	slices.SortFunc(greatest, func(a, b *option) int { return cmp.Compare(b.has+b.room, a.has+a.room) })
+	all := make([]ranked, len(options))
+	for i := range options {
+		all[i] = ranked{&options[i], make([]int64, len(bounding))}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.has+b.option.room, a.has+a.option.room) })
 	for l, limit := range bounding {
 		clusters, room := map[string]int{}, map[string]int64{}
-		for _, o := range greatest {
+		for _, o := range all {
 			limit.each(o.cluster, func(group string) {
 				if clusters[group]++; clusters[group] <= most {
-					room[group] += o.has + o.room
+					room[group] += o.has + o.option.room
 				}
 			})
 		}
-		for _, o := range greatest {
-			limit.each(o.cluster, func(group string) { o.ranks[l] = max(o.ranks[l], room[group]) })
+		for _, o := range all {
+			limit.each(o.cluster, func(group string) { o.room[l] = max(o.room[l], room[group]) })
+		}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return slices.Compare(b.room, a.room) })
+	for i, o := range all[1:] {
+		if o.rank = all[i].rank; !slices.Equal(o.room, all[i].room) {
+			o.rank++
 		}
 	}
 }
