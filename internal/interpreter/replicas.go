@@ -74,8 +74,8 @@ func serving(k kind, o *unstructured.Unstructured) (n int64, known bool) {
 	return 0, false
 }
 
-// Pods returns how many pods an object with replicas has, whether they are ready or not, as far as
-// its status says: of a Job those that ended among them. It is 0 where the status does not say.
+// Pods returns how many pods an object with replicas or components has, whether they are ready or not, as far as
+// its status says: of a Job, and of what has components, those that ended among them. It is 0 where the status does not say.
 func Pods(o *unstructured.Unstructured) int32 {
 	var n int64
 	k := kindOf(o)
@@ -83,6 +83,9 @@ func Pods(o *unstructured.Unstructured) int32 {
 	case k.single:
 		n = 1
 	case k.replicas == nil:
+		if c := composites[o.GroupVersionKind().GroupKind()]; c.pods != nil {
+			n = c.pods(o.Object)
+		}
 	case o.GroupVersionKind().GroupKind().String() == jobKind:
 		n = number(o.Object, "status", "active") + number(o.Object, "status", "succeeded") + number(o.Object, "status", "failed")
 	default:
@@ -131,8 +134,13 @@ func PodSpec(o *unstructured.Unstructured) map[string]any {
 	}
 	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
 	spec, _ := v.(map[string]any)
+	return podSpec(spec)
+}
+
+// podSpec is a spec, if it is one of pods; else nil: it is of something else.
+func podSpec(spec map[string]any) map[string]any {
 	if _, ok := spec["containers"]; !ok {
-		return nil // a template of something else
+		return nil
 	}
 	return spec
 }

@@ -33,7 +33,11 @@ func RequirementsOf(o *unstructured.Unstructured) *Requirements {
 	if Replicas(o) == nil {
 		return nil
 	}
-	spec := PodSpec(o)
+	return requirementsIn(o, PodSpec(o))
+}
+
+// requirementsIn are those of pods of an object with some spec; nil: there is none.
+func requirementsIn(o *unstructured.Unstructured, spec map[string]any) *Requirements {
 	if spec == nil && !builtIn(o.GroupVersionKind().Group) {
 		return &Requirements{
 			Kind: o.GroupVersionKind(), Namespace: o.GetNamespace(), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},

@@ -87,6 +87,44 @@ func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 	return most
 }
 
+// sets counts how often it still lets in all replicas of some components, of an object that is there or is not.
+func (q *quota) sets(components []scheduler.Component, there bool) int64 {
+	most := int64(math.MaxInt32)
+	for name, left := range q.left {
+		var all, once int64
+		for i := range components {
+			c := &components[i]
+			if c.Claim == nil || !q.counts(c.Claim) {
+				continue
+			}
+			each, object := c.Claim.Counts(name)
+			all, once = plus(all, times(each, c.Replicas)), max(once, object)
+		}
+		if !there && once > left {
+			return 0
+		}
+		if all > 0 {
+			most = min(most, max(0, left)/all)
+		}
+	}
+	return most
+}
+
+// times and plus are of numbers that are not negative; what is too large for them is the largest number.
+func times(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64/b {
+		return math.MaxInt64
+	}
+	return a * b
+}
+
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
 // without is the quota when replicas have taken of it what they count.
 func (q *quota) without(t scheduler.Taken) *quota {
 	rest := &quota{name: q.name, scopes: q.scopes, left: maps.Clone(q.left)}

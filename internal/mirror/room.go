@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -156,6 +157,100 @@ func (r *Room) Fits(claim *scheduler.Claim, there bool) (replicas int64, quota s
 	return total, ""
 }
 
+// demand is a component on its way to nodes.
+type demand struct {
+	name   string
+	pods   int64
+	each   []int64 // what each of them takes of every resource
+	takers []int
+	most   int64 // that would have room without the other components
+}
+
+// Sets implements scheduler.Room. The components that would have room the fewest times come first: what fits in many places finds one beside them.
+func (r *Room) Sets(components []scheduler.Component, there bool) (sets int64, lacking, quota string) {
+	bound := int64(math.MaxInt32)
+	for _, q := range r.quotas[components[0].Claim.Namespace()] {
+		if n := q.sets(components, there); n < bound || n == bound && q.name < quota {
+			bound, quota = n, q.name
+		}
+	}
+	if quota != "" {
+		quota = components[0].Claim.Namespace() + "/" + quota
+	}
+	if bound == 0 {
+		return 0, "", quota
+	}
+	fit := int64(math.MaxInt32)
+	demands := make([]demand, 0, len(components))
+	for i := range components {
+		c := &components[i]
+		if c.Replicas <= 0 {
+			continue
+		}
+		each, offered := r.each(nil, c.Claim)
+		l := demand{name: c.Name, pods: c.Replicas, each: each}
+		if offered {
+			l.takers = r.places.takers(c.Claim)
+		}
+		for _, i := range l.takers {
+			l.most += fits(r.node(i), each)
+		}
+		if l.most < l.pods {
+			return 0, l.name, ""
+		}
+		fit = min(fit, l.most/l.pods)
+		demands = append(demands, l)
+	}
+	slices.SortStableFunc(demands, func(a, b demand) int { return cmp.Compare(a.most, b.most) })
+	free := make([]int64, len(r.free))
+	if lacking := r.pack(free, demands, 1); lacking != "" {
+		return 0, lacking, ""
+	}
+	most := min(fit, bound)
+	if sets = most; r.pack(free, demands, most) != "" {
+		sets = 1
+		for most-sets > 1 { // sets fit, and most do not
+			if half := sets + (most-sets)/2; r.pack(free, demands, half) == "" {
+				sets = half
+			} else {
+				most = half
+			}
+		}
+	}
+	if sets < bound || fit == bound {
+		quota = ""
+	}
+	return sets, "", quota
+}
+
+// pack puts them on nodes so many times, one after another, and says for which of them nothing was left. It works in free.
+func (r *Room) pack(free []int64, demands []demand, times int64) (lacking string) {
+	copy(free, r.free)
+	width := len(r.places.resources)
+	for i := range demands {
+		l := &demands[i]
+		if put(free, width, l.takers, l.each, l.pods*times) > 0 {
+			return l.name
+		}
+	}
+	return ""
+}
+
+// put puts pods on nodes, one node after another, and returns how many are left.
+func put(free []int64, width int, takers []int, each []int64, pods int64) (left int64) {
+	for _, i := range takers {
+		node := free[i*width : (i+1)*width]
+		here := min(pods, fits(node, each))
+		for j := range node {
+			node[j] -= here * each[j]
+		}
+		if pods -= here; pods <= 0 {
+			break
+		}
+	}
+	return pods
+}
+
 // Without is the room that is left when replicas have taken theirs. Those that fit on no node take none there; what
 // they count in quotas they take even so.
 func (r *Room) Without(taken []scheduler.Taken) *Room {
@@ -197,16 +292,7 @@ func (r *Room) take(claim *scheduler.Claim, replicas int64) {
 	if !offered {
 		return
 	}
-	for _, i := range r.places.takers(claim) {
-		node := r.node(i)
-		here := min(replicas, fits(node, each))
-		for j := range node {
-			node[j] -= here * each[j]
-		}
-		if replicas -= here; replicas <= 0 {
-			return
-		}
-	}
+	put(r.free, len(r.places.resources), r.places.takers(claim), each, replicas)
 }
 
 // node is what is free on a node.

@@ -3,6 +3,7 @@ package mirror
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -360,6 +361,76 @@ func TestQuotasAreRequired(t *testing.T) {
 	}
 }
 
+// TestSets counts how often components have room together on two plain nodes and one with GPUs, of 4 CPUs and 10 pods each.
+func TestSets(t *testing.T) {
+	claim := func(cpu string, more func(*interpreter.Requirements)) *scheduler.Claim {
+		r := &interpreter.Requirements{
+			Kind: schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}, Namespace: "shop",
+			Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)},
+		}
+		if more != nil {
+			more(r)
+		}
+		return scheduler.NewClaim(r)
+	}
+	gpu := func(r *interpreter.Requirements) { r.NodeSelector = map[string]string{"pool": "gpu"} }
+	component := func(name string, replicas int64, claim *scheduler.Claim) scheduler.Component {
+		return scheduler.Component{Name: name, Replicas: replicas, Claim: claim}
+	}
+	head, workers := component("head", 1, claim("1", nil)), component("workers", 2, claim("2", nil))
+	status := func(hard, used string) string { return `{"status": {"hard": {` + hard + `}, "used": {` + used + `}}}` }
+	for name, tc := range map[string]struct {
+		components []scheduler.Component
+		quotas     []string
+		there      bool
+		taken      []scheduler.Taken
+		want       int64
+		lacking    string
+		quota      string
+	}{
+		"Together":          {components: []scheduler.Component{head, workers}, want: 2}, // of 12 CPUs 5 each
+		"OneAlone":          {components: []scheduler.Component{workers}, want: 3},
+		"InPieces":          {components: []scheduler.Component{component("a", 3, claim("3", nil)), component("b", 3, claim("1", nil))}, want: 1},
+		"NotBesideOthers":   {components: []scheduler.Component{component("a", 2, claim("3", nil)), component("b", 2, claim("4", nil))}, lacking: "b"},
+		"NotAlone":          {components: []scheduler.Component{head, component("big", 1, claim("5", nil))}, lacking: "big"},
+		"NotSoMany":         {components: []scheduler.Component{head, component("many", 13, claim("1", nil))}, lacking: "many"},
+		"Pods":              {components: []scheduler.Component{component("a", 16, nil), component("b", 15, nil)}, lacking: "b"},
+		"NothingOffered":    {components: []scheduler.Component{head, component("odd", 1, requesting(corev1.ResourceList{"example.com/odd": resource.MustParse("1")}))}, lacking: "odd"},
+		"NoneAsked":         {components: []scheduler.Component{component("none", 0, claim("99", nil)), head}, want: 12},
+		"NoneAtAll":         {components: []scheduler.Component{component("none", 0, claim("99", nil))}, want: 1<<31 - 1},
+		"RareNodesAreKept":  {components: []scheduler.Component{component("driver", 4, claim("2", nil)), component("gpu", 1, claim("4", gpu))}, want: 1},
+		"OnlyRareNodes":     {components: []scheduler.Component{head, component("gpu", 2, claim("4", gpu))}, lacking: "gpu"},
+		"LessIsFree":        {components: []scheduler.Component{head, workers}, taken: []scheduler.Taken{{Claim: claim("2", nil), Replicas: 3}}, want: 1},
+		"Quota":             {components: []scheduler.Component{head, workers}, quotas: []string{status(`"requests.cpu": "9", "pods": "99"`, `"requests.cpu": "0", "pods": "0"`)}, want: 1, quota: "shop/q0"},
+		"QuotaOfAll":        {components: []scheduler.Component{head, workers}, quotas: []string{status(`"requests.cpu": "4500m"`, `"requests.cpu": "0"`)}, quota: "shop/q0"}, // lets in each, and not both
+		"StrictestQuota":    {components: []scheduler.Component{head, workers}, quotas: []string{status(`"pods": "5"`, `"pods": "1"`), status(`"pods": "5"`, `"pods": "3"`)}, quota: "shop/q1"},
+		"QuotaIsWide":       {components: []scheduler.Component{head, workers}, quotas: []string{status(`"pods": "99"`, `"pods": "1"`)}, want: 2},
+		"NoMoreObjects":     {components: []scheduler.Component{head, workers}, quotas: []string{status(`"count/jobsets.jobset.x-k8s.io": "1"`, `"count/jobsets.jobset.x-k8s.io": "1"`)}, quota: "shop/q0"},
+		"TheObjectIsThere":  {components: []scheduler.Component{head, workers}, quotas: []string{status(`"count/jobsets.jobset.x-k8s.io": "1"`, `"count/jobsets.jobset.x-k8s.io": "1"`)}, there: true, want: 2},
+		"MoreThanNumbers":   {components: []scheduler.Component{component("huge", 1<<31-1, claim("9000000000", nil))}, quotas: []string{status(`"requests.cpu": "9"`, `"requests.cpu": "0"`)}, quota: "shop/q0"},
+		"UnknownIsNotCount": {components: []scheduler.Component{head, component("unknown", 1, nil)}, quotas: []string{status(`"pods": "1"`, `"pods": "0"`)}, want: 1, quota: "shop/q0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCapacity()
+			setUp(t, c, nodes, "a", nodeBody("a", `"pool": "gpu"`, ""))
+			setUp(t, c, nodes, "b", nodeBody("b", "", ""))
+			setUp(t, c, nodes, "c", nodeBody("c", "", ""))
+			for i, body := range tc.quotas {
+				setUp(t, c, quotas, fmt.Sprint("q", i), body)
+			}
+			room := c.measure().Without(tc.taken)
+			before := slices.Clone(room.free)
+			sets, lacking, quota := room.Sets(tc.components, tc.there)
+			if sets != tc.want || lacking != tc.lacking || quota != tc.quota {
+				t.Errorf("%d sets, lacking %q, quota %q; want %d, %q, %q", sets, lacking, quota, tc.want, tc.lacking, tc.quota)
+			}
+			if !slices.Equal(before, room.free) {
+				t.Error("counting takes room")
+			}
+		})
+	}
+}
+
 // BenchmarkRoom counts what fits in a cluster of a thousand nodes, and measures it anew after a pod changed.
 func BenchmarkRoom(b *testing.B) {
 	c := newCapacity()
@@ -384,6 +455,13 @@ func BenchmarkRoom(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				room.Fits(claim, false)
+			}
+		})
+		b.Run("Sets/"+name, func(b *testing.B) {
+			set := []scheduler.Component{{Name: "head", Claim: cpu("2"), Replicas: 1}, {Name: "workers", Claim: claim, Replicas: 8}, {Name: "more", Claim: cpu("3"), Replicas: 2}}
+			b.ReportAllocs()
+			for b.Loop() {
+				room.Sets(set, false)
 			}
 		})
 		b.Run("Without/"+name, func(b *testing.B) {

@@ -27,6 +27,8 @@ type Template struct {
 	// Replicas that it asks for, nil for kinds without, and what each of them claims of a cluster.
 	Replicas *int32
 	Claim    *scheduler.Claim
+	// Components that it has, of a kind with several; nil for all others.
+	Components []scheduler.Component
 	// Claims on it, in order: the first one places it. None: what is placed stays.
 	Claims []policy.Claim
 	// Placement of the first claim's policy, and the hash that identifies it.
@@ -126,7 +128,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	d.Spec.Resource = workv1alpha2.ObjectReference{
 		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
 	}
-	d.Spec.Replicas = t.Replicas
+	d.Spec.Replicas, d.Spec.Components = t.Replicas, componentsOf(t)
 	if t.Replicas == nil {
 		d.Spec.ReplicaSchedulingType = ""
 	}
@@ -150,8 +152,24 @@ func (d *Decision) retry(after time.Duration) {
 	}
 }
 
-// byRoom is true when how many replicas of a template go where depends on the free capacities.
-func byRoom(t Template) bool { return divides(t) && t.Placement.ByCapacity() }
+// componentsOf are a template's components as its binding has them.
+func componentsOf(t Template) []workv1alpha2.Component {
+	var all []workv1alpha2.Component
+	for _, c := range t.Components {
+		all = append(all, workv1alpha2.Component{Name: c.Name, Replicas: int32(c.Replicas)}) //nolint:gosec // it was one
+	}
+	return all
+}
+
+// byRoom is true when where a template goes, or how many of its replicas, depends on the free capacities.
+func byRoom(t Template) bool {
+	return divides(t) && t.Placement.ByCapacity() || once(t) && t.Placement.OnceByCapacity()
+}
+
+// once is true when the policy has the template's components placed together, in one cluster.
+func once(t Template) bool {
+	return t.Components != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Once()
+}
 
 // divides is true when the policy has the template's replicas shared out.
 func divides(t Template) bool {
@@ -161,7 +179,7 @@ func divides(t Template) bool {
 // chooses is true when clusters are chosen for a template, and for long: it is new, or placed as if
 // it were, and what does not fit in one cluster goes to another.
 func chooses(t Template, b *workv1alpha2.ResourceBinding) bool {
-	return len(t.Claims) > 0 && t.Placement != nil && (divides(t) || t.Placement.Chooses()) &&
+	return len(t.Claims) > 0 && t.Placement != nil && (divides(t) || once(t) || t.Placement.Chooses()) &&
 		(b == nil || b.Spec.Schedules() && fresh(t, b))
 }
 
@@ -178,7 +196,7 @@ func fresh(t Template, b *workv1alpha2.ResourceBinding) bool {
 func settling(s *fleet.Snapshot, t Template) bool {
 	kind := t.Object.GroupVersionKind()
 	for _, c := range s.Clusters() {
-		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || t.Placement.ByCapacity() && c.Room == nil) {
+		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || (t.Placement.ByCapacity() || byRoom(t)) && c.Room == nil) {
 			return true
 		}
 	}
@@ -233,7 +251,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	b, p := standing.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
 		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Namespace: t.Object.GetNamespace(), Placement: t.Placement, Fence: fence,
-		Replicas: t.Replicas, Claim: t.Claim, Together: standing.Together, Apart: standing.Apart,
+		Replicas: t.Replicas, Claim: t.Claim, Components: t.Components, Together: standing.Together, Apart: standing.Apart,
 	}
 	var rescheduled *metav1.Time
 	if b != nil {
@@ -259,7 +277,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
 		d.Spec.ConflictResolution = p.Spec.ConflictResolution
 	}
-	if t.Replicas == nil && t.Placement.Divided() {
+	if t.Replicas == nil && t.Components == nil && t.Placement.Divided() {
 		_, why := interpreter.DivisibleBy(t.Object)
 		d.Outcome.Message += fmt.Sprintf("; %s: each cluster gets it whole",
 			cmp.Or(why, fmt.Sprintf("%s %s has no replicas to divide", t.Object.GetKind(), t.Object.GetName())))

@@ -55,7 +55,8 @@ func ofPolicy(o *unstructured.Unstructured, placement policyv1alpha1.Placement) 
 		Object: o, Claims: []policy.Claim{{Policy: p, GVK: o.GroupVersionKind()}},
 		Placement: scheduler.Compile(placement), PlacementHash: hash(placement),
 	}
-	t.Replicas, t.Claim = interpreter.Replicas(o), claimOf(o)
+	d := demandOf(o)
+	t.Replicas, t.Claim, t.Components = interpreter.Replicas(o), d.claim, d.components
 	return t
 }
 

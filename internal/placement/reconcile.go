@@ -122,7 +122,7 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 		s = c.fleet.Snapshot()
 		d = Decide(s, t, standing)
 		d.Record.Time = time.Now()
-		return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
+		return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
 	}
 	defer c.turns.pass(k)
 	c.turns.wait(k)
@@ -132,26 +132,33 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
 	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota")) // what is free is within them
-	r.activate(c.bindings.All, c.claim, settled)
+	r.activate(c.bindings.All, c.demand, settled)
 	r.refresh(time.Now())
 	s = c.fleet.Measured()
 	d = Decide(s, t, standing)
 	d.Record.Time = time.Now()
-	return s, d, r.take(k, standing.Binding, t.Claim, d.Spec)
+	return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
 }
 
-// claim says what each replica of a binding's template claims; nil while the template is not known.
-func (c *Controller) claim(b *workv1alpha2.ResourceBinding) *scheduler.Claim {
+// demand is that of a binding's template; none while the template is not known.
+func (c *Controller) demand(b *workv1alpha2.ResourceBinding) demand {
 	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present {
-		return nil
+		return demand{}
 	}
-	return claimOf(o)
+	return demandOf(o)
 }
 
-// claimOf says what each replica of an object claims of a cluster.
-func claimOf(o *unstructured.Unstructured) *scheduler.Claim {
-	return scheduler.NewClaim(interpreter.RequirementsOf(o))
+// demandOf is what an object claims of its clusters.
+func demandOf(o *unstructured.Unstructured) demand {
+	var d demand
+	if d.claim = scheduler.NewClaim(interpreter.RequirementsOf(o)); interpreter.Replicas(o) != nil {
+		return d
+	}
+	for _, c := range interpreter.Components(o) {
+		d.components = append(d.components, scheduler.Component{Name: c.Name, Claim: scheduler.NewClaim(c.Requirements), Replicas: int64(c.Replicas)})
+	}
+	return d
 }
 
 // template looks for a template in every watched version, in that of its binding first.
@@ -196,7 +203,8 @@ func (c *Controller) gather(
 		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
 	}
 	t.OnHub = interpreter.OnHub(o, c.hub)
-	t.Replicas, t.Claim = interpreter.Replicas(o), claimOf(o)
+	d := demandOf(o)
+	t.Replicas, t.Claim, t.Components = interpreter.Replicas(o), d.claim, d.components
 	if c.overrides != nil {
 		t.Overrides = c.overrides(o)
 	}

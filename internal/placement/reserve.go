@@ -63,10 +63,55 @@ type hold struct {
 	shares     map[string]share
 }
 
-// share is what is reserved in a cluster: wanted less seen. While it is in doubt how much that is,
-// the cluster's room is not known.
+// demand is what an object claims of a cluster: each of its replicas the same or, if it has components, these together.
+type demand struct {
+	claim      *scheduler.Claim
+	components []scheduler.Component
+}
+
+// pods is how many pods an object is to have in a cluster that it is placed in.
+func (d demand) pods(t workv1alpha2.TargetCluster) int64 {
+	if d.components == nil {
+		return number(t.Replicas)
+	}
+	var n int64
+	for i := range d.components {
+		n += d.components[i].Replicas
+	}
+	return n
+}
+
+// grown are the components that ask for more than before, with what is more.
+func (d demand) grown(before []workv1alpha2.Component) []scheduler.Component {
+	more := []scheduler.Component{}
+	for _, c := range d.components {
+		if i := slices.IndexFunc(before, func(was workv1alpha2.Component) bool { return was.Name == c.Name }); i >= 0 {
+			c.Replicas -= int64(before[i].Replicas)
+		}
+		if c.Replicas > 0 {
+			more = append(more, c)
+		}
+	}
+	return more
+}
+
+// heldBy is how many pods a binding wants in a cluster that it names.
+func heldBy(spec *workv1alpha2.BindingSpec, t workv1alpha2.TargetCluster) int64 {
+	if spec.Components == nil {
+		return number(t.Replicas)
+	}
+	var n int64
+	for _, c := range spec.Components {
+		n += int64(c.Replicas)
+	}
+	return n
+}
+
+// share is what is reserved in a cluster: as many pods as are wanted less those that are seen or, of an object with components,
+// those components until all pods are seen. While it is in doubt how much that is, the cluster's room is not known.
 type share struct {
 	wanted, seen int64
+	components   []scheduler.Component
 	there        bool // the object was placed there before, perhaps asleep
 	doubt        bool
 	until        time.Time
@@ -93,10 +138,10 @@ func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *
 }
 
 // activate begins to keep reservations: those that follow from the bindings as they stand.
-// claim says what the replicas of a template claim. Copies that are not known yet are in
+// claim says what a template claims. Copies that are not known yet are in
 // doubt until then: they were placed by an earlier process, and most of them run.
 func (r *reservations) activate(
-	bindings func() []*workv1alpha2.ResourceBinding, claim func(*workv1alpha2.ResourceBinding) *scheduler.Claim, doubt time.Time,
+	bindings func() []*workv1alpha2.ResourceBinding, claim func(*workv1alpha2.ResourceBinding) demand, doubt time.Time,
 ) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,12 +151,12 @@ func (r *reservations) activate(
 	r.active = true
 	now := time.Now()
 	for _, b := range bindings() {
-		if b.Spec.Replicas == nil || !b.DeletionTimestamp.IsZero() {
+		if b.Spec.Replicas == nil && b.Spec.Components == nil || !b.DeletionTimestamp.IsZero() {
 			continue
 		}
 		h := &hold{uid: b.UID, generation: b.Generation, shares: map[string]share{}}
 		for _, t := range b.Spec.Clusters {
-			s := share{wanted: number(t.Replicas), until: now.Add(r.limit)}
+			s := share{wanted: heldBy(&b.Spec, t), until: now.Add(r.limit)}
 			n, known := r.copies.Pods(b.UID, t.Name)
 			if s.seen = n; !known {
 				if s.doubt, s.until = true, doubt; !now.Before(doubt) {
@@ -123,7 +168,12 @@ func (r *reservations) activate(
 			}
 		}
 		if len(h.shares) > 0 {
-			h.claim = claim(b)
+			d := claim(b)
+			h.claim = d.claim
+			for cluster, s := range h.shares {
+				s.components = d.components
+				h.shares[cluster] = s
+			}
 			r.replace(binding.TemplateOf(b), h)
 		}
 	}
@@ -133,13 +183,13 @@ func (r *reservations) activate(
 // take reserves what a decision wants of clusters above what the binding (nil: there is none yet)
 // wants there now. undo is to be called when the decision cannot be written.
 func (r *reservations) take(
-	k binding.Template, b *workv1alpha2.ResourceBinding, claim *scheduler.Claim, want *workv1alpha2.BindingSpec,
+	k binding.Template, b *workv1alpha2.ResourceBinding, d demand, want *workv1alpha2.BindingSpec,
 ) (undo func()) {
-	var before []workv1alpha2.TargetCluster
+	var before workv1alpha2.BindingSpec
 	if b != nil {
-		before = b.Spec.Clusters
+		before = b.Spec
 	}
-	if want == nil || slices.EqualFunc(before, want.Clusters, sameTarget) {
+	if want == nil || slices.EqualFunc(before.Clusters, want.Clusters, sameTarget) && slices.Equal(before.Components, want.Components) {
 		return func() {}
 	}
 	r.mu.Lock()
@@ -147,12 +197,12 @@ func (r *reservations) take(
 	if !r.active {
 		return func() {}
 	}
-	was := make(map[string]int64, len(before))
-	for _, t := range before {
-		was[t.Name] = number(t.Replicas)
+	was := make(map[string]int64, len(before.Clusters))
+	for _, t := range before.Clusters {
+		was[t.Name] = heldBy(&before, t)
 	}
 	previous := r.held[k]
-	next := &hold{claim: claim, shares: map[string]share{}}
+	next := &hold{claim: d.claim, shares: map[string]share{}}
 	mine := previous // unless it is another binding's, of a template that was made anew
 	if b == nil || previous != nil && previous.uid != b.UID {
 		mine = nil
@@ -166,7 +216,10 @@ func (r *reservations) take(
 			n, there := was[t.Name]
 			s = share{seen: n, there: there} // it was there, as far as is known
 		}
-		if s.wanted = number(t.Replicas); s.wanted > was[t.Name] || !held {
+		if s.components = d.components; !held && s.there && d.components != nil {
+			s.components = d.grown(before.Components)
+		}
+		if s.wanted = d.pods(t); s.wanted > was[t.Name] || !held {
 			s.until = time.Now().Add(r.limit)
 		}
 		if b != nil && (held || s.wanted > was[t.Name]) {
@@ -382,6 +435,14 @@ func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 		objects := int64(0)
 		if !s.there && s.seen == 0 { // it is not there yet, as far as is known
 			objects = 1
+		}
+		if s.components != nil {
+			for i := range s.components {
+				c := &s.components[i]
+				r.fleet.Reserve(cluster, c.Claim, int64(sign)*c.Replicas, int64(sign)*objects)
+				objects = 0
+			}
+			return
 		}
 		r.fleet.Reserve(cluster, h.claim, int64(sign)*s.missing(), int64(sign)*objects)
 	}

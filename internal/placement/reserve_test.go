@@ -244,7 +244,7 @@ func TestReservations(t *testing.T) {
 	k := binding.Template{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, Namespace: "shop", Name: "web"}
 	decide := func(s *state, where string) {
 		want := standing(policyv1alpha1.Divided, 0, in(), where)
-		s.undo = s.take(k, s.b, nil, &want.Spec)
+		s.undo = s.take(k, s.b, demand{}, &want.Spec)
 		want.UID, want.Generation, want.Spec.Resource = "binding", 1, workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		if s.b != nil {
 			want.Generation = s.b.Generation + 1
@@ -331,7 +331,7 @@ func TestReservationsInDoubt(t *testing.T) {
 		f := &fakeFleet{pods: pods}
 		r := newReservations(l, f, nil)
 		r.activate(func() []*workv1alpha2.ResourceBinding { return []*workv1alpha2.ResourceBinding{b, going, whole} },
-			func(*workv1alpha2.ResourceBinding) *scheduler.Claim { return nil }, doubt)
+			func(*workv1alpha2.ResourceBinding) demand { return demand{} }, doubt)
 		return r, l, f
 	}
 	step := func(what string, l *ledger, want string) {

@@ -120,6 +120,17 @@ type free int64
 
 func (n free) Fits(*scheduler.Claim, bool) (int64, string) { return int64(n), "" }
 
+func (n free) Sets(components []scheduler.Component, _ bool) (sets int64, lacking, quota string) {
+	var each int64
+	for _, c := range components {
+		each += c.Replicas
+	}
+	if each > int64(n) {
+		return 0, components[0].Name, ""
+	}
+	return int64(n) / max(1, each), "", ""
+}
+
 func (n free) Without(taken []scheduler.Taken) scheduler.Room {
 	for _, t := range taken {
 		n = max(0, n-free(t.Replicas))

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -77,6 +78,26 @@ type Room interface {
 	// Fits counts how many more replicas with a claim fit; there says that the object is in the
 	// cluster already. quota is the ResourceQuota, NAMESPACE/NAME, that lets in fewer than the nodes take; empty: none does.
 	Fits(claim *Claim, there bool) (replicas int64, quota string)
+	// Sets counts how often all replicas of some components, which are of one namespace, fit together. Where they do not fit once, and it is not for a quota,
+	// lacking is the name of the first component for which nothing is left.
+	Sets(components []Component, there bool) (sets int64, lacking, quota string)
+}
+
+// Component is one of several kinds of pods of an object: so many replicas that claim the same.
+type Component struct {
+	Name     string
+	Claim    *Claim
+	Replicas int64
+}
+
+// lack is what keeps more from having room in a cluster; the zero lack: its nodes.
+type lack struct {
+	quota     string // that lets in no more
+	component string // for which nothing is left
+}
+
+func (l lack) compare(other lack) int {
+	return cmp.Or(strings.Compare(l.quota, other.quota), strings.Compare(l.component, other.component))
 }
 
 // Serves says whether the cluster serves a kind.
@@ -95,4 +116,17 @@ func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, quota string, 
 	}
 	replicas, quota = c.Room.Fits(claim, there)
 	return replicas, quota, true
+}
+
+// fits counts how often what is to be placed has room in a cluster, in which it is or is not.
+func (r *Request) fits(c *Cluster, there bool) (n int64, why lack, known bool) {
+	switch {
+	case c.Room == nil:
+		return 0, lack{}, false
+	case r.Components == nil:
+		n, why.quota = c.Room.Fits(r.Claim, there)
+	default:
+		n, why.component, why.quota = c.Room.Sets(r.Components, there)
+	}
+	return n, why, true
 }

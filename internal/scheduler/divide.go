@@ -18,21 +18,24 @@ const maxWeight = 1 << 30
 // option is a cluster that fits.
 type option struct {
 	cluster *Cluster
-	at      int    // its place among the clusters
-	has     int64  // replicas there
-	room    int64  // for more of them
-	quota   string // that lets in no more than that; empty: the nodes have no more room
-	weight  int64  // of the static weights
+	at      int   // its place among the clusters
+	has     int64 // replicas there
+	room    int64 // for more of them
+	lack    *lack // of room for more than that; nil: of the nodes'
+	weight  int64 // of the static weights
 	tier    int8
-	placed  bool // the object is there, perhaps asleep
-	keep    bool // it is, and a decision that is not fresh keeps it there
-	blind   bool // replicas are there, and how many more have room is not known
-	needed  bool // the spread constraints need the object there
+	placed  bool  // the object is there, perhaps asleep
+	keep    bool  // it is, and a decision that is not fresh keeps it there
+	blind   bool  // replicas are there, and how many more have room is not known
+	needed  bool  // the spread constraints need the object there
+	rank    int32 // of its groups, by how much room they have in all: the one with the most first
 	tie     uint64
 }
 
 // byRoom is true when replicas are shared out by free capacity.
-func (r *Request) byRoom() bool { return r.divided() && *r.Replicas > 0 && r.Placement.ByCapacity() }
+func (r *Request) byRoom() bool {
+	return r.divided() && *r.Replicas > 0 && (r.Placement.ByCapacity() || r.Components != nil && r.Placement.OnceByCapacity())
+}
 
 // assign gives replicas to the clusters that passed the filters.
 func (a *attempt) assign(r *Request) {
@@ -44,8 +47,10 @@ func (a *attempt) assign(r *Request) {
 	for i := range a.options {
 		o := &a.options[i]
 		// Replicas in a cluster that does not answer stay, and none join them.
-		if n, quota, known := o.cluster.Fits(r.Claim, o.placed); known && o.cluster.Reachable {
-			o.room, o.quota = min(max(n, 0), maxWeight), quota
+		if n, why, known := r.fits(o.cluster, o.placed); known && o.cluster.Reachable {
+			if o.room = min(max(n, 0), maxWeight); why != (lack{}) {
+				o.lack = new(why)
+			}
 		} else {
 			o.blind = o.has > 0
 		}
@@ -57,8 +62,11 @@ func (a *attempt) assign(r *Request) {
 	}
 	having := slices.DeleteFunc(slices.Clone(a.options), func(o option) bool { return o.has+o.room == 0 })
 	if len(having) == 0 {
-		a.targets, a.shortage = []workv1alpha2.TargetCluster{}, short(0, *r.Replicas)
+		a.targets, a.shortage = []workv1alpha2.TargetCluster{}, r.short(0)
 		return
+	}
+	if running(having) < int64(*r.Replicas) {
+		rank(r.Placement.limits, having)
 	}
 	loose := slices.Clone(having)
 	if a.choose(r, having); a.shortage == "" {
@@ -87,6 +95,16 @@ func (a *attempt) assign(r *Request) {
 			return
 		}
 	}
+}
+
+// running is how many replicas stay where they are.
+func running(options []option) (n int64) {
+	for i := range options {
+		if options[i].keep {
+			n += options[i].has
+		}
+	}
+	return n
 }
 
 // blind names a cluster in which replicas stay without anybody knowing how many more have room
@@ -169,7 +187,7 @@ func (a *attempt) choose(r *Request, options []option) {
 
 func same(a, b workv1alpha2.TargetCluster) bool { return a.Name == b.Name && current(a) == current(b) }
 
-// prefer orders options: those first in which the object is, then those with the most room or weight.
+// prefer orders options: those first in which the object is, then those of the groups that have the most room in all, then those with the most room or weight.
 func (r *Request) prefer(a, b *option) int {
 	if a.keep != b.keep {
 		if a.keep {
@@ -177,7 +195,7 @@ func (r *Request) prefer(a, b *option) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
+	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.rank, b.rank), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
 }
 
 // worth is what an option has to offer.
@@ -259,7 +277,7 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 	give(options, has, room)
 	placed := min(wanted, running+free)
 	if placed < wanted {
-		shortage = short(placed, *r.Replicas)
+		shortage = r.short(placed)
 	}
 	targets = make([]workv1alpha2.TargetCluster, 0, min(len(options), int(placed)))
 	for i := range has {
@@ -270,8 +288,12 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 	return targets, shortage
 }
 
-func short(placed int64, wanted int32) string {
-	return fmt.Sprintf("%d of %d replicas are placed, and no more fit", placed, wanted)
+// short says that fewer replicas are placed than are asked for.
+func (r *Request) short(placed int64) string {
+	if r.Components != nil {
+		return "no cluster has room for all of its components together"
+	}
+	return fmt.Sprintf("%d of %d replicas are placed, and no more fit", placed, *r.Replicas)
 }
 
 // grow adds at most n replicas to the clusters of a tier, and returns how many.

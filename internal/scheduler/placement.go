@@ -141,6 +141,18 @@ func (p *Placement) Divided() bool { return p.divided }
 // ByCapacity is true when they are shared out by free capacity.
 func (p *Placement) ByCapacity() bool { return p.dynamic || p.aggregated }
 
+// Once is true when an object of several components is placed in one cluster: its components are not divided, so each of several
+// clusters would run all of them.
+func (p *Placement) Once() bool { return p.divided || p.single() }
+
+// OnceByCapacity is true when it is placed in one that has room for all of them together.
+func (p *Placement) OnceByCapacity() bool { return p.ByCapacity() || p.single() && p.weights == nil }
+
+// single is true when a spread constraint lets an object into one cluster only.
+func (p *Placement) single() bool {
+	return slices.ContainsFunc(p.limits, func(l limit) bool { return l.field == policyv1alpha1.SpreadByCluster && l.max == 1 })
+}
+
 // Chooses is true when clusters are chosen among those that fit.
 func (p *Placement) Chooses() bool { return len(p.terms) > 1 || len(p.limits) > 0 }
 

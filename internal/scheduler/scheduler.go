@@ -42,6 +42,9 @@ type Request struct {
 	// every cluster. Claim is what each of them claims of a cluster.
 	Replicas *int32
 	Claim    *Claim
+	// Components of an object of a kind with several; nil for all others, and for an object with replicas. They are placed together: in
+	// one cluster, if the placement says so (Placement.Once), else in each.
+	Components []Component
 	// Previous is where the object is placed now; Shared is true when its replicas there are
 	// shares of what it asked for. Group is the group of the placement's clusterAffinities that
 	// they are of.
@@ -59,7 +62,9 @@ type Request struct {
 }
 
 // divided is true when the object's replicas are shared out.
-func (r *Request) divided() bool { return r.Replicas != nil && r.Placement.divided }
+func (r *Request) divided() bool {
+	return r.Replicas != nil && (r.Placement.divided || r.Components != nil)
+}
 
 // Result is where an object is placed.
 type Result struct {
@@ -82,6 +87,26 @@ type Result struct {
 
 // Schedule places an object. The clusters are ordered by name.
 func Schedule(clusters []*Cluster, r Request) Result {
+	if r.Components == nil || !r.Placement.Once() {
+		r.Components = nil
+		return place(clusters, r)
+	}
+	// All components together are one replica, which claims what they do.
+	r.Replicas, r.Shared = new(int32(1)), false
+	r.Previous = slices.Clone(r.Previous)
+	for i := range r.Previous {
+		r.Previous[i].Replicas = r.Replicas
+	}
+	result := place(clusters, r)
+	for i := range result.Clusters {
+		result.Clusters[i].Replicas = nil
+	}
+	result.Shared = false
+	return result
+}
+
+// place places an object as its request says, in one of the groups of its placement.
+func place(clusters []*Cluster, r Request) Result {
 	previous := r.Previous
 	if !slices.IsSortedFunc(previous, byName) { // somebody else wrote it
 		previous = slices.SortedFunc(slices.Values(previous), byName)
@@ -230,23 +255,27 @@ func (a *attempt) result(r *Request) Result {
 		result.Message += " of " + result.Group
 	}
 	if a.shortage != "" {
-		result.Reason, result.Message = workv1alpha2.ReasonInsufficient, a.shortage+a.quotas()
+		result.Reason, result.Message = workv1alpha2.ReasonInsufficient, a.shortage+a.lacks()
 	}
 	result.Message += v.details(false)
 	return result
 }
 
-// quotas names those that let in no more replicas, with the clusters that have them.
-func (a *attempt) quotas() string {
-	clusters := map[string][]string{}
+// lacks names what keeps more from having room, with the clusters in which it does: the nodes of all others do.
+func (a *attempt) lacks() string {
+	clusters := map[lack][]string{}
 	for i := range a.options {
-		if o := &a.options[i]; o.quota != "" {
-			clusters[o.quota] = append(clusters[o.quota], o.cluster.Name)
+		if o := &a.options[i]; o.lack != nil {
+			clusters[*o.lack] = append(clusters[*o.lack], o.cluster.Name)
 		}
 	}
 	var said strings.Builder
-	for _, quota := range slices.Sorted(maps.Keys(clusters)) {
-		fmt.Fprintf(&said, "; ResourceQuota %s bounds how many fit in %s", quota, firstOf(clusters[quota]))
+	for _, l := range slices.SortedFunc(maps.Keys(clusters), lack.compare) {
+		if l.quota != "" {
+			fmt.Fprintf(&said, "; ResourceQuota %s bounds how many fit in %s", l.quota, firstOf(clusters[l]))
+		} else {
+			fmt.Fprintf(&said, "; nothing is left for %s in %s", l.component, firstOf(clusters[l]))
+		}
 	}
 	return said.String()
 }

@@ -30,6 +30,20 @@ type roomy int64
 
 func (n roomy) Fits(*Claim, bool) (int64, string) { return int64(n), "" }
 
+// Sets counts as if every pod of a component took the room of a replica.
+func (n roomy) Sets(components []Component, _ bool) (sets int64, lacking, quota string) {
+	var each int64
+	for _, c := range components {
+		if each += c.Replicas; each > int64(n) && lacking == "" {
+			lacking = c.Name
+		}
+	}
+	if lacking != "" {
+		return 0, lacking, ""
+	}
+	return int64(n) / max(1, each), "", ""
+}
+
 func healthy(name string) *Cluster {
 	return &Cluster{
 		Name: name, UID: types.UID(name), Reachable: true, APIs: serves(presence.Present), Labels: map[string]string{"name": name},
@@ -565,6 +579,11 @@ func (crowded) Fits(_ *Claim, there bool) (int64, string) {
 		return 5, ""
 	}
 	return 0, "shop/objects"
+}
+
+func (c crowded) Sets(_ []Component, there bool) (sets int64, lacking, quota string) {
+	sets, quota = c.Fits(nil, there)
+	return sets, "", quota
 }
 
 // Where no more objects are let in, those that are there grow.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -42,6 +43,20 @@ func (l *limit) has(c *Cluster) bool {
 		return len(c.Zones) > 0
 	}
 	return l.group(c) != ""
+}
+
+// each calls f for every group of a cluster.
+func (l *limit) each(c *Cluster, f func(group string)) {
+	switch {
+	case l.field == policyv1alpha1.SpreadByZone:
+		for at, zone := range c.Zones {
+			if !slices.Contains(c.Zones[:at], zone) {
+				f(zone)
+			}
+		}
+	case l.has(c):
+		f(l.group(c))
+	}
 }
 
 // alike is true when two clusters are in the same groups.
@@ -95,16 +110,7 @@ func newSpreading(limits []limit, options []option) *spreading {
 		s.groups[l], s.from[l] = make([]int32, 0, len(options)), make([]int32, 0, len(options)+1)
 		for i := range options {
 			s.from[l] = append(s.from[l], int32(len(s.groups[l]))) //nolint:gosec // the same
-			switch c := options[i].cluster; {
-			case by.field == policyv1alpha1.SpreadByZone:
-				for at, zone := range c.Zones {
-					if !slices.Contains(c.Zones[:at], zone) {
-						number(zone)
-					}
-				}
-			case by.has(c):
-				number(by.group(c))
-			}
+			by.each(options[i].cluster, number)
 		}
 		s.from[l] = append(s.from[l], int32(len(s.groups[l]))) //nolint:gosec // the same
 		s.counts[l] = make([]int32, len(numbers))
@@ -265,6 +271,52 @@ func spread(limits []limit, options []option) (chosen []option, why string) {
 		}
 	}
 	return chosen, ""
+}
+
+// rank orders options by how much room their groups have in all, by each limit that bounds the groups: a limit that lets in few is to let in the
+// largest, and not that of the largest cluster. Of a group no more clusters count than may be chosen.
+func rank(limits []limit, options []option) {
+	most, bounding := len(options), []*limit{}
+	for l := range limits {
+		switch limit := &limits[l]; {
+		case limit.max == 0:
+		case limit.field == policyv1alpha1.SpreadByCluster:
+			most = min(most, limit.max)
+		default:
+			bounding = append(bounding, limit)
+		}
+	}
+	if len(bounding) == 0 {
+		return
+	}
+	type ranked struct {
+		*option
+		room []int64 // of its greatest group, by each limit
+	}
+	all := make([]ranked, len(options))
+	for i := range options {
+		all[i] = ranked{&options[i], make([]int64, len(bounding))}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.has+b.option.room, a.has+a.option.room) })
+	for l, limit := range bounding {
+		clusters, room := map[string]int{}, map[string]int64{}
+		for _, o := range all {
+			limit.each(o.cluster, func(group string) {
+				if clusters[group]++; clusters[group] <= most {
+					room[group] += o.has + o.option.room
+				}
+			})
+		}
+		for _, o := range all {
+			limit.each(o.cluster, func(group string) { o.room[l] = max(o.room[l], room[group]) })
+		}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return slices.Compare(b.room, a.room) })
+	for i, o := range all[1:] {
+		if o.rank = all[i].rank; !slices.Equal(o.room, all[i].room) {
+			o.rank++
+		}
+	}
 }
 
 // needed counts the options that are needed.

@@ -43,8 +43,8 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 		all = append(all, Verdict{Reason: f.reason, Message: f.message(&v.request, v.clusters[i]), Clusters: []string{cluster}})
 	}
 	if all == nil && v.chosen != nil && !v.chosen[i] {
-		w, quota := v.idle(i)
-		all = append(all, idler(w, quota, []string{cluster}))
+		w, why := v.idle(i)
+		all = append(all, idler(w, why, []string{cluster}))
 	}
 	if slices.Contains(v.stays, cluster) {
 		all = append(all, v.staysFenced([]string{cluster}))
@@ -67,25 +67,28 @@ var idleReasons = [...]struct{ reason, message string }{
 	{ReasonNoReplicas, noReplicasMessage},
 }
 
-// idle is why a cluster that fits was not chosen, by its place among idleReasons, and the quota that lets in no replica.
-func (v *Verdicts) idle(i int) (reason int, quota string) {
+// idle is why a cluster that fits was not chosen, by its place among idleReasons, and what lets in no replica.
+func (v *Verdicts) idle(i int) (reason int, why lack) {
 	if v.cramped {
-		n, quota, known := v.clusters[i].Fits(v.request.Claim, false)
+		n, why, known := v.request.fits(v.clusters[i], false)
 		if !known || n <= 0 || !v.clusters[i].Reachable {
-			return 1, quota
+			return 1, why
 		}
 	}
 	if v.unspread != nil && v.unspread[i] {
-		return 0, ""
+		return 0, lack{}
 	}
-	return 2, ""
+	return 2, lack{}
 }
 
 // idler is the verdict on clusters for which idle said something.
-func idler(reason int, quota string, clusters []string) Verdict {
+func idler(reason int, why lack, clusters []string) Verdict {
 	w := Verdict{Reason: idleReasons[reason].reason, Message: idleReasons[reason].message, Clusters: clusters}
-	if quota != "" {
-		w.Message = "it fits, and ResourceQuota " + quota + " of the cluster lets in no replica"
+	switch {
+	case why.quota != "":
+		w.Message = "it fits, and ResourceQuota " + why.quota + " of the cluster lets in no replica"
+	case why.component != "":
+		w.Message = "it fits, and has no known room for all components together: nothing is left for " + why.component
 	}
 	return w
 }
@@ -132,19 +135,19 @@ func (v *Verdicts) All() []Verdict {
 			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
 		}
 	}
-	var idle [len(idleReasons)]map[string][]string // by quota
+	var idle [len(idleReasons)]map[lack][]string
 	for i, c := range v.clusters {
 		if v.chosen != nil && !v.chosen[i] && v.rejected[i] == 0 {
-			w, quota := v.idle(i)
+			w, why := v.idle(i)
 			if idle[w] == nil {
-				idle[w] = map[string][]string{}
+				idle[w] = map[lack][]string{}
 			}
-			idle[w][quota] = append(idle[w][quota], c.Name)
+			idle[w][why] = append(idle[w][why], c.Name)
 		}
 	}
 	for w, names := range idle {
-		for _, quota := range slices.Sorted(maps.Keys(names)) {
-			all = append(all, idler(w, quota, names[quota]))
+		for _, why := range slices.SortedFunc(maps.Keys(names), lack.compare) {
+			all = append(all, idler(w, why, names[why]))
 		}
 	}
 	if len(v.stays) > 0 {

@@ -84,6 +84,12 @@ type BindingSpec struct {
 	// replicas that the template asks for; unset for kinds without replicas.
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
+	// components of the template, of a kind whose pods have several templates: they are placed
+	// together. Unset for all other kinds.
+	// +kubebuilder:validation:MaxItems=1000
+	// +listType=atomic
+	// +optional
+	Components []Component `json:"components,omitempty"`
 	// replicaSchedulingType says whether the clusters' replicas are shares of the template's
 	// (Divided) or each as many as the template's (Duplicated); unset for kinds without replicas.
 	// +kubebuilder:validation:Enum=Divided;Duplicated
@@ -286,6 +292,18 @@ type PolicyReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
+}
+
+// Component is one of several kinds of pods that a template has.
+type Component struct {
+	// name of the component in the template.
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+	// replicas is how many pods of the component the template asks for.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Replicas int32 `json:"replicas"`
 }
 
 // TargetCluster is a cluster that the template is placed in.
