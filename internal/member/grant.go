@@ -214,7 +214,7 @@ func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now
 	if err := next.write(secret.Data); err != nil {
 		return err
 	}
-	found, err := examine(ctx, r.options.dialer(cluster), cluster, secret)
+	found, err := examine(ctx, r.dialer(cluster), cluster, secret)
 	if err != nil {
 		return fmt.Errorf("try the new token: %w", err)
 	}
