@@ -50,6 +50,10 @@ func TestJoinAndUnjoin(t *testing.T) {
 	}
 	t.Cleanup(func() { orrery(t, "cluster", "unjoin", "mine") })
 
+	// The hub has an account of its own there, and not the kubeconfig's credentials.
+	if text := kubectl(t, "hub", "get", "secret", "-n", "orrery-cluster", "mine", "-o", "jsonpath={.data.grant}"); text == "" {
+		t.Error("the Secret of the cluster has no token of an account that the hub renews")
+	}
 	// The kubeconfig has a context for it at once.
 	kubectl(t, "mine", "get", "namespaces")
 
@@ -84,6 +88,11 @@ func TestJoinAndUnjoin(t *testing.T) {
 	}
 	if strings.Contains(string(text), "work.orrery.dev/binding") {
 		t.Errorf("marks are left after unjoin:\n%s", text)
+	}
+	// Nothing of the hub stays: its account had its rights by a binding.
+	cmd = exec.Command(testenv.KubeBinary(), "kubectl", "--kubeconfig", file, "get", "clusterrolebindings", "-o", "name")
+	if text, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(text), "orrery:") {
+		t.Errorf("bindings of the hub are left after unjoin: %v\n%s", err, text)
 	}
 
 	// With --delete-workloads what was placed goes, and nothing else.
