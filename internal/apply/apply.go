@@ -104,6 +104,7 @@ type index interface {
 	NamespaceMark(cluster, namespace string) string
 	NamespaceLabels(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
+	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
 }
 
 // templates is the part of template.Cache that the applier needs.

@@ -53,9 +53,18 @@ func (t *task) do(ctx context.Context, actions []Action) (next queue.Next, again
 	return next, false
 }
 
+// boundsRetry is the time until it is seen again whether the agent of a cluster lets the hub do what it did not.
+const boundsRetry = time.Minute
+
 // act does one action. ok is false when those after it are not to be done.
 func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bool) {
 	retry := queue.Next{Backoff: true}
+	if a.Verb == Delete || a.Verb == Unmark {
+		if why := t.queue.bounds(a.Copy.Namespace); why != "" {
+			t.report(workv1alpha2.ReasonRejected, objectOf(a.Copy).String()+" stays: "+why)
+			return queue.Next{After: boundsRetry}, false, false
+		}
+	}
 	switch a.Verb {
 	case Report, Await, Retry, Forget: // nothing outside is done, and nothing logged
 	default:

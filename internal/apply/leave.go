@@ -49,6 +49,11 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 		}
 		a.log.Info("a cluster leaves that cannot list everything", "cluster", q.name(), "types", unlisted)
 	}
+	beyond := q.beyond()
+	if len(beyond) > 0 && !orphan {
+		return fmt.Errorf("leave cluster %s: the profile of its agent does not let the hub delete %s; set spec.deletionPolicy to Orphan to leave them there, or give it another profile",
+			q.name(), some(beyond))
+	}
 	if err := q.empty(ctx, orphan, len(unlisted) > 0); err != nil {
 		return err
 	}
@@ -59,7 +64,22 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "MarksLeft", "Unjoin",
 			"the cluster could not list these, so what was placed of them keeps running with our labels and annotations: %s", some(unlisted))
 	}
+	if len(beyond) > 0 {
+		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "MarksLeft", "Unjoin",
+			"the profile of the cluster's agent does not let the hub take its labels and annotations off these, which keep running: %s", some(beyond))
+	}
 	return nil
+}
+
+// beyond names what this hub placed in the cluster where its agent lets the hub do nothing any more.
+func (q *clusterQueue) beyond() []string {
+	var names []string
+	for _, o := range q.ours() {
+		if q.bounds(o.Namespace) != "" {
+			names = append(names, objectOf(o).String())
+		}
+	}
+	return names
 }
 
 // defaultListPatience is how long a cluster that leaves, and whose workloads are to stay, is given to list what was placed there.
@@ -101,11 +121,14 @@ func (q *clusterQueue) ours() []mirror.Object {
 // before, are only ever orphaned. With partly, those are not waited for of which the cluster cannot list the type.
 func (q *clusterQueue) empty(ctx context.Context, orphan, partly bool) error {
 	waitsFor := func(o mirror.Object) bool {
-		return !partly || q.applier.mirror.Synced(q.name(), o.Resource.GroupResource())
+		return q.bounds(o.Namespace) == "" && (!partly || q.applier.mirror.Synced(q.name(), o.Resource.GroupResource()))
 	}
 	var group errgroup.Group
 	group.SetLimit(workers)
 	for _, o := range q.ours() {
+		if q.bounds(o.Namespace) != "" {
+			continue
+		}
 		group.Go(func() error {
 			b, known := q.applier.bindings.ByUID(o.Binding)
 			from, err := q.applier.key().Verify(o.Source)
@@ -140,7 +163,7 @@ func (q *clusterQueue) leaveNamespaces(ctx context.Context, orphan bool) error {
 	marked, _ := q.applier.mirror.Namespaces(q.name())
 	var failure error
 	for name, hub := range marked {
-		if hub != q.applier.hubID {
+		if hub != q.applier.hubID || q.bounds(name) != "" {
 			continue
 		}
 		var err error

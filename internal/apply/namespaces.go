@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
@@ -27,6 +29,7 @@ import (
 	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 var (
@@ -138,6 +141,9 @@ func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if name == "" || q.hasNamespace(name) {
 		return nil
 	}
+	if spec := &q.member.Cluster().Spec; spec.Profile() != clusterv1alpha1.AgentProfileAll {
+		return outOfBounds(namespaceResource.GroupResource(), name, fmt.Sprintf("there is no such namespace, and the profile %s of the agent lets the hub make none; make it in the cluster", spec.Profile()))
+	}
 	_, err, _ := q.creating.Do(name, func() (any, error) {
 		if q.hasNamespace(name) {
 			return nil, nil //nolint:nilnil // there is nothing to hand on
@@ -168,6 +174,20 @@ func (q *clusterQueue) createNamespace(ctx context.Context, name string) error {
 	logr.FromContextOrDiscard(ctx).Info("created namespace", "namespace", name)
 	q.applier.mirror.Observe(q.name(), namespaceResource, created)
 	return nil
+}
+
+// outOfBounds is the error of what the profile of a cluster's agent does not let the hub do.
+func outOfBounds(gr schema.GroupResource, name, why string) error {
+	return apierrors.NewForbidden(gr, name, errors.New(why))
+}
+
+// bounds says why the hub may do nothing with objects in a namespace of the cluster, "" for those that have none; "": it may.
+func (q *clusterQueue) bounds(namespace string) string {
+	spec := &q.member.Cluster().Spec
+	if spec.MayPlace(namespace) {
+		return ""
+	}
+	return (&scheduler.Bounds{Profile: string(spec.Profile()), Namespaces: spec.PlacementNamespaces()}).String()
 }
 
 func (q *clusterQueue) hasNamespace(name string) bool {
@@ -217,6 +237,9 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	}
 	if a.restore.Suspected() {
 		return queue.Next{}
+	}
+	if spec := &q.member.Cluster().Spec; !spec.MayPlace(name) || !ours && spec.Profile() != clusterv1alpha1.AgentProfileAll {
+		return queue.Next{} // its agent does not let us
 	}
 	n, err := a.hubNamespace(ctx, name)
 	switch {

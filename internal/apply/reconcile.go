@@ -137,6 +137,10 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
 		return w, source
 	}
+	if why := q.bounds(manifest.GetNamespace()); why != "" {
+		w.Reason, w.Message = workv1alpha2.ReasonRejected, why
+		return w, source
+	}
 	if b.Namespace != "" {
 		security, err := a.podSecurity(ctx, b.Namespace)
 		if err != nil {
@@ -274,7 +278,7 @@ func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
 		return true // nothing of a type can outlive it
 	}
 	q.applier.mirror.Require(api.GroupVersionKind)
-	return q.applier.mirror.Synced(q.name(), api.GroupVersionResource().GroupResource())
+	return q.applier.mirror.SyncedIn(q.name(), api.GroupVersionResource().GroupResource(), b.Namespace)
 }
 
 // find asks the mirror for an object.

@@ -87,7 +87,7 @@ func (s *survey) ready(m *member.Member) (ready, lost bool) {
 	}
 	for _, gvk := range a.bindings.Kinds() {
 		api, served := m.APIs().Kind(gvk)
-		if served == presence.Present && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
+		if served == presence.Present && api.Readable() && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
 			a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
 			return false, false
 		}

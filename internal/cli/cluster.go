@@ -334,6 +334,7 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 	if p := c.Status.Provision; p != nil && p.CertificatesExpire != nil {
 		row("Certificates", certificates(p.CertificatesExpire.Time, time.Now()))
 	}
+	describeAgent(row, c, time.Now())
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
 	fmt.Fprintf(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
 	for _, cond := range c.Status.Conditions {
@@ -348,6 +349,31 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 		return err
 	}
 	return printPlacements(w, placed)
+}
+
+// describeAgent says how the agent of a cluster that dials in is doing, and what it lets the hub do.
+func describeAgent(row func(name string, values ...string), c *clusterv1alpha1.Cluster, now time.Time) {
+	if c.Spec.SyncMode != clusterv1alpha1.Pull {
+		return
+	}
+	profile := string(c.Spec.Profile())
+	if in := c.Spec.PlacementNamespaces(); len(in) > 0 {
+		profile += " in " + strings.Join(in, ", ")
+	}
+	row("Profile", profile)
+	a := c.Status.Agent
+	if a == nil || a.Replicas == 0 {
+		row("Agent", "not connected")
+		return
+	}
+	agent := fmt.Sprintf("%s from %s, %d connected with %d spares", a.Version, a.Address, a.Replicas, a.Spares)
+	if a.ConnectedSince != nil {
+		agent += ", since " + duration.HumanDuration(now.Sub(a.ConnectedSince.Time))
+	}
+	row("Agent", agent)
+	if a.CertificateExpires != nil {
+		row("Agent's certificate", certificates(a.CertificateExpires.Time, now))
+	}
 }
 
 // certificates says when the first of a cluster's certificates ends.

@@ -289,6 +289,9 @@ func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 		Zones: o.Spec.Zones, Taints: o.Spec.Taints, Leaving: !o.DeletionTimestamp.IsZero(), Joined: o.Status.ID != "",
 		Expected: meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionReady),
 	}
+	if profile := o.Spec.Profile(); profile != clusterv1alpha1.AgentProfileAll {
+		after.Bounds = &scheduler.Bounds{Profile: string(profile), Namespaces: o.Spec.PlacementNamespaces()}
+	}
 	after.Reachable, after.APIs = c.source.Contact(o.Name, o.UID)
 	if before != nil && before.UID == o.UID && before.Room != nil {
 		after.Room = before.Room

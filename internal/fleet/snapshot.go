@@ -152,7 +152,7 @@ const (
 	Membership Aspect = 1 << iota
 	// Labels, its provider, region and zones among them.
 	Labels
-	// Taints of the Cluster.
+	// Taints of the Cluster, and where objects may be placed in it at all.
 	Taints
 	// Reachability: it began or ceased to answer.
 	Reachability
@@ -188,7 +188,7 @@ func compare(before, after *Cluster) (what Aspect, same bool) {
 		before.Region != after.Region || !slices.Equal(before.Zones, after.Zones))
 	set(Taints, !slices.EqualFunc(before.Taints, after.Taints, func(a, b corev1.Taint) bool {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect)) == 0
-	}))
+	}) || !before.Bounds.Equal(after.Bounds))
 	set(Reachability, before.Reachable != after.Reachable)
 	set(APIs, before.APIs != after.APIs)
 	set(Capacity, (before.Room == nil) != (after.Room == nil))

@@ -29,12 +29,17 @@ type API struct {
 	// Stale is true while the cluster cannot say whether it still serves the type: this
 	// is what was last known.
 	Stale bool
+	// Within are the namespaces that alone the hub may read it in; nil: it may read all of it.
+	Within []string
 }
 
 // GroupVersionResource of the API.
 func (a API) GroupVersionResource() schema.GroupVersionResource {
 	return a.GroupVersionKind.GroupVersion().WithResource(a.Resource)
 }
+
+// Readable says whether the hub may read any of it.
+func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
 // APIs is a snapshot of what a cluster serves. The zero value knows nothing.
 type APIs struct {

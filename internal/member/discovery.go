@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
 const (
@@ -118,9 +120,21 @@ func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) err
 	if d.connection != c {
 		*d = discoverer{connection: c}
 	}
-	apis, err := d.look(ctx, m.APIs())
+	old := d.whole
+	if old == nil {
+		old = m.APIs()
+	}
+	apis, err := d.look(ctx, old)
 	if err != nil {
 		return err
+	}
+	d.whole = apis
+	if spec := &m.Cluster().Spec; spec.Profile() != clusterv1alpha1.AgentProfileAll {
+		rules, err := c.readable(ctx, spec.PlacementNamespaces())
+		if err != nil {
+			return err
+		}
+		apis = apis.bounded(rules, spec.PlacementNamespaces())
 	}
 	m.setAPIs(apis)
 	return nil
@@ -163,6 +177,7 @@ func (m *Member) setAPIs(apis *APIs) {
 // what changed since its last look.
 type discoverer struct {
 	connection  *connection
+	whole       *APIs             // as last seen, before it is told what of it the hub may read; nil: not seen yet
 	etags       map[string]string // by path
 	unavailable []string          // group versions whose APIService is not available
 }

@@ -96,7 +96,7 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 		o = *r.object
 	}
 	switch {
-	case !t.current():
+	case !t.current(namespace):
 		return presence.Unknown, o
 	case !known || r.gone:
 		return presence.Absent, Object{}
@@ -168,7 +168,7 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 	for name, marks := range t.cluster.marks {
 		marked[name] = marks.hub
 	}
-	return marked, t.current()
+	return marked, t.current("")
 }
 
 // NamespaceMark returns the value of work.orrery.dev/created-by of a namespace of a cluster, as far
@@ -201,12 +201,19 @@ type namespaceMarks struct {
 	labels map[string]string
 }
 
-// Synced says whether what is known of a type in a cluster is complete: it was listed, and
+// Synced says whether what is known of a type in a cluster is complete, as far as the hub may read it: it was listed, and
 // the cluster is reachable. It says nothing of the store, see Stored.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
-	return t != nil && t.current()
+	return t != nil && t.listed()
+}
+
+// SyncedIn is Synced of a namespace, "" for all. Where the hub may read some namespaces alone, nothing is known of the others.
+func (m *Mirror) SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	return t != nil && t.current(namespace)
 }
 
 // Observe takes in the response to a write, so that the index has it before the watch
@@ -251,9 +258,14 @@ func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unloc
 	return c.tables[gr], c.mu.Unlock
 }
 
-// current says whether the table has everything that the cluster has.
-func (t *table) current() bool {
-	return t.synced && !t.filter.narrow() && !t.away && t.cluster.source.Reachable()
+// current says whether the table has everything that the cluster has in a namespace.
+func (t *table) current(namespace string) bool {
+	return t.filter.readable(namespace) && t.listed()
+}
+
+// listed says whether the table has everything that the hub may read of the type.
+func (t *table) listed() bool {
+	return t.synced && len(t.filter.scopes) == 0 && !t.away && t.cluster.source.Reachable()
 }
 
 // put takes an object into the index unless a newer one is known. object is nil when it

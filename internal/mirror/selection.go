@@ -230,6 +230,7 @@ func decide(said []statement, f facts) selection {
 			out.problems = append(out.problems, fmt.Sprintf("%s are mirrored whole, whatever namespaces and labels are selected: placement needs them", gr))
 			d.filter = filter{}
 		}
+		d.bound()
 		out.types = append(out.types, d)
 	}
 	order := func(d decision) int {
@@ -247,6 +248,17 @@ func decide(said []statement, f facts) selection {
 	})
 	slices.Sort(out.problems)
 	return out
+}
+
+// bound keeps a decision to what the hub may read in the cluster.
+func (d *decision) bound() {
+	if d.api.Within == nil || !d.mirrored {
+		return
+	}
+	d.filter.within = d.api.Within
+	if len(d.filter.asks()) == 0 {
+		d.mirrored, d.reason = false, "the profile of the cluster's agent does not let the hub read it"
+	}
 }
 
 // candidate is a version of a type, which may be the one that is mirrored.
@@ -463,7 +475,10 @@ func (s scope) has(namespace string, l map[string]string) bool {
 }
 
 // filter is which objects of a type are mirrored: those of any of its scopes; the zero value is all of them.
-type filter struct{ scopes []scope }
+type filter struct {
+	scopes []scope
+	within []string // namespaces that alone may be read; nil: all
+}
 
 // union is the filter of what is in any of the scopes.
 func union(scopes []scope) filter {
@@ -482,7 +497,12 @@ func union(scopes []scope) filter {
 }
 
 // narrow is true when there may be objects that are not mirrored.
-func (f filter) narrow() bool { return len(f.scopes) > 0 }
+func (f filter) narrow() bool { return len(f.scopes) > 0 || f.within != nil }
+
+// readable says whether the hub may read the objects of a namespace.
+func (f filter) readable(namespace string) bool {
+	return f.within == nil || slices.Contains(f.within, namespace)
+}
 
 // String says the filter in one way only; "" is everything.
 func (f filter) String() string {
@@ -490,17 +510,20 @@ func (f filter) String() string {
 	for _, s := range f.scopes {
 		texts = append(texts, s.String())
 	}
+	if f.within != nil {
+		return strings.TrimPrefix(strings.Join(texts, "; or ")+"; of namespaces "+strings.Join(f.within, ", ")+" alone", "; ")
+	}
 	return strings.Join(texts, "; or ")
 }
 
 // has says whether an object is mirrored.
 func (f filter) has(namespace string, l map[string]string) bool {
-	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) })
+	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) }))
 }
 
 // hasAny is has for an object whose labels are not known: it is true only if they do not matter.
 func (f filter) hasAny(namespace string) bool {
-	return !f.narrow() || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) })
+	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) }))
 }
 
 // dataOf says in one way only of which Secrets the data is mirrored; "" is of none.
@@ -520,6 +543,9 @@ type ask struct{ namespace, selector string }
 // asks are the requests that bring everything that the filter has, and as little else as they can tell: of each of a few namespaces, or of all.
 // What they bring beyond that, the filter drops.
 func (f filter) asks() []ask {
+	if f.within != nil {
+		return f.asksWithin()
+	}
 	var all []string
 	for _, s := range f.scopes {
 		if len(s.namespaces) == 0 {
@@ -536,6 +562,22 @@ func (f filter) asks() []ask {
 		asks = append(asks, ask{namespace, selectorOf(slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return !slices.Contains(s.namespaces, namespace) }))})
 	}
 	return asks
+}
+
+// asksWithin asks one by one for the namespaces that may be read.
+func (f filter) asksWithin() []ask {
+	asks := make([]ask, 0, len(f.within))
+	for _, namespace := range f.within {
+		if scopes := f.in(namespace); len(f.scopes) == 0 || len(scopes) > 0 {
+			asks = append(asks, ask{namespace, selectorOf(scopes)})
+		}
+	}
+	return asks
+}
+
+// in are the scopes of which objects of a namespace can be.
+func (f filter) in(namespace string) []scope {
+	return slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return len(s.namespaces) > 0 && !slices.Contains(s.namespaces, namespace) })
 }
 
 // selectorOf is the selector that scopes have in common; "": they have none.

@@ -386,3 +386,66 @@ func TestListsOfAll(t *testing.T) {
 		}
 	})
 }
+
+// TestDecideWithin: of a cluster whose agent lets the hub read little, nothing else is asked for, whatever is selected.
+func TestDecideWithin(t *testing.T) {
+	within := func(api member.API, namespaces ...string) member.API {
+		api.Within = append([]string{}, namespaces...)
+		return api
+	}
+	apis := []member.API{
+		servedAPI("", "v1", "ConfigMap", "configmaps", true),
+		within(servedAPI("", "v1", "Secret", "secrets", true), "lab", "shop"),
+		within(servedAPI("", "v1", "Node", "nodes", true)),
+		within(servedAPI("example.org", "v1", "Gear", "gears", true), "lab", "shop"),
+	}
+	many := make([]string, 0, 3*mostNamespaces)
+	for i := range cap(many) {
+		many = append(many, fmt.Sprintf("n%02d", i))
+	}
+	for name, tc := range map[string]struct {
+		apis  []member.API
+		said  *clusterv1alpha1.Mirror
+		asked map[string][]ask
+	}{
+		"Default": {apis, nil, map[string][]ask{"configmaps": {{}}, "secrets": {{"lab", ""}, {"shop", ""}}, "gears": {{"lab", ""}, {"shop", ""}}}},
+		"Selected": {apis, new(selecting(
+			clusterv1alpha1.MirrorResources{Resources: []string{"secrets"}, Namespaces: []string{"shop", "other"}},
+			clusterv1alpha1.MirrorResources{Group: "example.org", Resources: []string{"gears"}, Namespaces: []string{"other"}},
+		)), map[string][]ask{"secrets": {{"shop", ""}}}},
+		"Labels": {apis, new(selecting(clusterv1alpha1.MirrorResources{
+			Resources: []string{"secrets"}, LabelSelector: &clusterv1alpha1.MirrorLabelSelector{MatchLabels: map[string]clusterv1alpha1.MirrorLabelValue{"a": "b"}},
+		})), map[string][]ask{"secrets": {{"lab", "a=b"}, {"shop", "a=b"}}}},
+		"Many": {[]member.API{within(servedAPI("", "v1", "Secret", "secrets", true), many...)}, nil, map[string][]ask{"secrets": asksOf(many)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said []statement
+			if tc.said != nil {
+				said = append(said, newStatement("spec.mirror", tc.said))
+			}
+			asked := map[string][]ask{}
+			for _, d := range decide(said, facts{apis: tc.apis, custom: map[schema.GroupResource]bool{}}).types {
+				switch {
+				case d.mirrored:
+					asked[d.api.Resource] = d.filter.asks()
+					if d.api.Within != nil && (d.filter.has("elsewhere", map[string]string{"a": "b"}) || d.filter.readable("elsewhere")) {
+						t.Errorf("%s of a namespace that may not be read are taken for known", d.api.Resource)
+					}
+				case d.api.Within != nil && tc.said == nil && !strings.Contains(d.reason, "profile"):
+					t.Errorf("%s are not mirrored: %s", d.api.Resource, d.reason)
+				}
+			}
+			if diff := cmp.Diff(tc.asked, asked, cmp.AllowUnexported(ask{})); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func asksOf(namespaces []string) []ask {
+	asks := make([]ask, 0, len(namespaces))
+	for _, n := range namespaces {
+		asks = append(asks, ask{n, ""})
+	}
+	return asks
+}

@@ -232,7 +232,7 @@ func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fence) (d Decision, unmatched bool) {
 	b, p := standing.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
-		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Placement: t.Placement, Fence: fence,
+		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Namespace: t.Object.GetNamespace(), Placement: t.Placement, Fence: fence,
 		Replicas: t.Replicas, Claim: t.Claim, Together: standing.Together, Apart: standing.Apart,
 	}
 	var rescheduled *metav1.Time

@@ -77,6 +77,11 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if err != nil {
 		return apierrors.NewForbidden(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster, err)
 	}
+	if profile := to.Cluster().Spec.Profile(); profile != clusterv1alpha1.AgentProfileAll {
+		return apierrors.NewForbidden(schema.GroupResource{Group: clusterv1alpha1.GroupVersion.Group, Resource: "clusters"}, cluster,
+			fmt.Errorf("the profile %s of its agent lets the hub act for no user there: ask what is mirrored of it at clusters/fleet, use a kubeconfig of the cluster's own, "+
+				"or give the agent the profile All with spec.agent of the Cluster and orrery cluster rejoin", profile))
+	}
 	if !to.Reachable() {
 		return unreachable(to.Cluster())
 	}

@@ -33,6 +33,8 @@ import (
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/tunneltest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
@@ -47,11 +49,13 @@ var (
 
 type fakeMember struct {
 	config      *rest.Config
+	dial        member.Dial // nil: directly
+	spec        clusterv1alpha1.ClusterSpec
 	unreachable *metav1.Condition
 }
 
 func (m *fakeMember) Passage() *member.Passage {
-	p, err := member.NewPassage(m.config, nil)
+	p, err := member.NewPassage(m.config, m.dial)
 	if err != nil {
 		panic(err)
 	}
@@ -60,7 +64,7 @@ func (m *fakeMember) Passage() *member.Passage {
 
 func (m *fakeMember) Reachable() bool { return m.unreachable == nil }
 func (m *fakeMember) Cluster() *clusterv1alpha1.Cluster {
-	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}}
+	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}, Spec: m.spec}
 	if m.unreachable != nil {
 		c.Status.Conditions = []metav1.Condition{*m.unreachable}
 	}
@@ -356,13 +360,21 @@ func TestUpgrades(t *testing.T) {
 			r.Header.Get("Upgrade"), r.Header.Get("X-Stream-Protocol-Version"))
 		_, _ = io.Copy(conn, buffered)
 	})
-	server, _ := front(t, member, alice)
+	direct, _ := front(t, member, alice)
+	site := tunneltest.New(t)
+	site.Run("oak", "a", strings.TrimPrefix(member.config.Host, "https://"))
+	byAgent := *member
+	byAgent.dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return site.Gateway.Dial(ctx, "oak", tunnel.APIServer)
+	}
+	through, _ := front(t, &byAgent, alice)
 	for name, c := range map[string]struct{ method, protocol, path, status, answer string }{
 		"SPDY":      {"POST", "SPDY/3.1", "/exec", "101 Switching Protocols", ""},
 		"Websocket": {"GET", "websocket", "/exec", "101 Switching Protocols", ""},
 		"Refused":   {"POST", "SPDY/3.1", "/forbidden", "403 Forbidden", "no exec for you\n"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		upgrade := func(t *testing.T, server *httptest.Server) {
+			t.Helper()
 			conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
 			if err != nil {
 				t.Fatal(err)
@@ -395,6 +407,49 @@ func TestUpgrades(t *testing.T) {
 				if heard, err := reader.ReadString('\n'); err != nil || heard != said {
 					t.Fatalf("%q, %v; want %q", heard, err, said)
 				}
+			}
+		}
+		t.Run(name, func(t *testing.T) { upgrade(t, direct) })
+		t.Run(name+"ByAgent", func(t *testing.T) { upgrade(t, through) })
+	}
+}
+
+// TestProfiles: where the hub may act for no user it says so, by names, and sends nothing.
+func TestProfiles(t *testing.T) {
+	asked := false
+	m := fake(t, "", func(http.ResponseWriter, *http.Request) { asked = true })
+	server, _ := front(t, m, alice)
+	get := func(t *testing.T) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/oak/api/v1/pods", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	for profile, want := range map[clusterv1alpha1.AgentProfile]int{
+		"": http.StatusOK, clusterv1alpha1.AgentProfileAll: http.StatusOK,
+		clusterv1alpha1.AgentProfilePlacement: http.StatusForbidden, clusterv1alpha1.AgentProfileMirror: http.StatusForbidden,
+	} {
+		t.Run("Profile"+string(profile), func(t *testing.T) {
+			asked = false
+			m.spec = clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, Agent: &clusterv1alpha1.Agent{Profile: profile}}
+			status, body := get(t)
+			if status != want || asked != (want == http.StatusOK) {
+				t.Errorf("%d %s, want %d; the member was asked: %t", status, body, want, asked)
+			}
+			says := strings.Contains(body, "oak") && strings.Contains(body, string(profile)) && strings.Contains(body, "rejoin")
+			if want == http.StatusForbidden && !says {
+				t.Errorf("%s names not the cluster, the profile and the way out", body)
 			}
 		})
 	}

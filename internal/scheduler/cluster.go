@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,8 +31,40 @@ type Cluster struct {
 	Reachable bool // it answers
 	// APIs says which kinds it serves; nil while nothing is known.
 	APIs APIs
+	// Bounds are where alone the hub may place objects in it; nil: everywhere.
+	Bounds *Bounds
 	// Room is its free capacity; nil while that is not known. Only dynamic weights look at it.
 	Room Room
+}
+
+// Bounds are what an agent of a cluster lets the hub do.
+type Bounds struct {
+	// Profile that says so.
+	Profile string
+	// Namespaces in which objects may be placed; empty: in none.
+	Namespaces []string
+}
+
+// takes says whether objects of a namespace, "" for those that have none, may be placed.
+func (b *Bounds) takes(namespace string) bool {
+	return b == nil || slices.Contains(b.Namespaces, namespace)
+}
+
+// Equal says whether two are the same.
+func (b *Bounds) Equal(other *Bounds) bool {
+	if b == nil || other == nil {
+		return b == other
+	}
+	return b.Profile == other.Profile && slices.Equal(b.Namespaces, other.Namespaces)
+}
+
+// String says what is not let, and the way out.
+func (b *Bounds) String() string {
+	const wayOut = "; give it another with spec.agent of the Cluster and orrery cluster rejoin"
+	if len(b.Namespaces) == 0 {
+		return "its agent's profile " + b.Profile + " lets the hub place nothing there" + wayOut
+	}
+	return "its agent's profile " + b.Profile + " lets the hub place only objects of the namespaces " + strings.Join(b.Namespaces, ", ") + wayOut
 }
 
 // APIs says which kinds a cluster serves.

@@ -19,6 +19,7 @@ const (
 	ReasonNoGroup        = "NoGroup"        // it lacks the field or label that a spread constraint is about
 	ReasonTainted        = "Tainted"        // a taint is not tolerated
 	ReasonUnreachable    = "Unreachable"    // the cluster does not answer
+	ReasonOutOfBounds    = "OutOfBounds"    // the profile of the cluster's agent does not let the object in
 	ReasonAPINotServed   = "APINotServed"   // the cluster does not serve the kind
 	ReasonAPIUnknown     = "APIUnknown"     // the cluster cannot say whether it does
 	ReasonAffinityGroup  = "AffinityGroup"  // no other object of its affinity group is there
@@ -44,6 +45,7 @@ const (
 	weighed
 	grouped
 	taints
+	bounded
 	reachable
 	apiServed
 	apiKnown
@@ -123,6 +125,11 @@ var filters = [...]struct {
 			}
 			return "taint " + t.ToString() + " is not tolerated"
 		},
+	},
+	bounded: {
+		reason:  ReasonOutOfBounds,
+		rejects: func(r *Request, c *Cluster, f facts) bool { return !f.placed && !c.Bounds.takes(r.Namespace) },
+		message: func(_ *Request, c *Cluster) string { return c.Bounds.String() },
 	},
 	reachable: {
 		reason:  ReasonUnreachable,

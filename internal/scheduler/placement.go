@@ -205,6 +205,9 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	if !p.Selects(before) && !p.Selects(after) {
 		return false
 	}
+	if !before.Bounds.Equal(after.Bounds) {
+		return true // what is in them is judged object by object
+	}
 	for i := range p.terms {
 		if p.terms[i].tier(before) != p.terms[i].tier(after) {
 			return true

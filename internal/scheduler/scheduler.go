@@ -33,6 +33,7 @@ import (
 type Request struct {
 	UID       types.UID // of the object
 	Kind      schema.GroupVersionKind
+	Namespace string // of the object; empty: it has none
 	Placement *Placement
 	// Fence of the object's namespace; nil: there is none.
 	Fence Fence

@@ -606,3 +606,43 @@ func BenchmarkSchedule(b *testing.B) {
 		})
 	}
 }
+
+// TestBounds: an object is placed only where the profile of a cluster's agent lets it in, and stays where it was placed before.
+func TestBounds(t *testing.T) {
+	bounded := func(name string, namespaces ...string) *Cluster {
+		return with(name, func(c *Cluster) { c.Bounds = &Bounds{Profile: "Placement", Namespaces: namespaces} })
+	}
+	none := with("none", func(c *Cluster) { c.Bounds = &Bounds{Profile: "Mirror"} })
+	clusters := []*Cluster{healthy("all"), bounded("shop", "shop", "lab"), bounded("lab", "lab"), none}
+	for name, tc := range map[string]struct {
+		namespace string
+		previous  []workv1alpha2.TargetCluster
+		want      []workv1alpha2.TargetCluster
+		refused   map[string]string
+	}{
+		"Inside":        {namespace: "lab", want: targets("all", -1, "lab", -1, "shop", -1), refused: map[string]string{"none": "Mirror lets the hub place nothing"}},
+		"OneOfThem":     {namespace: "shop", want: targets("all", -1, "shop", -1), refused: map[string]string{"none": "rejoin", "lab": "only objects of the namespaces lab;"}},
+		"ClusterScoped": {namespace: "", want: targets("all", -1), refused: map[string]string{"none": "nothing", "lab": "namespaces lab", "shop": "namespaces shop, lab"}},
+		"Placed":        {namespace: "", previous: targets("none", -1), want: targets("all", -1, "none", -1), refused: map[string]string{"lab": "Placement"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := schedule(clusters, Request{Namespace: tc.namespace, Previous: tc.previous})
+			if diff := cmp.Diff(tc.want, r.Clusters); diff != "" {
+				t.Errorf("clusters (-want +got):\n%s", diff)
+			}
+			for cluster, says := range tc.refused {
+				of := r.Verdicts.Of(cluster)
+				if len(of) != 1 || of[0].Reason != ReasonOutOfBounds || !strings.Contains(of[0].Message, says) {
+					t.Errorf("%s: %v, want %s saying %q", cluster, of, ReasonOutOfBounds, says)
+				}
+			}
+		})
+	}
+	// A profile that changes concerns what is placed there and what is not.
+	p := Compile(policyv1alpha1.Placement{})
+	for _, placed := range []bool{true, false} {
+		if !p.Concerns(bounded("a", "x"), bounded("a", "y"), schema.GroupVersionKind{Kind: "Gear"}, nil, placed) {
+			t.Errorf("other bounds concern nobody (placed: %t)", placed)
+		}
+	}
+}

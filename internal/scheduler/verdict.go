@@ -106,6 +106,8 @@ func (v *Verdicts) All() []Verdict {
 				switch f {
 				case taints:
 					return v.request.alike(c, other)
+				case bounded:
+					return c.Bounds.Equal(other.Bounds)
 				case grouped:
 					return v.request.Placement.ungrouped(c) == v.request.Placement.ungrouped(other)
 				}

@@ -18,6 +18,7 @@ import (
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodeSummary.total`
 // +kubebuilder:printcolumn:name="Region",type=string,priority=1,JSONPath=`.spec.region`
 // +kubebuilder:printcolumn:name="Provider",type=string,priority=1,JSONPath=`.spec.provider`
+// +kubebuilder:printcolumn:name="Mode",type=string,priority=1,JSONPath=`.spec.syncMode`
 // +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.spec.apiEndpoint`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 48",message="metadata.name must be a DNS label of at most 48 characters: it is part of label values, URLs and kubeconfig contexts"
@@ -610,7 +611,7 @@ const (
 	// AnnotationForCluster is the name of the Cluster. A Secret with credentials of hosts has it, too.
 	AnnotationForCluster = "cluster.orrery.dev/for-cluster"
 	// AnnotationForAddress is where the credentials may be sent: spec.apiEndpoint of the Cluster, and after it, separated by
-	// spaces and in this order, tlsServerName=…, tlsVerification=Skip and proxyURL=…, of these fields those that are set.
+	// spaces and in this order, tlsServerName=…, tlsVerification=Skip, proxyURL=… and syncMode=Pull, of these fields those that are set.
 	AnnotationForAddress = "cluster.orrery.dev/for-address"
 )
 
