@@ -304,7 +304,6 @@ func joinByAgent(ctx context.Context, c client.WithWatch, self, hubKubeconfig st
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get cluster %s: %w", m.Name, err)
 	}
-	//nolint:gosec // its own executable, and names of its own
 	out, err := exec.CommandContext(ctx, self, "cluster", "join", m.Name, "--kubeconfig="+hubKubeconfig, "--pull", "--agent-process",
 		"--apply-with-kubeconfig="+m.Kubeconfig(), "--timeout=10m", "--labels=env=demo", "--provider=demo", "--region="+region).CombinedOutput()
 	if err != nil {
