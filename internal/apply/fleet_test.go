@@ -58,6 +58,9 @@ const (
 	servers
 )
 
+// secretResource are the Secrets.
+var secretResource = schema.GroupResource{Resource: "secrets"}
+
 const deadline = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -229,6 +232,7 @@ type fleet struct {
 	records   *memory
 	spread    Spread
 	fences    *fences
+	tunnel    member.Tunnel
 
 	applier  *Applier
 	registry *member.Registry
@@ -310,7 +314,7 @@ func (f *fleet) start() {
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
 	f.registry, err = member.Add(mgr, member.Options{
-		HubID: f.hubID,
+		HubID: f.hubID, Tunnel: f.tunnel,
 		Observe: func(cluster string) member.Observation {
 			if observe := f.observe.Load(); observe != nil {
 				(*observe)(cluster)

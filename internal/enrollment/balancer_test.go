@@ -54,7 +54,6 @@ func TestBalancerLearnsNothing(t *testing.T) {
 	a.run()
 	c := s.dial("oak")
 	if err := echoes(c, "hello"); err != nil { // what member says is encrypted end to end
-
 		t.Fatal(err)
 	}
 	text := seen.bytes()

@@ -29,7 +29,7 @@ const namespace = clusterv1alpha1.SecretNamespace
 
 // Names and their parts.
 const (
-	authoritySecret   = "agent-authority.orrery.dev" //nolint:gosec // a name
+	authoritySecret   = "agent-authority.orrery.dev"
 	listenerConfigMap = "listener.orrery.dev"
 	joinSuffix        = ".join"
 	agentSuffix       = ".agent"

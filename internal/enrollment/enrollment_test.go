@@ -47,7 +47,7 @@ func TestRedeem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if life := c.NotAfter.Sub(time.Now()); life > certificateLife || life < certificateLife-time.Hour {
+	if life := time.Until(c.NotAfter); life > certificateLife || life < certificateLife-time.Hour {
 		t.Errorf("the certificate ends in %s", life)
 	}
 	a.run()
@@ -521,6 +521,39 @@ func TestAuthorityIsDeleted(t *testing.T) {
 	}
 }
 
+// TestPublished: the command line learns where agents find the hub, or which flag of orrery server is missing.
+func TestPublished(t *testing.T) {
+	s := newSite(t)
+	url, ca, key, err := Published(t.Context(), s.hub)
+	if err != nil || url != "https://"+s.server.address || len(key) == 0 || !x509.NewCertPool().AppendCertsFromPEM(ca) {
+		t.Errorf("%q, %q, %q, %v", url, ca, key, err)
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: listenerConfigMap}}
+	if err := s.hub.Patch(t.Context(), m, client.RawPatch("application/merge-patch+json", []byte(`{"data":{"url":""}}`))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err = Published(t.Context(), s.hub); err == nil || !strings.Contains(err.Error(), "--public-url") {
+		t.Errorf("without a URL: %v", err)
+	}
+	if err := s.server.ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again, _, _, err := Published(t.Context(), s.hub); again != url || err != nil {
+		t.Errorf("what somebody changed stays: %q, %v", again, err)
+	}
+	s.remove(m)
+	if _, _, _, err = Published(t.Context(), s.hub); err == nil || !strings.Contains(err.Error(), "--public-address") {
+		t.Errorf("of a hub that says nothing: %v", err)
+	}
+	for url, want := range map[string]bool{
+		"https://127.0.0.1:1": true, "https://localhost": true, "https://[::1]:1": true, "https://10.0.0.1:1": false, "https://orrery.example.com": false,
+	} {
+		if OnlyLocal(url) != want {
+			t.Errorf("OnlyLocal(%q) is not %v", url, want)
+		}
+	}
+}
+
 // TestHostileBodies: whatever a stranger sends is refused and costs little, and others notice nothing.
 func TestHostileBodies(t *testing.T) {
 	s := newSite(t)
@@ -599,7 +632,7 @@ func TestHostileBodies(t *testing.T) {
 			}
 		})
 	}
-	response, err := a.client().Get("https://" + a.address + tunnel.RedeemPath) //nolint:noctx // a test
+	response, err := a.client().Get("https://" + a.address + tunnel.RedeemPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -626,7 +659,7 @@ func (s *slow) Read(p []byte) (int, error) {
 		p[0] = '{'
 		return 1, nil
 	}
-	select {} //nolint:staticcheck // for ever
+	select {}
 }
 
 // TestLimits: an address comes so often, and all together do, and what is kept of addresses is bounded.

@@ -152,7 +152,7 @@ func (e *Enrollment) answer(w http.ResponseWriter, result string, status int, re
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(receipt) // it may have gone
+	_ = json.NewEncoder(w).Encode(receipt) //nolint:errchkjson // it may have gone
 }
 
 // refusal is an answer to what somebody sent, and may be shown to them.

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 
 // site is a hub that lets agents in, on a listener of its own.
 type site struct {
-	t      *testing.T
+	t      testing.TB
 	hub    client.Client
 	server *served
 
@@ -77,7 +77,7 @@ type served struct {
 	stop    func()
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	cfg := testenv.Config(0)
 	if err := testenv.InstallCRDs(cfg); err != nil {
@@ -268,7 +268,7 @@ func (s *site) token(cluster string, ahead ...time.Duration) string {
 
 // agent is what an agent has.
 type agent struct {
-	t           *testing.T
+	t           testing.TB
 	cluster     string
 	address     string // of the hub
 	roots       *x509.CertPool

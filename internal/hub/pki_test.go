@@ -16,7 +16,7 @@ import (
 
 func TestCertificatesAreRenewed(t *testing.T) {
 	const day = 24 * time.Hour
-	all := []string{adminCert, apiserverCert, fleetCert, frontProxyCert, controllerManagerCert, orreryCert}
+	all := []string{adminCert, apiserverCert, fleetCert, publicCert, frontProxyCert, controllerManagerCert, orreryCert}
 	for name, c := range map[string]struct {
 		change func(t *testing.T, p *keyring)
 		want   []string
@@ -34,7 +34,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		}, []string{apiserverCert}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
+			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress}), now: time.Now}
 			if err := os.MkdirAll(p.dir.pki(""), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestAuthorityIsNotReplacedSilently(t *testing.T) {
 		"Expired": func(_ *testing.T, p *keyring) { p.now = later(pki.AuthorityLifetime + time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress}), now: time.Now}
+			p := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress}), now: time.Now}
 			if err := os.MkdirAll(p.dir.pki(""), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -116,5 +116,42 @@ func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPublicCertificate: the certificate of the public listener is for every host by which it is reached.
+func TestPublicCertificate(t *testing.T) {
+	for name, c := range map[string]struct {
+		o     Options
+		hosts []string
+	}{
+		"Loopback": {Options{PublicAddress: loopbackAddress}, []string{"127.0.0.1", "::1"}},
+		"Name":     {Options{PublicAddress: "192.0.2.1", PublicHost: "orrery.example.com"}, []string{"192.0.2.1", "orrery.example.com"}},
+		"Address":  {Options{PublicAddress: "0.0.0.0", PublicHost: "198.51.100.7", Kubeconfig: "k"}, []string{"198.51.100.7", "127.0.0.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &keyring{dir: dataDir(t.TempDir()), leaves: leaves(c.o), now: time.Now}
+			i := slices.IndexFunc(k.leaves, func(l pki.Leaf) bool { return l.Name == publicCert })
+			k.leaves = k.leaves[i : i+1]
+			if err := os.MkdirAll(k.dir.pki(""), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := k.ensure(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(k.dir.leaf(publicCert))
+			if err != nil {
+				t.Fatal(err)
+			}
+			certificate, err := (pki.KeyPair{Cert: text, Key: text}).Certificate()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, host := range c.hosts {
+				if err := certificate.VerifyHostname(host); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }

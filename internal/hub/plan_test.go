@@ -116,6 +116,9 @@ func TestOptionsRefused(t *testing.T) {
 		"PortTooHigh":      {Options{SecurePort: 65536}, "--secure-port"},
 		"PortNegative":     {Options{FleetPort: -1}, "--fleet-port"},
 		"PortsEqual":       {Options{SecurePort: 7000, FleetPort: 7000}, "--fleet-port"},
+		"PublicPortTaken":  {Options{FleetPort: 7000, PublicPort: 7000}, "--public-address"},
+		"PublicPortIsAPI":  {Options{SecurePort: 7000, PublicPort: 7000}, "--public-address"},
+		"PublicTooHigh":    {Options{PublicPort: 65536}, "--public-address"},
 		"AddressIsAName":   {Options{BindAddress: "example.com"}, "--bind-address"},
 		"NoSuchBinary":     {Options{KubeBinary: "/does/not/exist"}, "--kube-binary"},
 		"WebhooksExternal": {Options{Kubeconfig: "k", AdmissionWebhooks: true}, "--admission-webhooks"},
@@ -138,7 +141,7 @@ func TestPortsAreKept(t *testing.T) {
 	d := dataDir(t.TempDir())
 	choose := func(o Options) Options {
 		t.Helper()
-		o.BindAddress = loopbackAddress
+		o.BindAddress, o.PublicAddress = loopbackAddress, loopbackAddress
 		chosen, err := choosePorts(&o, d)
 		if err != nil {
 			t.Fatal(err)
@@ -149,13 +152,13 @@ func TestPortsAreKept(t *testing.T) {
 		return o
 	}
 	first := choose(Options{})
-	if first.SecurePort == 0 || first.FleetPort == 0 {
-		t.Fatalf("ports: %d, %d", first.SecurePort, first.FleetPort)
+	if first.SecurePort == 0 || first.FleetPort == 0 || first.PublicPort == 0 {
+		t.Fatalf("ports: %d, %d, %d", first.SecurePort, first.FleetPort, first.PublicPort)
 	}
 	if given := choose(Options{SecurePort: 1234}); given.SecurePort != 1234 || given.FleetPort != first.FleetPort {
 		t.Errorf("ports: %d, %d", given.SecurePort, given.FleetPort)
 	}
-	if again := choose(Options{}); again.SecurePort != first.SecurePort || again.FleetPort != first.FleetPort {
-		t.Errorf("ports: %d, %d, before %d, %d", again.SecurePort, again.FleetPort, first.SecurePort, first.FleetPort)
+	if again := choose(Options{}); again.SecurePort != first.SecurePort || again.FleetPort != first.FleetPort || again.PublicPort != first.PublicPort {
+		t.Errorf("ports: %d, %d, %d, before %d, %d, %d", again.SecurePort, again.FleetPort, again.PublicPort, first.SecurePort, first.FleetPort, first.PublicPort)
 	}
 }

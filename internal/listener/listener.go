@@ -50,6 +50,7 @@ type Listener struct {
 	mux         *http.ServeMux
 	log         logr.Logger
 	pending     chan struct{}
+	headers     time.Duration // how long TLS and the header of a request may take
 }
 
 // New returns a listener that does not listen yet. It fails if there is no usable certificate.
@@ -58,7 +59,10 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{url: url, address: s.Address, caFile: s.CAFile, mux: http.NewServeMux(), log: log, pending: make(chan struct{}, maxConnections)}
+	l := &Listener{
+		url: url, address: s.Address, caFile: s.CAFile, mux: http.NewServeMux(), log: log, headers: headerTimeout,
+		pending: make(chan struct{}, maxConnections),
+	}
 	if o.CertFile != "" {
 		s.CertFile, s.KeyFile, l.caFile = o.CertFile, o.KeyFile, ""
 	}
@@ -116,7 +120,7 @@ func (l *Listener) Run(ctx context.Context) error {
 // Serve serves what comes to a listener of TCP, until ctx ends.
 func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	server := &http.Server{
-		Handler: l.mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+		Handler: l.mux, ReadHeaderTimeout: l.headers, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.certificate.get},
 		Protocols: new(http.Protocols), ConnState: l.track,
 		ErrorLog: stdlog.New(quiet{l.log}, "", 0),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -57,6 +58,7 @@ func newSite(t *testing.T, o Options) *site {
 	if s.listener, err = New(o, Serving{Address: s.address, CertFile: s.file, KeyFile: s.file, CAFile: s.caFile}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
+	s.listener.headers = 500 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.listener.Serve(ctx, tcp) }()
@@ -117,7 +119,7 @@ func TestRoutes(t *testing.T) {
 	if r, body := s.get("/here"); r.StatusCode != http.StatusOK || body != "here" {
 		t.Errorf("%s %q", r.Status, body)
 	}
-	_, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots(), MaxVersion: tls.VersionTLS11}) //nolint:gosec // that it is refused is what is tried
+	_, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots(), MaxVersion: tls.VersionTLS11})
 	if err == nil {
 		t.Error("TLS 1.1 is spoken")
 	}
@@ -162,6 +164,41 @@ func TestCertificateIsReloaded(t *testing.T) {
 	s.renew("third")
 	if got := name(); got != "third" {
 		t.Error(got)
+	}
+}
+
+// TestSlowClients: who says nothing, or takes its time to say what it wants, is cut off.
+func TestSlowClients(t *testing.T) {
+	s := newSite(t, Options{})
+	silent, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	slow, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if _, err := io.WriteString(slow, "GET /healthz HTTP/1.1\r\nHost:"); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]net.Conn{"Silent": silent, "Slow": slow} {
+		if answer, err := io.ReadAll(c); bytes.Contains(answer, []byte("200")) || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Long", strings.Repeat("x", 2*headerBytes))
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, DisableKeepAlives: true}}
+	if response, err := c.Do(r); err == nil {
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("a long header: %s", response.Status)
+		}
 	}
 }
 
@@ -283,7 +320,7 @@ func TestOptions(t *testing.T) {
 			}
 		})
 	}
-	if err := (Options{Address: "x", URL: "y"}).Validate(); err == nil || !strings.Contains(err.Error(), "--public-url") || !strings.Contains(err.Error(), "--public-address") {
+	if err := (&Options{Address: "x", URL: "y"}).Validate(); err == nil || !strings.Contains(err.Error(), "--public-url") || !strings.Contains(err.Error(), "--public-address") {
 		t.Errorf("not every mistake is named: %v", err)
 	}
 }

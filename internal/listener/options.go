@@ -38,7 +38,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 }
 
 // Host is the host of the URL; empty if there is none.
-func (o Options) Host() string {
+func (o *Options) Host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
 		return ""
@@ -47,7 +47,7 @@ func (o Options) Host() string {
 }
 
 // Validate returns every mistake.
-func (o Options) Validate() error {
+func (o *Options) Validate() error {
 	var errs []error
 	if o.Address != "" {
 		host, port, err := net.SplitHostPort(o.Address)
@@ -68,7 +68,7 @@ func (o Options) Validate() error {
 }
 
 // url is that of a listener at an address.
-func (o Options) url(address string) (string, error) {
+func (o *Options) url(address string) (string, error) {
 	if err := o.Validate(); err != nil {
 		return "", err
 	}

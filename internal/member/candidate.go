@@ -296,7 +296,7 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	if err := r.vouched(ctx, proposed, secret, next); err != nil {
 		return err
 	}
-	found, err := examine(ctx, r.options.dialer(proposed), proposed, &corev1.Secret{Data: next.Data})
+	found, err := examine(ctx, r.dialer(proposed), proposed, &corev1.Secret{Data: next.Data})
 	if err != nil {
 		return err
 	}
@@ -344,7 +344,7 @@ func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluste
 	}
 	old := &corev1.Secret{Data: maps.Clone(next.Data)}
 	old.Data[keyCA] = present
-	c, err := newConnection(r.options.dialer(proposed), proposed, old, nil)
+	c, err := newConnection(r.dialer(proposed), proposed, old, nil)
 	if err != nil {
 		return refuse(ReasonKubeconfigInvalid, "the credentials cannot be used: %w", err)
 	}

@@ -66,7 +66,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 		nudge(m.kick)
 		return nil
 	case problem == nil:
-		next, problem = newConnection(r.options.dialer(cluster), cluster, secret, impersonator)
+		next, problem = newConnection(r.dialer(cluster), cluster, secret, impersonator)
 	}
 	if problem != nil {
 		next = brokenConnection(cluster, problem)

@@ -99,6 +99,11 @@ func (m *Member) watchHealth(ctx context.Context) {
 			next.Stop()
 			continue
 		}
+		if m.awaitsAgents() {
+			next.Reset(jitter(retryFirst))
+			m.registry.options.probed(m.name)
+			continue
+		}
 		if dials {
 			select {
 			case m.registry.options.dials <- struct{}{}:
@@ -183,6 +188,9 @@ func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 // that it did not answer, or that something else did. Each question has the whole time: a cluster that takes
 // seconds for an answer is slow, and not lost.
 func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, error) {
+	if m.agentsAway() {
+		return contact{}, errAway // said at once, in place of a dial that waits for them in vain
+	}
 	patience := m.registry.options.ProbeTimeout
 	rt := c.transport
 	if dial {

@@ -34,15 +34,18 @@ func TestBounded(t *testing.T) {
 		want       map[string]string
 	}{
 		"Placement": {
-			[]authorizationv1.ResourceRule{rule(core, []string{"nodes", "pods"}, []string{"get", "list", "watch"}, nil)}, []string{"shop", "lab"},
+			[]authorizationv1.ResourceRule{rule(core, []string{"nodes", "pods"}, []string{"get", "list", "watch"}, nil)},
+			[]string{"shop", "lab"},
 			map[string]string{"nodes": "all", "pods": "all", "secrets": "lab shop", "gears": "lab shop", "wheels": ""},
 		},
 		"Mirror": {
-			[]authorizationv1.ResourceRule{rule(core, []string{"nodes", "pods"}, all, nil), rule([]string{"x"}, all, []string{"list", "watch"}, nil)}, nil,
+			[]authorizationv1.ResourceRule{rule(core, []string{"nodes", "pods"}, all, nil), rule([]string{"x"}, all, []string{"list", "watch"}, nil)},
+			nil,
 			map[string]string{"nodes": "all", "pods": "all", "secrets": "", "gears": "all", "wheels": "all"},
 		},
 		"NotEnough": {
-			[]authorizationv1.ResourceRule{rule(core, all, []string{"list"}, nil), rule(all, []string{"gears"}, all, []string{"one"}), rule(core, []string{"nodes"}, []string{"watch"}, nil)}, nil,
+			[]authorizationv1.ResourceRule{rule(core, all, []string{"list"}, nil), rule(all, []string{"gears"}, all, []string{"one"}), rule(core, []string{"nodes"}, []string{"watch"}, nil)},
+			nil,
 			map[string]string{"nodes": "all", "pods": "", "secrets": "", "gears": "", "wheels": ""},
 		},
 	} {

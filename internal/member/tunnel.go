@@ -50,16 +50,16 @@ func awaitsAgent(cluster *clusterv1alpha1.Cluster) bool {
 
 // dialer is how a Cluster is dialled: by the hub, or by its agent, who alone says which address that is. There is no other place
 // that decides it.
-func (o *Options) dialer(cluster *clusterv1alpha1.Cluster) Dial {
+func (r *Registry) dialer(cluster *clusterv1alpha1.Cluster) Dial {
 	if !pulls(cluster) {
-		return o.Dial
+		return r.options.Dial
 	}
-	name := cluster.Name
+	through, name := r.options.Tunnel, cluster.Name
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
-		if o.Tunnel == nil {
+		if through == nil {
 			return nil, errNoTunnel
 		}
-		return o.Tunnel.Dial(ctx, name, tunnel.APIServer)
+		return through.Dial(ctx, name, tunnel.APIServer)
 	}
 }
 
@@ -88,6 +88,28 @@ func (r *Registry) AgentsChanged(cluster string) {
 	}
 }
 
+// agentsAway is true while the cluster cannot be asked because none of its agents is connected.
+func (m *Member) agentsAway() bool {
+	r := m.registry
+	return pulls(m.Cluster()) && r.options.Tunnel != nil && len(r.agents(m.name)) == 0
+}
+
+// awaitsAgents is true while nothing is known of the cluster in this process, which has just begun, and its agents may be on their way: they cannot come
+// while there is no hub, so that they are away says nothing yet.
+func (m *Member) awaitsAgents() bool {
+	m.mu.RLock()
+	undecided := m.contact.state == undecided
+	m.mu.RUnlock()
+	return undecided && m.registry.beginning() > 0 && m.agentsAway()
+}
+
+// beginning is how long agents may still be on their way because this process has just begun.
+func (r *Registry) beginning() time.Duration {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return agentsReturn - time.Since(r.began)
+}
+
 // showAgents says in the status of a Cluster what is known of its agents. It is no step of its own: Ready does not depend on it.
 func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	if !pulls(o) {
@@ -99,10 +121,7 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	now := summary(r.agents(o.Name))
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionAgentConnected)
 	if now.Replicas == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		r.mu.RLock()
-		wait := agentsReturn - time.Since(r.began)
-		r.mu.RUnlock()
-		if wait > 0 {
+		if wait := r.beginning(); wait > 0 {
 			r.enqueue(o.Name, wait) // this process has just begun, and they are on their way
 			return
 		}

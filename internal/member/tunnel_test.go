@@ -260,6 +260,30 @@ func TestPull(t *testing.T) {
 	})
 }
 
+// TestRestartAwaitsAgents: a hub that starts anew says nothing of a cluster before its agents had time to come back.
+func TestRestartAwaitsAgents(t *testing.T) {
+	f, site := startPull(t, Options{})
+	before, _ := f.pullReady(t, site, "oak")
+	f.until(t, "oak", connectedNow, metav1.ConditionTrue, clusterv1alpha1.ReasonAgentConnected)
+	f.stop()
+	again := tunneltest.New(t)
+	g := runFleet(t, Options{Tunnel: again.Gateway})
+	defer g.stop()
+	again.OnChange(g.registry.AgentsChanged)
+	g.afterProbes(t, "oak", 2*3) // twice the threshold
+	if m := g.member(t, "oak"); m.Lost() || m.Reachable() {
+		t.Errorf("lost: %t, reachable: %t, want neither", m.Lost(), m.Reachable())
+	}
+	again.Run("oak", "a", hostOf(testenv.Config(1)))
+	eventually(t, "the cluster is reachable", func() (bool, string) { return g.member(t, "oak").Reachable(), "" })
+	after := g.until(t, "oak", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	for _, c := range after.Status.Conditions {
+		if was := meta.FindStatusCondition(before.Status.Conditions, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.Equal(&c.LastTransitionTime) {
+			t.Errorf("%s went and came again", c.Type)
+		}
+	}
+}
+
 // TestWaitingLeaves: a Cluster whose agent never came leaves at once, whatever was offered for it.
 func TestWaitingLeaves(t *testing.T) {
 	f, _ := startPull(t, Options{})

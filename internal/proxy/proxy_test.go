@@ -447,7 +447,8 @@ func TestProfiles(t *testing.T) {
 			if status != want || asked != (want == http.StatusOK) {
 				t.Errorf("%d %s, want %d; the member was asked: %t", status, body, want, asked)
 			}
-			if want == http.StatusForbidden && !(strings.Contains(body, "oak") && strings.Contains(body, string(profile)) && strings.Contains(body, "rejoin")) {
+			says := strings.Contains(body, "oak") && strings.Contains(body, string(profile)) && strings.Contains(body, "rejoin")
+			if want == http.StatusForbidden && !says {
 				t.Errorf("%s names not the cluster, the profile and the way out", body)
 			}
 		})

@@ -83,6 +83,10 @@ func (s *spare) say(w Word) error {
 	return errors.Join(err, s.ws.SetWriteDeadline(time.Time{}))
 }
 
+// grace is how long a spare that was taken is not replaced while there are others: the dial comes first, and then the work of making a
+// connection.
+const grace = 5 * time.Millisecond
+
 // What the loop is told.
 type (
 	opened struct {
@@ -226,6 +230,9 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 		delete(l.spares, e.spare)
 		if e.taken {
 			l.takes = append(slices.DeleteFunc(l.takes, func(t time.Time) bool { return now.Sub(t) > time.Minute }), now)
+			if len(l.spares) > 0 && l.notUntil.Before(now) {
+				l.notUntil = now.Add(grace)
+			}
 		}
 	}
 	return nil

@@ -128,7 +128,7 @@ func New(o Options) *Gateway {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if ws := g.upgrade(w, r); ws != nil {
 		// The goroutine of the request would keep its buffers.
-		go g.greet(ws, r.RemoteAddr)
+		go g.greet(ws, r.RemoteAddr) //nolint:contextcheck // the connection outlives the request
 	}
 }
 

@@ -47,9 +47,9 @@ type Site struct {
 }
 
 // New starts a site, which ends with the test.
-func New(t testing.TB) *Site {
-	t.Helper()
-	s := &Site{t: t, changed: func(string) {}}
+func New(tb testing.TB) *Site {
+	tb.Helper()
+	s := &Site{t: tb, changed: func(string) {}}
 	s.Gateway = gateway.New(gateway.Options{
 		Timing: Timing(),
 		Admit:  func(_ context.Context, c *x509.Certificate) (string, error) { return c.Subject.CommonName, nil },
@@ -64,7 +64,7 @@ func New(t testing.TB) *Site {
 	s.server = httptest.NewUnstartedServer(mux)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
 	s.server.StartTLS()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.Gateway.Close()
 		s.server.Close()
 	})

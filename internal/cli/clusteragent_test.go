@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// TestDescribeAgent: of a cluster that dials in it is said how its agent is doing, and of others nothing.
+func TestDescribeAgent(t *testing.T) {
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }
+	placement := &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfilePlacement, Namespaces: []string{"shop", "lab"}}
+	connected := &clusterv1alpha1.AgentStatus{
+		Version: "v1.2.3", Address: "10.0.0.7", Replicas: 2, Spares: 5, ConnectedSince: at(-time.Hour), CertificateExpires: at(48 * time.Hour),
+	}
+	for name, tc := range map[string]struct {
+		spec   clusterv1alpha1.ClusterSpec
+		status *clusterv1alpha1.AgentStatus
+		want   []string
+	}{
+		"Push": {spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push}},
+		"Away": {clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}, nil, []string{"Profile: All", "Agent: not connected"}},
+		"Connected": {clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, Agent: placement}, connected, []string{
+			"Profile: Placement in shop, lab", "Agent: v1.2.3 from 10.0.0.7, 2 connected with 5 spares, since 60m",
+			"Agent's certificate: valid until 2026-06-03T12:00:00Z, for 2d",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			row := func(name string, values ...string) { got = append(got, name+": "+strings.Join(values, ", ")) }
+			describeAgent(row, &clusterv1alpha1.Cluster{Spec: tc.spec, Status: clusterv1alpha1.ClusterStatus{Agent: tc.status}}, now)
+			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
+				t.Errorf("it says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+			}
+		})
+	}
+}
