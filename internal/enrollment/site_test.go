@@ -402,10 +402,17 @@ func (a *agent) welcome() tunnel.Welcome {
 	return welcome
 }
 
-// refused must be what becomes of the agent: it may try again.
+// refused must be what becomes of the agent, as soon as the hub's caches know why: it may try again.
 func (a *agent) refused(want string) {
 	a.t.Helper()
-	if w := a.welcome(); w.Gone || !strings.Contains(w.Refused, want) || w.Refused == "" {
+	var w tunnel.Welcome
+	testenv.Eventually(a.t, "the agent is refused", testenv.Patience, func() error {
+		if w = a.welcome(); w == (tunnel.Welcome{}) {
+			return errors.New("it is let in")
+		}
+		return nil
+	})
+	if w.Gone || !strings.Contains(w.Refused, want) {
 		a.t.Errorf("the hub says %+v, want a refusal with %q", w, want)
 	}
 }
