@@ -257,6 +257,17 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 	if foreground {
 		stop = "Ctrl-C stops everything."
 	}
+	var clusters clusterv1alpha1.ClusterList
+	if err := c.List(ctx, &clusters); err != nil {
+		return fmt.Errorf("list clusters: %w", err)
+	}
+	for _, cluster := range clusters.Items {
+		if cluster.Spec.SyncMode == clusterv1alpha1.Pull {
+			if err := say(w, "\nThe hub dials the clusters, but for %s: an agent there dials the hub, and nobody notices.\n", cluster.Name); err != nil {
+				return err
+			}
+		}
+	}
 	return say(w, `
 Try next:
   export KUBECONFIG=%s

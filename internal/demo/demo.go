@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,8 +28,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/lifecycle/content"
 	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/process"
@@ -40,6 +45,10 @@ var sample []byte
 func clusterNames() [MaxClusters]string {
 	return [...]string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
 }
+
+// byAgent is the cluster that an agent joins, where there are as many: it dials the hub, as one would that the hub cannot dial. Nothing runs on
+// the nodes of a demonstration, so the agent is a process beside the cluster.
+const byAgent = "birch"
 
 // MaxClusters is the most clusters that a demonstration can have.
 const MaxClusters = 10
@@ -94,6 +103,10 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	}
 	defer unlock()
 	names := clusterNames()
+	agents, err := o.agents()
+	if err != nil {
+		return err
+	}
 	members, err := sandbox.Prepare(filepath.Join(o.DataDir, "members"), binary, sandbox.Simulated, names[:o.Clusters]...)
 	if err != nil {
 		return err
@@ -119,6 +132,16 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 			DeathSignal: process.DeathSignalTerm,
 		}}, members.Processes()...),
 	}
+	for _, m := range members.List() {
+		if agent := agents[m.Name]; agent != "" {
+			plan.Processes = append(plan.Processes, process.Process{
+				Name:    m.Name + "-agent",
+				Command: []string{agent, "cluster", "--kubeconfig=" + m.Kubeconfig(), "--replica=demo"},
+				After:   []string{m.Name + "-apiserver"},
+				Env:     map[string]string{"NO_PROXY": "127.0.0.1"},
+			})
+		}
+	}
 	supervisor, err := process.New(plan, process.Options{
 		Dir: filepath.Join(o.DataDir, "processes"), Log: log.WithName("process"),
 	})
@@ -135,7 +158,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	settingUp, cancel := context.WithCancel(ctx)
 	defer cancel()
 	setUp := make(chan error, 1)
-	go func() { setUp <- o.setUp(settingUp, supervisor, members, ready) }()
+	go func() { setUp <- o.setUp(settingUp, supervisor, members, self, agents, ready) }()
 	select {
 	case err = <-stopped:
 		cancel()
@@ -161,8 +184,23 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
+// agents are the programs of the agents, by the cluster that each joins.
+func (o *Options) agents() (map[string]string, error) {
+	names := clusterNames()
+	if !slices.Contains(names[:o.Clusters], byAgent) {
+		return nil, nil
+	}
+	file, err := content.AgentFile(runtime.GOARCH)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{byAgent: file}, nil
+}
+
 // setUp waits for the processes, joins the clusters and deploys the sample.
-func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *sandbox.Clusters, ready func() error) error {
+func (o *Options) setUp(
+	ctx context.Context, s *process.Supervisor, members *sandbox.Clusters, self string, agents map[string]string, ready func() error,
+) error {
 	if err := o.waitProcesses(ctx, s); err != nil {
 		return err
 	}
@@ -176,7 +214,7 @@ func (o *Options) setUp(ctx context.Context, s *process.Supervisor, members *san
 		return err
 	}
 	o.Progress("joining clusters")
-	if err := joinAll(ctx, c, members); err != nil {
+	if err := o.joinAll(ctx, c, members, self, agents); err != nil {
 		return err
 	}
 	o.Progress("deploying the sample")
@@ -222,7 +260,7 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters) error {
+func (o *Options) joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters, self string, agents map[string]string) error {
 	var system corev1.Namespace
 	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
 		return fmt.Errorf("read the hub's id: %w", err)
@@ -233,13 +271,17 @@ func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters)
 			if err := m.AddNodes(ctx, 3); err != nil {
 				return err
 			}
+			region := "region-" + strconv.Itoa(i%2+1)
+			if agents[m.Name] != "" {
+				return joinByAgent(ctx, c, self, Kubeconfig(o.DataDir), m, region)
+			}
 			kubeconfig, err := os.ReadFile(m.Kubeconfig())
 			if err != nil {
 				return err
 			}
 			_, err = member.Join(ctx, c, member.JoinOptions{
 				Name: m.Name, Kubeconfig: kubeconfig, HubID: string(system.UID), Account: true,
-				Labels: map[string]string{"env": "demo"}, Provider: "demo", Region: "region-" + strconv.Itoa(i%2+1),
+				Labels: map[string]string{"env": "demo"}, Provider: "demo", Region: region,
 			})
 			if err != nil {
 				return fmt.Errorf("join cluster %s: %w", m.Name, err)
@@ -249,6 +291,25 @@ func joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters)
 		})
 	}
 	return g.Wait()
+}
+
+// joinByAgent has a cluster join by the agent beside it, with the command that users have for it, unless it is joined so already.
+func joinByAgent(ctx context.Context, c client.WithWatch, self, hubKubeconfig string, m *sandbox.Cluster, region string) error {
+	var cluster clusterv1alpha1.Cluster
+	err := c.Get(ctx, types.NamespacedName{Name: m.Name}, &cluster)
+	switch {
+	case err == nil && cluster.Spec.SyncMode == clusterv1alpha1.Pull && cluster.Spec.SecretRef.Name != "":
+		_, err = member.WaitReady(ctx, c, m.Name)
+		return err
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("get cluster %s: %w", m.Name, err)
+	}
+	out, err := exec.CommandContext(ctx, self, "cluster", "join", m.Name, "--kubeconfig="+hubKubeconfig, "--pull", "--agent-process",
+		"--apply-with-kubeconfig="+m.Kubeconfig(), "--timeout=10m", "--labels=env=demo", "--provider=demo", "--region="+region).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("join cluster %s by agent: %w\n%s", m.Name, err, out)
+	}
+	return nil
 }
 
 // applySample applies the sample's objects.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -95,7 +96,7 @@ func Write(w io.Writer, o Options) (string, error) {
 	}
 	listed := describe("manifest.v1+json", manifest)
 	listed.Platform = &platform{o.Arch, "linux"}
-	tag := o.Name[bytes.LastIndexByte([]byte(o.Name), ':')+1:]
+	tag := o.Name[strings.LastIndexByte(o.Name, ':')+1:]
 	listed.Annotations = map[string]string{"io.containerd.image.name": o.Name, "org.opencontainers.image.ref.name": tag}
 	index, err := json.Marshal(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{listed},
@@ -113,7 +114,9 @@ func Write(w io.Writer, o Options) (string, error) {
 		return "", fmt.Errorf("encode the list of images: %w", err)
 	}
 	err = archive(w, []file{
-		{"oci-layout", 0o444, []byte(`{"imageLayoutVersion":"1.0.0"}`)}, {"index.json", 0o444, index}, {"manifest.json", 0o444, docker},
+		{"oci-layout", 0o444, []byte(`{"imageLayoutVersion":"1.0.0"}`)},
+		{"index.json", 0o444, index},
+		{"manifest.json", 0o444, docker},
 		blob(manifest), blob(config), blob(layer.Bytes()),
 	})
 	if err != nil {

@@ -209,7 +209,7 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 		return 0, nil
 	}
 	// Without a Lease all of it is being removed.
-	if err := r.election.hold(ctx, r.cluster); err != nil && !(v.state.gone && answered(err, http.StatusNotFound)) {
+	if err := r.election.hold(ctx, r.cluster); err != nil && (!v.state.gone || !answered(err, http.StatusNotFound)) {
 		return 0, fmt.Errorf("hold the Lease: %w", err)
 	}
 	wait = r.options.Interval*3/4 + rand.N(r.options.Interval/2) //nolint:gosec // no secret
@@ -283,6 +283,7 @@ func (r *runner) begin(ctx context.Context, v view, s step) {
 		r.say(fmt.Sprintf("the certificate ended at %s: apply the manifest that orrery cluster rejoin %s prints",
 			v.state.certificate.NotAfter.UTC().Format(time.RFC3339), v.join.cluster))
 		return
+	case stepKey, stepRedeem, stepPrune, stepReport, stepRemove:
 	}
 	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
 	r.pending = cancel
@@ -310,6 +311,7 @@ func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal ti
 		renewal, err = r.report(ctx, c, v)
 	case stepRemove:
 		err = c.dissolve(ctx)
+	case stepNone, stepApply, stepExpired: // nothing can be done
 	}
 	return renewal, err
 }
@@ -338,8 +340,11 @@ func (r *runner) finish(o outcome) (last bool) {
 		r.told.at, r.told.renewal = o.told, o.renewal
 	case stepPrune:
 		r.told.rights = o.at.join.rights()
+	case stepRemove:
+		return true
+	case stepKey, stepNone, stepApply, stepExpired:
 	}
-	return o.step == stepRemove
+	return false
 }
 
 // dialer makes an agent of the tunnel as a join says.
