@@ -93,6 +93,7 @@ func TestWhatAMemberChanges(t *testing.T) {
 	f.must(err)
 	mutate := func(ns, name, expression string) {
 		t.Helper()
+		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // before the policy can change it
 		api.Apply(t, strings.NewReplacer("NAMESPACE", ns, "NAME", name, "EXPRESSION", expression).Replace(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -116,7 +117,6 @@ spec:
 			api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "", name)
 		})
 		// It is in force when it changes what we write.
-		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 		f.eventually("the policy is in force", func() error {
 			probe := configMap(ns, "probe", "1")
 			probe.SetUID("")
