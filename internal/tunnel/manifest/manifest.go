@@ -190,8 +190,10 @@ func namespace(name string) *corev1.Namespace {
 }
 
 func accounts() []runtime.Object {
+	hub := made(agent.HubAccount)
+	hub.Labels["app.kubernetes.io/managed-by"] = "orrery" // by which a join by kubeconfig knows it again
 	return []runtime.Object{
-		&corev1.ServiceAccount{ObjectMeta: made(agent.HubAccount), AutomountServiceAccountToken: new(false)},
+		&corev1.ServiceAccount{ObjectMeta: hub, AutomountServiceAccountToken: new(false)},
 		&corev1.ServiceAccount{ObjectMeta: made(agent.Name), AutomountServiceAccountToken: new(false)},
 	}
 }
