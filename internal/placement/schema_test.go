@@ -332,7 +332,7 @@ func TestKarmadaFields(t *testing.T) {
 		"NoOldTargetCluster":       {override("targetCluster: {}"), ""},
 		"ClusterZone":              {cluster("zone: a"), "spec.zone"},
 		"ClusterID":                {cluster("id: a"), "spec.id"},
-		"ClusterPull":              {cluster("syncMode: Pull"), "spec.syncMode"},
+		"ClusterPull":              {cluster("syncMode: Pull"), ""},
 		"ClusterPush":              {cluster("syncMode: Push"), ""},
 		"ClusterInsecure":          {cluster("insecureSkipTLSVerification: true"), "spec.insecureSkipTLSVerification"},
 		"ClusterSecure":            {cluster("insecureSkipTLSVerification: false"), ""},

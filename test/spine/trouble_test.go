@@ -262,7 +262,7 @@ func (w *world) joinAs(m *testenv.Member, token string) error {
 	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
 		return err
 	}
-	_, err = w.hub.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", file)
+	_, err = w.hub.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", file, "--keep-credentials") // which are to be refused later
 	return err
 }
 

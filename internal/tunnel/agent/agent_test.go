@@ -986,7 +986,10 @@ func TestManifest(t *testing.T) {
 			apply(t, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\n"+
 				"metadata: {name: gadgets, labels: {rbac.orrery.dev/aggregate-to-mirror: \"true\"}}\n"+
 				"rules:\n- {apiGroups: [example.com], resources: [gadgets], verbs: [get, list, watch]}\n")
-			t.Cleanup(func() { oak.Remove(t, rbacv1.SchemeGroupVersion.String(), "ClusterRole", "", "gadgets") })
+			t.Cleanup(func() {
+				oak.Remove(t, rbacv1.SchemeGroupVersion.String(), "ClusterRole", "", "gadgets")
+				oak.Remove(t, "v1", "Namespace", "", "shop") // with the rights that one profile gives there
+			})
 			text := h.manifest("one", func(o *manifest.Options) { o.Agent, o.Image = tc.agent, "registry.example/agent:1" })
 			oak.Apply(t, text)
 			oak.Apply(t, text) // again: it changes nothing that may not be
