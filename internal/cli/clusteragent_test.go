@@ -1,14 +1,42 @@
 package cli
 
 import (
+	"context"
+	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/hub"
 )
+
+// TestNoTokenForNobody: where the manifest cannot be applied, no token is made for it: a new one ends the old one, and with a rejoin the key of the
+// agents that the cluster has.
+func TestNoTokenForNobody(t *testing.T) {
+	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(
+		&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "listener.orrery.dev"},
+			Data:       map[string]string{"url": "https://hub.example.com", "key": "a2V5"},
+		},
+	).Build()
+	p := pullFlags{process: true, applyKubeconfig: filepath.Join(t.TempDir(), "missing")}
+	made := false
+	err := p.hand(t.Context(), streams{out: io.Discard, err: io.Discard}, c, "oak", func(context.Context, client.Client, string) (string, time.Time, error) {
+		made = true
+		return "token", time.Now(), nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "--apply-with-kubeconfig") || made {
+		t.Errorf("made a token: %t; %v", made, err)
+	}
+}
 
 // TestDescribeAgent: of a cluster that dials in it is said how its agent is doing, and of others nothing.
 func TestDescribeAgent(t *testing.T) {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,6 +137,13 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	if err != nil {
 		return err
 	}
+	// What hand asks for first is asked for before there is a Cluster, too: a join that is refused leaves nothing.
+	if _, _, _, err := enrollment.Published(ctx, c); err != nil {
+		return err
+	}
+	if _, err := p.target(); err != nil {
+		return err
+	}
 	if err := expect(ctx, c, o, p.agent()); err != nil {
 		return err
 	}
@@ -162,6 +169,10 @@ func (p *pullFlags) hand(
 			return err
 		}
 	}
+	target, err := p.target() // before the agents' key is forgotten
+	if err != nil {
+		return err
+	}
 	token, expires, err := newToken(ctx, hub, name)
 	if err != nil {
 		return err
@@ -172,8 +183,8 @@ func (p *pullFlags) hand(
 	if err != nil {
 		return err
 	}
-	if p.applyKubeconfig != "" {
-		return p.apply(ctx, s, hub, name, token, objects)
+	if target != nil {
+		return apply(ctx, s, hub, target, name, token, objects)
 	}
 	text, err := agentmanifest.YAML(objects)
 	if err != nil {
@@ -190,18 +201,23 @@ func (p *pullFlags) hand(
 		name, expires.UTC().Format(time.RFC3339), next)
 }
 
-// apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
-func (p *pullFlags) apply(ctx context.Context, s streams, hub client.WithWatch, name, token string, objects []*unstructured.Unstructured) error {
+// target is where the manifest is to be applied; nil: it is printed.
+func (p *pullFlags) target() (*manifest.Client, error) {
+	if p.applyKubeconfig == "" {
+		return nil, nil //nolint:nilnil // documented
+	}
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: p.applyKubeconfig}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: p.applyContext}).ClientConfig()
 	if err != nil {
-		return fmt.Errorf("read --apply-with-kubeconfig: %w", err)
+		return nil, fmt.Errorf("read --apply-with-kubeconfig: %w", err)
 	}
 	cfg.QPS = -1
 	c, err := manifest.NewClient(cfg, manifest.Options{FieldManager: agent.Name, Timeout: 30 * time.Second})
-	if err != nil {
-		return err
-	}
+	return &c, err
+}
+
+// apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
+func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Client, name, token string, objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		at := manifest.Guessed(o)
 		if o.GetKind() == "Namespace" {
@@ -222,12 +238,16 @@ func (p *pullFlags) apply(ctx context.Context, s streams, hub client.WithWatch, 
 		return err
 	}
 	kept := manifest.Object{Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: tunnel.Namespace, Name: agent.Name}
-	err = wait.PollUntilContextCancel(ctx, enrolledLook, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, enrolledLook, true, func(ctx context.Context) (bool, error) {
 		found, err := c.Get(ctx, kept)
 		if err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
-		return agent.Enrolled(decoded(found), token), nil
+		var secret corev1.Secret
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &secret); err != nil {
+			return false, fmt.Errorf("read %s: %w", kept, err)
+		}
+		return agent.Enrolled(secret.Data, token), nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the agent of cluster %s to enrol: %w; it goes on trying: see why in its log, with kubectl -n %s logs deployment/%s", name, err, tunnel.Namespace, agent.Name)
@@ -236,18 +256,6 @@ func (p *pullFlags) apply(ctx context.Context, s streams, hub client.WithWatch, 
 		return fmt.Errorf("%w; it stays joined, see %q", err, "orrery cluster describe "+name)
 	}
 	return say(s.out, "cluster %s is ready\n", name)
-}
-
-// decoded is the data of a Secret.
-func decoded(secret *unstructured.Unstructured) map[string][]byte {
-	data := map[string][]byte{}
-	content, _, _ := unstructured.NestedStringMap(secret.Object, "data")
-	for key, text := range content {
-		if value, err := base64.StdEncoding.DecodeString(text); err == nil {
-			data[key] = value
-		}
-	}
-	return data
 }
 
 func newRejoin(s streams, f *hubFlags) *cobra.Command {

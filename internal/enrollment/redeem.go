@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -79,13 +78,11 @@ func newLimits() *limits {
 
 // allow tells whether an address may come now. Of IPv6 all addresses count as one that a host may have.
 func (l *limits) allow(remote string) bool {
-	host, _, _ := net.SplitHostPort(remote)
-	address, _ := netip.ParseAddr(host)
-	bits := address.BitLen()
-	if address.Is6() {
-		bits = 64
+	var from netip.Prefix // all that have no address count as one, too
+	if at, err := netip.ParseAddrPort(remote); err == nil {
+		address := at.Addr().Unmap().WithZone("")
+		from = netip.PrefixFrom(address, min(64, address.BitLen())).Masked()
 	}
-	from, _ := address.Unmap().WithZone("").Prefix(min(bits, address.Unmap().BitLen()))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.of[from]
