@@ -6,7 +6,7 @@ set -euo pipefail
 declare -A package=(
   [sshd]=openssh-server [ssh-keygen]=openssh-client [runc]=runc [nft]=nftables [iptables]=iptables
   [systemd-run]=systemd [dbus-daemon]=dbus
-  [conntrack]=conntrack [busybox]=busybox-static [ip]=iproute2 [sudo]=sudo [nsenter]=util-linux [ps]=procps
+  [conntrack]=conntrack [busybox]=busybox-static [ip]=iproute2 [sudo]=sudo [nginx]=nginx-light [nsenter]=util-linux [ps]=procps
 )
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 missing=()

@@ -3,6 +3,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Go takes a result from its cache while the packages that a test imports, and the variables that it reads, are the same. Tests that start
+# bin/orrery import little of it: they read this variable (testenv.Programs), so that no result of another binary is taken for theirs.
+ORRERY_PROGRAMS=$(sha256sum bin/orrery* | sha256sum)
+export ORRERY_PROGRAMS
+
 # Clusters of hosts are built before anything else runs: their members of etcd elect and answer in time only where they get a share of
 # the processors, as they would on hosts of their own. Then the longest first: most of their time is waiting, which the others fill.
 if [ "$(id -u)" -eq 0 ]; then

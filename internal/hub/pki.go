@@ -35,17 +35,24 @@ const (
 // administrators is the group that RBAC always lets do everything.
 const administrators = "system:masters"
 
+// publicServerName is in the certificate of the public listener, whatever its address: a balancer that makes TLS anew verifies this name. Some of
+// them compare no IP addresses, such as nginx 1.22.
+const publicServerName = "orrery-public"
+
 // leaves are the certificates that the hub needs.
 func leaves(o Options) []pki.Leaf {
 	fleet := pki.Leaf{
 		Name: fleetCert, Authority: serverCA, CommonName: fleetServerName, Server: true,
 		DNSNames: []string{fleetServerName, o.FleetAdvertiseHost}, IPs: []string{loopbackAddress},
 	}
-	public := pki.Leaf{Name: publicCert, Authority: serverCA, CommonName: "orrery-public", Server: true, IPs: serverIPs(o.PublicAddress)}
+	public := pki.Leaf{
+		Name: publicCert, Authority: serverCA, CommonName: publicServerName, Server: true,
+		DNSNames: []string{publicServerName}, IPs: serverIPs(o.PublicAddress),
+	}
 	switch {
 	case o.PublicHost == "":
 	case net.ParseIP(o.PublicHost) == nil:
-		public.DNSNames = []string{o.PublicHost}
+		public.DNSNames = append(public.DNSNames, o.PublicHost)
 	default:
 		public.IPs = append(public.IPs, o.PublicHost)
 	}

@@ -125,8 +125,8 @@ func TestPublicCertificate(t *testing.T) {
 		o     Options
 		hosts []string
 	}{
-		"Loopback": {Options{PublicAddress: loopbackAddress}, []string{"127.0.0.1", "::1"}},
-		"Name":     {Options{PublicAddress: "192.0.2.1", PublicHost: "orrery.example.com"}, []string{"192.0.2.1", "orrery.example.com"}},
+		"Loopback": {Options{PublicAddress: loopbackAddress}, []string{"127.0.0.1", "::1", "orrery-public"}},
+		"Name":     {Options{PublicAddress: "192.0.2.1", PublicHost: "orrery.example.com"}, []string{"192.0.2.1", "orrery.example.com", "orrery-public"}},
 		"Address":  {Options{PublicAddress: "0.0.0.0", PublicHost: "198.51.100.7", Kubeconfig: "k"}, []string{"198.51.100.7", "127.0.0.1"}},
 	} {
 		t.Run(name, func(t *testing.T) {

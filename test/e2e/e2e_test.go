@@ -78,7 +78,10 @@ func run(m *testing.M, code *int) error {
 	return nil
 }
 
-func orreryBinary() string { return filepath.Join(testenv.Root(), "bin", "orrery") }
+func orreryBinary() string {
+	testenv.Programs()
+	return filepath.Join(testenv.Root(), "bin", "orrery")
+}
 
 // logs returns the ends of the demo's logs.
 func logs(dir string) string {

@@ -16,14 +16,15 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// startHub starts orrery server and returns the path of its kubeconfig, and what kills it with SIGKILL.
-func (s *site) startHub() (kubeconfig string, kill func()) {
+// startHub starts orrery server, with further flags, and returns the path of its kubeconfig, and what kills it with SIGKILL.
+func (s *site) startHub(flags ...string) (kubeconfig string, kill func()) {
 	s.t.Helper()
 	dir := filepath.Join(s.dir, "hub")
 	ready := filepath.Join(s.dir, "ready")
-	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), "server", "--data-dir", dir,
-		"--secure-port", "0", "--unsafe-no-fsync", "--ready-file", ready,
-		"--lifecycle-catalog", s.catalog, "--lifecycle-cache", s.cache)
+	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), append([]string{
+		"server", "--data-dir", dir, "--secure-port", "0", "--unsafe-no-fsync", "--ready-file", ready,
+		"--lifecycle-catalog", s.catalog, "--lifecycle-cache", s.cache,
+	}, flags...)...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := os.RemoveAll(ready); err != nil {

@@ -100,6 +100,7 @@ var pinned = sync.OnceValues(func() (string, error) {
 
 func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
+	testenv.Programs()
 	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts})
 	if err != nil {
 		t.Fatal(err)

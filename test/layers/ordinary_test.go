@@ -35,6 +35,7 @@ func TestOrdinaryUsers(t *testing.T) {
 			}
 			for path, content := range map[string]string{
 				"hack/test.sh":              string(script),
+				"bin/orrery":                "",
 				"hack/database-packages.sh": "#!/bin/sh\necho " + tc.missing + "\n",
 				"bin/go": `#!/bin/sh
 case "$*" in

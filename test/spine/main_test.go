@@ -79,6 +79,7 @@ type world struct {
 // start gives a test the shared fleet: every member answers and is joined.
 func start(t *testing.T, ns string) *world {
 	t.Helper()
+	testenv.Programs()
 	return begin(t, hub, ns)
 }
 

@@ -213,6 +213,20 @@ func (h *hub) sign(cluster string, request []byte) tunnel.Receipt {
 	return tunnel.Receipt{Certificate: der}
 }
 
+// behind is a balancer that makes TLS to the hub anew.
+func (h *hub) behind() *httputil.ReverseProxy {
+	h.t.Helper()
+	to, err := url.Parse(h.server.URL)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return &httputil.ReverseProxy{
+		Rewrite:   func(p *httputil.ProxyRequest) { p.SetURL(to) },
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+		ErrorLog:  log.New(io.Discard, "", 0),
+	}
+}
+
 // leave has the cluster leave.
 func (h *hub) leave() {
 	h.mu.Lock()
@@ -600,15 +614,7 @@ func TestProxy(t *testing.T) {
 		h := newHub(t)
 		var mu sync.Mutex
 		var seen bytes.Buffer
-		to, err := url.Parse(h.server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		inner := &httputil.ReverseProxy{
-			Rewrite:   func(p *httputil.ProxyRequest) { p.SetURL(to) },
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
-			ErrorLog:  log.New(io.Discard, "", 0),
-		}
+		inner := h.behind()
 		balancer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				body, _ := io.ReadAll(r.Body)
