@@ -162,10 +162,10 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 	}
 	key := r.Namespace + "/" + r.Name
 	before := replicas(now)
-	if p, ok := a.pending[m.Name+" "+key]; ok && time.Since(p.at) < 2*time.Second {
+	if p, ok := a.pending[m.Name+" "+key]; ok && p.concerns(now) {
 		before = min(before, p.replicas)
 	}
-	a.pending[m.Name+" "+key] = intended{time.Now(), n}
+	a.pending[m.Name+" "+key] = intended{time.Now(), now.GetUID(), n}
 	if n >= before {
 		return ""
 	}
@@ -196,7 +196,7 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		}
 		can := min(availableReplicas(d), replicas(d))
 		each = append(each, fmt.Sprintf("%s: %d available of %d, %+v lately", other.Name, availableReplicas(d), replicas(d), a.pending[other.Name+" "+key]))
-		if p, ok := a.pending[other.Name+" "+key]; ok && time.Since(p.at) < 2*time.Second && other != m {
+		if p, ok := a.pending[other.Name+" "+key]; ok && p.concerns(d) && other != m {
 			can = min(can, p.replicas)
 		}
 		if other == m {

@@ -92,10 +92,18 @@ type attack struct {
 	early               []string // deletions while suspended
 }
 
-// intended is the number of replicas that a write, which may be on its way still, sets.
+// intended is the number of replicas that a write, which may be on its way still, sets on the
+// object with the UID.
 type intended struct {
 	at       time.Time
+	uid      types.UID
 	replicas int64
+}
+
+// concerns says whether the write may yet change o: an object made anew after a deletion has
+// another UID, and the deletion is carried out.
+func (i intended) concerns(o *unstructured.Unstructured) bool {
+	return i.uid == o.GetUID() && time.Since(i.at) < 2*time.Second
 }
 
 // stranger is an object that no hub may touch.
