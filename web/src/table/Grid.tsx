@@ -106,6 +106,7 @@ export function Grid(p: Props) {
     const y = ratio === 1 ? i * frame.row : scrollTop + (i * frame.row - top)
     rows.push(
       <GridRow
+        {...p}
         key={row ? `r${row.key}` : `i${i}`}
         index={i}
         row={row}
@@ -114,13 +115,11 @@ export function Grid(p: Props) {
         template={template}
         current={i === p.at}
         selected={!!row && p.selected.has(idOf(row))}
-        {...p}
       />,
     )
   }
   return (
     <div className={`grid ${w.state} ${narrow ? "narrow" : ""}`}>
-      {/* biome-ignore lint/a11y/useAriaPropsSupportedByRole: a grid has a current row. */}
       <div
         ref={body}
         className="grid-body"
@@ -178,7 +177,15 @@ function sorted(sort: string, column: string | undefined): "ascending" | "descen
   return sort === column ? "ascending" : sort === `${column} desc` ? "descending" : undefined
 }
 
-type RowProps = Props & { index: number; row?: Row; y: number; height: number; template: string; current: boolean }
+type RowProps = Omit<Props, "selected"> & {
+  index: number
+  row?: Row
+  y: number
+  height: number
+  template: string
+  current: boolean
+  selected: boolean
+}
 
 function GridRow({
   index,
@@ -203,7 +210,6 @@ function GridRow({
   const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""}`
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the grid, which knows the current row.
-    // biome-ignore lint/a11y/useFocusableInteractive: the grid has the focus.
     <div
       id={`row-${index}`}
       role="row"

@@ -136,7 +136,6 @@ export function QueryBox({ value, kinds, path, inputRef, onChange, onLeave }: Pr
       >
         {options.map((option, i) => (
           // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the box.
-          // biome-ignore lint/a11y/useFocusableInteractive: the box has the focus.
           <div
             key={option}
             id={`${id}-${i}`}
