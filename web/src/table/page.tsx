@@ -100,14 +100,30 @@ export default function TablePage() {
       title,
       run: () => current && navigate(link(current, tab)),
     })
+    // The grid knows its keys when it has the focus; from elsewhere the first press brings it there.
+    const press = (keys: string, title: string) => ({
+      id: `table.${keys}`,
+      section,
+      keys,
+      title,
+      run: () => {
+        const element = grid.current?.querySelector<HTMLElement>("[role=grid]")
+        element?.focus()
+        element?.dispatchEvent(new KeyboardEvent("keydown", { key: keys, bubbles: true, cancelable: true }))
+      },
+    })
     return [
+      press("j", t("table.down")),
+      press("k", t("table.up")),
+      press("G", t("table.bottom")),
+      { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
       { id: "table.filter", section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
       { id: "table.kind", section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
       { id: "table.open", section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
       to("describe", "d", t("table.describe"), "overview"),
       to("logs", "l", t("table.logs"), "logs"),
       to("shell", "s", t("table.shell"), "shell"),
-      to("edit", "e", t("table.edit"), "edit"),
+      to("edit", "e", t("table.edit"), "yaml"),
       to("yaml", "y", t("table.yaml"), "yaml"),
       {
         id: "table.mark",

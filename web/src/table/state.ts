@@ -1,6 +1,6 @@
 /** Pure: the table's state is its URL. */
-import type { Kind } from "../hub/kinds"
-import { findKind, pathOf } from "../hub/kinds"
+import { findKind, type Kind, pathOf } from "../hub/kinds"
+import { quote } from "./query"
 
 export type TableState = { kind: string; q: string; sort: string; group: string; columns?: string[] }
 
@@ -10,9 +10,11 @@ export const every = "*"
 export function readState(search: string): TableState {
   const p = new URLSearchParams(search)
   const columns = p.get("columns")
+  // Links may name a cluster and a namespace by themselves: they are terms like others.
+  const named = ["cluster", "namespace"].flatMap((key) => (p.get(key) ? [`${key}:${quote(p.get(key)!)}`] : []))
   return {
     kind: p.get("kind") || "Pod",
-    q: p.get("q") ?? "",
+    q: [...named, p.get("q") ?? ""].join(" ").trim(),
     sort: p.get("sort") ?? "",
     group: p.get("group") ?? "",
     columns: columns ? columns.split(",") : undefined,

@@ -65,7 +65,6 @@ export default {
   done: "{n} done",
   failed: "{n} failed",
   running: "{n} of {all}",
-  move: "Move",
   open: "Open",
   describe: "Describe",
   logs: "Logs",
@@ -77,4 +76,6 @@ export default {
   top: "First row",
   bottom: "Last row",
   rows: "Rows",
+  down: "Next row",
+  up: "Row before",
 }

@@ -64,7 +64,6 @@ export default {
   done: "{n} 个已完成",
   failed: "{n} 个失败",
   running: "{n} / {all}",
-  move: "移动",
   open: "打开",
   describe: "详情",
   logs: "日志",
@@ -76,4 +75,6 @@ export default {
   top: "第一行",
   bottom: "最后一行",
   rows: "行",
+  down: "下一行",
+  up: "上一行",
 }
