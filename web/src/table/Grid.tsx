@@ -272,7 +272,8 @@ function Cell({ row, column, link, onOpen }: { row: Row; column: Shown; link: st
 /** On a phone a row is two lines: the name and its state, and below it where it is and the rest. */
 function NarrowCells({ row, columns, link, onOpen }: { row: Row; columns: Shown[]; link: string; onOpen: () => void }) {
   const name = columns.find((c) => c.name === "Name")
-  const state = columns.find((c) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain")
+  const states = columns.filter((c) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain")
+  const state = states.find((c) => c.name === "Status") ?? states[0]
   const rest = columns.filter((c) => c !== name && c !== state && c.name !== "Age").map((c) => textOf(cellOf(row, c)))
   return (
     <span role="gridcell" className="narrow-cells">

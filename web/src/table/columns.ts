@@ -28,6 +28,7 @@ export function shown(
 
 /** All columns there are, those that say which object it is first. The table of all kinds has its own order. */
 export function everyColumn(columns: Column[], o: { namespaced: boolean; kinds: boolean }): { index: number; name: string }[] {
+  if (!columns.length) return []
   const own = columns.map((c, index) => ({ index, name: c.name }))
   if (o.kinds) return own
   const first = (name: string) => own.filter((c) => c.name === name)
@@ -53,8 +54,8 @@ function width(c: { index: number; name: string }, column: Column | undefined, r
   lengths.sort((a, b) => a - b)
   const typical = lengths[Math.floor(lengths.length * 0.95)] ?? 10
   const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 26))
-  if (c.name === "Name") return `minmax(${Math.max(180, Math.min(px, 320))}px, 3fr)`
-  return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 200)}px, ${Math.max(px, 80)}fr)`
+  if (c.name === "Name") return `minmax(${Math.max(160, Math.min(px, 300))}px, ${Math.round(1.6 * Math.max(px, 160))}fr)`
+  return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 190)}px, ${px}fr)`
 }
 
 /** Colour only where a cell is a state. */

@@ -98,6 +98,7 @@ export default function TablePage() {
       section,
       keys,
       title,
+      quiet: !current,
       run: () => current && navigate(link(current, tab)),
     })
     // The grid knows its keys when it has the focus; from elsewhere the first press brings it there.
@@ -106,6 +107,7 @@ export default function TablePage() {
       section,
       keys,
       title,
+      quiet: true,
       run: () => {
         const element = grid.current?.querySelector<HTMLElement>("[role=grid]")
         element?.focus()
@@ -117,9 +119,16 @@ export default function TablePage() {
       press("k", t("table.up")),
       press("G", t("table.bottom")),
       { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
-      { id: "table.filter", section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
-      { id: "table.kind", section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
-      { id: "table.open", section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
+      { id: "table.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
+      { id: "table.kind", quiet: true, section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
+      {
+        id: "table.open",
+        quiet: true,
+        section,
+        keys: "Enter",
+        title: t("table.open"),
+        run: () => current && navigate(link(current)),
+      },
       to("describe", "d", t("table.describe"), "overview"),
       to("logs", "l", t("table.logs"), "logs"),
       to("shell", "s", t("table.shell"), "shell"),
@@ -136,6 +145,7 @@ export default function TablePage() {
         id: `table.${a}`,
         section,
         keys: a === "delete" ? "ctrl+d" : undefined,
+        quiet: targets.length === 0,
         title: t(`table.${a}`),
         run: () => targets.length > 0 && setAct(a),
       })),
@@ -310,7 +320,7 @@ function Nothing({ window: w, name, q, onClear }: { window: Window; name: string
     w.state === "refused"
       ? [t("table.refused"), ""]
       : w.state === "unknown"
-        ? [t("table.unknown"), t("table.unknownMore")]
+        ? [t("table.unknown"), `${w.status?.message ?? ""} ${t("table.unknownMore")}`]
         : [
             t(q ? "table.empty" : "table.emptyAll", { kind: name }),
             away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),

@@ -35,7 +35,7 @@ export default {
   clearQuery: "Clear the query",
   refused: "This is not answered",
   unknown: "Nobody can say now",
-  unknownMore: "The store did not answer. It is asked again by itself.",
+  unknownMore: "It is asked again by itself.",
   stale: "Not current: as it was {age} ago. Trying again.",
   select: "Select {name}",
   selected: "{n} selected",
