@@ -1,14 +1,9 @@
 import { expect, test } from "vitest"
-import { type Explanation, of, type Work } from "../src/placement/explained"
+import type { Explanation, Work } from "../src/placement/explained"
 import { matrix, shortImage, sum } from "../src/placement/matrix"
 import { groups, outdated, stand } from "../src/why/why"
 
 const work = (cluster: string, more: Partial<Work> = {}): Work => ({ cluster, placed: true, state: "Present", health: "Healthy", ...more })
-
-test("objects are named as the fleet API names them", () => {
-  expect(of({ apiVersion: "apps/v1", kind: "Deployment", namespace: "shop", name: "web" })).toBe("Deployment.apps/shop/web")
-  expect(of({ apiVersion: "v1", kind: "Namespace", name: "shop" })).toBe("Namespace/shop")
-})
 
 test.each<[string, Work, string]>([
   ["Well", work("a"), "good"],

@@ -112,10 +112,3 @@ export interface Review {
     hidden?: number
   }
 }
-
-/** KIND[.GROUP]/[NAMESPACE/]NAME, as the fleet API names an object of the hub. */
-export function of(o: Pick<ExplainedObject, "apiVersion" | "kind" | "namespace" | "name">): string {
-  const slash = o.apiVersion.indexOf("/")
-  const group = slash < 0 ? "" : `.${o.apiVersion.slice(0, slash)}`
-  return [`${o.kind}${group}`, ...(o.namespace ? [o.namespace] : []), o.name].join("/")
-}
