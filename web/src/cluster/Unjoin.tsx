@@ -29,7 +29,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       if (policy !== cluster.spec.deletionPolicy) await patch(clusterPath(name), { spec: { deletionPolicy: policy } })
       await remove(clusterPath(name))
       onClose()
-      go("/fleet")
+      go("/")
     } catch (e) {
       setError(e as StatusError)
       setBusy(false)

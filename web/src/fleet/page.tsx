@@ -1,6 +1,6 @@
 import { Link, useSearchParams } from "wouter"
 import { useClusters } from "../cluster/api"
-import { type AnyHealth, HealthMark, tones } from "../cluster/Health"
+import { HealthMark, tones } from "../cluster/Health"
 import { amount } from "../cluster/quantity"
 import { useCan } from "../hub/access"
 import { clusterLink } from "../hub/link"
@@ -86,7 +86,7 @@ const labels: Record<string, Key> = { cpu: "fleet.cpu", memory: "fleet.memory", 
 
 function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
   return (
-    <Link className={`tile ${tones[tile.health as AnyHealth]}`} href={clusterLink(tile.name)}>
+    <Link className="tile" data-tone={tones[tile.health]} href={clusterLink(tile.name)}>
       <span className="tile-head">
         <span className="tile-name">{tile.name}</span>
         <HealthMark health={tile.health} since={tile.since} />
