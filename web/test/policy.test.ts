@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest"
-import { applied, append, at, fresh, labelLine, labels, path, problems, put, remove, text } from "../src/policy/form"
+import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
 import { Latest, type Told } from "../src/policy/latest"
 
 const policy = {
@@ -41,13 +41,15 @@ test("elements come and go", () => {
   expect(text(policy, ["spec", "nothing", 3, "here"])).toBe("")
 })
 
-test("what is applied is what people say", () => {
-  expect(applied(policy)).toEqual({
-    apiVersion: policy.apiVersion,
-    kind: policy.kind,
-    metadata: { name: "web", namespace: "shop", labels: { a: "b" } },
-    spec: policy.spec,
-  })
+test("a field's values come and go, other expressions stay", () => {
+  const other = { key: "zone", operator: "NotIn", values: ["a"] }
+  const affinity = { fieldSelector: { matchExpressions: [other] }, labelSelector: { matchExpressions: [{}] } }
+  const some = setOneOf(affinity, "region", ["eu", "us"])
+  expect(oneOf(some, "region")).toEqual(["eu", "us"])
+  expect(oneOf(setOneOf(some, "region", ["ap"]), "region")).toEqual(["ap"])
+  expect(setOneOf(some, "region", [])).toEqual(affinity)
+  expect(setOneOf({}, "region", [])).toEqual({})
+  expect(unseen(some)).toBe(2)
 })
 
 test("labels in one line, and back", () => {

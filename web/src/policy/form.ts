@@ -71,7 +71,7 @@ export function names(line: string): string[] {
   return [...new Set(line.split(/[\s,]+/).filter(Boolean))]
 }
 
-/** Labels as kubectl writes them, k=v,k=v. What has no "=" is a problem, and said as undefined. */
+/** Labels as kubectl writes them, k=v,k=v; undefined of a line that has something without "=". */
 export function labels(line: string): Record<string, string> | undefined {
   const of: Record<string, string> = {}
   for (const part of names(line)) {
@@ -116,25 +116,6 @@ export function fresh(kind: PolicyKind, namespace: string): Value {
   return { apiVersion: `${group}/${version}`, kind, metadata, spec }
 }
 
-/**
- * What is applied of a policy: what a person says. What the API server keeps is left out, and an older way to write one rule is
- * left as it is.
- */
-export function applied(object: Value): Value {
-  const metadata = at(object, ["metadata"])
-  const kept: Fields = {}
-  for (const key of ["name", "namespace", "labels", "annotations"]) {
-    const v = isFields(metadata) ? metadata[key] : undefined
-    if (!nothing(v)) kept[key] = v
-  }
-  if (isFields(kept.annotations)) {
-    const { "kubectl.kubernetes.io/last-applied-configuration": _, ...annotations } = kept.annotations
-    if (nothing(annotations)) delete kept.annotations
-    else kept.annotations = annotations
-  }
-  return { apiVersion: at(object, ["apiVersion"]), kind: at(object, ["kind"]), metadata: kept, spec: at(object, ["spec"]) ?? {} }
-}
-
 export interface Problem {
   path: Path
   /** A key of the texts of policies. */
@@ -168,4 +149,24 @@ export function problems(kind: PolicyKind, object: Value): Problem[] {
     if (!(typeof weight === "number" && Number.isInteger(weight) && weight >= 1)) all.push({ path: [...weights, i, "weight"], key: "badWeight" })
   })
   return all
+}
+
+/** What a cluster's field must be one of, by a fieldSelector's expression with In; other expressions stay as they are. */
+export function oneOf(affinity: Value, key: string): string[] {
+  const found = list(affinity, ["fieldSelector", "matchExpressions"]).find((e) => text(e, ["key"]) === key && text(e, ["operator"]) === "In")
+  return list(found, ["values"]).map(String)
+}
+
+export function setOneOf(affinity: Value, key: string, values: string[]): Value {
+  const path = ["fieldSelector", "matchExpressions"]
+  const all = list(affinity, path)
+  const i = all.findIndex((e) => text(e, ["key"]) === key && text(e, ["operator"]) === "In")
+  if (values.length === 0) return i < 0 ? affinity : remove(affinity, path, i)
+  return i < 0 ? append(affinity, path, { key, operator: "In", values }) : put(affinity, [...path, i, "values"], values)
+}
+
+/** How many expressions of an affinity the form does not show: they are kept, and edited as YAML. */
+export function unseen(affinity: Value): number {
+  const fields = list(affinity, ["fieldSelector", "matchExpressions"]).filter((e) => text(e, ["operator"]) !== "In")
+  return fields.length + list(affinity, ["labelSelector", "matchExpressions"]).length
 }
