@@ -1,5 +1,15 @@
 import { expect, test } from "vitest"
-import { type Cluster, type Condition, capacity, cordoned, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
+import {
+  type Cluster,
+  type Condition,
+  capacity,
+  cordoned,
+  parseTaint,
+  retaint,
+  taintText,
+  unschedulable,
+  verdict,
+} from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
 
@@ -22,20 +32,32 @@ const well = [is("Reachable", "True"), is("Joined", "True"), is("Ready", "True",
 
 test.each<[string, Cluster, string]>([
   ["Ready", cluster("a", well), "ready"],
-  ["UnreachableIsUnknownNotFailed", cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown", "Unreachable")]), "unreachable"],
-  ["UnreachableThoughReadyIsOld", cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "False", "Forbidden")]), "unreachable"],
+  [
+    "UnreachableIsUnknownNotFailed",
+    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown", "Unreachable")]),
+    "unreachable",
+  ],
+  [
+    "UnreachableThoughReadyIsOld",
+    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "False", "Forbidden")]),
+    "unreachable",
+  ],
   ["CredentialsRefused", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Unauthorized")]), "unready"],
   ["FirstLists", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Mirroring")]), "joining"],
   ["CertificatesEnd", cluster("a", [...well, is("CertificatesExpiring", "True", "ExpiringSoon")]), "warning"],
   ["CertificatesAreValid", cluster("a", [...well, is("CertificatesExpiring", "False", "Valid")]), "ready"],
-  ["WaitsForItsAgent", cluster("a", [is("Reachable", "Unknown", "WaitingForAgent"), is("Ready", "Unknown")], { version: "" }), "joining"],
-  ["NothingIsSaidYet", cluster("a", []), "joining"],
   [
-    "IsBuilt",
-    cluster("a", [is("Provisioned", "False", "Provisioning")], { version: "", spec: { provision: {} } }),
-    "building",
+    "WaitsForItsAgent",
+    cluster("a", [is("Reachable", "Unknown", "WaitingForAgent"), is("Ready", "Unknown")], { version: "" }),
+    "joining",
   ],
-  ["BuildFailed", cluster("a", [is("Provisioned", "False", "OperationFailed")], { version: "", spec: { provision: {} } }), "unready"],
+  ["NothingIsSaidYet", cluster("a", []), "joining"],
+  ["IsBuilt", cluster("a", [is("Provisioned", "False", "Provisioning")], { version: "", spec: { provision: {} } }), "building"],
+  [
+    "BuildFailed",
+    cluster("a", [is("Provisioned", "False", "OperationFailed")], { version: "", spec: { provision: {} } }),
+    "unready",
+  ],
   ["Leaves", cluster("a", well, { metadata: { name: "a", deletionTimestamp: "2026-11-25T11:00:00Z" } }), "leaving"],
 ])("verdict %s", (_, c, want) => {
   expect(verdict(c).health).toBe(want)
@@ -66,7 +88,14 @@ test("amounts are told in their units", () => {
 
 test("capacity puts what everybody asks for first, and leaves out what there is none of", () => {
   const c = cluster("a", well)
-  c.status = { ...c.status, resourceSummary: { allocatable: { "example.com/gpu": "0", "a/b": "2", memory: "4Gi", cpu: "4" }, allocated: { cpu: "1" }, allocating: undefined } }
+  c.status = {
+    ...c.status,
+    resourceSummary: {
+      allocatable: { "example.com/gpu": "0", "a/b": "2", memory: "4Gi", cpu: "4" },
+      allocated: { cpu: "1" },
+      allocating: undefined,
+    },
+  }
   expect(capacity(c).map((u) => [u.resource, u.ratio])).toEqual([
     ["cpu", 0.25],
     ["memory", 0],

@@ -17,7 +17,11 @@ test("steps of the Operation and of its slices are one record, the newer of two 
   })
   const [host, other] = hosts(op, [
     { host: "oak-1", steps: [{ host: "oak-1", id: "os", state: "Changed", started: "2026-11-25T10:00:01Z" }] },
-    { host: "oak-1", part: 1, steps: [{ host: "oak-1", id: "containerd", state: "Running", attempt: 1, started: "2026-11-25T10:00:02Z" }] },
+    {
+      host: "oak-1",
+      part: 1,
+      steps: [{ host: "oak-1", id: "containerd", state: "Running", attempt: 1, started: "2026-11-25T10:00:02Z" }],
+    },
     { host: "oak-2", steps: [{ host: "oak-2", id: "os", state: "Changed" }] },
   ])
   expect(host?.steps.map((s) => [s.id, s.state])).toEqual([

@@ -3,7 +3,13 @@ import type { Explanation, Work } from "../src/placement/explained"
 import { matrix, shortImage, sum } from "../src/placement/matrix"
 import { groups, outdated, stand } from "../src/why/why"
 
-const work = (cluster: string, more: Partial<Work> = {}): Work => ({ cluster, placed: true, state: "Present", health: "Healthy", ...more })
+const work = (cluster: string, more: Partial<Work> = {}): Work => ({
+  cluster,
+  placed: true,
+  state: "Present",
+  health: "Healthy",
+  ...more,
+})
 
 test.each<[string, Work, string]>([
   ["Well", work("a"), "good"],
@@ -11,7 +17,11 @@ test.each<[string, Work, string]>([
   ["Unhealthy", work("a", { health: "Unhealthy" }), "bad"],
   ["Refused", work("a", { result: { applied: false, current: true } }), "bad"],
   ["NotThere", work("a", { state: "Absent", health: "Unknown" }), "bad"],
-  ["UnreachableIsUnknown", work("a", { state: "Unknown", health: "Unhealthy", result: { applied: false, current: true } }), "unknown"],
+  [
+    "UnreachableIsUnknown",
+    work("a", { state: "Unknown", health: "Unhealthy", result: { applied: false, current: true } }),
+    "unknown",
+  ],
   ["LeftBehind", work("a", { placed: false, health: "Unhealthy" }), "plain"],
 ])("tone %s", (_, w, want) => {
   expect(matrix([w])[0]?.tone).toBe(want)
@@ -44,7 +54,9 @@ test("unknown drift is not none", () => {
 })
 
 test("replicas add up over the clusters in which it is placed", () => {
-  expect(sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })]))).toMatchObject({
+  expect(
+    sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })])),
+  ).toMatchObject({
     clusters: 2,
     ready: 3,
     wanted: 4,
@@ -74,7 +86,13 @@ test("clusters stand where the decision put them, those first that were close", 
 })
 
 test("a decision says whether it is of now", () => {
-  const e: Explanation = { of: { apiVersion: "apps/v1", kind: "Deployment", name: "web", generation: 3 }, state: "Placed", message: "", current: true, generation: 3 }
+  const e: Explanation = {
+    of: { apiVersion: "apps/v1", kind: "Deployment", name: "web", generation: 3 },
+    state: "Placed",
+    message: "",
+    current: true,
+    generation: 3,
+  }
   expect(outdated(e)).toBeUndefined()
   expect(outdated({ ...e, current: false, generation: 2 })).toBe("object")
   expect(outdated({ ...e, current: false })).toBe("policy")

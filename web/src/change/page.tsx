@@ -13,7 +13,19 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
-import { brief, clusterScoped, type FieldDifference, type ObjectChange, type Row, rows, sift, type Type, typeName, typePath, types } from "./changes"
+import {
+  brief,
+  clusterScoped,
+  type FieldDifference,
+  type ObjectChange,
+  type Row,
+  rows,
+  sift,
+  type Type,
+  typeName,
+  typePath,
+  types,
+} from "./changes"
 import "../cluster/cluster.css"
 import "../fleet/fleet.css"
 import "./change.css"
@@ -42,13 +54,18 @@ async function ask(since: string, chosen: Type[], namespaces: string[], signal: 
       for (const ns of scopes) {
         try {
           const query = { changedSince: since, limit: page }
-          const answer = await get<{ items?: ObjectChange[]; metadata: { continue?: string } }>(`${mirrored()}${typePath(type, ns)}`, query, signal)
+          const answer = await get<{ items?: ObjectChange[]; metadata: { continue?: string } }>(
+            `${mirrored()}${typePath(type, ns)}`,
+            query,
+            signal,
+          )
           told.answers.push({ type, items: answer.items ?? [] })
           if (answer.metadata.continue) told.cut.push(type)
         } catch (e) {
           if (signal.aborted) throw e
           // A type that no cluster serves, or of which there is no history, has no changes to tell.
-          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ type, message: (e as Error).message })
+          if (!(e instanceof StatusError) || ![400, 404].includes(e.code))
+            told.failed.push({ type, message: (e as Error).message })
         }
       }
     }),
@@ -88,7 +105,13 @@ export default function ChangePage() {
       actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
     >
       <div className="filters" role="search">
-        <Input type="search" aria-label={t("change.search")} placeholder={t("change.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
+        <Input
+          type="search"
+          aria-label={t("change.search")}
+          placeholder={t("change.searchHint")}
+          value={words}
+          onChange={(e) => set("q", e.target.value)}
+        />
         <Select
           label={t("change.since")}
           value={since}
@@ -180,7 +203,8 @@ function Field({ field, whole }: { field: FieldDifference; whole: boolean }) {
         <span className="muted">{t("change.hidden")}</span>
       ) : (
         <>
-          {field.before !== undefined && <del>{brief(field.before, most)}</del>} {field.after !== undefined && <ins>{brief(field.after, most)}</ins>}
+          {field.before !== undefined && <del>{brief(field.before, most)}</del>}{" "}
+          {field.after !== undefined && <ins>{brief(field.after, most)}</ins>}
         </>
       )}
     </li>

@@ -1,6 +1,6 @@
 import { Link } from "wouter"
+import { OperationTable, operationLink, useOperations } from "../operation/Operations"
 import { hostDiff } from "../operation/operation"
-import { operationLink, OperationTable, useOperations } from "../operation/Operations"
 import { Badge, Mark } from "../part/Mark"
 import { Notice } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
@@ -20,7 +20,11 @@ export function Hosts({ cluster }: { cluster: Cluster }) {
   const differs = diff.some((h) => h.change !== "kept")
   return (
     <>
-      {expiring?.status === "True" && <Notice tone="warn" title={t("operation.certificatesDue")}>{expiring.message}</Notice>}
+      {expiring?.status === "True" && (
+        <Notice tone="warn" title={t("operation.certificatesDue")}>
+          {expiring.message}
+        </Notice>
+      )}
       {provisioned && provisioned.status !== "True" && (
         <Notice tone={provisioned.reason === "Provisioning" ? "plain" : "bad"} title={provisioned.reason}>
           {provisioned.message}
@@ -31,7 +35,10 @@ export function Hosts({ cluster }: { cluster: Cluster }) {
           facts={[
             [t("operation.wanted"), cluster.spec.provision?.kubernetes?.version ?? t("common.unknown")],
             [t("operation.applied"), provision?.version ?? t("common.none")],
-            [t("operation.certificates"), provision?.certificatesExpire ? time(provision.certificatesExpire) : t("common.unknown")],
+            [
+              t("operation.certificates"),
+              provision?.certificatesExpire ? time(provision.certificatesExpire) : t("common.unknown"),
+            ],
             [
               t("operation.last"),
               provision?.operation ? (

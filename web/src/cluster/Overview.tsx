@@ -24,12 +24,23 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
         <Facts
           facts={[
             [t("cluster.version"), status?.kubernetesVersion ?? t("common.unknown")],
-            [t("cluster.nodesReady"), status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown")],
+            [
+              t("cluster.nodesReady"),
+              status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown"),
+            ],
             [t("cluster.apis"), apis(cluster)],
             [t("cluster.lag"), <Lag key="lag" name={metadata.name} />],
-            [t("cluster.where"), [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none")],
+            [
+              t("cluster.where"),
+              [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none"),
+            ],
             [t("cluster.dials"), spec.syncMode === "Pull" ? t("cluster.pull") : t("cluster.push")],
-            [t("cluster.endpoint"), <span key="endpoint" className="mono selectable">{spec.apiEndpoint ?? t("common.none")}</span>],
+            [
+              t("cluster.endpoint"),
+              <span key="endpoint" className="mono selectable">
+                {spec.apiEndpoint ?? t("common.none")}
+              </span>,
+            ],
             [t("cluster.joined"), <Age key="age" since={metadata.creationTimestamp} />],
             [t("cluster.labels"), <Labels key="labels" labels={metadata.labels} />],
           ]}
@@ -87,16 +98,26 @@ function AgentFacts({ cluster }: { cluster: Cluster }) {
   const profile = cluster.spec.agent?.profile ?? "All"
   return (
     <Section title={t("cluster.agent")}>
-      {!agent?.replicas && <Notice tone="unknown">{condition(cluster, "AgentConnected")?.message ?? t("cluster.agentGone")}</Notice>}
+      {!agent?.replicas && (
+        <Notice tone="unknown">{condition(cluster, "AgentConnected")?.message ?? t("cluster.agentGone")}</Notice>
+      )}
       <Facts
         facts={[
           [t("cluster.agentVersion"), agent?.version ?? t("common.unknown")],
           [t("cluster.agentReplicas"), agent?.replicas ?? 0],
           [t("cluster.agentSpares"), agent?.spares ?? 0],
           [t("cluster.agentSince"), <Age key="since" since={agent?.connectedSince} />],
-          [t("cluster.agentAddress"), <span key="address" className="mono selectable">{agent?.address ?? t("common.unknown")}</span>],
+          [
+            t("cluster.agentAddress"),
+            <span key="address" className="mono selectable">
+              {agent?.address ?? t("common.unknown")}
+            </span>,
+          ],
           [t("cluster.agentCertificate"), agent?.certificateExpires ? time(agent.certificateExpires) : t("common.unknown")],
-          [t("cluster.agentProfile"), t(`cluster.profile${profile}`, { namespaces: cluster.spec.agent?.namespaces?.join(", ") ?? "" })],
+          [
+            t("cluster.agentProfile"),
+            t(`cluster.profile${profile}`, { namespaces: cluster.spec.agent?.namespaces?.join(", ") ?? "" }),
+          ],
         ]}
       />
     </Section>
@@ -177,7 +198,13 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
         >
           <Field label={t("cluster.taintAdd")} error={wrong ? t("cluster.taintWrong") : undefined}>
             {(id, about) => (
-              <Input id={id} aria-describedby={about} value={text} placeholder={t("cluster.taintHint")} onChange={(e) => setText(e.target.value)} />
+              <Input
+                id={id}
+                aria-describedby={about}
+                value={text}
+                placeholder={t("cluster.taintHint")}
+                onChange={(e) => setText(e.target.value)}
+              />
             )}
           </Field>
           <Button type="submit">{t("cluster.taintAdd")}</Button>
@@ -190,5 +217,8 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
 /** The list is replaced as a whole: the version says that it is still the one that was seen. */
 export async function setTaint(c: Cluster, taint: Taint, on: boolean): Promise<void> {
   const resourceVersion = (c.metadata as { resourceVersion?: string }).resourceVersion
-  await patch(clusterPath(c.metadata.name), { metadata: { resourceVersion }, spec: { taints: retaint(c.spec.taints, taint, on) } })
+  await patch(clusterPath(c.metadata.name), {
+    metadata: { resourceVersion },
+    spec: { taints: retaint(c.spec.taints, taint, on) },
+  })
 }

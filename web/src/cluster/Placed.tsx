@@ -1,7 +1,7 @@
 import { Link } from "wouter"
+import { useCan } from "../hub/access"
 import { type Answer, useAnswer, useGet } from "../hub/answer"
 import { get, mirrored, type Table, table } from "../hub/client"
-import { useCan } from "../hub/access"
 import { objectLink, tableLink } from "../hub/link"
 import { Age } from "../part/Age"
 import { Mark, toneOf } from "../part/Mark"
@@ -18,7 +18,11 @@ const ours = "label:work.orrery.dev/binding"
 
 /** How many objects there are that a placement made, by kind and namespace. */
 export function usePlaced(cluster: string): Answer<Counts> {
-  return useAnswer((signal) => get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal), `placed ${cluster}`, 15_000)
+  return useAnswer(
+    (signal) => get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal),
+    `placed ${cluster}`,
+    15_000,
+  )
 }
 
 export function Placed({ cluster }: { cluster: string }) {
@@ -53,7 +57,11 @@ export function Placed({ cluster }: { cluster: string }) {
 /** The nodes as kubectl shows them. */
 export function Nodes({ cluster }: { cluster: string }) {
   const may = useCan({ verb: "list", resource: "nodes" })
-  const nodes = useAnswer<Table>(may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined, `nodes ${cluster}`, 10_000)
+  const nodes = useAnswer<Table>(
+    may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined,
+    `nodes ${cluster}`,
+    10_000,
+  )
   if (may === false) return <Empty title={t("cluster.nodesRefused")} />
   if (!nodes.data) return nodes.error ? <Failure error={nodes.error} retry={nodes.reload} /> : <Skeleton lines={4} />
   const columns = nodes.data.columnDefinitions
@@ -135,7 +143,13 @@ export function MirrorTab({ path }: { path: string }) {
       <p className="muted">{t("cluster.mirrorTypes", { n: types.length })}</p>
       <SmallTable
         label={t("cluster.mirror")}
-        head={[t("cluster.mirrorType"), t("cluster.mirrorState"), t("cluster.mirrorLag"), t("cluster.mirrorWhat"), t("cluster.message")]}
+        head={[
+          t("cluster.mirrorType"),
+          t("cluster.mirrorState"),
+          t("cluster.mirrorLag"),
+          t("cluster.mirrorWhat"),
+          t("cluster.message"),
+        ]}
         rows={[...types]
           .sort((a, b) => ranks[a.state] - ranks[b.state] || name(a).localeCompare(name(b)))
           .map((m) => ({

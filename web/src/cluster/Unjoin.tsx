@@ -67,7 +67,9 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
       {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}
       {loses && (
-        <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
+        <Field label={t("common.typeName", { name })}>
+          {(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}
+        </Field>
       )}
       {error && <Failure error={error} />}
     </Dialog>

@@ -58,10 +58,18 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
     }
   }
   const tabs: Tab[] = [
-    { value: "overview", label: t("cluster.overview"), content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} /> },
+    {
+      value: "overview",
+      label: t("cluster.overview"),
+      content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} />,
+    },
     { value: "nodes", label: t("cluster.nodes"), content: <Nodes cluster={name} /> },
     { value: "placed", label: t("cluster.placed"), content: <Placed cluster={name} /> },
-    { value: "mirror", label: t("cluster.mirror"), content: <MirrorTab path={`${fleet}/clusters/${encodeURIComponent(name)}/mirror`} /> },
+    {
+      value: "mirror",
+      label: t("cluster.mirror"),
+      content: <MirrorTab path={`${fleet}/clusters/${encodeURIComponent(name)}/mirror`} />,
+    },
   ]
   if (cluster.spec.provision) tabs.push({ value: "hosts", label: t("cluster.hosts"), content: <Hosts cluster={cluster} /> })
   return (
@@ -70,7 +78,10 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
       about={<HealthMark health={is.health} since={is.since} />}
       actions={
         <>
-          <Link className="button" href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}>
+          <Link
+            className="button"
+            href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}
+          >
             YAML
           </Link>
           {mayChange && (
@@ -114,7 +125,10 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
 /** Who may not see Clusters sees what their namespaces have in this one. */
 function Restricted({ name, state, since }: { name: string; state?: string; since?: string }) {
   return (
-    <Page title={name} about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}>
+    <Page
+      title={name}
+      about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}
+    >
       <Notice title={t("cluster.refused")}>{t("cluster.refusedMore")}</Notice>
       <Link className="button" href={`/table?q=${encodeURIComponent(`cluster:${name}`)}`}>
         {t("cluster.yours")}

@@ -1,4 +1,4 @@
-import { type Cluster, cordoned, type Health, type Use, capacity, verdict } from "../cluster/cluster"
+import { type Cluster, capacity, cordoned, type Health, type Use, verdict } from "../cluster/cluster"
 
 // The fleet as tiles. Who may list Clusters gets all of each; others what the live socket says of those that they may see.
 
@@ -54,12 +54,30 @@ export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {
       agent: c.spec.syncMode === "Pull",
     }
   })
-  const all = of ?? live.map((l): Tile => ({ name: l.name, health: liveHealth(l.state), since: l.since, lag: l.lag, uses: [], cordoned: false, agent: false }))
-  return all.sort((a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }))
+  const all =
+    of ??
+    live.map(
+      (l): Tile => ({
+        name: l.name,
+        health: liveHealth(l.state),
+        since: l.since,
+        lag: l.lag,
+        uses: [],
+        cordoned: false,
+        agent: false,
+      }),
+    )
+  return all.sort(
+    (a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }),
+  )
 }
 
 /** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
-export function sift(all: Tile[], words: string, health?: string): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
+export function sift(
+  all: Tile[],
+  words: string,
+  health?: string,
+): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
   const matching = all.filter((t) => {
     const text = [t.name, t.version, t.where, t.health, t.message].join(" ").toLowerCase()

@@ -14,7 +14,17 @@ export interface Join {
   region: string
 }
 
-export const blank: Join = { name: "", way: "agent", image: "", profile: "All", namespaces: "", kubeconfig: "", labels: "", provider: "", region: "" }
+export const blank: Join = {
+  name: "",
+  way: "agent",
+  image: "",
+  profile: "All",
+  namespaces: "",
+  kubeconfig: "",
+  labels: "",
+  provider: "",
+  region: "",
+}
 
 const taken = ["hub", "fleet", "api", "apis", "clusters", "version"]
 

@@ -19,21 +19,40 @@ export default function JoinPage() {
   const [join, setJoin] = useState<Join>(blank)
   const set = (change: Partial<Join>) => setJoin({ ...join, ...change })
   const problem = nameProblem(join.name)
-  const text = (key: keyof Join & ("image" | "namespaces" | "kubeconfig" | "labels" | "provider" | "region"), placeholder: string) => (
+  const text = (
+    key: keyof Join & ("image" | "namespaces" | "kubeconfig" | "labels" | "provider" | "region"),
+    placeholder: string,
+  ) => (
     <Field label={t(`join.${key}`)} hint={t(`join.${key}Hint`)}>
       {(id, about) => (
-        <Input id={id} aria-describedby={about} value={join[key]} placeholder={placeholder} onChange={(e) => set({ [key]: e.target.value })} />
+        <Input
+          id={id}
+          aria-describedby={about}
+          value={join[key]}
+          placeholder={placeholder}
+          onChange={(e) => set({ [key]: e.target.value })}
+        />
       )}
     </Field>
   )
   return (
     <Page title={t("join.title")} about={t("join.about")}>
-      {may === false && <Notice tone="warn" title={t("join.refused")}>{t("join.refusedMore")}</Notice>}
+      {may === false && (
+        <Notice tone="warn" title={t("join.refused")}>
+          {t("join.refusedMore")}
+        </Notice>
+      )}
       <div className="join">
         <form className="join-form" onSubmit={(e) => e.preventDefault()}>
           <Field label={t("join.name")} hint={t("join.nameHint")} error={join.name && problem ? t(`join.${problem}`) : undefined}>
             {(id, about) => (
-              <Input id={id} aria-describedby={about} value={join.name} placeholder="oak" onChange={(e) => set({ name: e.target.value.trim() })} />
+              <Input
+                id={id}
+                aria-describedby={about}
+                value={join.name}
+                placeholder="oak"
+                onChange={(e) => set({ name: e.target.value.trim() })}
+              />
             )}
           </Field>
           <fieldset className="bare">
@@ -57,7 +76,10 @@ export default function JoinPage() {
                     id={id}
                     label={t("join.profile")}
                     value={join.profile}
-                    options={(["All", "Placement", "Mirror"] as const).map((value) => ({ value, label: t(`join.profile${value}`) }))}
+                    options={(["All", "Placement", "Mirror"] as const).map((value) => ({
+                      value,
+                      label: t(`join.profile${value}`),
+                    }))}
                     onChange={(profile) => set({ profile: profile as Join["profile"] })}
                   />
                 )}

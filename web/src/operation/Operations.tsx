@@ -1,7 +1,7 @@
 import { Link } from "wouter"
-import { clusterLink } from "../hub/link"
 import { type Answer, useAnswer } from "../hub/answer"
 import { list } from "../hub/client"
+import { clusterLink } from "../hub/link"
 import { useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Mark, type Tone } from "../part/Mark"

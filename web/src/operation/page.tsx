@@ -12,8 +12,8 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Facts, Page, Section } from "../part/Page"
 import { age } from "../part/time"
 import { t, time } from "../text/text"
+import { OperationTable, operationPath, operationsPath, PhaseMark, stepTones, useMayRead, useOperations } from "./Operations"
 import { type Act, acts, type HostSteps, hosts, type Operation, type OperationSlice, patch, progress, seconds } from "./operation"
-import { operationPath, OperationTable, operationsPath, PhaseMark, stepTones, useMayRead, useOperations } from "./Operations"
 import "../cluster/cluster.css"
 import "./operation.css"
 
@@ -28,7 +28,11 @@ function Runs() {
   const answer = useOperations()
   return (
     <Page title={t("operation.title")} about={t("operation.about")}>
-      {may === false ? <Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty> : <OperationTable answer={answer} ofAll />}
+      {may === false ? (
+        <Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty>
+      ) : (
+        <OperationTable answer={answer} ofAll />
+      )}
     </Page>
   )
 }
@@ -45,7 +49,9 @@ function useRun(name: string, may: boolean | undefined): Answer<Told> {
           const labelSelector = `lifecycle.orrery.dev/operation=${name.slice(0, 63)}`
           const [operation, slices] = await Promise.all([
             get<Operation>(operationPath(name), undefined, signal),
-            list<OperationSlice>(`${operationsPath.replace("operations", "operationslices")}`, { labelSelector }, signal).catch(() => ({ items: [] })),
+            list<OperationSlice>(`${operationsPath.replace("operations", "operationslices")}`, { labelSelector }, signal).catch(
+              () => ({ items: [] }),
+            ),
           ])
           return { operation, slices: slices.items }
         }
@@ -67,7 +73,13 @@ function Run({ name }: { name: string }) {
     const gone = answer.error?.code === 404
     return (
       <Page title={name}>
-        {gone ? <Empty title={t("operation.gone", { name })} /> : answer.error ? <Failure error={answer.error} retry={answer.reload} /> : <Skeleton lines={8} />}
+        {gone ? (
+          <Empty title={t("operation.gone", { name })} />
+        ) : answer.error ? (
+          <Failure error={answer.error} retry={answer.reload} />
+        ) : (
+          <Skeleton lines={8} />
+        )}
       </Page>
     )
   }
@@ -117,14 +129,31 @@ function Run({ name }: { name: string }) {
       )}
       {spec.paused && status?.phase === "Running" && <Notice tone="warn">{t("operation.willPause")}</Notice>}
       {part !== undefined && (
-        <Meter label={t("operation.steps")} tone="plain" value={part} text={`${status?.stepsDone ?? 0} / ${status?.stepsTotal ?? 0}`} />
+        <Meter
+          label={t("operation.steps")}
+          tone="plain"
+          value={part}
+          text={`${status?.stepsDone ?? 0} / ${status?.stepsTotal ?? 0}`}
+        />
       )}
       <Facts
         facts={[
           [t("operation.began"), status?.started ? time(status.started) : t("operation.notYet")],
-          [t("operation.ended"), status?.finished ? time(status.finished) : status?.estimate ? t("operation.about2", { time: time(status.estimate) }) : t("operation.notYet")],
+          [
+            t("operation.ended"),
+            status?.finished
+              ? time(status.finished)
+              : status?.estimate
+                ? t("operation.about2", { time: time(status.estimate) })
+                : t("operation.notYet"),
+          ],
           [t("operation.attempt"), status?.attempt ?? 0],
-          [t("operation.plan"), <span key="plan" className="mono selectable">{(status?.planHash ?? spec.planHash ?? "").slice(0, 16) || t("common.none")}</span>],
+          [
+            t("operation.plan"),
+            <span key="plan" className="mono selectable">
+              {(status?.planHash ?? spec.planHash ?? "").slice(0, 16) || t("common.none")}
+            </span>,
+          ],
         ]}
       />
       <Section title={t("cluster.hosts")}>
@@ -144,7 +173,9 @@ function HostRun({ host, open }: { host: HostSteps; open: boolean }) {
       <summary>
         <span className="host-name">{host.name === "cluster" ? t("operation.throughAPI") : host.name}</span>
         <Mark tone={stepTones[host.state]}>{t(`operation.step${host.state}`)}</Mark>
-        <span className="muted">{[host.stage, host.total ? `${host.done ?? 0} / ${host.total}` : ""].filter(Boolean).join(" · ")}</span>
+        <span className="muted">
+          {[host.stage, host.total ? `${host.done ?? 0} / ${host.total}` : ""].filter(Boolean).join(" · ")}
+        </span>
       </summary>
       {host.message && <p className="bad selectable">{host.message}</p>}
       <ol className="steps">

@@ -44,7 +44,9 @@ export function Bindings() {
       {(answer.error ?? rights.error) && <Failure error={(answer.error ?? rights.error) as Error} retry={answer.reload} />}
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
       {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
-      {answer.data && !nothing && answer.data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
+      {answer.data && !nothing && answer.data.items.length === 0 && (
+        <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>
+      )}
       {answer.data && answer.data.items.length > 0 && <Table bindings={answer.data.items} />}
       {answer.data?.more && <p className="muted">{t("placement.cut", { n: answer.data.items.length })}</p>}
     </Page>

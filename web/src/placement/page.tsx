@@ -1,5 +1,6 @@
 import { useState } from "react"
 import { Link, useSearchParams } from "wouter"
+import { brief } from "../change/changes"
 import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
 import { clusterLink, objectLink, parseOf, type Ref, whyLink } from "../hub/link"
@@ -12,7 +13,6 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
 import { t } from "../text/text"
-import { brief } from "../change/changes"
 import { Bindings } from "./Bindings"
 import type { Work, WorkList } from "./explained"
 import { type MatrixRow, matrix, shortImage, sum } from "./matrix"
@@ -24,7 +24,10 @@ export default function PlacementPage() {
   const of = params.get("of") ?? ""
   const ref = parseOf(of)
   if (!of) return <Bindings />
-  if (!ref) return <Page title={t("placement.title")}>{<Empty title={t("placement.wrong", { of })}>{t("placement.wrongMore")}</Empty>}</Page>
+  if (!ref)
+    return (
+      <Page title={t("placement.title")}>{<Empty title={t("placement.wrong", { of })}>{t("placement.wrongMore")}</Empty>}</Page>
+    )
   return <Matrix key={of} of={of} subject={ref} />
 }
 
@@ -119,7 +122,11 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
               {images && (
                 <td data-label={t("placement.image")}>
                   {r.images.map((i) => (
-                    <div key={i.container} className="matrix-image" title={[i.container, i.wanted, i.live].filter(Boolean).join("\n")}>
+                    <div
+                      key={i.container}
+                      className="matrix-image"
+                      title={[i.container, i.wanted, i.live].filter(Boolean).join("\n")}
+                    >
                       <span className={i.odd ? "mono odd" : "mono"}>{shortImage(i.live ?? i.wanted ?? "")}</span>
                       {i.differs && <Badge tone="warn">{t("placement.wanted", { image: shortImage(i.wanted ?? "") })}</Badge>}
                     </div>
@@ -149,7 +156,11 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
                 <Button look="quiet" onClick={() => onDiff(r.cluster)} aria-label={t("placement.diffOf", { cluster: r.cluster })}>
                   {t("placement.diff")}
                 </Button>
-                <Link className="button quiet" href={objectLink({ ...subject, cluster: r.cluster })} aria-label={t("placement.openIn", { cluster: r.cluster })}>
+                <Link
+                  className="button quiet"
+                  href={objectLink({ ...subject, cluster: r.cluster })}
+                  aria-label={t("placement.openIn", { cluster: r.cluster })}
+                >
                   {t("placement.open")}
                 </Link>
               </td>

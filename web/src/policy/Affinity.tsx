@@ -8,9 +8,20 @@ export function Affinity({ path, ...form }: Form & { path: Path }) {
   const more = unseen(affinity)
   return (
     <div className="affinity">
-      <NamesField {...form} path={[...path, "clusterNames"]} label={t("policy.clusterNames")} hint={t("policy.clusterNamesHint")} placeholder="oak, pine" />
+      <NamesField
+        {...form}
+        path={[...path, "clusterNames"]}
+        label={t("policy.clusterNames")}
+        hint={t("policy.clusterNamesHint")}
+        placeholder="oak, pine"
+      />
       <NamesField {...form} path={[...path, "exclude"]} label={t("policy.exclude")} placeholder="ash" />
-      <LabelsField {...form} path={[...path, "labelSelector", "matchLabels"]} label={t("policy.clusterLabels")} placeholder="env=prod" />
+      <LabelsField
+        {...form}
+        path={[...path, "labelSelector", "matchLabels"]}
+        label={t("policy.clusterLabels")}
+        placeholder="env=prod"
+      />
       {(["provider", "region", "zone"] as const).map((key) => (
         <NamesField
           key={key}

@@ -65,7 +65,13 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
   const wrong = object ? problems(kind, object) : []
   const dirty = draft !== undefined
   const set = (next: string) => setDraft({ text: next, base: draft ? draft.base : base })
-  const form = { object: object ?? {}, onChange: (o: unknown) => set(write(o as JsonObject)), readOnly: !mayWrite, kind, wrong: wrongIn(wrong) }
+  const form = {
+    object: object ?? {},
+    onChange: (o: unknown) => set(write(o as JsonObject)),
+    readOnly: !mayWrite,
+    kind,
+    wrong: wrongIn(wrong),
+  }
   const title = live?.metadata.name ?? (text(object, ["metadata", "name"]) || t("policy.newOf", { kind }))
   const of = { cluster: "", kind, group, namespace, name: text(object, ["metadata", "name"]) }
   const moved = dirty && draft.base && JSON.stringify(draft.base) !== JSON.stringify(base)
@@ -86,7 +92,13 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
             <Button
               look="main"
               disabled={!dirty || !object || wrong.length > 0}
-              onClick={() => setSaving({ path: path(kind, text(object, ["metadata", "namespace"]) || namespace, of.name), text: now, base: draft?.base })}
+              onClick={() =>
+                setSaving({
+                  path: path(kind, text(object, ["metadata", "namespace"]) || namespace, of.name),
+                  text: now,
+                  base: draft?.base,
+                })
+              }
             >
               {t("policy.review")}
             </Button>
@@ -96,7 +108,11 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
     >
       {mayWrite === false && <Notice tone="unknown">{t("policy.readOnly")}</Notice>}
       {moved && <Notice tone="warn">{t("policy.moved")}</Notice>}
-      {unreadable[0] && <Notice tone="bad" title={t("policy.unreadable")}>{unreadable[0].message}</Notice>}
+      {unreadable[0] && (
+        <Notice tone="bad" title={t("policy.unreadable")}>
+          {unreadable[0].message}
+        </Notice>
+      )}
       <div className="policy">
         <div className="policy-main">
           <Tabs
@@ -120,8 +136,15 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                   <form className="policy-form" onSubmit={(e) => e.preventDefault()}>
                     {!live && (
                       <div className="rows-fields">
-                        <TextField {...form} path={["metadata", "name"]} label={t("common.name")} error={dirty ? form.wrong(["metadata", "name"]) : undefined} />
-                        {kinds[kind].namespaced && <TextField {...form} path={["metadata", "namespace"]} label={t("common.namespace")} />}
+                        <TextField
+                          {...form}
+                          path={["metadata", "name"]}
+                          label={t("common.name")}
+                          error={dirty ? form.wrong(["metadata", "name"]) : undefined}
+                        />
+                        {kinds[kind].namespaced && (
+                          <TextField {...form} path={["metadata", "namespace"]} label={t("common.namespace")} />
+                        )}
                       </div>
                     )}
                     {object && <Form {...form} />}

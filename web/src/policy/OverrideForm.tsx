@@ -1,9 +1,9 @@
 import { Section } from "../part/Page"
 import { t } from "../text/text"
 import { Affinity } from "./Affinity"
-import { at, type Path, list, text } from "./form"
-import { ChoiceField, type Form, JSONField, LabelsField, NamesField, options, Rows, TextField } from "./parts"
+import { at, list, type Path, text } from "./form"
 import { type PolicyForm, Selectors } from "./PropagationForm"
+import { ChoiceField, type Form, JSONField, LabelsField, NamesField, options, Rows, TextField } from "./parts"
 
 const operators = () => options(["add", "policy.add"], ["replace", "policy.replace"], ["remove", "policy.take"])
 
@@ -46,7 +46,12 @@ export function OverrideForm(props: PolicyForm) {
 function Overriders({ path, ...form }: Form & { path: Path }) {
   const removes = (p: Path) => text(form.object, [...p, "operator"]) === "remove"
   const operator = (p: Path) => (
-    <ChoiceField {...form} path={[...p, "operator"]} label={t("policy.operator")} options={[{ value: "", label: "…" }, ...operators()]} />
+    <ChoiceField
+      {...form}
+      path={[...p, "operator"]}
+      label={t("policy.operator")}
+      options={[{ value: "", label: "…" }, ...operators()]}
+    />
   )
   const fields = list(form.object, [...path, "fieldOverrider"]).length
   return (
@@ -64,11 +69,19 @@ function Overriders({ path, ...form }: Form & { path: Path }) {
               {...form}
               path={[...p, "component"]}
               label={t("policy.component")}
-              options={[{ value: "", label: "…" }, ...options(["Registry", "policy.Registry"], ["Repository", "policy.Repository"], ["Tag", "policy.Tag"])]}
+              options={[
+                { value: "", label: "…" },
+                ...options(["Registry", "policy.Registry"], ["Repository", "policy.Repository"], ["Tag", "policy.Tag"]),
+              ]}
             />
             {operator(p)}
             {!removes(p) && <TextField {...form} path={[...p, "value"]} label={t("policy.value")} />}
-            <TextField {...form} path={[...p, "predicate", "path"]} label={t("policy.imageAt")} placeholder={t("policy.allContainers")} />
+            <TextField
+              {...form}
+              path={[...p, "predicate", "path"]}
+              label={t("policy.imageAt")}
+              placeholder={t("policy.allContainers")}
+            />
           </>
         )}
       </Rows>
@@ -91,7 +104,14 @@ function Overriders({ path, ...form }: Form & { path: Path }) {
         </Rows>
       ))}
       {(["labelsOverrider", "annotationsOverrider"] as const).map((of) => (
-        <Rows key={of} {...form} path={[...path, of]} title={t(`policy.${of}`)} add={t(`policy.${of}Add`)} fresh={{ operator: "add", value: {} }}>
+        <Rows
+          key={of}
+          {...form}
+          path={[...path, of]}
+          title={t(`policy.${of}`)}
+          add={t(`policy.${of}Add`)}
+          fresh={{ operator: "add", value: {} }}
+        >
           {(p) => (
             <>
               {operator(p)}
@@ -100,7 +120,13 @@ function Overriders({ path, ...form }: Form & { path: Path }) {
           )}
         </Rows>
       ))}
-      <Rows {...form} path={[...path, "plaintext"]} title={t("policy.anyField")} add={t("policy.addField")} fresh={{ path: "/spec/", operator: "replace" }}>
+      <Rows
+        {...form}
+        path={[...path, "plaintext"]}
+        title={t("policy.anyField")}
+        add={t("policy.addField")}
+        fresh={{ path: "/spec/", operator: "replace" }}
+      >
         {(p) => (
           <>
             <TextField {...form} path={[...p, "path"]} label={t("policy.pointer")} placeholder="/spec/replicas" />

@@ -8,8 +8,8 @@ import { Failure, Notice, Skeleton } from "../part/Notice"
 import { Section } from "../part/Page"
 import type { Review } from "../placement/explained"
 import { t } from "../text/text"
-import { groups } from "../why/why"
 import { VerdictLine } from "../why/page"
+import { groups } from "../why/why"
 import { at, group, kinds, type PolicyKind, text, type Value } from "./form"
 import { Latest, type Told } from "./latest"
 
@@ -24,7 +24,12 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   useEffect(() => {
     const asks = new Latest<Review["spec"], Review>(
       (spec, signal) =>
-        post<Review>(`${fleet}/placementreviews`, { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec }, undefined, signal),
+        post<Review>(
+          `${fleet}/placementreviews`,
+          { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec },
+          undefined,
+          signal,
+        ),
       setTold,
     )
     latest.current = asks
@@ -39,7 +44,10 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const all = groups(status?.clusters ?? [])
   const chosen = (status?.clusters ?? []).filter((c) => c.placed).length
   return (
-    <Section title={t("policy.preview")} actions={told.stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}>
+    <Section
+      title={t("policy.preview")}
+      actions={told.stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}
+    >
       {told.error !== undefined && !told.stale && <Failure error={told.error as Error} />}
       {!status && told.error === undefined && <Skeleton lines={4} />}
       {status && (

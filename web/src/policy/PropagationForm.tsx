@@ -1,7 +1,7 @@
 import { Section } from "../part/Page"
 import { t } from "../text/text"
 import { Affinity } from "./Affinity"
-import { at, list, type PolicyKind, kinds, type Problem, put, text } from "./form"
+import { at, kinds, list, type PolicyKind, type Problem, put, text } from "./form"
 import { CheckField, ChoiceField, type Form, LabelsField, NamesField, NumberField, options, Rows, TextField } from "./parts"
 
 const spec = ["spec"]
@@ -34,10 +34,24 @@ export function Selectors({ kind, wrong, ...form }: PolicyForm) {
       >
         {(path) => (
           <>
-            <TextField {...form} path={[...path, "apiVersion"]} label="apiVersion" placeholder="apps/v1" error={wrong([...path, "apiVersion"])} />
-            <TextField {...form} path={[...path, "kind"]} label={t("common.kind")} placeholder="Deployment" error={wrong([...path, "kind"])} />
+            <TextField
+              {...form}
+              path={[...path, "apiVersion"]}
+              label="apiVersion"
+              placeholder="apps/v1"
+              error={wrong([...path, "apiVersion"])}
+            />
+            <TextField
+              {...form}
+              path={[...path, "kind"]}
+              label={t("common.kind")}
+              placeholder="Deployment"
+              error={wrong([...path, "kind"])}
+            />
             <TextField {...form} path={[...path, "name"]} label={t("common.name")} placeholder={t("policy.any")} />
-            {!kinds[kind].namespaced && <TextField {...form} path={[...path, "namespace"]} label={t("common.namespace")} placeholder={t("policy.any")} />}
+            {!kinds[kind].namespaced && (
+              <TextField {...form} path={[...path, "namespace"]} label={t("common.namespace")} placeholder={t("policy.any")} />
+            )}
             <LabelsField {...form} path={[...path, "labelSelector", "matchLabels"]} label={t("policy.labels")} />
           </>
         )}
@@ -57,7 +71,9 @@ export function PropagationForm(props: PolicyForm) {
       <Selectors {...props} />
       <Section title={t("policy.where")}>
         {!grouped && <Affinity {...form} path={[...placement, "clusterAffinity"]} />}
-        {wrong([...placement, "clusterAffinities"]) && <p className="field-error">{wrong([...placement, "clusterAffinities"])}</p>}
+        {wrong([...placement, "clusterAffinities"]) && (
+          <p className="field-error">{wrong([...placement, "clusterAffinities"])}</p>
+        )}
         {(grouped || !at(form.object, [...placement, "clusterAffinity"])) && (
           <Rows
             {...form}
@@ -69,7 +85,12 @@ export function PropagationForm(props: PolicyForm) {
           >
             {(path) => (
               <>
-                <TextField {...form} path={[...path, "affinityName"]} label={t("policy.groupName")} error={wrong([...path, "affinityName"])} />
+                <TextField
+                  {...form}
+                  path={[...path, "affinityName"]}
+                  label={t("policy.groupName")}
+                  error={wrong([...path, "affinityName"])}
+                />
                 <Affinity {...form} path={path} />
               </>
             )}
@@ -92,12 +113,17 @@ export function PropagationForm(props: PolicyForm) {
                 label={t("policy.operator")}
                 options={options(["Equal", "policy.Equal"], ["Exists", "policy.Exists"])}
               />
-              {text(form.object, [...path, "operator"]) !== "Exists" && <TextField {...form} path={[...path, "value"]} label={t("policy.value")} />}
+              {text(form.object, [...path, "operator"]) !== "Exists" && (
+                <TextField {...form} path={[...path, "value"]} label={t("policy.value")} />
+              )}
               <ChoiceField
                 {...form}
                 path={[...path, "effect"]}
                 label={t("policy.effect")}
-                options={[{ value: "", label: t("policy.any") }, ...["NoSchedule", "NoExecute"].map((v) => ({ value: v, label: v }))]}
+                options={[
+                  { value: "", label: t("policy.any") },
+                  ...["NoSchedule", "NoExecute"].map((v) => ({ value: v, label: v })),
+                ]}
               />
             </>
           )}
@@ -119,11 +145,21 @@ export function PropagationForm(props: PolicyForm) {
                   {...form}
                   path={[...path, "spreadByField"]}
                   label={t("policy.spreadBy")}
-                  options={options(["cluster", "policy.byCluster"], ["region", "policy.region"], ["zone", "policy.zone"], ["provider", "policy.provider"])}
+                  options={options(
+                    ["cluster", "policy.byCluster"],
+                    ["region", "policy.region"],
+                    ["zone", "policy.zone"],
+                    ["provider", "policy.provider"],
+                  )}
                 />
               )}
               {!text(form.object, [...path, "spreadByField"]) && (
-                <TextField {...form} path={[...path, "spreadByLabel"]} label={t("policy.byLabel")} placeholder="example.com/rack" />
+                <TextField
+                  {...form}
+                  path={[...path, "spreadByLabel"]}
+                  label={t("policy.byLabel")}
+                  placeholder="example.com/rack"
+                />
               )}
               <NumberField {...form} path={[...path, "minGroups"]} label={t("policy.min")} placeholder="1" />
               <NumberField {...form} path={[...path, "maxGroups"]} label={t("policy.max")} placeholder={t("policy.noLimit")} />
@@ -150,7 +186,9 @@ export function PropagationForm(props: PolicyForm) {
           <CheckField
             {...form}
             object={{ v: dynamic || undefined }}
-            onChange={(v) => form.onChange(put(form.object, weights, at(v, ["v"]) ? { dynamicWeight: "AvailableReplicas" } : undefined))}
+            onChange={(v) =>
+              form.onChange(put(form.object, weights, at(v, ["v"]) ? { dynamicWeight: "AvailableReplicas" } : undefined))
+            }
             path={["v"]}
             label={t("policy.dynamic")}
             hint={t("policy.dynamicHint")}
@@ -167,16 +205,38 @@ export function PropagationForm(props: PolicyForm) {
           >
             {(path) => (
               <>
-                <NamesField {...form} path={[...path, "targetCluster", "clusterNames"]} label={t("policy.clusterNames")} placeholder={t("policy.any")} />
-                <LabelsField {...form} path={[...path, "targetCluster", "labelSelector", "matchLabels"]} label={t("policy.clusterLabels")} />
-                <NumberField {...form} path={[...path, "weight"]} label={t("policy.weight")} min={1} error={wrong([...path, "weight"])} />
+                <NamesField
+                  {...form}
+                  path={[...path, "targetCluster", "clusterNames"]}
+                  label={t("policy.clusterNames")}
+                  placeholder={t("policy.any")}
+                />
+                <LabelsField
+                  {...form}
+                  path={[...path, "targetCluster", "labelSelector", "matchLabels"]}
+                  label={t("policy.clusterLabels")}
+                />
+                <NumberField
+                  {...form}
+                  path={[...path, "weight"]}
+                  label={t("policy.weight")}
+                  min={1}
+                  error={wrong([...path, "weight"])}
+                />
               </>
             )}
           </Rows>
         )}
       </Section>
       <Section title={t("policy.more")}>
-        <NumberField {...form} path={[...spec, "priority"]} label={t("policy.priority")} hint={t("policy.priorityHint")} placeholder="0" min={-1000000} />
+        <NumberField
+          {...form}
+          path={[...spec, "priority"]}
+          label={t("policy.priority")}
+          hint={t("policy.priorityHint")}
+          placeholder="0"
+          min={-1000000}
+        />
         <ChoiceField
           {...form}
           path={[...spec, "conflictResolution"]}
@@ -190,8 +250,18 @@ export function PropagationForm(props: PolicyForm) {
           options={options(["", "policy.atOnce"], ["Lazy", "policy.Lazy"])}
         />
         <CheckField {...form} path={[...spec, "propagateDeps"]} label={t("policy.deps")} hint={t("policy.depsHint")} />
-        <CheckField {...form} path={[...spec, "preserveResourcesOnDeletion"]} label={t("policy.preserve")} hint={t("policy.preserveHint")} />
-        <CheckField {...form} path={[...spec, "suspension", "dispatching"]} label={t("policy.suspend")} hint={t("policy.suspendHint")} />
+        <CheckField
+          {...form}
+          path={[...spec, "preserveResourcesOnDeletion"]}
+          label={t("policy.preserve")}
+          hint={t("policy.preserveHint")}
+        />
+        <CheckField
+          {...form}
+          path={[...spec, "suspension", "dispatching"]}
+          label={t("policy.suspend")}
+          hint={t("policy.suspendHint")}
+        />
       </Section>
     </>
   )

@@ -33,7 +33,17 @@ export function TextField({ object, onChange, readOnly, path, label, hint, place
   )
 }
 
-export function NumberField({ object, onChange, readOnly, path, label, hint, placeholder, error, min = 0 }: Part & { min?: number }) {
+export function NumberField({
+  object,
+  onChange,
+  readOnly,
+  path,
+  label,
+  hint,
+  placeholder,
+  error,
+  min = 0,
+}: Part & { min?: number }) {
   return (
     <Field label={label} hint={hint} error={error}>
       {(id, about) => (
@@ -70,7 +80,15 @@ export function CheckField({ object, onChange, readOnly, path, label, hint }: Pa
 }
 
 /** One of a few values; the first is what counts where nothing is said, and takes the field away if it is chosen. */
-export function ChoiceField({ object, onChange, readOnly, path, label, hint, options }: Part & { options: { value: string; label: string }[] }) {
+export function ChoiceField({
+  object,
+  onChange,
+  readOnly,
+  path,
+  label,
+  hint,
+  options,
+}: Part & { options: { value: string; label: string }[] }) {
   const first = options[0]?.value ?? ""
   const value = text(object, path) || first
   const known = options.some((o) => o.value === value)
@@ -200,7 +218,14 @@ export function Rows({
   add,
   fresh,
   children,
-}: Form & { path: Path; title: string; hint?: string; add: string; fresh: Value; children: (path: Path, index: number) => ReactNode }) {
+}: Form & {
+  path: Path
+  title: string
+  hint?: string
+  add: string
+  fresh: Value
+  children: (path: Path, index: number) => ReactNode
+}) {
   const items = list(object, path)
   return (
     <fieldset className="rows">

@@ -20,7 +20,9 @@ export default function WhyPage() {
   if (!ref) {
     return (
       <Page title={t("why.title")}>
-        <Empty title={of ? t("placement.wrong", { of }) : t("why.which")}>{of ? t("placement.wrongMore") : t("why.whichMore")}</Empty>
+        <Empty title={of ? t("placement.wrong", { of }) : t("why.which")}>
+          {of ? t("placement.wrongMore") : t("why.whichMore")}
+        </Empty>
       </Page>
     )
   }
@@ -80,17 +82,31 @@ function Explained({ e }: { e: Explanation }) {
         {e.decision ? (
           <Facts
             facts={[
-              [t("why.decided"), <span key="time" title={time(e.decision.time)}><Age since={e.decision.time} /> · {time(e.decision.time)}</span>],
+              [
+                t("why.decided"),
+                <span key="time" title={time(e.decision.time)}>
+                  <Age since={e.decision.time} /> · {time(e.decision.time)}
+                </span>,
+              ],
               [t("why.outcome"), `${e.decision.reason}${e.decision.message ? `: ${e.decision.message}` : ""}`],
               [t("why.generation"), t("why.generationOf", { decided: e.decision.generation ?? 0, now: e.of.generation ?? 0 })],
-              ...(e.decision.policyGeneration ? [[t("why.policyGeneration"), e.decision.policyGeneration] as [string, number]] : []),
+              ...(e.decision.policyGeneration
+                ? [[t("why.policyGeneration"), e.decision.policyGeneration] as [string, number]]
+                : []),
               ...(e.decision.replicas !== undefined
-                ? [[t("placement.replicas"), t(e.decision.divided ? "why.divided" : "why.duplicated", { n: e.decision.replicas })] as [string, string]]
+                ? [
+                    [
+                      t("placement.replicas"),
+                      t(e.decision.divided ? "why.divided" : "why.duplicated", { n: e.decision.replicas }),
+                    ] as [string, string],
+                  ]
                 : []),
             ]}
           />
         ) : (
-          <p className="muted">{e.state === "Unclaimed" || e.state === "Reserved" ? t("why.noDecision") : t("why.lostDecision")}</p>
+          <p className="muted">
+            {e.state === "Unclaimed" || e.state === "Reserved" ? t("why.noDecision") : t("why.lostDecision")}
+          </p>
         )}
       </Section>
       <Policies e={e} />
@@ -132,7 +148,11 @@ function Policies({ e }: { e: Explanation }) {
       {rows.length === 0 ? (
         <p className="muted">{t("why.noPolicy")}</p>
       ) : (
-        <SmallTable label={t("why.policies")} head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]} rows={rows} />
+        <SmallTable
+          label={t("why.policies")}
+          head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]}
+          rows={rows}
+        />
       )}
     </Section>
   )
@@ -170,7 +190,8 @@ function Clusters({ stand, clusters }: { stand: Stand; clusters: ExplainedCluste
   )
   const head = (
     <>
-      <Mark tone={standTones[stand]}>{t(stand === "leaving" ? "why.leavingStand" : `why.${stand}`)}</Mark> <span className="muted number">{clusters.length}</span>
+      <Mark tone={standTones[stand]}>{t(stand === "leaving" ? "why.leavingStand" : `why.${stand}`)}</Mark>{" "}
+      <span className="muted number">{clusters.length}</span>
     </>
   )
   if (clusters.length > folded && stand === "out") {
