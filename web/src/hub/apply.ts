@@ -3,7 +3,7 @@
 
 import { fieldPath, merge, put, read } from "../object/merge"
 import { apply, get, manager, type Obj, request, StatusError } from "./client"
-import { type Difference, equal, format, get as valueAt, type JsonObject, type Path } from "./fields"
+import { type Difference, equal, format, type JsonObject, type Path, get as valueAt } from "./fields"
 import { type Conflict, conflicts, create, editable, type Intent, intent } from "./intent"
 import { causeOf } from "./owners"
 
@@ -13,6 +13,8 @@ export type Edit = {
   /** What is wanted, as YAML, and what the object was, as editable gives it, when the editing began; undefined: there was none. */
   text: string
   base?: JsonObject
+  /** What it was at the very beginning, if the text was merged since. */
+  began?: JsonObject
   /** Fields that the text does not have because they are not shown: they stay as they are. */
   keep?: string[]
 }
@@ -49,8 +51,9 @@ export async function review(edit: Edit, signal?: AbortSignal): Promise<Review> 
   const { text, taken } = merge(edit.text, base, theirs)
   const merged = { ...read(text).object, ...only(now, edit.keep) }
   const of = intent(json(live), merged)
-  const found = conflicts(of, base, theirs)
-  return tried({ edit: { ...edit, text, base: edit.base }, live, intent: of, taken, conflicts: found }, signal)
+  const began = edit.began ?? edit.base
+  const found = conflicts(of, without(began, edit.keep), theirs)
+  return tried({ edit: { ...edit, text, base: now, began }, live, intent: of, taken, conflicts: found }, signal)
 }
 
 const without = (object: JsonObject, keys: string[] = []): JsonObject =>
@@ -66,7 +69,11 @@ export function theirs(of: Review, conflict: Conflict): Edit {
 async function tried(of: Review, signal?: AbortSignal): Promise<Review> {
   if (!of.intent.changes) return of
   try {
-    return { ...of, result: await send(of, { dryRun: true, signal }), conflicts: of.intent.method === "update" ? of.conflicts : [] }
+    return {
+      ...of,
+      result: await send(of, { dryRun: true, signal }),
+      conflicts: of.intent.method === "update" ? of.conflicts : [],
+    }
   } catch (e) {
     if (!(e instanceof StatusError)) throw e
     const others = othersOf(e)
@@ -94,7 +101,13 @@ export function othersOf(error: StatusError): { field: string; by: string }[] {
 function named(of: Review, field: string, by: string): Conflict {
   const within = (steps: Path) => {
     const path = causeOf(steps)
-    return field === path || field.startsWith(`${path}.`) || field.startsWith(`${path}[`) || path.startsWith(`${field}.`) || path.startsWith(`${field}[`)
+    return (
+      field === path ||
+      field.startsWith(`${path}.`) ||
+      field.startsWith(`${path}[`) ||
+      path.startsWith(`${field}.`) ||
+      path.startsWith(`${field}[`)
+    )
   }
   const known = of.conflicts.find((conflict) => within(conflict.steps))
   if (known) return { ...known, managers: known.managers.includes(by) ? known.managers : [...known.managers, by] }
@@ -110,6 +123,9 @@ export async function send(of: Review, o: { dryRun?: boolean; force?: boolean; s
     return (await request(of.edit.path, { method: "PUT", body: JSON.stringify(body), query, signal: o.signal })).json()
   }
   // What is taken by force is taken of the state that was shown, and of no other.
-  const metadata = { ...(body.metadata as JsonObject), ...(o.force ? { resourceVersion: of.live?.metadata.resourceVersion } : {}) }
+  const metadata = {
+    ...(body.metadata as JsonObject),
+    ...(o.force ? { resourceVersion: of.live?.metadata.resourceVersion } : {}),
+  }
   return apply(of.edit.path, { ...body, metadata } as unknown as Obj, o)
 }

@@ -1,7 +1,7 @@
 import { type ReactNode, useEffect, useId, useState } from "react"
 import { type Edit, Exists, json, type Review, review, send, theirs } from "../hub/apply"
 import { type Obj, StatusError } from "../hub/client"
-import { type JsonObject, isObject } from "../hub/fields"
+import { isObject, type JsonObject } from "../hub/fields"
 import { type Conflict, editable } from "../hub/intent"
 import { objectLink, type Ref } from "../hub/link"
 import { Button } from "../part/Button"
@@ -145,7 +145,17 @@ export function Refusal({ error }: { error: StatusError }) {
   )
 }
 
-function Choose({ conflict, mine, onMine, onTheirs }: { conflict: Conflict; mine: boolean; onMine: () => void; onTheirs: () => void }) {
+function Choose({
+  conflict,
+  mine,
+  onMine,
+  onTheirs,
+}: {
+  conflict: Conflict
+  mine: boolean
+  onMine: () => void
+  onTheirs: () => void
+}) {
   const id = useId()
   return (
     <fieldset className="choose">
