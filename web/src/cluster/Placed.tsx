@@ -19,7 +19,9 @@ const ours = "label:work.orrery.dev/binding"
 /** How many objects there are that a placement made, by kind and namespace. */
 export function usePlaced(cluster: string): Answer<Counts> {
   return useAnswer(
-    (signal) => get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal),
+    (signal) => {
+      return get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal)
+    },
     `placed ${cluster}`,
     15_000,
   )

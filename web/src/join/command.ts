@@ -26,6 +26,17 @@ export const blank: Join = {
   region: "",
 }
 
+/** What is written in fields that are empty: the same in every language. */
+export const examples = {
+  cluster: "oak",
+  clusters: "oak, pine",
+  label: "env=prod",
+  apiVersion: "apps/v1",
+  kind: "Deployment",
+  labelKey: "example.com/rack",
+  pointer: "/spec/replicas",
+}
+
 const taken = ["hub", "fleet", "api", "apis", "clusters", "version"]
 
 /** Whether a cluster can have the name: the rules of the Cluster kind. */

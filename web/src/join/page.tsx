@@ -10,7 +10,7 @@ import { Notice } from "../part/Notice"
 import { Page, Section } from "../part/Page"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
-import { blank, command, type Join, nameProblem, steps } from "./command"
+import { blank, command, examples, type Join, nameProblem, steps } from "./command"
 import "../cluster/cluster.css"
 import "./join.css"
 
@@ -50,7 +50,7 @@ export default function JoinPage() {
                 id={id}
                 aria-describedby={about}
                 value={join.name}
-                placeholder="oak"
+                placeholder={examples.cluster}
                 onChange={(e) => set({ name: e.target.value.trim() })}
               />
             )}

@@ -96,7 +96,18 @@ function Columns({ of, kind, object }: Props) {
       </span>
     )
     const tone = toneOf(word)
-    return [[column.name, tone === "plain" ? text : <Mark key={word} tone={tone}>{text}</Mark>]]
+    return [
+      [
+        column.name,
+        tone === "plain" ? (
+          text
+        ) : (
+          <Mark key={word} tone={tone}>
+            {text}
+          </Mark>
+        ),
+      ],
+    ]
   })
   if (facts.length === 0) return null
   return (

@@ -1,3 +1,4 @@
+import { examples } from "../join/command"
 import { t } from "../text/text"
 import { at, oneOf, type Path, put, setOneOf, unseen } from "./form"
 import { type Form, LabelsField, NamesField } from "./parts"
@@ -13,14 +14,14 @@ export function Affinity({ path, ...form }: Form & { path: Path }) {
         path={[...path, "clusterNames"]}
         label={t("policy.clusterNames")}
         hint={t("policy.clusterNamesHint")}
-        placeholder="oak, pine"
+        placeholder={examples.clusters}
       />
-      <NamesField {...form} path={[...path, "exclude"]} label={t("policy.exclude")} placeholder="ash" />
+      <NamesField {...form} path={[...path, "exclude"]} label={t("policy.exclude")} placeholder={examples.cluster} />
       <LabelsField
         {...form}
         path={[...path, "labelSelector", "matchLabels"]}
         label={t("policy.clusterLabels")}
-        placeholder="env=prod"
+        placeholder={examples.label}
       />
       {(["provider", "region", "zone"] as const).map((key) => (
         <NamesField

@@ -1,3 +1,4 @@
+import { examples } from "../join/command"
 import { Section } from "../part/Page"
 import { t } from "../text/text"
 import { Affinity } from "./Affinity"
@@ -129,7 +130,7 @@ function Overriders({ path, ...form }: Form & { path: Path }) {
       >
         {(p) => (
           <>
-            <TextField {...form} path={[...p, "path"]} label={t("policy.pointer")} placeholder="/spec/replicas" />
+            <TextField {...form} path={[...p, "path"]} label={t("policy.pointer")} placeholder={examples.pointer} />
             {operator(p)}
             {!removes(p) && <JSONField {...form} path={[...p, "value"]} label={t("policy.json")} />}
           </>

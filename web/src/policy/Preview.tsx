@@ -22,16 +22,14 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const placement = at(object, ["spec", "placement"]) ?? {}
   const key = JSON.stringify([placement, namespace, may])
   useEffect(() => {
-    const asks = new Latest<Review["spec"], Review>(
-      (spec, signal) =>
-        post<Review>(
-          `${fleet}/placementreviews`,
-          { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec },
-          undefined,
-          signal,
-        ),
-      setTold,
-    )
+    const asks = new Latest<Review["spec"], Review>((spec, signal) => {
+      return post<Review>(
+        `${fleet}/placementreviews`,
+        { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec },
+        undefined,
+        signal,
+      )
+    }, setTold)
     latest.current = asks
     return () => asks.stop()
   }, [])

@@ -1,3 +1,4 @@
+import { examples } from "../join/command"
 import { Section } from "../part/Page"
 import { t } from "../text/text"
 import { Affinity } from "./Affinity"
@@ -37,15 +38,15 @@ export function Selectors({ kind, wrong, ...form }: PolicyForm) {
             <TextField
               {...form}
               path={[...path, "apiVersion"]}
-              label="apiVersion"
-              placeholder="apps/v1"
+              label={t("policy.apiVersion")}
+              placeholder={examples.apiVersion}
               error={wrong([...path, "apiVersion"])}
             />
             <TextField
               {...form}
               path={[...path, "kind"]}
               label={t("common.kind")}
-              placeholder="Deployment"
+              placeholder={examples.kind}
               error={wrong([...path, "kind"])}
             />
             <TextField {...form} path={[...path, "name"]} label={t("common.name")} placeholder={t("policy.any")} />
@@ -158,7 +159,7 @@ export function PropagationForm(props: PolicyForm) {
                   {...form}
                   path={[...path, "spreadByLabel"]}
                   label={t("policy.byLabel")}
-                  placeholder="example.com/rack"
+                  placeholder={examples.labelKey}
                 />
               )}
               <NumberField {...form} path={[...path, "minGroups"]} label={t("policy.min")} placeholder="1" />

@@ -1,4 +1,4 @@
-import { execFile, type ExecFileException } from "node:child_process"
+import { type ExecFileException, execFile } from "node:child_process"
 import { readFileSync } from "node:fs"
 import AxeBuilder from "axe-core"
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core"
@@ -39,7 +39,11 @@ export function pid(name: string): number {
   return Number(readFileSync(`${data}/processes/${name}.pid`, "utf8").split("\n")[0])
 }
 
-export const sizes = { phone: { width: 390, height: 844 }, tablet: { width: 1024, height: 768 }, desk: { width: 1600, height: 1000 } }
+export const sizes = {
+  phone: { width: 390, height: 844 },
+  tablet: { width: 1024, height: 768 },
+  desk: { width: 1600, height: 1000 },
+}
 
 export interface Seen {
   /** What the page said went wrong: errors, and what its policy of contents refused. */
@@ -130,7 +134,8 @@ export async function axe(page: Page): Promise<string[]> {
     (window as any).axe.run(document, { resultTypes: ["violations"] }),
   )
   return (found.violations as { id: string; nodes: { html: string; failureSummary?: string }[] }[]).map(
-    (v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
+    (v) =>
+      `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
   )
 }
 

@@ -27,6 +27,7 @@ export default {
   deleteOverride: "What it changes is rendered without it, and applied to the clusters that it speaks of.",
   remove: "Remove: {what} {n}",
   badLabels: "Write key=value, with commas between",
+  apiVersion: "apiVersion",
   any: "any",
   selects: "What it is about",
   selectors: "Objects",

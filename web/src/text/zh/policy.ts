@@ -26,6 +26,7 @@ export default {
   deleteOverride: "之后将不带此覆盖进行渲染，并应用到它涉及的集群。",
   remove: "移除：{what} {n}",
   badLabels: "请写成 key=value，以逗号分隔",
+  apiVersion: "apiVersion",
   any: "任意",
   selects: "针对的对象",
   selectors: "对象",
