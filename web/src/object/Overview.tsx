@@ -96,7 +96,18 @@ function Columns({ of, kind, object }: Props) {
       </span>
     )
     const tone = toneOf(word)
-    return [[column.name, tone === "plain" ? text : <Mark key={word} tone={tone}>{text}</Mark>]]
+    return [
+      [
+        column.name,
+        tone === "plain" ? (
+          text
+        ) : (
+          <Mark key={word} tone={tone}>
+            {text}
+          </Mark>
+        ),
+      ],
+    ]
   })
   if (facts.length === 0) return null
   return (
@@ -347,7 +358,7 @@ function Service({ of, object }: Props) {
       {slices.data && (
         <SmallTable
           label={t("object.endpoints")}
-          head={[t("object.endpoint"), t("object.status"), "Pod"]}
+          head={[t("object.endpoint"), t("object.status"), t("object.pod")]}
           rows={ends.slice(0, 100).map((end) => ({
             key: list(end, "addresses").join(","),
             cells: [
