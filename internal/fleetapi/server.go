@@ -3,6 +3,7 @@
 //
 //	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
 //	clusters/NAME/mirror     what is mirrored of one cluster, and how old it is (package mirror), for who may get its Cluster
+//	consolelinks             links by which the console is opened as who creates them (package console)
 //	resources/fleet/proxy/...      the mirrored objects of all of them (package search)
 //	resources/qualified/proxy/...  the same for programs: every namespace names its cluster
 //
@@ -51,6 +52,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -85,6 +87,8 @@ type Options struct {
 	Fleet *fleet.Cache
 	// Informers of the hub.
 	Informers cache.Informers
+	// ConsoleLink makes a link by which the console is opened as a user.
+	ConsoleLink func(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error)
 	// RBACOnly is true if nothing but RBAC authorizes on the hub.
 	RBACOnly bool
 }
@@ -152,6 +156,7 @@ func New(o Options) (*Server, error) {
 			reviews:    &reviews{o.Hub, authorizer},
 			openAPI:    documents,
 			mirror:     o.Mirror.Describe,
+			link:       o.ConsoleLink,
 			metrics:    metrics(),
 			ready:      authenticator.ready,
 		},
@@ -175,6 +180,11 @@ var throughProxy = authorizationv1.ResourceAttributes{
 
 // Live serves windows of the fleet to browsers, by requests whose context has the user and ends with the session.
 func (s *Server) Live() http.Handler { return s.live }
+
+// Authorize returns nil if the user of ctx may do something on the hub, and else what to tell them.
+func (s *Server) Authorize(ctx context.Context, what authorizationv1.ResourceAttributes) error {
+	return s.api.authorizer.resource(ctx, what)
+}
 
 // fences says which clusters the hub's namespaces may use, as soon as that is known.
 func fences(f *fleet.Cache) (search.Fence, error) {
