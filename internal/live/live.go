@@ -12,9 +12,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,12 +91,12 @@ type pace struct {
 	retry           time.Duration // after an error, at first
 	poll            time.Duration // of the states of clusters
 	patience        time.Duration // with a browser that takes nothing
-	ping            time.Duration
+	ping            time.Duration // and a look at who the user is
 }
 
 var usualPace = pace{
 	soonest: 250 * time.Millisecond, latest: 2 * time.Second, review: 30 * time.Second, reviewAgain: 6 * time.Second, retry: time.Second, poll: time.Second,
-	patience: 2 * time.Minute, ping: 30 * time.Second,
+	patience: 2 * time.Minute, ping: 10 * time.Second,
 }
 
 // New returns a Live.
@@ -128,7 +130,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.SetReadLimit(mostMessage)
-	l.serve(r.Context(), &browser{c}, a)
+	l.serve(r.Context(), &browser{c}, who, a)
 }
 
 // browser is a connection to one.
@@ -157,27 +159,31 @@ func (b *browser) close(violation bool, reason string) {
 	if violation {
 		code = websocket.StatusPolicyViolation
 	}
-	_ = b.Close(code, reason) // the other end may be gone
+	_ = b.Close(code, reason[:min(len(reason), 120)]) // the other end may be gone
+}
+
+// identityOf is what tells users apart, who may be others later, and a copy of the user.
+func identityOf(who user.Info) (string, *user.DefaultInfo) {
+	is := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: slices.Clone(who.GetGroups()), Extra: maps.Clone(who.GetExtra())}
+	name, _ := json.Marshal(is) //nolint:errchkjson // texts
+	return string(name), is
 }
 
 // enter counts a socket of a user, and refuses one too many.
 func (l *Live) enter(ctx context.Context, who user.Info) (*audience, error) {
-	name, err := json.Marshal(user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()})
-	if err != nil {
-		return nil, fmt.Errorf("encode user: %w", err)
-	}
+	name, is := identityOf(who)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.users[string(name)]
+	a := l.users[name]
 	switch {
 	case a != nil && a.open >= mostOfUser:
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("user %q has %d consoles open: close one", who.GetName(), mostOfUser), 10)
 	case l.open >= mostSockets:
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d consoles are open, and no more can be", mostSockets), 10)
 	case a == nil:
-		a = &audience{live: l, name: string(name), turns: make(chan struct{}, turnsOfUser), sockets: map[*socket]bool{}}
+		a = &audience{live: l, name: name, turns: make(chan struct{}, turnsOfUser), sockets: map[*socket]bool{}}
 		// What is asked for a user may go on after the request that began it, for another socket.
-		a.ctx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		a.ctx, a.cancel = context.WithCancel(request.WithUser(context.WithoutCancel(ctx), is))
 		l.users[a.name] = a
 		go a.run()
 	}

@@ -326,7 +326,7 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.live.leave(a)
-	go w.live.serve(session, p, a)
+	go w.live.serve(session, p, who, a)
 	b := &tab{t: t, windows: map[int]*shown{}}
 	hear := func() {
 		t.Helper()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/search"
@@ -47,7 +48,7 @@ type socket struct {
 }
 
 // serve follows a browser until it goes, or the context ends, which is told.
-func (l *Live) serve(ctx context.Context, conn connection, a *audience) {
+func (l *Live) serve(ctx context.Context, conn connection, who user.Info, a *audience) {
 	s := &socket{live: l, audience: a, conn: conn, news: make(chan struct{}, 1), windows: map[int]*window{}}
 	l.mu.Lock()
 	a.sockets[s] = true
@@ -56,13 +57,15 @@ func (l *Live) serve(ctx context.Context, conn connection, a *audience) {
 	open, gone := context.WithCancelCause(context.WithoutCancel(ctx)) // reads and writes are not broken off by the end of the session
 	var running sync.WaitGroup
 	running.Go(func() { gone(s.listen(open)) })
-	running.Go(func() { gone(s.keep(open)) })
+	running.Go(func() { gone(s.keep(open, who)) })
 	err := s.speak(ctx, open)
 	switch violation := (violationError{}); {
 	case errors.As(err, &violation):
 		conn.close(true, violation.Error())
 	case ctx.Err() != nil:
-		conn.close(false, "the session is over")
+		conn.close(false, why(ctx))
+	case errors.Is(err, errOther):
+		conn.close(false, errOther.Error())
 	default:
 		conn.close(false, "")
 	}
@@ -76,6 +79,17 @@ func (l *Live) serve(ctx context.Context, conn connection, a *audience) {
 	for _, w := range s.windows {
 		w.question.drop(s)
 	}
+}
+
+// errOther is that the hub takes the session for another user than before, who has to ask anew.
+var errOther = errors.New("the user's groups are others now: connect again")
+
+// why is why a session ended.
+func why(ctx context.Context) string {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause.Error()
+	}
+	return "the session is over"
 }
 
 // poke has the socket look for something to tell.
@@ -194,7 +208,7 @@ func (s *socket) speak(ctx, open context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return s.write(ctx, open, end{Type: "end", Reason: "the session is over"})
+			return s.write(ctx, open, end{Type: "end", Reason: why(ctx)})
 		case <-open.Done():
 			return context.Cause(open)
 		case <-s.news:
@@ -270,8 +284,8 @@ func (s *socket) write(ctx, open context.Context, message any) error {
 	return s.conn.write(writing, raw)
 }
 
-// keep finds out whether the browser is still there.
-func (s *socket) keep(ctx context.Context) error {
+// keep finds out whether the browser is still there, and its user who it was.
+func (s *socket) keep(ctx context.Context, who user.Info) error {
 	tick := time.NewTicker(s.live.pace.ping)
 	defer tick.Stop()
 	for {
@@ -279,6 +293,9 @@ func (s *socket) keep(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
+		}
+		if name, _ := identityOf(who); name != s.audience.name {
+			return errOther
 		}
 		within, cancel := context.WithTimeout(ctx, s.live.pace.patience)
 		err := s.conn.ping(within)
