@@ -303,5 +303,11 @@ func (r *Registry) using(_ context.Context, secret client.Object) []reconcile.Re
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: m.name}})
 		}
 	}
+	// What is offered for a Cluster that is no member yet lies in the Secret that it will have.
+	if name := secret.GetName(); secret.GetNamespace() == clusterv1alpha1.SecretNamespace && secret.GetAnnotations()[clusterv1alpha1.AnnotationForCluster] == name {
+		if _, ok := r.Member(name); !ok {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+		}
+	}
 	return requests
 }

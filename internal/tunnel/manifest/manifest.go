@@ -59,8 +59,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Agent != nil && o.Agent.Profile != "" {
 		profile, namespaces = o.Agent.Profile, o.Agent.Namespaces
 	}
-	all := []runtime.Object{namespace(tunnel.Namespace)}
-	// That of a namespace in which is placed stays when the agent goes: workloads are in it.
+	// Namespaces are not marked, and stay when the agent goes: they may have been there before, and others may use them.
+	all := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnel.Namespace}}}
 	for _, ns := range namespaces {
 		if ns != tunnel.Namespace {
 			all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
@@ -173,7 +173,7 @@ func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	return schema.GroupVersionKind{}, fmt.Errorf("a manifest has no %T", object)
 }
 
-// labels are on everything.
+// labels are on everything but namespaces.
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": agent.Name, "app.kubernetes.io/part-of": "orrery", agent.MadeLabel: "true"}
 }
@@ -183,10 +183,6 @@ func made(name string) metav1.ObjectMeta { return madeIn(tunnel.Namespace, name)
 
 func madeIn(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
-}
-
-func namespace(name string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: madeIn("", name)}
 }
 
 func accounts() []runtime.Object {
@@ -279,10 +275,6 @@ func agentRights() []runtime.Object {
 			rule(rbac, "roles,rolebindings", "patch", agent.Name),
 			rule("apps", "deployments", "patch", agent.Name),
 			rule("policy", "poddisruptionbudgets", "delete", agent.Name),
-			// Whether others use the namespace.
-			rule("", "pods,configmaps,services,persistentvolumeclaims,serviceaccounts", "list"),
-			rule("apps", "deployments,statefulsets,daemonsets", "list"),
-			rule("batch", "cronjobs", "list"),
 		}},
 		bindIn(made(agent.Name), agent.Name, agent.Name),
 		&rbacv1.ClusterRole{ObjectMeta: madeIn("", agent.Name), Rules: []rbacv1.PolicyRule{
@@ -292,7 +284,6 @@ func agentRights() []runtime.Object {
 			rule(rbac, "roles", "delete", agent.HubAccount),
 			rule(rbac, "clusterroles", "get,delete", agent.Name),
 			rule(rbac, "clusterrolebindings", "patch", agent.Name),
-			rule("", "namespaces", "get,patch", tunnel.Namespace),
 		}},
 		bind(madeIn("", agent.Name), agent.Name, agent.Name),
 	}
