@@ -25,7 +25,7 @@ const (
 )
 
 // noncePlaceholder is in the index where the nonce of the answer belongs.
-const noncePlaceholder = "__NONCE__"
+const noncePlaceholder = "__CSP_NONCE__"
 
 // notBuilt is what is said where there is no page.
 const notBuilt = "this build of orrery has no console: it was built without Node. Build it with Node and \"make build\", or use a release"

@@ -358,7 +358,7 @@ function Service({ of, object }: Props) {
       {slices.data && (
         <SmallTable
           label={t("object.endpoints")}
-          head={[t("object.endpoint"), t("object.status"), "Pod"]}
+          head={[t("object.endpoint"), t("object.status"), t("object.pod")]}
           rows={ends.slice(0, 100).map((end) => ({
             key: list(end, "addresses").join(","),
             cells: [

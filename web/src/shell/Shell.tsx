@@ -50,7 +50,7 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
       >
         {data.items.length > 1 && (
           <Select
-            label="Pod"
+            label={t("object.pod")}
             value={keyOf(chosen)}
             onChange={setPod}
             options={data.items.map((p) => ({ value: keyOf(p), label: of.cluster ? p.metadata.name : keyOf(p) }))}

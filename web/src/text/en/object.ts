@@ -144,6 +144,7 @@ export default {
   missing: "missing",
   unknown: "not known",
   pods: "{n|pod|pods}",
+  pod: "Pod",
   zoom: "Zoom",
   noPods: "It has no pods now",
   searchLogs: "Search the logs",

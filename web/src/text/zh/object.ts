@@ -144,6 +144,7 @@ export default {
   missing: "缺失",
   unknown: "未知",
   pods: "{n} 个 Pod",
+  pod: "Pod",
   zoom: "缩放",
   noPods: "目前没有 Pod",
   searchLogs: "搜索日志",
