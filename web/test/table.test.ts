@@ -146,6 +146,7 @@ test("the cursor moves by the keys of k9s and stays among the rows", () => {
 
 test("the URL is the state", () => {
   const state = {
+    hub: false,
     kind: "Deployment.apps",
     q: 'web text:"a b"',
     sort: "name desc",

@@ -4,7 +4,7 @@ import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "r
 import { useLocation } from "wouter"
 import { useAnswer } from "../hub/answer"
 import { encode, mirrored, table } from "../hub/client"
-import { useFleetKinds } from "../hub/kinds"
+import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
@@ -72,7 +72,7 @@ export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => 
 function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const [typed, setTyped] = useState(start)
   const [, navigate] = useLocation()
-  const kinds = useFleetKinds() ?? []
+  const [kinds, onHub] = [useFleetKinds() ?? [], useHubKinds() ?? []]
   const { clusters } = useFleet()
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
@@ -87,6 +87,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const [first = ""] = text.split(/\s+/)
   const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
   const otherKinds = kindsFound.filter((k) => k !== exact?.kind)
+  const hubFound = text ? kindsLike(onHub, first, 4) : []
   const clustersFound = (asCommand && text ? [] : clusters)
     .filter((c) => c.name.toLowerCase().includes(lower))
     .slice(0, asCommand || !text ? 5 : 8)
@@ -100,6 +101,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
     ...(exact ? ["exact"] : []),
     ...actionsFound.map((a) => `action ${a.id}`),
     ...otherKinds.map((k) => `kind ${k.of}`),
+    ...hubFound.map((k) => `hub ${k.of}`),
     ...clustersFound.map((c) => `cluster ${c.name}`),
     ...found.map((o) => `object ${idOf(o)}`),
     "every",
@@ -150,6 +152,15 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
             <Item key={k.of} value={`kind ${k.of}`} onSelect={() => go(tableLink(k))}>
               <span>{k.kind}</span>
               <span className="faint">{[...k.shortNames, k.group].filter(Boolean).join(" · ")}</span>
+            </Item>
+          ))}
+        />
+        <Group
+          heading={t("palette.onHub")}
+          items={hubFound.map((k) => (
+            <Item key={k.of} value={`hub ${k.of}`} onSelect={() => go(tableLink(k, { hub: "1" }))}>
+              <span>{k.kind}</span>
+              <span className="faint">{k.group}</span>
             </Item>
           ))}
         />

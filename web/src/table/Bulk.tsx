@@ -106,7 +106,7 @@ export function Bulk({
       <div className="stack">
         {byCluster(rows).map(([cluster, mine]) => (
           <section key={cluster}>
-            <h3>{t("table.inCluster", { cluster, n: mine.length })}</h3>
+            <h3>{t("table.inCluster", { cluster: cluster || t("common.hub"), n: mine.length })}</h3>
             <ul className="bulk-rows">
               {mine.slice(0, shownOfCluster).map((row) => (
                 <li key={idOf(row)}>
@@ -149,7 +149,7 @@ function Failures({ title, failed }: { title: string; failed: Result["failed"] }
       <ul>
         {failed.slice(0, 5).map(({ row, error }) => (
           <li key={idOf(row)} className="selectable">
-            {row.cluster}: {row.name}: {error.message}
+            {row.cluster || t("common.hub")}: {row.name}: {error.message}
           </li>
         ))}
       </ul>

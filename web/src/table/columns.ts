@@ -53,7 +53,8 @@ function width(c: { index: number; name: string }, column: Column | undefined, r
   const lengths = rows.slice(0, 80).map((row) => textOf(cellOf(row, c)).length)
   lengths.sort((a, b) => a - b)
   const typical = lengths[Math.floor(lengths.length * 0.95)] ?? 10
-  const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 26))
+  const mark = rows.some((row) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain") ? 18 : 0
+  const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 22 + mark))
   if (c.name === "Name") return `minmax(${Math.max(160, Math.min(px, 300))}px, ${Math.round(1.6 * Math.max(px, 160))}fr)`
   return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 190)}px, ${px}fr)`
 }

@@ -78,4 +78,8 @@ export default {
   rows: "Rows",
   down: "Next row",
   up: "Row before",
+  hub: "Hub",
+  hubAbout: "Objects of the hub itself: templates, policies and whatever it places",
+  gridHub: "{kind} of the hub",
+  emptyEvery: "Nothing matches",
 }

@@ -77,4 +77,8 @@ export default {
   rows: "行",
   down: "下一行",
   up: "上一行",
+  hub: "中枢",
+  hubAbout: "中枢自身的对象:模板、策略及其所分发的内容",
+  gridHub: "中枢的 {kind}",
+  emptyEvery: "没有匹配的对象",
 }
