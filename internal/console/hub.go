@@ -112,7 +112,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 		go c.watchRights(ctx, s, r, plain, cancel)
 	}
 	if r.Body != nil && r.Body != http.NoBody && upgrade == "" {
-		r.Body = newBoundedBody(w, r.Body, c.bodyTime)
+		r.Body = newBoundedBody(w, r.Body, longestBody, c.bodyTime)
 	}
 	who := s.User()
 	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
@@ -197,8 +197,8 @@ type boundedBody struct {
 	deadline *http.ResponseController
 }
 
-func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, within time.Duration) io.ReadCloser {
-	b := &boundedBody{http.MaxBytesReader(w, body, longestBody), http.NewResponseController(w)}
+func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, most int64, within time.Duration) io.ReadCloser {
+	b := &boundedBody{http.MaxBytesReader(w, body, most), http.NewResponseController(w)}
 	_ = b.deadline.SetReadDeadline(time.Now().Add(within)) // every connection of the listener can
 	return b
 }
