@@ -36,6 +36,7 @@ import (
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/enrollment"
+	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
@@ -505,10 +506,18 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err := website.Add(mgr); err != nil {
 		return nil, fmt.Errorf("add website: %w", err)
 	}
+	reader, err := client.New(h.Config(), client.Options{Scheme: hub.Scheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("create client of the hub: %w", err)
+	}
 	serving := h.FleetServing()
 	server, err := fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
 		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: o.Hub.Kubeconfig == "",
+		Explainer: explanation.New(explanation.Options{
+			Placement: placer, Applier: applier, Bindings: bindings, Fleet: clusters, Registry: registry, Mirror: m, Store: db, Records: kept,
+			Hub: reader, Mapper: mgr.GetRESTMapper(),
+		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
