@@ -38,8 +38,13 @@ agent: need
 agents: need ## Build the agents for hosts of all architectures
 	@for arch in amd64 arm64; do GOOS=linux GOARCH=$$arch $(AGENT) -o bin/orrery-agent-linux-$$arch ./cmd/orrery-agent || exit; done
 
+.PHONY: web
+web: ## Build the console's page, which bin/orrery then contains; without Node it is left out
+	@web/build.sh
+
 .PHONY: build
-build: kube orrery agent ## Build bin/orrery, bin/orrery-kube and the agent for hosts of this architecture
+build: kube web ## Build bin/orrery, bin/orrery-kube and the agent for hosts of this architecture
+	@$(MAKE) --no-print-directory orrery agent
 
 .PHONY: demo
 demo: build ## Run a hub, three clusters and a sample; Ctrl-C stops all of it
@@ -106,4 +111,5 @@ fmt: need ## Format the code
 
 .PHONY: clean
 clean: ## Remove what was built here (the cache of Kubernetes components stays)
-	rm -rf bin
+	rm -rf bin web/dist web/node_modules
+	find internal/console/dist -mindepth 1 ! -name .gitkeep -delete

@@ -26,3 +26,11 @@ go vet ./...
 
 step "format and lint"
 tool golangci-lint run ./...
+
+step "types and lint of the console's page"
+if web/build.sh --node; then
+  web/build.sh --install
+  (cd web && node_modules/.bin/tsc --noEmit && node_modules/.bin/biome check .) || { echo "formatting and imports are mended by: cd web && npm run format" >&2; exit 1; }
+else
+  echo "check: left out: Node is missing or too old" >&2
+fi

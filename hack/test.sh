@@ -8,6 +8,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ORRERY_PROGRAMS=$(sha256sum bin/orrery* | sha256sum)
 export ORRERY_PROGRAMS
 
+# The console's page: its pure parts, texts, licences and sizes.
+if web/build.sh --node; then
+  web/build.sh
+  (cd web && node_modules/.bin/vitest run --reporter dot)
+else
+  echo "not run, because Node 20.19 or newer is not on PATH: the tests of web" >&2
+fi
+
 # Clusters of hosts are built before anything else runs: their members of etcd elect and answer in time only where they get a share of
 # the processors, as they would on hosts of their own. Then the longest first: most of their time is waiting, which the others fill.
 if [ "$(id -u)" -eq 0 ]; then

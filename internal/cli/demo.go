@@ -242,7 +242,7 @@ func newDemoDown(s streams, dataDir *string) *cobra.Command {
 // printDemo shows what runs where and what to try next.
 func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool) error {
 	f := hubFlags{kubeconfig: demo.Kubeconfig(dataDir)}
-	_, c, _, err := f.connect(ctx)
+	cfg, c, _, err := f.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 			}
 		}
 	}
-	return say(w, `
+	if err := say(w, `
 Try next:
   export KUBECONFIG=%s
   kubectl --context fleet get pods -A              # every object of every cluster in one query
@@ -276,5 +276,8 @@ Try next:
   orrery cluster describe oak
 
 No kubectl? Use "orrery kubectl". %s
-`, f.kubeconfig, stop)
+`, f.kubeconfig, stop); err != nil {
+		return err
+	}
+	return printConsole(ctx, w, cfg, f.kubeconfig)
 }

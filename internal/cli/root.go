@@ -130,6 +130,7 @@ Start with "orrery demo up".`,
 	root.AddCommand(
 		newServer(s),
 		newDemo(s),
+		newConsole(s),
 		newCluster(s),
 		newAgentImage(s),
 		newOperation(s),

@@ -69,6 +69,7 @@ kube-controller-manager run as child processes, with everything they store in
 				// memory again.
 				debug.SetGCPercent(50)
 			}
+			o.Version = version
 			return server.Run(cmd.Context(), o, log, func(h *hub.Hub) error {
 				log.Info("hub is ready", "kubeconfig", h.KubeconfigPath())
 				if readyFile == "" {

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -28,6 +29,7 @@ type api struct {
 	openAPI    *openAPI
 	explainer  *explanation.Explainer
 	mirror     func(cluster string) (fleetv1alpha1.ClusterMirror, bool)
+	link       func(user.Info) (fleetv1alpha1.ConsoleLinkStatus, error)
 	metrics    http.Handler
 	ready      func() error
 }
@@ -72,6 +74,8 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 		}
 		a.metrics.ServeHTTP(w, r)
 		return nil
+	case fleetv1alpha1.ConsoleLinksPath:
+		return a.serveConsoleLinks(w, r)
 	case "/openapi/v2": // the hub's kube-apiserver asks, and asks again while there is none
 		return answer.JSON(w, http.StatusOK, map[string]any{
 			"swagger": "2.0", "info": map[string]string{"title": "Orrery fleet", "version": fleetv1alpha1.GroupVersion.Version}, "paths": map[string]any{},
@@ -210,6 +214,7 @@ func apiResources() metav1.APIResourceList {
 			{Name: "access", Kind: "FleetAccess", Verbs: []string{"get"}},
 			{Name: "clusters/mirror", Kind: "ClusterMirror", Verbs: []string{"get"}},
 			{Name: "clusters/proxy", Kind: "ClusterProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
+			{Name: "consolelinks", SingularName: "consolelink", Kind: "ConsoleLink", Verbs: []string{"create"}},
 			{Name: "placementreviews", Kind: "PlacementReview", Verbs: []string{"create"}},
 			{Name: "placements", Kind: "PlacementExplanation", Verbs: []string{"get"}},
 			{Name: "resources/proxy", Kind: "FleetProxyOptions", Verbs: []string{"create", "get"}},

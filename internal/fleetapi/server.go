@@ -3,6 +3,7 @@
 //
 //	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
 //	clusters/NAME/mirror     what is mirrored of one cluster, and how old it is (package mirror), for who may get its Cluster
+//	consolelinks             links by which the console is opened as who creates them (package console)
 //	resources/fleet/proxy/...      the mirrored objects of all of them (package search)
 //	resources/qualified/proxy/...  the same for programs: every namespace names its cluster
 //	placements, works              why an object of the hub is where it is, and how it fares there (package explanation)
@@ -50,14 +51,17 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/member"
@@ -88,6 +92,8 @@ type Options struct {
 	Explainer *explanation.Explainer
 	// Informers of the hub.
 	Informers cache.Informers
+	// ConsoleLink makes a link by which the console is opened as a user.
+	ConsoleLink func(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error)
 	// RBACOnly is true if nothing but RBAC authorizes on the hub.
 	RBACOnly bool
 }
@@ -155,10 +161,16 @@ func New(o Options) (*Server, error) {
 			openAPI:    documents,
 			explainer:  o.Explainer,
 			mirror:     o.Mirror.Describe,
+			link:       o.ConsoleLink,
 			metrics:    metrics(),
 			ready:      authenticator.ready,
 		},
 	}, nil
+}
+
+// Authorize returns nil if the user of ctx may do something on the hub, and else what to tell them.
+func (s *Server) Authorize(ctx context.Context, what authorizationv1.ResourceAttributes) error {
+	return s.api.authorizer.resource(ctx, what)
 }
 
 // fences says which clusters the hub's namespaces may use, as soon as that is known.

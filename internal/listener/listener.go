@@ -1,7 +1,8 @@
-// Package listener is where the hub is reached from outside by what is no client of its API: agents of clusters that dial in. It knows
-// routes, certificates and bounds, and nothing of what it serves.
+// Package listener is where the hub is reached from outside by what is no client of its API: agents of clusters that dial in, and browsers. It
+// knows routes, certificates and bounds, and nothing of what it serves.
 //
-// It always serves TLS, HTTP/1.1 only: WebSockets are made of that. A balancer in front may end TLS and make it anew.
+// It always serves TLS: HTTP/1.1, of which WebSockets are made, and HTTP/2, for browsers open no more than six connections of the former, and have more
+// streams. A balancer in front may end TLS and make it anew.
 package listener
 
 import (
@@ -16,7 +17,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,6 +28,8 @@ const (
 	idleTimeout    = time.Minute
 	headerBytes    = 16 << 10
 	maxConnections = 1024 // that are nobody's yet
+	maxClaimed     = 4096 // that are somebody's
+	maxClaimedBy   = 128  // of one of them
 	stopTimeout    = 3 * time.Second
 )
 
@@ -50,6 +52,7 @@ type Listener struct {
 	mux         *http.ServeMux
 	log         logr.Logger
 	pending     chan struct{}
+	claims      claims
 	headers     time.Duration // how long TLS and the header of a request may take
 }
 
@@ -61,7 +64,7 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	}
 	l := &Listener{
 		url: url, address: s.Address, caFile: s.CAFile, mux: http.NewServeMux(), log: log, headers: headerTimeout,
-		pending: make(chan struct{}, maxConnections),
+		pending: make(chan struct{}, maxConnections), claims: claims{by: map[string]int{}},
 	}
 	if o.CertFile != "" {
 		s.CertFile, s.KeyFile, l.caFile = o.CertFile, o.KeyFile, ""
@@ -92,6 +95,9 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := &status{ResponseWriter: w, code: http.StatusOK}
+		if len(l.pending) > maxConnections/2 && !claimed(r.Context()) {
+			w.Header().Set("Connection", "close") // others need its place
+		}
 		defer func() { requests.WithLabelValues(pattern, strconv.Itoa(s.code)).Inc() }()
 		handler.ServeHTTP(s, r)
 	}))
@@ -122,10 +128,11 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	server := &http.Server{
 		Handler: l.mux, ReadHeaderTimeout: l.headers, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.certificate.get},
-		Protocols: new(http.Protocols), ConnState: l.track,
+		Protocols: new(http.Protocols), ConnState: l.track, ConnContext: withConn,
 		ErrorLog: stdlog.New(quiet{l.log}, "", 0),
 	}
 	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -135,7 +142,7 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 			_ = server.Close() // those that take too long are cut off
 		}
 	})
-	err := server.ServeTLS(&bounded{Listener: tcp, pending: l.pending}, "", "")
+	err := server.ServeTLS(&bounded{Listener: tcp, pending: l.pending, claims: &l.claims}, "", "")
 	if !stop() {
 		<-stopped
 	}
@@ -143,57 +150,6 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 		return nil
 	}
 	return fmt.Errorf("serve on %s: %w", l.address, err)
-}
-
-// track counts the connections that are nobody's yet.
-func (l *Listener) track(c net.Conn, state http.ConnState) {
-	if state != http.StateHijacked {
-		return // one that was closed says so itself
-	}
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	if b, ok := c.(*boundedConn); ok {
-		b.leave()
-	}
-}
-
-// bounded lets in as many connections as there are places, and closes others at once.
-type bounded struct {
-	net.Listener
-
-	pending chan struct{}
-}
-
-// Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err //nolint:wrapcheck // the server looks at it
-		}
-		select {
-		case b.pending <- struct{}{}:
-			connections.Inc()
-			return &boundedConn{Conn: c, leave: sync.OnceFunc(func() { <-b.pending; connections.Dec() })}, nil
-		default:
-			rejected.Inc()
-			_ = c.Close() // it was never used
-		}
-	}
-}
-
-// boundedConn has a place until it is hijacked or closed.
-type boundedConn struct {
-	net.Conn
-
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	c.leave()
-	return c.Conn.Close() //nolint:wrapcheck // it is as if it were that
 }
 
 // status remembers the status code, and hides nothing that the writer can do.

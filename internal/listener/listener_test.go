@@ -106,10 +106,10 @@ func (s *site) get(path string) (*http.Response, string) {
 	return response, string(body)
 }
 
-// TestRoutes: what is registered is served, over HTTP/1.1, and the rest is refused by name.
+// TestRoutes: what is registered is served, over HTTP/2 to those who ask for it, and the rest is refused by name.
 func TestRoutes(t *testing.T) {
 	s := newSite(t, Options{})
-	if r, body := s.get("/healthz"); r.StatusCode != http.StatusOK || body != "ok\n" || r.ProtoMajor != 1 {
+	if r, body := s.get("/healthz"); r.StatusCode != http.StatusOK || body != "ok\n" || r.ProtoMajor != 2 {
 		t.Errorf("%s %s %q", r.Proto, r.Status, body)
 	}
 	if r, body := s.get("/nothing"); r.StatusCode != http.StatusNotFound || !strings.Contains(body, `"/nothing"`) {

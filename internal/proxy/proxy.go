@@ -89,7 +89,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	if err != nil {
 		return apierrors.NewBadRequest(fmt.Sprintf("path %q: %v", path, err))
 	}
-	if hasDots(plain) {
+	if HasDots(plain) {
 		return apierrors.NewBadRequest(fmt.Sprintf("path %q: segments . and .. are refused: they could lead out of the cluster", path))
 	}
 	passage := to.Passage()
@@ -138,9 +138,9 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	return nil
 }
 
-// hasDots is true for a path with a segment . or .., however often it is escaped: behind a front end that cleans paths and
+// HasDots is true for a path with a segment . or .., however often it is escaped: behind a front end that cleans paths and
 // serves many clusters it would lead to another one.
-func hasDots(path string) bool {
+func HasDots(path string) bool {
 	for {
 		for _, segment := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }) {
 			if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
@@ -169,7 +169,7 @@ func redirect(resp *http.Response, base *url.URL, mount string) error {
 		return errLedAway
 	}
 	inside, ok := strings.CutPrefix(to.EscapedPath(), strings.TrimSuffix(base.EscapedPath(), "/"))
-	if !ok || to.Scheme != base.Scheme || to.Host != base.Host || to.User != nil || !strings.HasPrefix(inside, "/") || hasDots(inside) {
+	if !ok || to.Scheme != base.Scheme || to.Host != base.Host || to.User != nil || !strings.HasPrefix(inside, "/") || HasDots(inside) {
 		return errLedAway
 	}
 	moved := mount + inside

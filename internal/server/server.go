@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,6 +36,7 @@ import (
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/console"
 	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/enrollment"
 	"orrery.dev/orrery/internal/explanation"
@@ -84,6 +87,8 @@ type Options struct {
 	PodSecurity podsecurity.Level
 	// Namespaces says in which members the namespaces of the hub are made.
 	Namespaces apply.Spread
+	// Version is that of the program.
+	Version string
 }
 
 // MirrorHistory is how long, how much and of what the past of mirrored objects is kept.
@@ -278,6 +283,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	g.Go(func() error { keepKubeconfig(ctx, h, mgr.GetClient(), came, log); return nil })
 	g.Go(func() error { return rooms.fleet.Run(ctx) })
 	g.Go(func() error { return rooms.public.Run(ctx) })
+	g.Go(func() error { return rooms.console.Run(ctx) })
 	g.Go(func() error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return ctx.Err()
@@ -381,6 +387,7 @@ type rooms struct {
 	registry *member.Registry
 	fleet    *fleetapi.Server
 	public   *listener.Listener
+	console  *console.Console
 }
 
 // wire builds the two flows: intent out (template, placement, apply) and observation
@@ -510,19 +517,32 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("create client of the hub: %w", err)
 	}
+	var server *fleetapi.Server
+	page, err := console.New(console.Options{
+		Hub: h.Config(), URL: public.URL(), Version: o.Version, Log: log.WithName("console"),
+		Authorize: func(ctx context.Context, what authorizationv1.ResourceAttributes) error {
+			return server.Authorize(ctx, what)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create the console: %w", err)
+	}
+	public.Handle(console.Path, page)
+	public.Handle("/{$}", http.RedirectHandler(console.Path, http.StatusFound))
 	serving := h.FleetServing()
-	server, err := fleetapi.New(fleetapi.Options{
+	server, err = fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
 		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: o.Hub.Kubeconfig == "",
 		Explainer: explanation.New(explanation.Options{
 			Placement: placer, Applier: applier, Bindings: bindings, Fleet: clusters, Registry: registry, Mirror: m, Store: db, Records: kept,
 			Hub: reader, Mapper: mgr.GetRESTMapper(),
 		}),
+		ConsoleLink: page.Link,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
 	}
-	return &rooms{registry: registry, fleet: server, public: public}, nil
+	return &rooms{registry: registry, fleet: server, public: public, console: page}, nil
 }
 
 // addressed are the names of the clusters that have an address and are not being deleted, in order.

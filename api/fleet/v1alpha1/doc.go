@@ -21,6 +21,8 @@ const (
 	// ClustersPath is the root of the per-cluster endpoints:
 	// ClustersPath + "/NAME/proxy/..." reaches the API server of cluster NAME.
 	ClustersPath = "/apis/fleet.orrery.dev/v1alpha1/clusters"
+	// ConsoleLinksPath is where a ConsoleLink is created.
+	ConsoleLinksPath = "/apis/fleet.orrery.dev/v1alpha1/consolelinks"
 )
 
 // ClusterAnnotation is set on every object that the fleet API returns and names

@@ -1,0 +1,172 @@
+// Package console serves the console: the page, the sessions that it has, and the hub as the user of a session
+// (docs/design/0020-console.md). It knows who somebody is, and nothing of what they may do: that is for the hub's API server, which is
+// asked anew each time, as that user.
+package console
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
+
+	"orrery.dev/orrery/internal/answer"
+)
+
+// Paths on the public listener.
+const (
+	Path        = "/console/"
+	apiPath     = Path + "api/"
+	sessionPath = apiPath + "session"
+	livePath    = apiPath + "live"
+	hubPath     = apiPath + "hub"
+)
+
+// Options of the console.
+type Options struct {
+	// Hub is the configuration of clients of the hub, as an administrator who may impersonate users.
+	Hub *rest.Config
+	// URL is that of the public listener, https://HOST; empty if it is not known.
+	URL string
+	// Files of the page; nil: those of this build.
+	Files fs.FS
+	// Live serves the WebSocket of live windows. Its requests have a session.
+	Live http.Handler
+	// Authorize says whether the user of a context may do something on the hub: nil, or what to tell them.
+	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+	// Version is that of the hub.
+	Version string
+	Log     logr.Logger
+}
+
+// Console serves below Path.
+type Console struct {
+	options  Options
+	origin   string
+	files    *files
+	reviews  authenticationclient.TokenReviewInterface
+	passage  *passage
+	links    *vault[link]
+	sessions *vault[*Session]
+	tokens   *rate.Limiter // exchanges of tokens, each of which the hub is asked about
+	log      logr.Logger
+
+	ctx  context.Context //nolint:containedctx // sessions end with it
+	stop context.CancelCauseFunc
+
+	// What tests shorten.
+	lifetime, linkLifetime, reviewInterval, rightsInterval, bodyTime, writeTime time.Duration
+}
+
+// New returns a console without sessions.
+func New(o Options) (*Console, error) {
+	client, err := kubernetes.NewForConfig(o.Hub)
+	if err != nil {
+		return nil, fmt.Errorf("create a client of the hub: %w", err)
+	}
+	hub, err := newPassage(o.Hub)
+	if err != nil {
+		return nil, err
+	}
+	content := o.Files
+	if content == nil {
+		if content, err = fs.Sub(dist, "dist"); err != nil {
+			return nil, fmt.Errorf("read the console's files: %w", err)
+		}
+	}
+	page, err := newFiles(content)
+	if err != nil {
+		return nil, fmt.Errorf("read the console's files: %w", err)
+	}
+	c := &Console{
+		options: o, files: page, reviews: client.AuthenticationV1().TokenReviews(), passage: hub, log: o.Log,
+		links: newVault[link](mostLinks, mostLinksOfOne), sessions: newVault[*Session](mostSessions, mostSessionsOfOne),
+		tokens:   rate.NewLimiter(tokensPerSecond, tokensAtOnce),
+		lifetime: sessionLifetime, linkLifetime: linkLifetime, reviewInterval: reviewInterval, rightsInterval: rightsInterval,
+		bodyTime: bodyTime, writeTime: writeTime,
+	}
+	if u, err := url.Parse(o.URL); err == nil && u.Host != "" {
+		c.origin = u.Scheme + "://" + u.Host
+	}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// Run ends every session when ctx ends.
+func (c *Console) Run(ctx context.Context) error {
+	<-ctx.Done()
+	c.stop(errStopped)
+	return nil
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.EscapedPath(), apiPath) {
+		c.files.ServeHTTP(w, r)
+		return
+	}
+	inert(w.Header())
+	answer.Func(c.api).ServeHTTP(w, r)
+}
+
+// inert has a browser take an answer for data, whatever it is: it may be a member's.
+func inert(h http.Header) {
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+func (c *Console) api(w http.ResponseWriter, r *http.Request) error {
+	if err := c.ours(r); err != nil {
+		return err
+	}
+	path := r.URL.EscapedPath()
+	if path == sessionPath && r.Method == http.MethodPost {
+		return c.exchange(w, r)
+	}
+	session, err := c.find(r)
+	if err != nil {
+		return err
+	}
+	rest, below := strings.CutPrefix(path, hubPath)
+	switch {
+	case path == sessionPath:
+		return c.serveSession(w, r, session)
+	case path == livePath:
+		return c.serveLive(w, r, session)
+	case below && strings.HasPrefix(rest, "/"):
+		return c.serveHub(w, r, session, rest)
+	default:
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+	}
+}
+
+// serveLive passes on a request for live windows, of a session, while that lasts.
+func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) error {
+	if c.options.Live == nil {
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+	}
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	cut := &cutWriter{ResponseWriter: w, over: s.ctx, grace: goodbyeTime}
+	defer cut.done()
+	c.options.Live.ServeHTTP(cut, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
+	return nil
+}

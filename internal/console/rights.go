@@ -1,0 +1,55 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// rightsInterval is how often it is asked whether what is open may be open. API servers ask that once, when it is opened.
+const rightsInterval = 5 * time.Second
+
+var errRights = errors.New("the right to it was taken away")
+
+// infos says what a request is about, as API servers see it.
+var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// lasts says whether an answer goes on for as long as somebody reads it: a watch, a log that is followed, what was upgraded.
+func lasts(r *http.Request) bool {
+	query := r.URL.Query()
+	isTrue := func(name string) bool { return query.Get(name) == "true" || query.Get(name) == "1" }
+	return r.Header.Get("Upgrade") != "" || isTrue("watch") || isTrue("follow")
+}
+
+// watchRights calls end as soon as the session's user may not do any more what a request to a path of the hub does. What the hub does not
+// answer takes nothing away.
+func (c *Console) watchRights(ctx context.Context, s *Session, r *http.Request, path string, end func(cause error)) {
+	asked := &http.Request{Method: r.Method, Header: r.Header, URL: &url.URL{Path: path, RawQuery: r.URL.RawQuery}}
+	info, err := infos.NewRequestInfo(asked)
+	if err != nil || !info.IsResourceRequest || c.options.Authorize == nil {
+		return // there is nothing of it to ask
+	}
+	tick := time.NewTicker(c.rightsInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := c.options.Authorize(request.WithUser(ctx, s.User()), authorizationv1.ResourceAttributes{
+			Namespace: info.Namespace, Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion,
+			Resource: info.Resource, Subresource: info.Subresource, Name: info.Name,
+		}); apierrors.IsForbidden(err) {
+			end(errRights)
+			return
+		}
+	}
+}

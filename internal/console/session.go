@@ -1,0 +1,183 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/listener"
+)
+
+// Bounds of sessions.
+const (
+	sessionLifetime   = 12 * time.Hour
+	reviewInterval    = time.Minute
+	mostSessions      = 10_000
+	mostSessionsOfOne = 50
+	mostRequests      = 256 // of a session at once; streams are requests
+	goodbyeTime       = 2 * time.Second
+)
+
+// cookieName has browsers take the cookie only from this very host, over TLS, for every path.
+const cookieName = "__Host-orrery-session"
+
+// Why sessions end; browsers are told.
+var (
+	errLoggedOut = errors.New("logged out")
+	errExpired   = errors.New("the session is over: it has lasted as long as one may")
+	errCrowded   = errors.New("the session is over: the user has opened too many others")
+	errReplaced  = errors.New("the session is over: another was opened in the same browser")
+	errToken     = errors.New("the session is over: the hub does not accept its token any more")
+	errStopped   = errors.New("the session is over: the hub is stopping")
+)
+
+// Session is of somebody whom the hub knows, until it ends.
+type Session struct {
+	key     digest
+	user    atomic.Pointer[user.DefaultInfo]
+	expires time.Time
+	token   string // it is of; empty: it is of a link
+	places  chan struct{}
+	ctx     context.Context //nolint:containedctx // what is open of the session ends with it
+	end     context.CancelCauseFunc
+}
+
+// User is whom the hub takes the session for now. They are not to be changed.
+func (s *Session) User() user.Info { return s.user.Load() }
+
+// Context ends with the session; its cause says why.
+func (s *Session) Context() context.Context { return s.ctx }
+
+type sessionKey struct{}
+
+// SessionFrom returns the session of a request that the console passes on.
+func SessionFrom(ctx context.Context) (*Session, bool) {
+	s, ok := ctx.Value(sessionKey{}).(*Session)
+	return s, ok
+}
+
+// enter takes one of the session's places for requests.
+func (s *Session) enter() (leave func(), err error) {
+	select {
+	case s.places <- struct{}{}:
+		return func() { <-s.places }, nil
+	default:
+		return nil, apierrors.NewTooManyRequests("the session has too many requests open: close pages of it", 1)
+	}
+}
+
+// ownerOf tells users apart.
+func ownerOf(who user.Info) string { return who.GetName() + "\x00" + who.GetUID() }
+
+// open makes a session, and returns the secret that opens it.
+func (c *Console) open(who *user.DefaultInfo, token string) (*Session, string) {
+	secret, key := newSecret()
+	s := &Session{key: key, token: token, places: make(chan struct{}, mostRequests), expires: time.Now().Add(c.lifetime)}
+	s.user.Store(who)
+	s.ctx, s.end = context.WithCancelCause(c.ctx)
+	timer := time.AfterFunc(c.lifetime, func() { s.end(errExpired) })
+	openSessions.Inc()
+	context.AfterFunc(s.ctx, func() {
+		timer.Stop()
+		c.sessions.take(key)
+		openSessions.Dec()
+		c.log.Info("Console session ended", "user", who.GetName(), "reason", context.Cause(s.ctx).Error())
+	})
+	for _, gone := range c.sessions.put(key, ownerOf(who), s) {
+		gone.end(errCrowded)
+	}
+	if s.ctx.Err() != nil {
+		c.sessions.take(key) // the hub has just stopped
+	}
+	if token != "" {
+		go c.review(s)
+	}
+	return s, secret
+}
+
+// review asks the hub again and again who has the token of a session, until nobody has. What the hub does not answer ends nothing: it
+// answers nobody then.
+func (c *Console) review(s *Session) {
+	tick := time.NewTicker(c.reviewInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		who, err := c.whoHas(s.ctx, s.token)
+		switch {
+		case apierrors.IsUnauthorized(err), err == nil && ownerOf(who) != ownerOf(s.User()):
+			s.end(errToken)
+			return
+		case err == nil:
+			s.user.Store(who)
+		}
+	}
+}
+
+// find returns the session of a request.
+func (c *Console) find(r *http.Request) (*Session, error) {
+	cookies := r.CookiesNamed(cookieName)
+	if len(cookies) == 1 {
+		if s, ok := c.sessions.get(digestOf(cookies[0].Value)); ok && s.ctx.Err() == nil {
+			if time.Now().Round(0).Before(s.expires) { // of the clock: timers may have stood still
+				listener.Claim(r.Context(), s.User().GetName())
+				return s, nil
+			}
+			s.end(errExpired)
+		}
+	}
+	return nil, apierrors.NewUnauthorized("there is no session: open the console with the link that the command orrery console prints, or with a token of the hub")
+}
+
+// described is what a browser knows of its session.
+type described struct {
+	User    string      `json:"user"`
+	Groups  []string    `json:"groups"`
+	Expires metav1.Time `json:"expires"`
+	Version string      `json:"version"`
+}
+
+func (c *Console) describe(s *Session) described {
+	who := s.User()
+	return described{User: who.GetName(), Groups: who.GetGroups(), Expires: metav1.NewTime(s.expires), Version: c.options.Version}
+}
+
+// serveSession says what the session is, or ends it.
+func (c *Console) serveSession(w http.ResponseWriter, r *http.Request, s *Session) error {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return answer.JSON(w, http.StatusOK, c.describe(s))
+	case http.MethodDelete:
+		s.end(errLoggedOut)
+		c.sessions.take(s.key) // before the answer
+		setCookie(w, "", -1)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	default:
+		return methodNotAllowed(r)
+	}
+}
+
+func methodNotAllowed(r *http.Request) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "the console does not take " + r.Method + " here",
+	}}
+}
+
+// setCookie gives a browser the secret of a session, or takes it away. Browsers forget it when they are closed.
+func setCookie(w http.ResponseWriter, secret string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Value: secret, Path: "/", MaxAge: maxAge, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	})
+}

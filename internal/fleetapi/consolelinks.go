@@ -1,0 +1,69 @@
+package fleetapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/answer"
+)
+
+// longestLink is how many bytes a ConsoleLink may have.
+const longestLink = 64 << 10
+
+// serveConsoleLinks makes a link to the console for the caller.
+func (a *api) serveConsoleLinks(w http.ResponseWriter, r *http.Request) error {
+	links := fleetv1alpha1.GroupVersion.WithResource("consolelinks")
+	if r.Method != http.MethodPost {
+		return apierrors.NewMethodNotSupported(links.GroupResource(), r.Method)
+	}
+	who, ok := request.UserFrom(r.Context())
+	if !ok {
+		return apierrors.NewUnauthorized("the request has no user")
+	}
+	if err := a.authorizer.resource(r.Context(), authorizationv1.ResourceAttributes{
+		Verb: "create", Group: links.Group, Version: links.Version, Resource: links.Resource,
+	}); err != nil {
+		return err
+	}
+	if who.GetName() == user.Anonymous || slices.Contains(who.GetGroups(), user.AllUnauthenticated) {
+		return apierrors.NewForbidden(links.GroupResource(), "", errors.New("nobody is logged in"))
+	}
+	if r.Header.Get(fleetv1alpha1.ConsoleHeader) != "" {
+		return apierrors.NewForbidden(links.GroupResource(), "",
+			errors.New("a session of the console makes no link, which would outlast it: run orrery console, or create the link with a kubeconfig"))
+	}
+	if r.URL.Query().Has("dryRun") {
+		return apierrors.NewBadRequest("dryRun: a link that opens nothing is of no use; leave it out")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestLink))
+	if err != nil {
+		return apierrors.NewBadRequest("the ConsoleLink cannot be read: " + err.Error())
+	}
+	made := fleetv1alpha1.ConsoleLink{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ConsoleLink"}}
+	if len(body) > 0 {
+		asked := fleetv1alpha1.ConsoleLink{TypeMeta: made.TypeMeta}
+		if err := json.Unmarshal(body, &asked); err != nil {
+			return apierrors.NewBadRequest("the ConsoleLink cannot be read as JSON: " + err.Error())
+		}
+		if asked.TypeMeta != made.TypeMeta {
+			return apierrors.NewBadRequest(fmt.Sprintf("a %s of %s is no ConsoleLink of %s", asked.Kind, asked.APIVersion, made.APIVersion))
+		}
+		made.Name = asked.Name
+	}
+	if made.Status, err = a.link(who); err != nil {
+		return err
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	return answer.JSON(w, http.StatusCreated, made)
+}

@@ -1,0 +1,139 @@
+package listener
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// track notes the connections that are taken over.
+func (l *Listener) track(c net.Conn, state http.ConnState) {
+	if b := bounds(c); b != nil && state == http.StateHijacked { // one that was closed says so itself
+		b.leave()
+	}
+}
+
+func bounds(c net.Conn) *boundedConn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	b, _ := c.(*boundedConn)
+	return b
+}
+
+type connKey struct{}
+
+// withConn has requests know their connection.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, bounds(c))
+}
+
+// Claim makes the connection of a request somebody's: it has no place among those that are nobody's any more, however long it is idle or an
+// answer takes. Where somebody has as many already, or all have, it stays nobody's.
+func Claim(ctx context.Context, owner string) {
+	if b, _ := ctx.Value(connKey{}).(*boundedConn); b != nil {
+		b.claim(owner)
+	}
+}
+
+func claimed(ctx context.Context) bool {
+	b, _ := ctx.Value(connKey{}).(*boundedConn)
+	return b != nil && b.isClaimed()
+}
+
+// claims are the connections that are somebody's.
+type claims struct {
+	mu  sync.Mutex
+	all int
+	by  map[string]int
+}
+
+func (c *claims) add(owner string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxClaimed || c.by[owner] >= maxClaimedBy {
+		return false
+	}
+	c.all++
+	c.by[owner]++
+	return true
+}
+
+func (c *claims) remove(owner string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.by[owner]--; c.by[owner] == 0 {
+		delete(c.by, owner)
+	}
+}
+
+// bounded lets in as many connections as there are places, and closes others at once.
+type bounded struct {
+	net.Listener
+
+	pending chan struct{}
+	claims  *claims
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the server looks at it
+		}
+		select {
+		case b.pending <- struct{}{}:
+			connections.Inc()
+			return &boundedConn{Conn: c, claims: b.claims, release: func() { <-b.pending; connections.Dec() }}, nil
+		default:
+			rejected.Inc()
+			_ = c.Close() // it was never used
+		}
+	}
+}
+
+// boundedConn has a place until it is taken over or closed: among those that are nobody's, or of somebody.
+type boundedConn struct {
+	net.Conn
+
+	claims *claims
+
+	mu      sync.Mutex
+	release func() // nil: it has left
+	owned   bool
+}
+
+func (c *boundedConn) claim(owner string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.owned || c.release == nil || !c.claims.add(owner) {
+		return
+	}
+	c.release()
+	c.owned, c.release = true, func() { c.claims.remove(owner) }
+}
+
+func (c *boundedConn) isClaimed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.owned
+}
+
+func (c *boundedConn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.release != nil {
+		c.release()
+		c.release = nil
+	}
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.leave()
+	return c.Conn.Close() //nolint:wrapcheck // it is as if it were that
+}

@@ -1,0 +1,37 @@
+import { useAnswer } from "./answer"
+import { own, post } from "./client"
+
+export type Act = {
+  verb: string
+  group?: string
+  resource: string
+  subresource?: string
+  namespace?: string
+  name?: string
+  cluster?: string
+}
+
+const asked = new Map<string, { at: number; answer: Promise<boolean> }>()
+
+/** Whether the user may do something at the hub, or in a cluster of the fleet. The API decides again when it is done. */
+export function can(act: Act): Promise<boolean> {
+  const key = JSON.stringify(act)
+  const known = asked.get(key)
+  if (known && Date.now() - known.at < 60_000) return known.answer
+  const { cluster = "", ...resourceAttributes } = act
+  const review = { apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", spec: { resourceAttributes } }
+  const answer = post(`${own(cluster)}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews`, review).then(
+    (r) => r.status?.allowed === true,
+    () => {
+      asked.delete(key)
+      return false
+    },
+  )
+  asked.set(key, { at: Date.now(), answer })
+  return answer
+}
+
+/** undefined until it is known. */
+export function useCan(act: Act | undefined): boolean | undefined {
+  return useAnswer(act && (() => can(act)), JSON.stringify(act ?? "")).data
+}

@@ -1,0 +1,54 @@
+import { useCallback, useEffect, useState } from "react"
+import { get, type Query, StatusError } from "./client"
+
+export type Answer<T> = { data?: T; error?: StatusError; loading: boolean; since: number; reload: () => void }
+
+/** What a question answers now. Data of the question before is not shown; that of the same one stays while it is asked again. */
+export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefined, key: string, everyMs = 0): Answer<T> {
+  const [round, setRound] = useState(0)
+  const [state, setState] = useState<{ key: string; data?: T; error?: StatusError; loading: boolean; since: number }>({
+    key: "",
+    loading: true,
+    since: 0,
+  })
+  const reload = useCallback(() => setRound((n) => n + 1), [])
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the question.
+  useEffect(() => {
+    if (!ask) return
+    const abort = new AbortController()
+    setState((old) => (old.key === key ? { ...old, loading: true } : { key, loading: true, since: 0 }))
+    let timer = 0
+    ask(abort.signal)
+      .then((data) => setState({ key, data, loading: false, since: Date.now() }))
+      .catch((e) => {
+        if (abort.signal.aborted) return
+        const error =
+          e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
+        setState((old) => ({ ...old, key, error, loading: false }))
+      })
+      .finally(() => {
+        if (everyMs && !abort.signal.aborted) timer = window.setTimeout(reload, everyMs)
+      })
+    return () => {
+      abort.abort()
+      clearTimeout(timer)
+    }
+  }, [key, round, everyMs, !ask])
+  const fresh = state.key === key
+  return {
+    data: fresh ? state.data : undefined,
+    error: fresh ? state.error : undefined,
+    loading: !fresh || state.loading,
+    since: state.since,
+    reload,
+  }
+}
+
+/** useAnswer of a GET; nothing is asked while there is no path. */
+export function useGet<T>(path: string | undefined, query?: Query, everyMs = 0): Answer<T> {
+  return useAnswer<T>(
+    path === undefined ? undefined : (signal) => get<T>(path, query, signal),
+    JSON.stringify([path, query]),
+    everyMs,
+  )
+}

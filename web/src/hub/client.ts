@@ -1,0 +1,203 @@
+/** What every request of the page goes through: the hub's API as the session's user. */
+
+export type Status = {
+  code: number
+  reason: string
+  message: string
+  details?: { causes?: { field?: string; message?: string; reason?: string }[] }
+}
+
+export type Meta = {
+  name: string
+  namespace?: string
+  uid?: string
+  resourceVersion?: string
+  generation?: number
+  creationTimestamp?: string
+  deletionTimestamp?: string
+  labels?: Record<string, string>
+  annotations?: Record<string, string>
+  finalizers?: string[]
+  ownerReferences?: { apiVersion: string; kind: string; name: string; uid: string; controller?: boolean }[]
+  managedFields?: {
+    manager: string
+    operation: string
+    apiVersion: string
+    time?: string
+    subresource?: string
+    fieldsV1?: object
+  }[]
+}
+// biome-ignore lint/suspicious/noExplicitAny: objects of any kind have whatever fields their kind has.
+export type Obj = { apiVersion: string; kind: string; metadata: Meta; spec?: any; status?: any; [field: string]: any }
+export type List<T = Obj> = {
+  apiVersion: string
+  kind: string
+  metadata: { continue?: string; remainingItemCount?: number; resourceVersion?: string }
+  items: T[]
+}
+export type Column = { name: string; type: string; format: string; description: string; priority: number }
+export type Table = {
+  columnDefinitions: Column[]
+  rows: { cells: unknown[]; object: { metadata: Meta; apiVersion?: string; kind?: string } }[]
+  metadata: { continue?: string; remainingItemCount?: number }
+}
+
+/** An answer of the API server that is no success. Its message says what is wrong, and often the way out. */
+export class StatusError extends Error {
+  readonly status: Status
+  constructor(status: Status) {
+    super(status.message)
+    this.status = status
+  }
+  get code(): number {
+    return this.status.code
+  }
+  get refused(): boolean {
+    return this.code === 401 || this.code === 403
+  }
+  get conflict(): boolean {
+    return this.code === 409
+  }
+}
+
+export const fleet = "/apis/fleet.orrery.dev/v1alpha1"
+/** Root of the API of all clusters together, or of one, as the mirror has it. */
+export const mirrored = (cluster = "") =>
+  `${fleet}/resources/fleet/proxy${cluster ? `/clusters/${encodeURIComponent(cluster)}` : ""}`
+/** Root of a cluster's own API server; without a cluster, of the hub's. */
+export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
+
+export type Query = Record<string, string | number | boolean | undefined>
+export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal }
+
+/** The query as it stands in a URL: what is undefined or empty is left out. */
+export function encode(query: Query = {}): string {
+  const params = new URLSearchParams()
+  for (const [name, value] of Object.entries(query)) if (value !== undefined && value !== "") params.set(name, String(value))
+  return params.toString()
+}
+
+export const url = (path: string, query?: Query) => {
+  const params = encode(query)
+  return `/console/api/hub${path}${params && (path.includes("?") ? "&" : "?")}${params}`
+}
+
+let unauthorized = () => {}
+/** Says what happens once the session is over. */
+export function onUnauthorized(f: () => void): void {
+  unauthorized = f
+}
+
+export async function request(path: string, o: Options = {}): Promise<Response> {
+  const headers: Record<string, string> = { Accept: o.accept ?? "application/json" }
+  if (o.body !== undefined) headers["Content-Type"] = o.type ?? "application/json"
+  let answer: Response
+  try {
+    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal: o.signal })
+  } catch (e) {
+    if (o.signal?.aborted) throw e
+    throw new StatusError({ code: 0, reason: "Unreachable", message: String((e as Error).message) })
+  }
+  if (answer.ok) return answer
+  const error = new StatusError(await readStatus(answer))
+  // A member's 401 is not the session's end: the hub's own says so in this header.
+  if (error.code === 401 && !path.startsWith(`${fleet}/clusters/`)) unauthorized()
+  throw error
+}
+
+async function readStatus(answer: Response): Promise<Status> {
+  const text = await answer.text().catch(() => "")
+  try {
+    const status = JSON.parse(text)
+    if (status?.kind === "Status")
+      return {
+        code: status.code ?? answer.status,
+        reason: status.reason ?? "",
+        message: status.message ?? "",
+        details: status.details,
+      }
+  } catch {
+    // Not of an API server: a text.
+  }
+  return {
+    code: answer.status,
+    reason: answer.statusText,
+    message: text.slice(0, 500) || `${answer.status} ${answer.statusText}`,
+  }
+}
+
+export async function get<T = Obj>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
+  return (await request(path, { query, signal })).json()
+}
+
+export const list = <T = Obj>(path: string, query?: Query, signal?: AbortSignal) => get<List<T>>(path, query, signal)
+
+export async function table(path: string, query?: Query, signal?: AbortSignal): Promise<Table> {
+  const accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+  return (await request(path, { accept, query, signal })).json()
+}
+
+export async function post<T = Obj>(path: string, object: unknown, query?: Query, signal?: AbortSignal): Promise<T> {
+  return (await request(path, { method: "POST", body: JSON.stringify(object), query, signal })).json()
+}
+
+export const manager = "orrery-console"
+
+/** Server-side apply as the user, through the console's field manager; invalid fields are refused. */
+export async function apply(
+  path: string,
+  object: Obj,
+  o: { force?: boolean; dryRun?: boolean; signal?: AbortSignal } = {},
+): Promise<Obj> {
+  const query = {
+    fieldManager: manager,
+    fieldValidation: "Strict",
+    force: o.force || undefined,
+    dryRun: o.dryRun ? "All" : undefined,
+  }
+  const body = JSON.stringify(object)
+  return (await request(path, { method: "PATCH", type: "application/apply-patch+yaml", body, query, signal: o.signal })).json()
+}
+
+/** A merge patch; the strategic kind only for Kubernetes' own types. */
+export async function patch(
+  path: string,
+  change: unknown,
+  o: { dryRun?: boolean; strategic?: boolean; signal?: AbortSignal } = {},
+): Promise<Obj> {
+  const type = o.strategic ? "application/strategic-merge-patch+json" : "application/merge-patch+json"
+  const query = { fieldManager: manager, dryRun: o.dryRun ? "All" : undefined }
+  return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
+}
+
+export async function remove(path: string, o: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<void> {
+  await request(path, {
+    method: "DELETE",
+    query: { propagationPolicy: "Background", dryRun: o.dryRun ? "All" : undefined },
+    signal: o.signal,
+  })
+}
+
+/** Calls with each line of an answer that goes on, such as logs and watches, until it ends or the signal aborts it. */
+export async function stream(
+  path: string,
+  query: Query | undefined,
+  line: (text: string) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  const answer = await request(path, { query, signal, accept: "*/*" })
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
+  let rest = ""
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) break
+    const lines = (rest + value).split("\n")
+    rest = lines.pop()!
+    for (const text of lines) line(text)
+  }
+  if (rest) line(rest)
+}
+
+/** The URL of an upgrade (exec, attach) at the hub. */
+export const socketURL = (path: string, query?: Query) => location.origin.replace(/^http/, "ws") + url(path, query)

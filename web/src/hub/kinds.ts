@@ -1,0 +1,123 @@
+import { useSyncExternalStore } from "react"
+import { mirrored, request } from "./client"
+
+export type Kind = {
+  group: string
+  version: string
+  resource: string
+  singular: string
+  kind: string
+  shortNames: string[]
+  categories: string[]
+  namespaced: boolean
+  verbs: string[]
+  subresources: string[]
+  /** KIND.GROUP, or KIND of the core group: the name of the kind in URLs. */
+  of: string
+}
+
+type Discovery = {
+  items: {
+    metadata: { name?: string }
+    versions: {
+      version: string
+      resources?: {
+        resource: string
+        responseKind?: { kind: string; group: string; version: string }
+        scope: string
+        singularResource?: string
+        verbs?: string[]
+        shortNames?: string[]
+        categories?: string[]
+        subresources?: { subresource: string }[]
+      }[]
+    }[]
+  }[]
+}
+
+/** Pure: the kinds of a discovery, each in its preferred version. */
+export function readKinds(discoveries: Discovery[]): Kind[] {
+  const kinds = new Map<string, Kind>()
+  for (const { items } of discoveries)
+    for (const group of items)
+      for (const { version, resources } of group.versions)
+        for (const r of resources ?? []) {
+          const name = group.metadata.name ?? ""
+          const kind = r.responseKind?.kind || r.resource
+          const key = `${r.resource}.${name}`
+          if (kinds.has(key)) continue
+          kinds.set(key, {
+            group: name,
+            version,
+            kind,
+            resource: r.resource,
+            singular: r.singularResource ?? kind.toLowerCase(),
+            shortNames: r.shortNames ?? [],
+            categories: r.categories ?? [],
+            namespaced: r.scope === "Namespaced",
+            verbs: r.verbs ?? [],
+            subresources: (r.subresources ?? []).map((s) => s.subresource),
+            of: name ? `${kind}.${name}` : kind,
+          })
+        }
+  return [...kinds.values()].sort((a, b) => a.kind.localeCompare(b.kind) || a.group.localeCompare(b.group))
+}
+
+/** Pure: the kind that somebody means by any of its names; Kubernetes' own before others of the name. */
+export function findKind(kinds: Kind[], name: string): Kind | undefined {
+  const wanted = name.toLowerCase()
+  const names = (k: Kind) => [k.kind, k.resource, k.singular, ...k.shortNames, k.of, `${k.resource}.${k.group}`]
+  const found = kinds.filter((k) => names(k).some((n) => n.toLowerCase() === wanted))
+  const rank = (k: Kind) => (k.group === "" ? 0 : k.group.endsWith(".k8s.io") || !k.group.includes(".") ? 1 : 2)
+  return found.sort((a, b) => rank(a) - rank(b))[0]
+}
+
+/** The path of a kind's list below a root, of an object if it is named. */
+export function pathOf(k: Pick<Kind, "group" | "version" | "resource" | "namespaced">, namespace = "", name = ""): string {
+  const root = k.group ? `/apis/${k.group}/${k.version}` : `/api/${k.version}`
+  const inside = k.namespaced && namespace ? `/namespaces/${encodeURIComponent(namespace)}` : ""
+  return `${root}${inside}/${k.resource}${name ? `/${encodeURIComponent(name)}` : ""}`
+}
+
+const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+async function discover(root: string): Promise<Kind[]> {
+  const ask = async (path: string): Promise<Discovery> => (await request(root + path, { accept: aggregated })).json()
+  return readKinds(await Promise.all([ask("/api"), ask("/apis")]))
+}
+
+class Kinds {
+  private kinds?: Kind[]
+  private asked = 0
+  private readonly listeners = new Set<() => void>()
+  private readonly root: () => string
+  constructor(root: () => string) {
+    this.root = root
+  }
+  subscribe = (f: () => void) => {
+    this.listeners.add(f)
+    // Types come and go with clusters and CRDs: what is older than a minute is asked for again.
+    if (Date.now() - this.asked > 60_000) this.load().catch(() => {})
+    return () => this.listeners.delete(f)
+  }
+  now = () => this.kinds
+  async load(): Promise<Kind[]> {
+    this.asked = Date.now()
+    try {
+      this.kinds = await discover(this.root())
+    } catch (e) {
+      this.asked = 0
+      if (!this.kinds) throw e
+    }
+    for (const f of this.listeners) f()
+    return this.kinds
+  }
+}
+
+export const fleetKinds = new Kinds(() => mirrored())
+export const hubKinds = new Kinds(() => "")
+
+/** The kinds of all clusters together; undefined until they are known. */
+export const useFleetKinds = () => useSyncExternalStore(fleetKinds.subscribe, fleetKinds.now)
+/** The kinds of the hub's own API. */
+export const useHubKinds = () => useSyncExternalStore(hubKinds.subscribe, hubKinds.now)

@@ -1,0 +1,82 @@
+import { useSyncExternalStore } from "react"
+import { onUnauthorized, type Status, StatusError } from "./client"
+import { live } from "./live"
+
+export type Session = { user: string; groups: string[]; expires: string; version: string }
+/** asking: not known yet. out: nobody is signed in; reason says why if somebody was. */
+export type Signed = { state: "asking" } | { state: "in"; session: Session } | { state: "out"; reason?: "ended" | "unreachable" }
+
+const path = "/console/api/session"
+let signed: Signed = { state: "asking" }
+const listeners = new Set<() => void>()
+
+function set(next: Signed): void {
+  signed = next
+  for (const f of listeners) f()
+}
+
+export function useSession(): Signed {
+  return useSyncExternalStore(
+    (f) => {
+      listeners.add(f)
+      return () => listeners.delete(f)
+    },
+    () => signed,
+  )
+}
+
+async function ask(method: string, body?: object): Promise<Session> {
+  const headers: Record<string, string> = body ? { "Content-Type": "application/json" } : {}
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) })
+  if (!answer.ok) {
+    const text = await answer.text()
+    let status: Status = { code: answer.status, reason: answer.statusText, message: text }
+    try {
+      status = { ...status, ...JSON.parse(text) }
+    } catch {
+      // The text is the message.
+    }
+    throw new StatusError(status)
+  }
+  return answer.status === 204 ? (undefined as never) : answer.json()
+}
+
+/** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is. */
+export async function start(): Promise<void> {
+  onUnauthorized(ended)
+  live.ended = ended
+  live.refused = () => void check()
+  const link = new URLSearchParams(location.hash.slice(1)).get("link")
+  if (link) {
+    history.replaceState(null, "", location.pathname + location.search)
+    try {
+      set({ state: "in", session: await ask("POST", { link }) })
+      return
+    } catch {
+      // Used or too old: a session that is there still counts.
+    }
+  }
+  try {
+    set({ state: "in", session: await ask("GET") })
+  } catch (e) {
+    const away = !(e instanceof StatusError)
+    set({ state: "out", reason: away ? "unreachable" : link ? "ended" : undefined })
+  }
+}
+
+export async function signIn(token: string): Promise<void> {
+  set({ state: "in", session: await ask("POST", { token }) })
+}
+
+export async function signOut(): Promise<void> {
+  await ask("DELETE").catch(() => {})
+  location.assign("/console/")
+}
+
+function ended(): void {
+  if (signed.state === "in") set({ state: "out", reason: "ended" })
+}
+
+async function check(): Promise<void> {
+  await ask("GET").catch((e) => e instanceof StatusError && e.code === 401 && ended())
+}

@@ -1,0 +1,129 @@
+import { type ReactNode, useState } from "react"
+import { Link, useLocation } from "wouter"
+import { type Session, signOut } from "../hub/session"
+import { setTheme, type Theme, theme } from "../look/theme"
+import { openPalette } from "../palette/open"
+import { Button, IconButton } from "../part/Button"
+import { Dialog } from "../part/Dialog"
+import { Icon, type IconName } from "../part/Icon"
+import { KeyHint } from "../part/KeyHint"
+import { Menu, MenuChoice, MenuItem, MenuLabel, MenuLine } from "../part/Menu"
+import { type Key, type Language, setLanguage, t, time, useLanguage } from "../text/text"
+import { Lag } from "./Lag"
+import "./layout.css"
+
+const places: { href: string; icon: IconName; title: Key }[] = [
+  { href: "/", icon: "fleet", title: "fleet.title" },
+  { href: "/table", icon: "table", title: "table.title" },
+  { href: "/policies", icon: "policy", title: "policy.title" },
+  { href: "/changes", icon: "changes", title: "change.title" },
+  { href: "/operations", icon: "operation", title: "operation.title" },
+  { href: "/join", icon: "join", title: "join.title" },
+]
+
+function Places({ onGo }: { onGo?: () => void }) {
+  const [path] = useLocation()
+  const here = (href: string) =>
+    href === "/" ? path === "/" || path.startsWith("/clusters/") : path === href || path.startsWith(`${href}/`)
+  return (
+    <ul>
+      {places.map((p) => (
+        <li key={p.href}>
+          <Link href={p.href} className="place" aria-current={here(p.href) ? "page" : undefined} onClick={onGo}>
+            <Icon name={p.icon} />
+            {t(p.title)}
+          </Link>
+        </li>
+      ))}
+    </ul>
+  )
+}
+
+function SessionMenu({ session }: { session: Session }) {
+  const language = useLanguage()
+  const [look, setLook] = useState(theme())
+  return (
+    <Menu
+      trigger={
+        <Button look="quiet" className="icon" aria-label={t("layout.session", { user: session.user })}>
+          <Icon name="user" />
+        </Button>
+      }
+    >
+      <MenuLabel>
+        <strong className="selectable">{session.user}</strong>
+        <br />
+        {t("layout.until", { time: time(session.expires) })}
+        <br />
+        {t("layout.version", { version: session.version })}
+      </MenuLabel>
+      <MenuLine />
+      <MenuChoice<Theme>
+        label={t("layout.theme")}
+        value={look}
+        onChange={(next) => {
+          setTheme(next)
+          setLook(next)
+        }}
+        options={[
+          { value: "system", label: t("layout.system") },
+          { value: "light", label: t("layout.light") },
+          { value: "dark", label: t("layout.dark") },
+        ]}
+      />
+      <MenuLine />
+      <MenuChoice<Language>
+        label={t("layout.language")}
+        value={language}
+        onChange={(next) => void setLanguage(next)}
+        options={[
+          { value: "en", label: "English" },
+          { value: "zh", label: "简体中文" },
+        ]}
+      />
+      <MenuLine />
+      <MenuItem keys="?" onSelect={() => openPalette("keys")}>
+        {t("layout.keys")}
+      </MenuItem>
+      <MenuItem onSelect={() => void signOut()}>{t("layout.signOut")}</MenuItem>
+    </Menu>
+  )
+}
+
+export function Layout({ session, children }: { session: Session; children: ReactNode }) {
+  const [open, setOpen] = useState(false)
+  return (
+    <div className="layout">
+      <a className="skip" href="#content">
+        {t("layout.skip")}
+      </a>
+      <header className="top">
+        <IconButton label={t("layout.menu")} className="phone-only" onClick={() => setOpen(true)}>
+          <Icon name="menu" />
+        </IconButton>
+        <Link href="/" className="brand">
+          <img src="/console/icon.svg" alt="" width="20" height="20" />
+          <span>Orrery</span>
+        </Link>
+        <button type="button" className="find" onClick={() => openPalette("find")}>
+          <Icon name="search" />
+          <span>{t("layout.search")}</span>
+          <KeyHint keys={navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl+K"} />
+        </button>
+        <Lag />
+        <SessionMenu session={session} />
+      </header>
+      <nav className="side" aria-label={t("layout.navigation")}>
+        <Places />
+      </nav>
+      <Dialog open={open} onClose={() => setOpen(false)} title={t("layout.navigation")}>
+        <nav aria-label={t("layout.navigation")}>
+          <Places onGo={() => setOpen(false)} />
+        </nav>
+      </Dialog>
+      <main id="content" tabIndex={-1}>
+        {children}
+      </main>
+    </div>
+  )
+}

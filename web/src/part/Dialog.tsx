@@ -1,0 +1,43 @@
+import { Dialog as Radix } from "radix-ui"
+import type { ReactNode } from "react"
+import { t } from "../text/text"
+import { IconButton } from "./Button"
+import { Icon } from "./Icon"
+
+type Props = {
+  open: boolean
+  onClose: () => void
+  title: string
+  description?: ReactNode
+  wide?: boolean
+  /** Buttons at the end. */
+  foot?: ReactNode
+  children?: ReactNode
+}
+
+export function Dialog({ open, onClose, title, description, wide, foot, children }: Props) {
+  return (
+    <Radix.Root open={open} onOpenChange={(now) => !now && onClose()}>
+      <Radix.Portal>
+        <Radix.Overlay className="overlay" />
+        <Radix.Content className={`dialog ${wide ? "wide" : ""}`} {...(description ? {} : { "aria-describedby": undefined })}>
+          <header>
+            <Radix.Title>{title}</Radix.Title>
+            <Radix.Close asChild>
+              <IconButton label={t("common.close")}>
+                <Icon name="close" />
+              </IconButton>
+            </Radix.Close>
+          </header>
+          {description && (
+            <Radix.Description asChild>
+              <div className="dialog-about">{description}</div>
+            </Radix.Description>
+          )}
+          {children && <div className="dialog-body">{children}</div>}
+          {foot && <footer>{foot}</footer>}
+        </Radix.Content>
+      </Radix.Portal>
+    </Radix.Root>
+  )
+}

@@ -1,0 +1,35 @@
+import { type InputHTMLAttributes, type ReactNode, useId } from "react"
+
+/** A label, what is filled in, and what is wrong with it. */
+export function Field({
+  label,
+  hint,
+  error,
+  children,
+}: {
+  label: string
+  hint?: ReactNode
+  error?: string
+  children: (id: string, describedBy: string | undefined) => ReactNode
+}) {
+  const id = useId()
+  const about = error || hint ? `${id}-about` : undefined
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      {children(id, about)}
+      {about && (
+        <div id={about} className={error ? "field-error" : "field-hint"}>
+          {error ?? hint}
+        </div>
+      )}
+    </div>
+  )
+}
+
+export function Input({
+  className = "",
+  ...rest
+}: InputHTMLAttributes<HTMLInputElement> & { ref?: React.Ref<HTMLInputElement> }) {
+  return <input className={`input ${className}`} spellCheck={false} autoComplete="off" {...rest} />
+}

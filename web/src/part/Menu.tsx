@@ -1,0 +1,79 @@
+import { DropdownMenu as Radix } from "radix-ui"
+import type { ReactNode } from "react"
+import { Icon } from "./Icon"
+import { KeyHint } from "./KeyHint"
+
+export function Menu({ trigger, children, align = "end" }: { trigger: ReactNode; children: ReactNode; align?: "start" | "end" }) {
+  return (
+    <Radix.Root modal={false}>
+      <Radix.Trigger asChild>{trigger}</Radix.Trigger>
+      <Radix.Portal>
+        <Radix.Content className="menu" align={align} sideOffset={4} collisionPadding={8}>
+          {children}
+        </Radix.Content>
+      </Radix.Portal>
+    </Radix.Root>
+  )
+}
+
+type ItemProps = { children: ReactNode; keys?: string; danger?: boolean; disabled?: boolean; onSelect: () => void }
+
+export function MenuItem({ children, keys, danger, disabled, onSelect }: ItemProps) {
+  return (
+    <Radix.Item className={`menu-item ${danger ? "danger" : ""}`} disabled={disabled} onSelect={onSelect}>
+      {children}
+      {keys && <KeyHint keys={keys} />}
+    </Radix.Item>
+  )
+}
+
+/** An item that is on or off; the menu stays open. */
+export function MenuToggle({
+  checked,
+  onChange,
+  children,
+}: {
+  checked: boolean
+  onChange: (on: boolean) => void
+  children: ReactNode
+}) {
+  return (
+    <Radix.CheckboxItem className="menu-item" checked={checked} onCheckedChange={onChange} onSelect={(e) => e.preventDefault()}>
+      {children}
+      <Radix.ItemIndicator className="menu-check">
+        <Icon name="check" />
+      </Radix.ItemIndicator>
+    </Radix.CheckboxItem>
+  )
+}
+
+export function MenuChoice<T extends string>({
+  label,
+  value,
+  options,
+  onChange,
+}: {
+  label: string
+  value: T
+  options: { value: T; label: string }[]
+  onChange: (value: T) => void
+}) {
+  return (
+    <Radix.Group>
+      <Radix.Label className="menu-label">{label}</Radix.Label>
+      <Radix.RadioGroup value={value} onValueChange={(v) => onChange(v as T)}>
+        {options.map((o) => (
+          <Radix.RadioItem key={o.value} className="menu-item" value={o.value}>
+            {o.label}
+            <Radix.ItemIndicator className="menu-check">
+              <Icon name="check" />
+            </Radix.ItemIndicator>
+          </Radix.RadioItem>
+        ))}
+      </Radix.RadioGroup>
+    </Radix.Group>
+  )
+}
+
+export const MenuLabel = ({ children }: { children: ReactNode }) => <Radix.Label className="menu-label">{children}</Radix.Label>
+export const MenuLine = () => <Radix.Separator className="menu-line" />

@@ -1,0 +1,71 @@
+import type { ReactNode } from "react"
+import { StatusError } from "../hub/client"
+import { t } from "../text/text"
+import { Button } from "./Button"
+import { Icon } from "./Icon"
+import type { Tone } from "./Mark"
+
+/** Something that is to be known about what is below it. */
+export function Notice({
+  tone = "plain",
+  title,
+  children,
+  action,
+}: {
+  tone?: Tone
+  title?: string
+  children?: ReactNode
+  action?: ReactNode
+}) {
+  return (
+    <div className={`notice ${tone}`} role={tone === "bad" ? "alert" : "status"}>
+      <Icon name={tone === "plain" || tone === "good" ? "info" : tone === "unknown" ? "clock" : "warning"} />
+      <div className="notice-text">
+        {title && <strong>{title}</strong>}
+        {children && <div>{children}</div>}
+      </div>
+      {action}
+    </div>
+  )
+}
+
+/** An error of the API: a refusal, an answer that nobody has, or a failure look different. */
+export function Failure({ error, retry }: { error: Error; retry?: () => void }) {
+  const status = error instanceof StatusError ? error : undefined
+  const unknown = status && (status.code === 0 || status.code >= 500)
+  const title = status?.refused
+    ? t("common.refused")
+    : status?.code === 0
+      ? t("common.unreachable")
+      : unknown
+        ? t("common.unknown")
+        : t("common.failed")
+  const tone = status?.refused ? "warn" : unknown ? "unknown" : "bad"
+  return (
+    <Notice tone={tone} title={title} action={retry && <Button onClick={retry}>{t("common.retry")}</Button>}>
+      <span className="selectable">{error.message}</span>
+    </Notice>
+  )
+}
+
+/** Nothing, and it is known that there is nothing. */
+export function Empty({ title, children }: { title?: string; children?: ReactNode }) {
+  return (
+    <div className="empty">
+      <p className="empty-title">{title ?? t("common.empty")}</p>
+      {children && <div className="empty-text">{children}</div>}
+    </div>
+  )
+}
+
+/** Where something will be, in its size. */
+export function Skeleton({ lines = 1, width }: { lines?: number; width?: string }) {
+  return (
+    <span className="skeleton" role="status" aria-label={t("common.loading")}>
+      {Array.from({ length: lines }, (_, i) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: lines are nothing but their number.
+        <span key={i} className="skeleton-line" style={{ width: width ?? `${92 - ((i * 17) % 40)}%` }} />
+      ))}
+    </span>
+  )
+}

@@ -1,0 +1,87 @@
+import { type ReactNode, useEffect } from "react"
+
+type Props = { title: string; heading?: ReactNode; about?: ReactNode; actions?: ReactNode; full?: boolean; children?: ReactNode }
+
+/** A screen: its heading, its actions and what it shows. full: its body scrolls by itself. */
+export function Page({ title, heading, about, actions, full, children }: Props) {
+  useEffect(() => {
+    document.title = `${title} · Orrery`
+  }, [title])
+  return (
+    <div className={`page ${full ? "full" : ""}`}>
+      <header className="page-head">
+        <div className="page-title">
+          <h1>{heading ?? title}</h1>
+          {about && <div className="page-about">{about}</div>}
+        </div>
+        {actions && <div className="page-actions">{actions}</div>}
+      </header>
+      <div className="page-body">{children}</div>
+    </div>
+  )
+}
+
+export function Section({ title, actions, children }: { title: string; actions?: ReactNode; children: ReactNode }) {
+  return (
+    <section className="section">
+      <header>
+        <h2>{title}</h2>
+        {actions}
+      </header>
+      {children}
+    </section>
+  )
+}
+
+/** Pairs of a name and what it is. */
+export function Facts({ facts }: { facts: [string, ReactNode][] }) {
+  return (
+    <dl className="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  )
+}
+
+/** A table of few rows; many go to the table of objects. */
+export function SmallTable({
+  label,
+  head,
+  rows,
+}: {
+  label: string
+  head: ReactNode[]
+  rows: { key: string; cells: ReactNode[] }[]
+}) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
+    <section className="small-table" aria-label={label} tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {head.map((cell, i) => (
+              // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
+              <th key={i} scope="col">
+                {cell}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.key}>
+              {row.cells.map((cell, i) => (
+                // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
+                <td key={i}>{cell}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  )
+}

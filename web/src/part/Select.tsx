@@ -1,0 +1,42 @@
+import { Select as Radix } from "radix-ui"
+import { Icon } from "./Icon"
+
+export type Option = { value: string; label: string }
+
+/** One of a few. A value may be empty. */
+export function Select({
+  id,
+  label,
+  value,
+  options,
+  onChange,
+}: {
+  id?: string
+  label: string
+  value: string
+  options: Option[]
+  onChange: (value: string) => void
+}) {
+  return (
+    <Radix.Root value={`=${value}`} onValueChange={(v) => onChange(v.slice(1))}>
+      <Radix.Trigger id={id} className="select" aria-label={label}>
+        <Radix.Value />
+        <Icon name="down" />
+      </Radix.Trigger>
+      <Radix.Portal>
+        <Radix.Content className="menu" position="popper" sideOffset={4} collisionPadding={8}>
+          <Radix.Viewport>
+            {options.map((o) => (
+              <Radix.Item key={o.value} value={`=${o.value}`} className="menu-item">
+                <Radix.ItemText>{o.label}</Radix.ItemText>
+                <Radix.ItemIndicator className="menu-check">
+                  <Icon name="check" />
+                </Radix.ItemIndicator>
+              </Radix.Item>
+            ))}
+          </Radix.Viewport>
+        </Radix.Content>
+      </Radix.Portal>
+    </Radix.Root>
+  )
+}

@@ -1,0 +1,17 @@
+import react from "@vitejs/plugin-react"
+import { defineConfig } from "vite"
+
+export default defineConfig({
+  base: "/console/",
+  plugins: [react()],
+  // The hub puts a fresh nonce in place of this word each time it serves index.html: libraries that write <style> elements need one.
+  html: { cspNonce: "__NONCE__" },
+  build: {
+    outDir: "dist",
+    assetsInlineLimit: 0,
+    cssTarget: ["chrome123", "firefox120", "safari17.5"],
+    reportCompressedSize: false,
+    chunkSizeWarningLimit: 700,
+    manifest: "manifest.json",
+  },
+})
