@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -119,7 +120,6 @@ type work struct {
 	live     *unstructured.Unstructured
 	rendered apply.Rendered
 	hides    bool // the data of a Secret
-	noData   bool // of which the data is not mirrored
 }
 
 // work gathers it.
@@ -132,7 +132,6 @@ func (e *Explainer) work(s *subject, cluster string, live *unstructured.Unstruct
 	gr := s.resource.GroupResource()
 	w.known, w.copy = e.know.Mirror.Lookup(cluster, gr, b.Namespace, b.Spec.Resource.Name)
 	w.hides = gr == schema.GroupResource{Resource: "secrets"}
-	w.noData = w.hides && e.know.Mirror.WithoutData(cluster)
 	m, joined := e.know.Registry.Member(cluster)
 	switch {
 	case !joined:
@@ -205,9 +204,9 @@ func (w *work) drift(ours bool) {
 		w.DriftUnknown = cmp.Or(w.Message, "what was seen there is not a copy of the placement")
 	default:
 		manifest, live := w.rendered.Manifest, w.live
-		if w.noData {
-			manifest = without(manifest, dataFields...)
-			w.DriftUnknown = "of its data: that is not mirrored"
+		if _, all := live.Object["type"]; w.hides && !all {
+			manifest = only(manifest, "apiVersion", "kind", "metadata")
+			w.DriftUnknown = "of all but its metadata: that is not mirrored"
 		} else if w.known == presence.Unknown {
 			w.DriftUnknown = w.Message
 		}
@@ -232,14 +231,10 @@ func secretField(path string) bool {
 	return slices.ContainsFunc(dataFields, func(field string) bool { return path == field || strings.HasPrefix(path, field+".") })
 }
 
-// without is an object without some of its fields.
-func without(o *unstructured.Unstructured, fields ...string) *unstructured.Unstructured {
-	out := &unstructured.Unstructured{Object: map[string]any{}}
-	for name, value := range o.Object {
-		if !slices.Contains(fields, name) {
-			out.Object[name] = value
-		}
-	}
+// only is an object with some of its fields.
+func only(o *unstructured.Unstructured, fields ...string) *unstructured.Unstructured {
+	out := &unstructured.Unstructured{Object: maps.Clone(o.Object)}
+	maps.DeleteFunc(out.Object, func(name string, _ any) bool { return !slices.Contains(fields, name) })
 	return out
 }
 
@@ -249,7 +244,8 @@ func shown(o *unstructured.Unstructured, hides bool) json.RawMessage {
 		return nil
 	}
 	if hides {
-		o = without(o, dataFields...)
+		o = &unstructured.Unstructured{Object: maps.Clone(o.Object)}
+		maps.DeleteFunc(o.Object, func(name string, _ any) bool { return slices.Contains(dataFields, name) })
 	}
 	raw, err := json.Marshal(o.Object)
 	if err != nil {

@@ -270,7 +270,7 @@ func TestExplanations(t *testing.T) {
 		for _, path := range []string{placementOf("Deployment.apps/" + shop + "/%s"), worksOf("Deployment.apps/" + shop + "/%s"), placementOf("Secret/" + shop + "/%s")} {
 			code, there := w.ask(t, "bob", http.MethodGet, strings.ReplaceAll(path, "%25s", "web"), "")
 			missing, not := w.ask(t, "bob", http.MethodGet, strings.ReplaceAll(path, "%25s", "not"), "")
-			if code != http.StatusForbidden || missing != code || strings.ReplaceAll(there, `"web"`, `"not"`) != not {
+			if code != http.StatusForbidden || missing != code || strings.ReplaceAll(there, "web", "not") != not {
 				t.Errorf("bob: %d %s\n%d %s", code, there, missing, not)
 			}
 		}
@@ -406,7 +406,7 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		if strings.Contains(text, "hunter2") || strings.Contains(text, "aHVudGVyMmh1bnRlcjI") {
 			t.Fatalf("the data of a Secret is told: %s", text)
 		}
-		if list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "of its data: that is not mirrored" || len(list.Items[0].Drift) > 0 {
+		if list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "of all but its metadata: that is not mirrored" || len(list.Items[0].Drift) > 0 {
 			return errors.New(text)
 		}
 		return nil
@@ -450,7 +450,7 @@ func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 	}{
 		"Anything":      {body: `{"spec": {"placement": {}}}`, code: http.StatusCreated, placed: []string{"oak"}},
 		"WithReplicas":  {body: `{"spec": {"placement": {}, "replicas": 4}}`, code: http.StatusCreated, placed: []string{"oak"}, says: `"replicas":4`},
-		"OfTheHub":      {body: `{"spec": {"namespace": "` + shop + `", "placement": {"clusterAffinity": {"clusterNames": ["ash"]}}, "of": "` + of + `"}}`, code: http.StatusCreated, says: `"Nowhere"`},
+		"OfTheHub":      {body: `{"spec": {"namespace": "` + shop + `", "placement": {"clusterAffinity": {"clusterNames": ["ash"]}}, "of": "` + of + `"}}`, code: http.StatusCreated, says: `"NoClusterFits"`, placed: []string{"oak"}},
 		"AnObject":      {user: "alice", body: `{"spec": {"namespace": "` + shop + `", "placement": {}, "object": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2}}}}`, code: http.StatusCreated, placed: []string{"oak"}, hidden: 1},
 		"Hidden":        {user: "alice", body: `{"spec": {"namespace": "` + shop + `", "placement": {"clusterAffinity": {"clusterNames": ["oak"]}}}}`, code: http.StatusCreated, placed: []string{"oak"}, hidden: 1},
 		"NoRight":       {user: "bob", body: `{"spec": {"namespace": "` + shop + `", "placement": {}}}`, code: http.StatusForbidden},
