@@ -19,12 +19,11 @@ for dir in api config docs/reference; do
   diff -r "$before/$dir" "$dir" || { echo "generated files were out of date; they are now regenerated: commit them" >&2; exit 1; }
 done
 
-step "vet"
-go vet ./...
+step "vet of the Kubernetes components"
 # With the flag of kube/build.sh, or all of Kubernetes would be compiled twice.
 (cd kube && go vet -trimpath .)
 
-step "format and lint"
+step "format, lint and vet"
 tool golangci-lint run ./...
 
 step "types and lint of the console's page"

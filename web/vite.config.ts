@@ -5,7 +5,7 @@ export default defineConfig({
   base: "/console/",
   plugins: [react()],
   // The hub puts a fresh nonce in place of this word each time it serves index.html: libraries that write <style> elements need one.
-  html: { cspNonce: "__NONCE__" },
+  html: { cspNonce: "__CSP_NONCE__" },
   build: {
     outDir: "dist",
     assetsInlineLimit: 0,
@@ -13,5 +13,7 @@ export default defineConfig({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 700,
     manifest: "manifest.json",
+    // The licences of what is in the page go along with it.
+    license: { fileName: "licenses.md" },
   },
 })

@@ -70,22 +70,28 @@ func Text(w http.ResponseWriter, text string) error {
 
 // Error answers with the Status that err is, or with 500 for any other error.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = apierrors.NewTimeoutError("the request took too long: ask for less, with a limit or a selector", 0)
-	}
-	var known apierrors.APIStatus
-	if !errors.As(err, &known) {
-		if r.Context().Err() == nil {
-			logr.FromContextOrDiscard(r.Context()).Error(err, "request failed", "method", r.Method, "path", r.URL.Path)
-		}
-		known = apierrors.NewInternalError(err)
-	}
-	status := known.Status()
-	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	status := Status(r.Context(), err, r.Method, r.URL.Path)
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
 	if err := JSON(w, int(status.Code), status); err != nil {
 		http.Error(w, status.Message, int(status.Code))
 	}
+}
+
+// Status is what a client is told of an error. One that is no Status is logged, unless nobody waits for the answer any more.
+func Status(ctx context.Context, err error, method, path string) *metav1.Status {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = apierrors.NewTimeoutError("the request took too long: ask for less, with a limit or a selector", 0)
+	}
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		if ctx.Err() == nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "request failed", "method", method, "path", path)
+		}
+		known = apierrors.NewInternalError(err)
+	}
+	status := known.Status()
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	return &status
 }

@@ -218,21 +218,8 @@ func (p *pullFlags) target() (*manifest.Client, error) {
 
 // apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
 func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Client, name, token string, objects []*unstructured.Unstructured) error {
-	for _, o := range objects {
-		at := manifest.Guessed(o)
-		if o.GetKind() == "Namespace" {
-			// One that is there already is somebody's, and stays so.
-			switch found, err := c.Get(ctx, at); {
-			case apierrors.IsNotFound(err):
-			case err != nil:
-				return fmt.Errorf("look for %s in cluster %s: %w", at, name, err)
-			case found.GetLabels()[agent.MadeLabel] == "":
-				continue
-			}
-		}
-		if _, _, err := c.Apply(ctx, at, o, true, false); err != nil {
-			return fmt.Errorf("apply %s in cluster %s: %w", at, name, err)
-		}
+	if err := c.ApplyAll(ctx, objects); err != nil {
+		return fmt.Errorf("cluster %s: %w", name, err)
 	}
 	if err := say(s.err, "the manifest is applied; waiting for the agent of cluster %s\n", name); err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
@@ -41,7 +42,7 @@ type Options struct {
 	URL string
 	// Files of the page; nil: those of this build.
 	Files fs.FS
-	// Live serves the WebSocket of live windows. Its requests have a session.
+	// Live serves the WebSocket of live windows. Its requests have the user of a session, as the hub has it now, and end with that; the cause says why.
 	Live http.Handler
 	// Authorize says whether the user of a context may do something on the hub: nil, or what to tell them.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
@@ -167,6 +168,17 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) 
 	defer leave()
 	cut := &cutWriter{ResponseWriter: w, over: s.ctx, grace: goodbyeTime}
 	defer cut.done()
-	c.options.Live.ServeHTTP(cut, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
+	ctx, over := context.WithCancelCause(request.WithUser(context.WithValue(r.Context(), sessionKey{}, s), liveUser{s}))
+	defer over(nil)
+	defer context.AfterFunc(s.ctx, func() { over(context.Cause(s.ctx)) })()
+	c.options.Live.ServeHTTP(cut, r.WithContext(ctx))
 	return nil
 }
+
+// liveUser is whom the hub takes a session for, now.
+type liveUser struct{ *Session }
+
+func (u liveUser) GetName() string               { return u.User().GetName() }
+func (u liveUser) GetUID() string                { return u.User().GetUID() }
+func (u liveUser) GetGroups() []string           { return u.User().GetGroups() }
+func (u liveUser) GetExtra() map[string][]string { return u.User().GetExtra() }

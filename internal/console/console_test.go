@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -186,6 +187,9 @@ func (s *site) browser() *browser {
 	}, s}
 }
 
+// tls is for a connection of HTTP/1.1.
+func (b *browser) tls() *tls.Config { return &tls.Config{RootCAs: b.s.roots} }
+
 // start begins a request as the page makes it, but for headers that are given: name, value; an empty value leaves one out.
 func (b *browser) start(method, path, body string, headers ...string) *http.Response {
 	b.s.t.Helper()
@@ -200,7 +204,13 @@ func (b *browser) start(method, path, body string, headers ...string) *http.Resp
 			r.Header.Set(headers[i], headers[i+1])
 		}
 	}
-	response, err := b.Do(r)
+	client := b.Client
+	if r.Header.Get("Upgrade") != "" { // browsers open a connection of HTTP/1.1 for it
+		old := &http.Transport{TLSClientConfig: b.tls()}
+		b.s.t.Cleanup(old.CloseIdleConnections)
+		client = &http.Client{Jar: b.Jar, Transport: old}
+	}
+	response, err := client.Do(r)
 	if err != nil {
 		b.s.t.Fatalf("%s %s: %v", method, path, err)
 	}
@@ -290,4 +300,38 @@ func TestSession(t *testing.T) {
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	b.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
 	s.browser().want(http.StatusUnauthorized, http.MethodGet, sessionPath, "", "Cookie", cookieName+"="+stolen)
+}
+
+// wire is a connection on which a test writes what no client would.
+type wire struct {
+	*tls.Conn
+
+	t      *testing.T
+	reader *bufio.Reader
+}
+
+func (s *site) dial() *wire {
+	s.t.Helper()
+	c, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: s.roots})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	return &wire{c, s.t, bufio.NewReader(c)}
+}
+
+func (w *wire) send(text string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *wire) answer() *http.Response {
+	w.t.Helper()
+	r, err := http.ReadResponse(w.reader, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
 }

@@ -119,6 +119,10 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as the page wrote it
 			pr.SetURL(c.passage.base)
 			keep(pr.Out.Header, passedOn)
+			if upgrade != "" {
+				pr.Out.Header["Origin"] = pr.In.Header["Origin"] // API servers want one for a watch, whichever
+			}
+			pr.Out.Trailer = nil
 			withoutTokens(pr.Out.Header)
 			pr.Out.Header.Set(fleetv1alpha1.ConsoleHeader, "true")
 			pr.SetXForwarded()

@@ -149,7 +149,7 @@ type described struct {
 
 func (c *Console) describe(s *Session) described {
 	who := s.User()
-	return described{User: who.GetName(), Groups: who.GetGroups(), Expires: metav1.NewTime(s.expires), Version: c.options.Version}
+	return described{User: who.GetName(), Groups: append([]string{}, who.GetGroups()...), Expires: metav1.NewTime(s.expires), Version: c.options.Version}
 }
 
 // serveSession says what the session is, or ends it.

@@ -48,6 +48,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -64,6 +65,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/live"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
@@ -104,6 +106,7 @@ type Server struct {
 	certificate   *dynamiccertificates.DynamicCertKeyPairContent
 	authenticator *authenticator
 	api           *api
+	live          *live.Live
 }
 
 // New returns a server that does not serve yet.
@@ -142,7 +145,7 @@ func New(o Options) (*Server, error) {
 		Grants: changes.wait,
 		Live: func(name string) (search.Live, bool) {
 			m, ok := o.Registry.Member(name)
-			return live{m}, ok
+			return liveMember{m}, ok
 		},
 		Version: hub.Discovery().ServerVersion,
 	})
@@ -165,8 +168,26 @@ func New(o Options) (*Server, error) {
 			metrics:    metrics(),
 			ready:      authenticator.ready,
 		},
+		live: live.New(live.Options{
+			Window: func(ctx context.Context, path string, query url.Values, offset, limit int) (search.Window, <-chan struct{}, error) {
+				if err := authorizer.resource(ctx, throughProxy); err != nil {
+					return search.Window{}, nil, err
+				}
+				return fleetSearch.Window(ctx, path, query, offset, limit)
+			},
+			Visible: fleetSearch.Visible, Grants: changes.wait,
+			Clusters: func() []string { return names(o.Fleet.Snapshot().Clusters()) }, State: o.Mirror.State,
+		}),
 	}, nil
 }
+
+// throughProxy is what the hub's kube-apiserver asks of who comes to the fleet through it.
+var throughProxy = authorizationv1.ResourceAttributes{
+	Verb: "get", Group: fleetv1alpha1.GroupVersion.Group, Version: fleetv1alpha1.GroupVersion.Version, Resource: "resources", Subresource: "proxy", Name: "fleet",
+}
+
+// Live serves windows of the fleet to browsers, by requests whose context has the user and ends with the session.
+func (s *Server) Live() http.Handler { return s.live }
 
 // Authorize returns nil if the user of ctx may do something on the hub, and else what to tell them.
 func (s *Server) Authorize(ctx context.Context, what authorizationv1.ResourceAttributes) error {
@@ -181,11 +202,11 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 	return f.Snapshot(), nil
 }
 
-// live is a cluster that search asks itself.
-type live struct{ *member.Member }
+// liveMember is a cluster that search asks itself.
+type liveMember struct{ *member.Member }
 
 // Serves implements search.Live.
-func (l live) Serves(gvr schema.GroupVersionResource) presence.Presence {
+func (l liveMember) Serves(gvr schema.GroupVersionResource) presence.Presence {
 	_, known := l.APIs().Resource(gvr)
 	return known
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // site is a listener with a certificate of an authority.
@@ -253,6 +254,76 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if r, _ := s.get("/healthz"); r.StatusCode != http.StatusOK {
 		t.Error("a connection that was taken over has a place still")
 	}
+}
+
+// TestClaimedConnections: connections that are somebody's keep nobody else out, however long they are idle; of one there are so many; and
+// where it is crowded nobody else keeps one that is idle.
+func TestClaimedConnections(t *testing.T) {
+	s := newSite(t, Options{})
+	s.listener.Handle("/mine", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { Claim(r.Context(), r.Header.Get("Owner")) }))
+	s.listener.Handle("/public", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	client := func() *http.Client {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}}}
+		t.Cleanup(c.CloseIdleConnections)
+		return c
+	}
+	ask := func(c *http.Client, path, owner string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Owner", owner)
+		response, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+		return response
+	}
+	places := func(want int) {
+		t.Helper()
+		testenv.Eventually(t, fmt.Sprintf("%d places are taken", want), testenv.Patience, func() error {
+			if got := len(s.listener.pending); got != want {
+				return fmt.Errorf("%d are", got)
+			}
+			return nil
+		})
+	}
+	mine, stranger := client(), client()
+	ask(mine, "/mine", "alice")
+	ask(mine, "/mine", "alice") // the same connection
+	places(0)
+	if ask(stranger, "/public", "").Close {
+		t.Error("a connection is closed though there is room")
+	}
+	places(1)
+	s.listener.claims.by["bob"] = maxClaimedBy
+	bobs := client()
+	ask(bobs, "/mine", "bob")
+	places(2)
+	bobs.CloseIdleConnections()
+	stranger.CloseIdleConnections()
+	places(0)
+	for len(s.listener.pending) <= maxConnections/2 { // as if as many were there
+		s.listener.pending <- struct{}{}
+	}
+	if !ask(stranger, "/public", "").Close {
+		t.Error("where it is crowded a stranger keeps a connection that is idle")
+	}
+	if ask(mine, "/public", "alice").Close {
+		t.Error("where it is crowded somebody loses theirs")
+	}
+	mine.CloseIdleConnections()
+	testenv.Eventually(t, "a connection that is closed is nobody's any more", testenv.Patience, func() error {
+		s.listener.claims.mu.Lock()
+		defer s.listener.claims.mu.Unlock()
+		if n := s.listener.claims.by["alice"]; n > 0 || s.listener.claims.all > 0 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
 }
 
 // TestAuthorities: agents trust what the certificate is of.

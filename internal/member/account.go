@@ -162,9 +162,9 @@ func (a *accounts) bind(ctx context.Context, hubID, cluster string) (_ *rbacv1.C
 	}
 }
 
-// remove takes this hub's account out of a cluster. What other hubs use stays, and so does what is not ours. One call takes all
-// of it, so that there is no half: see AccountBinding.
-func (a *accounts) remove(ctx context.Context, hubID string) error {
+// remove takes this hub's account out of a cluster, or, with metav1.DeletePropagationOrphan, its rights alone. What other hubs use stays, and
+// so does what is not ours. One call takes all of it, so that there is no half: see AccountBinding.
+func (a *accounts) remove(ctx context.Context, hubID string, account metav1.DeletionPropagation) error {
 	used := annotationUsedBy + hubID
 	for {
 		binding, err := a.bindings.Get(ctx, AccountBinding, metav1.GetOptions{})
@@ -186,7 +186,7 @@ func (a *accounts) remove(ctx context.Context, hubID string) error {
 			_, err = a.bindings.Update(ctx, binding, metav1.UpdateOptions{})
 		} else {
 			as := &metav1.Preconditions{UID: &binding.UID, ResourceVersion: &binding.ResourceVersion}
-			err = a.bindings.Delete(ctx, AccountBinding, metav1.DeleteOptions{Preconditions: as, PropagationPolicy: new(metav1.DeletePropagationBackground)})
+			err = a.bindings.Delete(ctx, AccountBinding, metav1.DeleteOptions{Preconditions: as, PropagationPolicy: &account})
 		}
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
@@ -237,7 +237,7 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 		defer cancel()
 		defer c.close()
-		if err := a.remove(ctx, hubID); err != nil {
+		if err := a.remove(ctx, hubID, metav1.DeletePropagationBackground); err != nil {
 			ctrl.LoggerFrom(ctx).Info("the hub's account stays in the cluster", "cluster", cluster.Name, "error", err.Error())
 		}
 	}
@@ -320,13 +320,34 @@ func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster)
 		return
 	}
 	err = wait.PollUntilContextTimeout(ctx, time.Second, checkTimeout, true, func(ctx context.Context) (bool, error) {
-		err = a.remove(ctx, c.registry.options.HubID)
+		err = a.remove(ctx, c.registry.options.HubID, metav1.DeletePropagationBackground)
 		// An account without rights has lost them with the binding: a run before this one was cut off behind that.
 		lost := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		return err == nil || lost, nil
 	})
 	if err != nil && ctx.Err() == nil {
 		c.accountStays(ctx, o, err)
+	}
+}
+
+// leaveAccount takes away the rights that a join by kubeconfig gave the hub's account in a cluster that an agent is taking over: what the hub
+// may do there is for the agent's manifest to say. The account itself is the agent's, too.
+func (r *Registry) leaveAccount(ctx context.Context, proposed *clusterv1alpha1.Cluster, next *candidate) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	c, err := newConnection(r.dialer(proposed), proposed, &corev1.Secret{Data: next.Data}, nil)
+	if err == nil {
+		defer c.close()
+		var a *accounts
+		if a, err = newAccounts(r.options.Fence(c.transport), c, checkTimeout); err == nil {
+			err = a.remove(ctx, r.options.HubID, metav1.DeletePropagationOrphan)
+		}
+	}
+	// Who may not do it has lost the rights already, or never had them.
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+		const stays = "the hub may do more in the cluster than its agent's profile says: there, run kubectl delete clusterrolebinding " + AccountBinding + " --cascade=orphan"
+		ctrl.LoggerFrom(ctx).Info(stays, "cluster", proposed.Name, "cause", err.Error())
+		r.events.Eventf(proposed, nil, corev1.EventTypeWarning, "AccountLeft", "Tunnel", "%s (%v)", stays, err)
 	}
 }
 

@@ -553,7 +553,7 @@ func TestAccountOfTwoHubs(t *testing.T) {
 		hub  string
 		left bool
 	}{{"stranger", true}, {"a", true}, {"a", true}, {"b", false}, {"b", false}} {
-		if err := a.remove(t.Context(), step.hub); err != nil || exists() != step.left {
+		if err := a.remove(t.Context(), step.hub, metav1.DeletePropagationBackground); err != nil || exists() != step.left {
 			t.Errorf("hub %s left (%v): the binding is there: %v, want %v", step.hub, err, exists(), step.left)
 		}
 	}
@@ -679,7 +679,7 @@ func TestGrant(t *testing.T) {
 			if got := month.grant.due(now); got != tc.due {
 				t.Errorf("due %v, want %v", got, tc.due)
 			}
-			if c := month.grant.condition(now, "oak", ""); c.Status != tc.status || c.Reason != tc.reason {
+			if c := month.grant.condition(now, &clusterv1alpha1.Cluster{}, ""); c.Status != tc.status || c.Reason != tc.reason {
 				t.Errorf("%s %s, want %s %s", c.Status, c.Reason, tc.status, tc.reason)
 			}
 		})

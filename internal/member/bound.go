@@ -58,12 +58,20 @@ func address(spec *clusterv1alpha1.ClusterSpec) string {
 		parts = append(parts, "proxyURL="+spec.ProxyURL)
 	}
 	if spec.SyncMode == clusterv1alpha1.Pull {
-		parts = append(parts, "syncMode="+string(spec.SyncMode))
+		parts = append(parts, byAgent)
 	}
 	for i := range parts {
 		parts[i] = strings.ReplaceAll(parts[i], " ", "%20")
 	}
 	return strings.Join(parts, " ")
+}
+
+// byAgent is in the address of a Cluster that an agent dials.
+const byAgent = "syncMode=" + string(clusterv1alpha1.Pull)
+
+// boundToAgent is true of a Secret whose credentials came from an agent.
+func boundToAgent(secret *corev1.Secret) bool {
+	return slices.Contains(strings.Fields(secret.Annotations[clusterv1alpha1.AnnotationForAddress]), byAgent)
 }
 
 // bind makes a Secret usable by a Cluster at its address, and by nothing else. The authority that the server's certificate is

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
@@ -124,18 +125,17 @@ func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	if err != nil {
 		return fmt.Errorf("encode credentials: %w", err)
 	}
-	stored = stored.DeepCopy()
-	stored.Data[keyNext] = raw
-	if err := hub.Update(ctx, stored); err != nil {
-		return fmt.Errorf("store new credentials beside the present ones in secret %s/%s: %w", stored.Namespace, stored.Name, err)
+	key := credentialsKey(known)
+	if err := lay(ctx, hub, known, key, raw); err != nil {
+		return err
 	}
-	key := client.ObjectKeyFromObject(stored)
 	var said *tried
 	err = wait.PollUntilContextTimeout(ctx, confirmLook, confirmTimeout, true, func(ctx context.Context) (bool, error) {
-		if err := hub.Get(ctx, key, stored); err != nil {
+		now := &corev1.Secret{}
+		if err := hub.Get(ctx, key, now); err != nil {
 			return false, fmt.Errorf("read secret %s: %w", key, err)
 		}
-		said = outcome(stored, next.ID)
+		said = outcome(now, next.ID)
 		return said != nil, nil
 	})
 	if err != nil {
@@ -145,6 +145,55 @@ func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	}
 	if said.Reason != "" {
 		return refuse(said.Reason, "the hub tried the new credentials and keeps the present ones: %s", said.Message)
+	}
+	return nil
+}
+
+// lay writes a candidate into the Secret of a Cluster, which it makes if there is none. One that was accepted is carried through before.
+func lay(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
+	err := wait.PollUntilContextTimeout(ctx, confirmLook, confirmTimeout, true, func(ctx context.Context) (bool, error) {
+		secret := &corev1.Secret{}
+		err := hub.Get(ctx, key, secret)
+		switch now := waiting(secret, known.Name); {
+		case apierrors.IsNotFound(err):
+			err = layFirst(ctx, hub, known, key, raw)
+		case err != nil, now != nil && now.Accepted:
+			return false, err
+		default:
+			if secret.Data == nil {
+				secret.Data = map[string][]byte{}
+			}
+			secret.Data[keyNext] = raw
+			err = hub.Update(ctx, secret)
+		}
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("store new credentials beside the present ones in secret %s: %w", key, err)
+	}
+	return nil
+}
+
+// layFirst makes the Secret of a Cluster that has none, with nothing in it but a candidate.
+func layFirst(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace, Name: key.Name, Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: cluster.Name},
+		},
+		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyNext: raw},
+	}
+	if err := controllerutil.SetOwnerReference(cluster, secret, hub.Scheme()); err != nil {
+		return fmt.Errorf("own secret %s: %w", key, err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}
+	if err := hub.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", namespace.Name, err)
+	}
+	if err := hub.Create(ctx, secret); err != nil {
+		return fmt.Errorf("store credentials in secret %s: %w", key, err)
 	}
 	return nil
 }
@@ -246,6 +295,9 @@ func (r *Registry) try(
 		if err := r.client.Update(ctx, impersonator); err != nil {
 			return nil, fmt.Errorf("bind secret %s/%s to the new address: %w", impersonator.Namespace, impersonator.Name, err)
 		}
+	}
+	if pulls(proposed) && granted(present(secret)) != nil && !boundToAgent(secret) {
+		r.leaveAccount(ctx, proposed, next)
 	}
 	bind(secret, proposed)
 	if err := r.settle(ctx, secret, next.Data, tried{ID: next.ID}); err != nil {

@@ -51,6 +51,8 @@ type connection struct {
 	passage *Passage
 	// grant is what is known of the token of transport and fresh; nil if it is none of the hub's account.
 	grant atomic.Pointer[grant]
+	// agent is whether an agent dials the cluster, and renews the token.
+	agent bool
 	// welcomes is whether the hub's administrators are given their rights.
 	welcomes bool
 	// needs are the permissions without which the cluster is no member.
@@ -140,7 +142,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 		return nil, err
 	}
 	users := config
-	c := &connection{needs: permissions(spec), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
+	c := &connection{needs: permissions(spec), agent: pulls(cluster), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
 	c.users = c.ours
 	c.grant.Store(grantOf(secret))
 	if impersonator != nil {

@@ -185,7 +185,7 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	c.showAgents(o)
 	switch {
 	case !absent(o):
-	case provisioned(o) && o.Spec.APIEndpoint == "":
+	case provisioned(o) && o.Spec.APIEndpoint == "" && !pulls(o):
 		return reconciler.Unknown(clusterv1alpha1.ReasonProvisioning, 0, "the cluster is not built yet")
 	case awaitsAgent(o):
 		if c.registry.options.Tunnel == nil {
@@ -301,6 +301,12 @@ func (r *Registry) using(_ context.Context, secret client.Object) []reconcile.Re
 		spec := m.Cluster().Spec
 		if spec.SecretRef == ref || (spec.ImpersonatorSecretRef != nil && *spec.ImpersonatorSecretRef == ref) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: m.name}})
+		}
+	}
+	// What is offered for a Cluster that is no member yet lies in the Secret that it will have.
+	if name := secret.GetName(); secret.GetNamespace() == clusterv1alpha1.SecretNamespace && secret.GetAnnotations()[clusterv1alpha1.AnnotationForCluster] == name {
+		if _, ok := r.Member(name); !ok {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
 		}
 	}
 	return requests

@@ -22,7 +22,7 @@ import (
 )
 
 // keyGrant is the key of a Secret with credentials under which lies what is known of its token. It is there only beside a token
-// that was granted to the hub's own account, and it says which one: a Secret whose token is another, because somebody wrote it, is
+// that was granted to the hub's own account, by request of the hub or of the cluster's agent, and it says which one: a Secret whose token is another, because somebody wrote it, is
 // not the hub's to renew. It is data like the token, so that they are never written but together.
 const keyGrant = "grant"
 
@@ -53,23 +53,27 @@ func (g *grant) retry() time.Duration { return min(max(g.life()/100, 10*time.Sec
 
 // condition is CredentialsExpiring: what is to be said of the token, and of why it was not renewed. The problem is "" if nothing
 // is known of one.
-func (g *grant) condition(now time.Time, cluster, problem string) metav1.Condition {
+func (g *grant) condition(now time.Time, cluster *clusterv1alpha1.Cluster, problem string) metav1.Condition {
 	end := g.end().UTC().Format(time.RFC3339)
 	said := metav1.Condition{
 		Type: clusterv1alpha1.ConditionCredentialsExpiring, Status: metav1.ConditionFalse, Reason: clusterv1alpha1.ReasonValid,
 		Message: "the hub's token ends at " + end + " and is renewed before",
 	}
+	wayOut := "%s; it is tried again, and orrery cluster join %s with a kubeconfig of the cluster gives the hub another one"
+	if pulls(cluster) {
+		wayOut = "%s: see the log of the cluster's agents, or apply what orrery cluster rejoin %s prints"
+		problem = "the agent that is to renew it has not"
+	}
 	if problem == "" {
 		problem = "it was not renewed yet"
 	}
-	const wayOut = "%s; it is tried again, and orrery cluster join %s with a kubeconfig of the cluster gives the hub another one"
 	switch {
 	case !now.Before(g.end()):
 		said.Status, said.Reason = metav1.ConditionTrue, clusterv1alpha1.ReasonExpired
-		said.Message = fmt.Sprintf("the hub's token has ended at %s: "+wayOut, end, problem, cluster)
+		said.Message = fmt.Sprintf("the hub's token has ended at %s: "+wayOut, end, problem, cluster.Name)
 	case now.Sub(g.Issued) >= g.life()/2:
 		said.Status, said.Reason = metav1.ConditionTrue, clusterv1alpha1.ReasonExpiringSoon
-		said.Message = fmt.Sprintf("the hub's token ends at %s: "+wayOut, end, problem, cluster)
+		said.Message = fmt.Sprintf("the hub's token ends at %s: "+wayOut, end, problem, cluster.Name)
 	}
 	return said
 }
@@ -160,7 +164,7 @@ func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswe
 			ctrl.LoggerFrom(ctx).Info("the hub's token could not be renewed", "cluster", m.name, "ends", g.end(), "error", err.Error())
 		}
 	}
-	if m.said(g.condition(now, m.name, t.problem)) {
+	if m.said(g.condition(now, m.Cluster(), t.problem)) {
 		m.registry.enqueue(m.name, 0)
 	}
 }

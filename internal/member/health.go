@@ -253,8 +253,11 @@ func (r *refusal) explain(c *connection) string {
 		return fmt.Sprintf("%s; the client certificate expired at %s", r.message, c.expires.UTC().Format(time.RFC3339))
 	}
 	if g := c.grant.Load(); g != nil {
-		return fmt.Sprintf("%s; they are a token of %s, which was deleted, or the token ended (at %s): run orrery cluster join again with a kubeconfig of the cluster",
-			r.message, hubAccount, g.end().UTC().Format(time.RFC3339))
+		wayOut := "run orrery cluster join again with a kubeconfig of the cluster"
+		if c.agent {
+			wayOut = "its agent gives the hub another, if the account is there; else apply what orrery cluster rejoin prints"
+		}
+		return fmt.Sprintf("%s; they are a token of %s, which was deleted, or the token ended (at %s): %s", r.message, hubAccount, g.end().UTC().Format(time.RFC3339), wayOut)
 	}
 	return r.message
 }

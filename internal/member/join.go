@@ -106,9 +106,12 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 			return nil, err
 		}
 	}
-	if stored == nil && known != nil {
+	if stored == nil && known != nil && !awaitsAgent(known) {
 		// Whatever it names is not there, or not its: it gets a Secret of its own.
 		known.Spec.SecretRef = clusterv1alpha1.SecretReference{}
+	}
+	if stored == nil && known != nil && awaitsAgent(known) {
+		stored = &corev1.Secret{} // the hub decides between this and what an agent may offer at this moment
 	}
 	if stored != nil {
 		progress("waiting until the hub has tried the new credentials")

@@ -13,13 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/tunnel"
@@ -69,6 +67,12 @@ func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c t
 	if err := usable(c); err != nil {
 		return err
 	}
+	now := r.options.Clock.Now()
+	if life := tokenLifeOf(c, now); life > 0 {
+		if err := newCredential(string(next.Data[keyToken]), now, int64(life/time.Second)).write(next.Data); err != nil {
+			return err
+		}
+	}
 	if err := r.propose(ctx, known, &next); err != nil || next.ID == "" {
 		return err
 	}
@@ -106,7 +110,10 @@ func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster
 			return fmt.Errorf("read secret %s: %w", key, err)
 		}
 		if fresh {
-			err = r.proposeFirst(ctx, cluster, key, next)
+			var raw []byte
+			if raw, err = json.Marshal(next); err == nil {
+				err = layFirst(ctx, r.client, cluster, key, raw)
+			}
 		} else {
 			err = r.proposeBeside(ctx, cluster, secret, next)
 		}
@@ -125,31 +132,6 @@ func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
 	return client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster.Name}
 }
 
-// proposeFirst makes the Secret of a Cluster that has none, with nothing in it but a candidate.
-func (r *Registry) proposeFirst(ctx context.Context, cluster *clusterv1alpha1.Cluster, key client.ObjectKey, next *candidate) error {
-	raw, err := json.Marshal(next)
-	if err != nil {
-		return fmt.Errorf("encode credentials: %w", err)
-	}
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace, Name: key.Name, Annotations: map[string]string{clusterv1alpha1.AnnotationForCluster: cluster.Name},
-		},
-		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyNext: raw},
-	}
-	if err := controllerutil.SetOwnerReference(cluster, secret, r.client.Scheme()); err != nil {
-		return fmt.Errorf("own secret %s: %w", key, err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}}
-	if err := r.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", namespace.Name, err)
-	}
-	if err := r.client.Create(ctx, secret); err != nil {
-		return fmt.Errorf("store credentials in secret %s: %w", key, err)
-	}
-	return nil
-}
-
 // proposeBeside writes a candidate into a Secret that is there. One that was accepted is carried through first, and what a report says does not
 // displace what others are waiting for.
 func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
@@ -160,14 +142,14 @@ func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.C
 	switch old := waiting(secret, cluster.Name); {
 	case old != nil && old.Accepted:
 		return fmt.Errorf("other credentials of cluster %s are being taken; try again", cluster.Name)
-	case old != nil && next.Offered == byReport && old.Offered == byJoin:
+	case old != nil && old.Offered == byJoin:
 		return fmt.Errorf("other credentials of cluster %s are being tried; try again", cluster.Name)
 	case old != nil && next.Offered == byReport && old.Offered == byRedemption:
 		if string(old.Data[keyCA]) != string(next.Data[keyCA]) {
 			return fmt.Errorf("the authorities that were redeemed for cluster %s are being tried; try again", cluster.Name)
 		}
 		next.Offered = byRedemption // a newer token of the same join
-	case old == nil && bound(secret, cluster) == nil && equality.Semantic.DeepEqual(secret.Data, next.Data) &&
+	case old == nil && bound(secret, cluster) == nil && equality.Semantic.DeepEqual(withoutGrant(secret.Data), withoutGrant(next.Data)) &&
 		equality.Semantic.DeepEqual(cluster.Spec, next.applied(cluster).Spec):
 		next.ID = ""
 		return nil
@@ -270,9 +252,9 @@ func (r *Registry) isDue(cluster string) bool {
 	return t.id != "" && !time.Now().Before(t.due)
 }
 
-// tryOffered tries what an agent offered for a Cluster that has no credentials yet.
+// tryOffered tries what an agent, or a join, offered for a Cluster that has no credentials yet.
 func (r *Registry) tryOffered(ctx context.Context, cluster *clusterv1alpha1.Cluster) error {
-	if len(r.agents(cluster.Name)) == 0 || !cluster.DeletionTimestamp.IsZero() || time.Now().Before(r.trialOf(cluster.Name).due) {
+	if !cluster.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	key := credentialsKey(cluster)
@@ -283,6 +265,13 @@ func (r *Registry) tryOffered(ctx context.Context, cluster *clusterv1alpha1.Clus
 	}
 	if err != nil {
 		return fmt.Errorf("read secret %s: %w", key, err)
+	}
+	next := waiting(secret, cluster.Name)
+	if next == nil || next.Offered != byJoin && len(r.agents(cluster.Name)) == 0 {
+		return nil
+	}
+	if t := r.trialOf(cluster.Name); t.id == next.ID && time.Now().Before(t.due) {
+		return nil
 	}
 	_, err = r.try(ctx, cluster, secret, nil)
 	return err

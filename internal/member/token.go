@@ -4,14 +4,17 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/tunnel"
 )
 
 // bearerToken is a token that may be replaced while connections are open. Tokens are renewed several times a day, and what is open, such as
@@ -77,6 +80,25 @@ func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	return &rest
 }
 
+// withoutGrant is the data of a Secret but for what is known of its token.
+func withoutGrant(data map[string][]byte) map[string][]byte {
+	rest := maps.Clone(data)
+	delete(rest, keyGrant)
+	return rest
+}
+
+// tokenLifeOf is for how long a token of an agent was granted, by the clock of the cluster if it says so itself.
+func tokenLifeOf(c tunnel.Credentials, now time.Time) time.Duration {
+	var says struct {
+		Issued  int64 `json:"iat"`
+		Expires int64 `json:"exp"`
+	}
+	if err := read(c.Token, &says); err == nil && says.Expires > says.Issued {
+		return time.Duration(says.Expires-says.Issued) * time.Second
+	}
+	return c.Expires.Sub(now)
+}
+
 // sameSubject is true of tokens that say to be of the same user of the same issuer, and of equal ones. Whether they are is judged by the cluster.
 func sameSubject(a, b string) bool {
 	if a == b {
@@ -95,16 +117,21 @@ type claims struct {
 
 // subject reads whose a token says to be, without verifying it.
 func subject(token string) (c claims, err error) {
-	parts := strings.Split(token, ".")
+	if err = read(token, &c); err == nil && c.Subject == "" {
+		err = errors.New("the token says not whose it is")
+	}
+	return c, err
+}
+
+// read reads the claims of a token of a ServiceAccount, without verifying it.
+func read(token string, into any) error {
+	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {
-		return c, errors.New("the token is none of a ServiceAccount")
+		return errors.New("the token is none of a ServiceAccount")
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err == nil {
-		err = json.Unmarshal(raw, &c)
+	if err != nil || json.Unmarshal(raw, into) != nil {
+		return errors.New("the token cannot be read")
 	}
-	if err != nil || c.Subject == "" {
-		return c, errors.New("the token cannot be read")
-	}
-	return c, nil
+	return nil
 }

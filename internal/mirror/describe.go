@@ -91,6 +91,46 @@ func (m *Mirror) Partial(cluster string, gr schema.GroupResource) bool {
 	return t != nil && t.filter.narrow()
 }
 
+// How current what is mirrored of a cluster is.
+const (
+	StateSynced  = "Synced"  // all of it is what the cluster has
+	StateReading = "Reading" // some types were not read whole yet
+	StateBehind  = "Behind"  // of some types the cluster tells nothing at present
+	StateUnknown = "Unknown" // it is unreachable, or was never read
+)
+
+// State says how current what is mirrored of a cluster is and, unless that is all, since when some of it is not; zero: nothing was ever known.
+func (m *Mirror) State(name string) (state string, since time.Time) {
+	c := m.cluster(name)
+	if c == nil {
+		since, _ = m.Stale(name)
+		return StateUnknown, since
+	}
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.source.Reachable() {
+		return StateUnknown, c.lastReached()
+	}
+	state = StateSynced
+	if len(c.tables) == 0 {
+		state = StateReading
+	}
+	for _, t := range c.tables {
+		lag, _ := t.lag(now)
+		switch {
+		case t.reading() && state == StateSynced:
+			state = StateReading
+		case !t.reading() && lag > 0:
+			state = StateBehind
+			if seen := now.Add(-lag); since.IsZero() || seen.Before(since) {
+				since = seen
+			}
+		}
+	}
+	return state, since
+}
+
 // Describe says what is mirrored of a cluster, how old it is, and what is not mirrored, and why; false: the cluster is not
 // mirrored.
 func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found bool) {

@@ -296,6 +296,7 @@ type pager struct {
 	keep       keep   // of what is read; nil: all
 	tag        string // in tokens: of what is asked
 	candidates int    // that were read to be kept or not
+	skip       int    // how many of those that are kept are still to be passed over
 }
 
 // pages reads the rows of a request, which may continue an earlier one. asked is the version that it asks for, or 0.
@@ -410,6 +411,8 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 		if failed != nil {
 			return page, failed
 		}
+		passed := min(p.skip, len(found))
+		found, p.skip = found[passed:], p.skip-passed
 		if p.limit > 0 && len(found) >= p.limit-p.read {
 			found, p.done = found[:p.limit-p.read], true
 			p.query.Continue = page.After(found[len(found)-1])

@@ -446,7 +446,15 @@ func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warni
 
 // tellAs writes them into another header, or the trailer. There are more of them than are given.
 func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
-	var told []string
+	for _, text := range firsts(warnings, more) {
+		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
+			w.Header().Add(name, header)
+		}
+	}
+}
+
+// firsts are the first of warnings, each once, and how many more there are.
+func firsts(warnings []string, more int) (told []string) {
 	seen := sets.New[string]()
 	for _, text := range warnings {
 		if seen.Has(text) {
@@ -461,11 +469,7 @@ func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	if more > 0 {
 		told = append(told, fmt.Sprintf("%d more warnings are left out", more))
 	}
-	for _, text := range told {
-		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
-			w.Header().Add(name, header)
-		}
-	}
+	return told
 }
 
 // enumerate clusters, or namespaces, the first of them.

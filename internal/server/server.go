@@ -523,6 +523,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 		Authorize: func(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 			return server.Authorize(ctx, what)
 		},
+		Live: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { server.Live().ServeHTTP(w, r) }),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create the console: %w", err)

@@ -332,6 +332,22 @@ func (s *statement) page(p *plan) {
 	}
 }
 
+// counted writes the statement that counts what from names, no further than the plan's limit.
+func (s *statement) counted(p *plan, from func()) {
+	switch {
+	case p.index == byTally:
+		s.sql("SELECT coalesce(sum(o.objects), 0)")
+		from()
+	case p.limit > 0:
+		s.sql("SELECT count(*) FROM (SELECT 1 AS one")
+		from()
+		s.sql(" LIMIT ").arg(p.limit).sql(") counted")
+	default:
+		s.sql("SELECT count(*)")
+		from()
+	}
+}
+
 // stepsOf is a path as SQLite and MySQL write it. Keys have no quotes.
 func stepsOf(path FieldPath) string {
 	var out strings.Builder

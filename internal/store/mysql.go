@@ -139,12 +139,7 @@ func (d mysqlDialect) list(s *statement, p *plan) {
 }
 
 func (d mysqlDialect) count(s *statement, p *plan) {
-	if p.index == byTally {
-		s.sql("SELECT coalesce(sum(o.objects), 0)")
-	} else {
-		s.sql("SELECT count(*)")
-	}
-	d.from(s, p, p.fields)
+	s.counted(p, func() { d.from(s, p, p.fields) })
 }
 
 func (d mysqlDialect) named() string { return d.leading(&plan{index: byName}) }

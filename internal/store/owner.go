@@ -16,7 +16,7 @@ import (
 // Bounds of a query.
 const (
 	MostOwnerSteps = 10
-	MostOffset     = 10_000
+	MostOffset     = 1_000_000
 	mostOwners     = 10_000 // that a step of a chain of owners may have
 	mostNeedles    = 10     // of NameContains
 	mostValues     = 500    // of a field that is not declared, of which each is compared with each body

@@ -154,12 +154,7 @@ func (d postgresDialect) list(s *statement, p *plan) {
 }
 
 func (d postgresDialect) count(s *statement, p *plan) {
-	if p.index == byTally {
-		s.sql("SELECT coalesce(sum(o.objects), 0)")
-	} else {
-		s.sql("SELECT count(*)")
-	}
-	d.from(s, p, p.fields)
+	s.counted(p, func() { d.from(s, p, p.fields) })
 }
 
 // from writes the FROM and WHERE clause. Where spans lead, each is read by itself, no further than the limit, in their

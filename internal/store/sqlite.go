@@ -210,12 +210,7 @@ func (d sqliteDialect) list(s *statement, p *plan) {
 }
 
 func (d sqliteDialect) count(s *statement, p *plan) {
-	if p.index == byTally {
-		s.sql("SELECT coalesce(sum(o.objects), 0)")
-	} else {
-		s.sql("SELECT count(*)")
-	}
-	d.from(s, p, p.fields)
+	s.counted(p, func() { d.from(s, p, p.fields) })
 }
 
 func (d sqliteDialect) named() string { return d.leading(&plan{index: byName}) }

@@ -111,7 +111,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	l := &loop{agent: a, events: make(chan any), spares: map[*spare]bool{}, opening: map[int]context.CancelFunc{}, alive: time.Now()}
+	l := &loop{agent: a, events: make(chan any), spares: map[*spare]bool{}, opening: map[int]attempt{}, alive: time.Now()}
 	l.start = func(f func()) { running.Go(f) }
 	tick := time.NewTicker(a.Timing.Probe)
 	defer tick.Stop()
@@ -142,13 +142,19 @@ type loop struct {
 	start  func(func())
 
 	spares   map[*spare]bool
-	opening  map[int]context.CancelFunc // the connections that are being opened, by number
+	opening  map[int]attempt // the connections that are being opened, by number
 	opened   int
 	failures int
 	notUntil time.Time   // no connection is tried before
 	alive    time.Time   // when the hub was heard last
 	takes    []time.Time // of the last minute
 	count    uint64
+}
+
+// attempt is a connection that is being opened.
+type attempt struct {
+	cancel context.CancelFunc
+	since  time.Time
 }
 
 // tell hands an event to the loop, unless that has ended.
@@ -159,25 +165,35 @@ func (l *loop) tell(ctx context.Context, e any) {
 	}
 }
 
-// fill opens connections until enough are there. The channel tells when to look again, where a pause is due.
+// fill opens connections until enough are there. The channel tells when to look again, where a pause is due. One that hangs while it is made
+// does not count as being made any more, as long as it may still come: the way may work again for others.
 func (l *loop) fill(ctx context.Context) <-chan time.Time {
-	missing := wanted(l.takes) - len(l.spares) - len(l.opening)
-	if missing <= 0 {
+	now, hang := time.Now(), 0
+	for _, a := range l.opening {
+		if now.Sub(a.since) >= l.agent.Timing.Silence {
+			hang++
+		}
+	}
+	missing := wanted(l.takes) - len(l.spares) - (len(l.opening) - hang)
+	if missing <= 0 || hang > 0 && len(l.opening) > hang {
 		return nil
 	}
-	if wait := time.Until(l.notUntil); wait > 0 {
+	if wait := l.notUntil.Sub(now); wait > 0 {
 		return time.After(wait)
+	}
+	if hang > 0 {
+		missing = 1
 	}
 	if l.failures > 0 {
 		// One at a time finds out whether it goes again, and none waits for another, which may hang.
 		missing = 1
-		l.notUntil = time.Now().Add(pause(l.agent.Timing, l.failures))
+		l.notUntil = now.Add(pause(l.agent.Timing, l.failures))
 	}
 	for range missing {
 		l.opened++
 		number := l.opened
 		octx, cancel := context.WithCancel(ctx)
-		l.opening[number] = cancel
+		l.opening[number] = attempt{cancel, now}
 		l.start(func() { l.agent.open(ctx, octx, l, number) })
 	}
 	return l.fill(ctx)
@@ -240,7 +256,7 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 
 // settled notes that a connection is not being opened any more.
 func (l *loop) settled(number int) {
-	l.opening[number]()
+	l.opening[number].cancel()
 	delete(l.opening, number)
 }
 
@@ -302,8 +318,8 @@ func (l *loop) drop(s *spare) {
 
 // dropAll gives up all spares, and the connections that are being opened: they hang as well.
 func (l *loop) dropAll() {
-	for _, cancel := range l.opening {
-		cancel()
+	for _, a := range l.opening {
+		a.cancel()
 	}
 	for s := range l.spares {
 		l.drop(s)
@@ -354,8 +370,20 @@ func (a *Agent) connect(ctx context.Context) (*websocket.Conn, error) {
 }
 
 func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
+	dial := a.NetDial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	stop := func() bool { return true }
 	dialer := &websocket.Dialer{
-		NetDialContext: a.NetDial, Proxy: a.Proxy, TLSClientConfig: a.TLS, Subprotocols: []string{Protocol},
+		NetDialContext: func(dctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(dctx, network, address)
+			if err == nil { // what is read and written until the WebSocket is there would not end with ctx
+				stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
+			}
+			return conn, err
+		},
+		Proxy: a.Proxy, TLSClientConfig: a.TLS, Subprotocols: []string{Protocol},
 		ReadBufferSize: 1 << 10, WriteBufferSize: bufferSize, WriteBufferPool: buffers,
 	}
 	ws, resp, err := dialer.DialContext(ctx, to, nil)
@@ -363,12 +391,12 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 		defer resp.Body.Close() //nolint:errcheck // it was read, or is none
 	}
 	if err != nil {
+		stop()
 		if resp != nil {
 			return nil, fmt.Errorf("the hub answers %s: %w", resp.Status, err)
 		}
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
 	err = a.introduce(ws)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)

@@ -262,7 +262,7 @@ func TestByAgent(t *testing.T) {
 func (s *site) ours() string {
 	s.t.Helper()
 	var names strings.Builder
-	for name := range strings.Lines(s.kubectl("", "get", "namespace,clusterrole,clusterrolebinding", "-o", "name")) {
+	for name := range strings.Lines(s.kubectl("", "get", "clusterrole,clusterrolebinding", "-o", "name")) {
 		if strings.Contains(name, "orrery") {
 			names.WriteString(name)
 		}

@@ -25,7 +25,7 @@ var order = []string{
 	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",
 	"internal/explanation",
-	"internal/answer", "internal/search", "internal/proxy", "internal/fleetapi", "internal/console",
+	"internal/answer", "internal/search", "internal/live", "internal/proxy", "internal/fleetapi", "internal/console",
 	"internal/server",
 	"internal/demo",
 	"internal/cli", "cmd", "test",

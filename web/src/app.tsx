@@ -3,6 +3,7 @@ import { Link, Route, Router, Switch } from "wouter"
 import { useSession } from "./hub/session"
 import { Layout } from "./layout/Layout"
 import { SignIn } from "./layout/SignIn"
+import { PaletteHost } from "./palette/Host"
 import { Boundary } from "./part/Boundary"
 import { Empty, Skeleton } from "./part/Notice"
 import { Page } from "./part/Page"
@@ -56,6 +57,7 @@ export function App() {
             </Route>
           </Switch>
         </Layout>
+        <PaletteHost />
       </TooltipProvider>
     </Router>
   )

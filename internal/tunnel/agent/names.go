@@ -14,7 +14,7 @@ const (
 	MirrorRole        = "orrery-mirror"
 	MirrorBuiltinRole = "orrery-mirror-builtin"
 	AggregateLabel    = "rbac.orrery.dev/aggregate-to-mirror"
-	// MadeLabel is on everything that a manifest made. A namespace with it is removed with the agent, unless others use it.
+	// MadeLabel is on everything that a manifest made, but for namespaces: these stay.
 	MadeLabel = "agent.orrery.dev/made"
 	// ProxyKey is the key of the join Secret with the URL of the proxy by which the hub is reached. It is not there if there is none.
 	ProxyKey = "proxy"

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"orrery.dev/orrery/internal/tunnel"
 )
@@ -74,7 +72,7 @@ func (c *cluster) prune(ctx context.Context, profile string, namespaces []string
 	return nil
 }
 
-// dissolve removes everything that the manifest made. The agents' Secret says that this is being done, so whoever continues after a kill
+// dissolve removes everything that the manifest made but namespaces: what else is in them the agent may not see. The agents' Secret says that this is being done, so whoever continues after a kill
 // knows; what makes that possible goes in one request at the end: it is made the property of the agent's ClusterRole, with which the
 // cluster's garbage collector takes it away.
 func (c *cluster) dissolve(ctx context.Context) error {
@@ -104,13 +102,6 @@ func (c *cluster) dissolve(ctx context.Context) error {
 		rbacPath + "namespaces/" + tunnel.Namespace + "/roles/" + Name, rbacPath + "namespaces/" + tunnel.Namespace + "/rolebindings/" + Name,
 		"/apis/apps/v1/namespaces/" + tunnel.Namespace + "/deployments/" + Name,
 	}
-	empty, err := c.onlyOurs(ctx)
-	if err != nil {
-		return err
-	}
-	if empty {
-		property = append(property, namespacePath)
-	}
 	for _, path := range property {
 		err := c.do(ctx, http.MethodPatch, path, map[string]any{"metadata": map[string]any{"ownerReferences": []any{map[string]any{
 			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": Name, "uid": role.Metadata.UID,
@@ -120,53 +111,4 @@ func (c *cluster) dissolve(ctx context.Context) error {
 		}
 	}
 	return c.remove(ctx, ownRolePath)
-}
-
-// onlyOurs says whether a manifest made the namespace, and nobody else uses it.
-func (c *cluster) onlyOurs(ctx context.Context) (bool, error) {
-	var ns struct {
-		Metadata metadata `json:"metadata"`
-	}
-	if err := c.do(ctx, http.MethodGet, namespacePath, nil, &ns); err != nil {
-		return false, err
-	}
-	if ns.Metadata.Labels[MadeLabel] == "" {
-		return false, nil
-	}
-	for resource, ours := range looked() {
-		var list struct {
-			Items []struct {
-				Metadata metadata `json:"metadata"`
-			} `json:"items"`
-		}
-		if err := c.do(ctx, http.MethodGet, resource, nil, &list); err != nil {
-			return false, err
-		}
-		for _, item := range list.Items {
-			name := item.Metadata.Name
-			if !slices.ContainsFunc(ours, func(our string) bool {
-				return name == our || strings.HasSuffix(our, "-") && strings.HasPrefix(name, our)
-			}) {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
-}
-
-// looked are the objects whose owners use the namespace, by path, and which of them are ours or the cluster's: names,
-// and beginnings of names. Those who put nothing but
-// Secrets there are not found: the agent may not look at them.
-func looked() map[string][]string {
-	return map[string][]string{
-		namespacePath + "/pods":                                                   {Name + "-"},
-		namespacePath + "/configmaps":                                             {"kube-root-ca.crt"},
-		namespacePath + "/services":                                               nil,
-		namespacePath + "/persistentvolumeclaims":                                 nil,
-		namespacePath + "/serviceaccounts":                                        {"default", HubAccount, Name},
-		fmt.Sprintf("/apis/apps/v1/namespaces/%s/deployments", tunnel.Namespace):  {Name},
-		fmt.Sprintf("/apis/apps/v1/namespaces/%s/statefulsets", tunnel.Namespace): nil,
-		fmt.Sprintf("/apis/apps/v1/namespaces/%s/daemonsets", tunnel.Namespace):   nil,
-		fmt.Sprintf("/apis/batch/v1/namespaces/%s/cronjobs", tunnel.Namespace):    nil,
-	}
 }

@@ -96,7 +96,8 @@ type runner struct {
 
 	tunnel *connected
 	ended  chan ending
-	gone   string // the join whose cluster has left, says the hub; empty: it does not
+	gone   string    // the join whose cluster has left, says the hub; empty: it does not
+	bare   time.Time // since when there is nothing of a manifest; zero: there is
 	parts  sync.WaitGroup
 
 	state   atomic.Pointer[state]
@@ -155,6 +156,20 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 		now := time.Now()
 		r.turned.Store(now.UnixNano())
 		wait, err := r.turn(ctx, now)
+		if errors.Is(err, errNotApplied) {
+			if r.gone != "" {
+				return true, nil // another agent has removed everything
+			}
+			if r.bare.IsZero() {
+				r.bare = now
+			}
+			if since := now.Sub(r.bare); since > r.options.Timing.Exit {
+				return false, fmt.Errorf("nothing to do for %s: %w", since.Round(time.Second), errNotApplied)
+			}
+			r.say(errNotApplied.Error())
+			timer.Reset(min(time.Second, r.options.Interval))
+			continue
+		}
 		switch {
 		case answered(err, http.StatusConflict): // it is read anew
 			wait = 0
@@ -192,12 +207,12 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 		return 0, err
 	}
 	v, err := r.look(ctx)
-	if errors.Is(err, errNotApplied) {
-		r.say(err.Error())
-		return time.Second, nil
-	}
 	if err != nil {
 		return 0, err
+	}
+	r.bare = time.Time{}
+	if v.state.gone {
+		r.gone = v.state.join
 	}
 	r.state.Store(&v.state)
 	r.keepTunnel(ctx, v)

@@ -10,7 +10,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// mostAttempts bounds the spares of which one dial awaits the word.
+// mostAttempts bounds the spares of which one dial awaits the word, but for those that were heard since it began.
 const mostAttempts = 6
 
 // ErrNoAgent tells that no agent of the cluster is connected, and that none came in time.
@@ -59,6 +59,7 @@ func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn,
 	defer g.waited(c)
 	last := ErrNoAgent
 	var arrived <-chan struct{}
+	begun := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -72,10 +73,11 @@ func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn,
 			arrived = nil
 			hedge.Reset(0)
 		case <-hedge.C:
-			if running == mostAttempts {
-				continue
+			since := time.Time{}
+			if running >= mostAttempts {
+				since = begun
 			}
-			s, next := g.next(c)
+			s, next := g.next(c, since)
 			if s == nil {
 				arrived = next
 				continue
@@ -116,11 +118,11 @@ func (g *Gateway) waited(c *cluster) {
 	g.tidy(c)
 }
 
-// next takes the spare that was heard last. If there is none the channel is closed when one arrives.
-func (g *Gateway) next(c *cluster) (*spare, <-chan struct{}) {
+// next takes the spare that was heard last, if that was after a time. If there is none the channel is closed when one arrives.
+func (g *Gateway) next(c *cluster, since time.Time) (*spare, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(c.spares) == 0 {
+	if len(c.spares) == 0 || !c.spares[len(c.spares)-1].heard.After(since) {
 		return nil, c.arrived
 	}
 	s := c.spares[len(c.spares)-1]

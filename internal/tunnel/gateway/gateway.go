@@ -104,6 +104,7 @@ type spare struct {
 
 	of       *cluster
 	by       *replica
+	heard    time.Time // the gateway's lock guards it
 	writing  sync.Mutex
 	dialling atomic.Bool
 	answer   chan tunnel.Word // of the agent, after a dial; closed when the connection ends before
@@ -255,6 +256,7 @@ func (g *Gateway) admit(s *spare) {
 	}
 	r.spares++
 	r.heard = time.Now()
+	s.heard = r.heard
 	c.spares = append(c.spares, s)
 	close(c.arrived)
 	c.arrived = make(chan struct{})
@@ -320,6 +322,7 @@ func (g *Gateway) heard(s *spare) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s.by.heard = time.Now()
+	s.heard = s.by.heard
 	if i := slices.Index(s.of.spares, s); i >= 0 {
 		s.of.spares = append(slices.Delete(s.of.spares, i, i+1), s)
 	}

@@ -501,18 +501,54 @@ func TestNobody(t *testing.T) {
 
 // TestSwallowed: where packets get lost without a word, a dial that meets such connections takes the next, and both sides make new ones.
 func TestSwallowed(t *testing.T) {
-	s := newSite(t)
-	s.run(s.agent("oak"))
-	c := s.dial("oak")
-	s.await("two spares are there", func() bool { return s.spares("oak") >= 2 })
-	s.network.swallow()
+	t.Run("Few", func(t *testing.T) {
+		s := newSite(t)
+		s.run(s.agent("oak"))
+		c := s.dial("oak")
+		s.await("two spares are there", func() bool { return s.spares("oak") >= 2 })
+		s.network.swallow()
+		if err := says(t, s.dial("oak"), "hello"); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("bytes that nobody sent")
+		}
+		s.await("two spares are there again", func() bool { return s.spares("oak") >= 2 })
+	})
+	// As many as one dial takes, and more, are lost, and none of them says so: the one that comes then is tried.
+	t.Run("Many", func(t *testing.T) {
+		timing := quick()
+		timing.Silence, timing.Hedge, timing.Patience = 4*time.Second, 10*time.Millisecond, time.Hour
+		s := newSiteWith(t, timing)
+		s.run(s.agent("oak"))
+		var taken []net.Conn
+		for range 10 {
+			taken = append(taken, s.dial("oak"))
+		}
+		s.await("more spares are there than one dial takes", func() bool { return s.spares("oak") > 8 })
+		s.network.swallow()
+		if err := says(t, s.dial("oak"), "hello"); err != nil {
+			t.Error(err)
+		}
+		for _, c := range taken {
+			_ = c.Close()
+		}
+	})
+}
+
+// TestDark: an agent whose connections hang while they are made tries others meanwhile, and ends when it is told to.
+func TestDark(t *testing.T) {
+	timing := quick()
+	timing.Silence, timing.Handshake = time.Second, time.Hour
+	s := newSiteWith(t, timing)
+	s.network.dark(true)
+	stop, _ := s.run(s.agent("oak"))
+	s.await("connections hang", func() bool { return s.network.count() >= 2 })
+	s.network.dark(false)
 	if err := says(t, s.dial("oak"), "hello"); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("bytes that nobody sent")
-	}
-	s.await("two spares are there again", func() bool { return s.spares("oak") >= 2 })
+	stop() // those hang still
 }
 
 // TestResets: after each reset the cluster can be dialled, and nothing is left of what was.

@@ -17,6 +17,7 @@ type network struct {
 
 	mu    sync.Mutex
 	links map[*link]bool
+	dead  bool // new connections come, and nothing passes on them
 }
 
 // link is one connection through the network.
@@ -61,6 +62,9 @@ func (n *network) serve() {
 		l := &link{client: client, server: server, lost: make(chan struct{})}
 		n.mu.Lock()
 		n.links[l] = true
+		if n.dead {
+			l.once.Do(func() { close(l.lost) })
+		}
 		n.mu.Unlock()
 		go n.half(l, client, server)
 		go n.half(l, server, client)
@@ -103,6 +107,13 @@ func (n *network) swallow() {
 	for l := range n.links {
 		l.once.Do(func() { close(l.lost) })
 	}
+}
+
+// dark loses everything on the connections that come from now on, until it is called with false.
+func (n *network) dark(yes bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dead = yes
 }
 
 // reset ends all connections at once.

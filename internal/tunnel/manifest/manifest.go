@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/image"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
@@ -45,7 +46,6 @@ type Options struct {
 
 const (
 	healthPort = 8081
-	user       = 65532
 	// memory of a replica: what it needs with ten execs open, and as much again. The agent's garbage collector keeps below limitSoft.
 	memory, limit, limitSoft = "16Mi", "96Mi", "64MiB"
 )
@@ -59,8 +59,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Agent != nil && o.Agent.Profile != "" {
 		profile, namespaces = o.Agent.Profile, o.Agent.Namespaces
 	}
-	all := []runtime.Object{namespace(tunnel.Namespace)}
-	// That of a namespace in which is placed stays when the agent goes: workloads are in it.
+	// Namespaces are not marked, and stay when the agent goes: they may have been there before, and others may use them.
+	all := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnel.Namespace}}}
 	for _, ns := range namespaces {
 		if ns != tunnel.Namespace {
 			all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
@@ -173,7 +173,7 @@ func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	return schema.GroupVersionKind{}, fmt.Errorf("a manifest has no %T", object)
 }
 
-// labels are on everything.
+// labels are on everything but namespaces.
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": agent.Name, "app.kubernetes.io/part-of": "orrery", agent.MadeLabel: "true"}
 }
@@ -183,10 +183,6 @@ func made(name string) metav1.ObjectMeta { return madeIn(tunnel.Namespace, name)
 
 func madeIn(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
-}
-
-func namespace(name string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: madeIn("", name)}
 }
 
 func accounts() []runtime.Object {
@@ -279,10 +275,6 @@ func agentRights() []runtime.Object {
 			rule(rbac, "roles,rolebindings", "patch", agent.Name),
 			rule("apps", "deployments", "patch", agent.Name),
 			rule("policy", "poddisruptionbudgets", "delete", agent.Name),
-			// Whether others use the namespace.
-			rule("", "pods,configmaps,services,persistentvolumeclaims,serviceaccounts", "list"),
-			rule("apps", "deployments,statefulsets,daemonsets", "list"),
-			rule("batch", "cronjobs", "list"),
 		}},
 		bindIn(made(agent.Name), agent.Name, agent.Name),
 		&rbacv1.ClusterRole{ObjectMeta: madeIn("", agent.Name), Rules: []rbacv1.PolicyRule{
@@ -292,7 +284,6 @@ func agentRights() []runtime.Object {
 			rule(rbac, "roles", "delete", agent.HubAccount),
 			rule(rbac, "clusterroles", "get,delete", agent.Name),
 			rule(rbac, "clusterrolebindings", "patch", agent.Name),
-			rule("", "namespaces", "get,patch", tunnel.Namespace),
 		}},
 		bind(madeIn("", agent.Name), agent.Name, agent.Name),
 	}
@@ -306,7 +297,7 @@ func budget() *policyv1.PodDisruptionBudget {
 	}}
 }
 
-func deployment(image string) *appsv1.Deployment {
+func deployment(reference string) *appsv1.Deployment {
 	probe := func(path string, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
 			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")},
@@ -327,7 +318,7 @@ func deployment(image string) *appsv1.Deployment {
 				ServiceAccountName: agent.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
 				NodeSelector: map[string]string{corev1.LabelOSStable: "linux"},
 				SecurityContext: &corev1.PodSecurityContext{
-					RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)),
+					RunAsNonRoot: new(true), RunAsUser: new(int64(image.AgentUser)), RunAsGroup: new(int64(image.AgentUser)),
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
 				Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -341,7 +332,7 @@ func deployment(image string) *appsv1.Deployment {
 					evicted(corev1.TaintNodeNotReady), evicted(corev1.TaintNodeUnreachable),
 				},
 				Containers: []corev1.Container{{
-					Name: "agent", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/orrery-agent", "cluster"},
+					Name: "agent", Image: reference, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{image.AgentPath, "cluster"},
 					Args: []string{"--replica=$(POD_NAME)", fmt.Sprintf("--health-address=:%d", healthPort)},
 					Env: []corev1.EnvVar{
 						{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},

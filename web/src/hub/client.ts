@@ -36,7 +36,7 @@ export type List<T = Obj> = {
   metadata: { continue?: string; remainingItemCount?: number; resourceVersion?: string }
   items: T[]
 }
-export type Column = { name: string; type: string; format: string; description: string; priority: number }
+export type Column = { name: string; type: string; format?: string; description?: string; priority?: number }
 export type Table = {
   columnDefinitions: Column[]
   rows: { cells: unknown[]; object: { metadata: Meta; apiVersion?: string; kind?: string } }[]

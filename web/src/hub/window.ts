@@ -11,7 +11,7 @@ export type Row = {
   apiVersion: string
   kind: string
   created: string
-  deleted?: string
+  deleted?: boolean
 }
 
 /** loading: nothing came yet. live: as of now. stale: it was so at `since`. refused: the API says no. unknown: it could not say. */
@@ -28,6 +28,9 @@ export type Window = {
   warnings: string[]
   status?: Status
 }
+
+/** A row with what the wire leaves out where it is empty. */
+const whole = (row: Row): Row => ({ ...row, namespace: row.namespace ?? "", created: row.created ?? "" })
 
 export type WindowMessage = {
   type: "window"
@@ -78,7 +81,7 @@ export function received(w: Window, m: WindowMessage | DeltaMessage | ErrorMessa
         total: m.total,
         exact: m.exact,
         columns: m.columns,
-        rows: m.rows ?? [],
+        rows: (m.rows ?? []).map(whole),
         warnings: m.warnings ?? [],
       }
     case "delta":
@@ -92,7 +95,7 @@ function changed(w: Window, m: DeltaMessage): Row[] {
   let rows = w.rows
   if (m.order || m.rows) {
     const known = new Map(rows.map((row) => [row.key, row]))
-    for (const row of m.rows ?? []) known.set(row.key, row)
+    for (const row of m.rows ?? []) known.set(row.key, whole(row))
     const order = m.order ?? rows.map((row) => row.key)
     rows = order.flatMap((key) => known.get(key) ?? [])
   }

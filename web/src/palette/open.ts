@@ -3,8 +3,11 @@ export type Mode = "find" | "command" | "keys"
 
 let listener: (mode: Mode) => void = () => {}
 
-export function onPalette(f: (mode: Mode) => void): void {
+export function onPalette(f: (mode: Mode) => void): () => void {
   listener = f
+  return () => {
+    listener = () => {}
+  }
 }
 
 export function openPalette(mode: Mode): void {

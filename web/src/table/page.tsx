@@ -1,6 +1,328 @@
+import { useCallback, useMemo, useRef, useState } from "react"
+import { useLocation, useSearch as useURL } from "wouter"
+import { StatusError } from "../hub/client"
+import { findKind, useFleetKinds } from "../hub/kinds"
+import { groupOf, objectLink } from "../hub/link"
+import { type Row, useFleet, useWindow, type Window } from "../hub/live"
+import { toneOfCluster } from "../layout/lag"
+import { useActions } from "../palette/actions"
+import { openPalette } from "../palette/open"
+import { useAge } from "../part/Age"
+import { Button } from "../part/Button"
+import { Icon } from "../part/Icon"
+import { Menu, MenuChoice, MenuToggle } from "../part/Menu"
+import { Empty, Failure, Notice } from "../part/Notice"
+import { useNarrow } from "../part/narrow"
 import { Page } from "../part/Page"
 import { t } from "../text/text"
+import { Bulk } from "./Bulk"
+import { everyColumn, shown } from "./columns"
+import { Facets } from "./Facets"
+import { Grid } from "./Grid"
+import { QueryBox } from "./QueryBox"
+import { splitKind, toggled } from "./query"
+import { useSearch } from "./search"
+import { type Act, actsOf, idOf, toggle } from "./selection"
+import { every, question, readState, type TableState, writeState } from "./state"
+import { Views } from "./Views"
+import "./table.css"
+
+const groupings = ["cluster", "namespace", "kind", "phase"] as const
 
 export default function TablePage() {
-  return <Page title={t("table.title")} />
+  const url = useURL()
+  const [, navigate] = useLocation()
+  const state = useMemo(() => readState(url), [url])
+  const kinds = useFleetKinds()
+  const narrow = useNarrow()
+  const { kind, path, query } = useMemo(() => question(state, kinds ?? []), [state, kinds])
+  const all = state.kind === every
+
+  const [asked, setAsked] = useState({ offset: 0, limit: 80 })
+  const onWindow = useCallback((offset: number, limit: number) => setAsked({ offset, limit }), [])
+  const live = useWindow(all ? undefined : path, query, asked.offset, asked.limit)
+  const searched = useSearch(all ? query : undefined)
+  const window = all ? searched : live
+
+  const [selected, setSelected] = useState(new Map<string, Row>())
+  const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
+  const [act, setAct] = useState<Act>()
+  const box = useRef<HTMLInputElement>(null)
+  const grid = useRef<HTMLDivElement>(null)
+
+  const set = (change: Partial<TableState>) => {
+    const next = { ...state, ...change }
+    if (change.q !== undefined) {
+      const split = splitKind(change.q, kinds ?? [])
+      if (split.kind) {
+        next.kind = split.kind.of
+        next.q = split.rest
+      }
+    }
+    if (next.kind !== state.kind) {
+      next.columns = undefined
+      if (next.kind === every) next.sort = ""
+      setSelected(new Map())
+    }
+    setCursor({ index: -1 })
+    navigate(`/table?${writeState(next)}`, { replace: change.q !== undefined })
+  }
+
+  const layout = { namespaced: kind?.namespaced ?? true, kinds: all }
+  // Widths are of the first rows of a question: they do not move while one scrolls.
+  const first = useRef<{ key: string; window: Window }>(undefined)
+  const layoutKey = `${path} ${window.columns.map((c) => c.name).join()}`
+  if (window.rows.length && first.current?.key !== layoutKey) first.current = { key: layoutKey, window }
+  const sample = first.current?.key === layoutKey ? first.current.window : undefined
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the columns.
+  const columns = useMemo(
+    () => shown(window.columns, sample?.rows ?? [], state.columns, layout),
+    [layoutKey, sample, state.columns?.join(), layout.namespaced],
+  )
+
+  const kindOf = (row: Row) =>
+    findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
+  const link = (row: Row, tab?: string) =>
+    objectLink(
+      { cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name },
+      tab ? { tab } : {},
+    )
+  const current = window.rows[cursor.index - window.offset]
+  const acts = kind ? actsOf(kind) : []
+  const targets = selected.size ? [...selected.values()] : current ? [current] : []
+
+  useActions(() => {
+    const section = t("table.rows")
+    const to = (id: string, keys: string, title: string, tab: string) => ({
+      id: `table.${id}`,
+      section,
+      keys,
+      title,
+      run: () => current && navigate(link(current, tab)),
+    })
+    // The grid knows its keys when it has the focus; from elsewhere the first press brings it there.
+    const press = (keys: string, title: string) => ({
+      id: `table.${keys}`,
+      section,
+      keys,
+      title,
+      run: () => {
+        const element = grid.current?.querySelector<HTMLElement>("[role=grid]")
+        element?.focus()
+        element?.dispatchEvent(new KeyboardEvent("keydown", { key: keys, bubbles: true, cancelable: true }))
+      },
+    })
+    return [
+      press("j", t("table.down")),
+      press("k", t("table.up")),
+      press("G", t("table.bottom")),
+      { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
+      { id: "table.filter", section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
+      { id: "table.kind", section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
+      { id: "table.open", section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
+      to("describe", "d", t("table.describe"), "overview"),
+      to("logs", "l", t("table.logs"), "logs"),
+      to("shell", "s", t("table.shell"), "shell"),
+      to("edit", "e", t("table.edit"), "yaml"),
+      to("yaml", "y", t("table.yaml"), "yaml"),
+      {
+        id: "table.mark",
+        section,
+        keys: "x",
+        title: t("table.mark"),
+        run: () => current && setSelected((s) => toggle(s, current)),
+      },
+      ...acts.map((a) => ({
+        id: `table.${a}`,
+        section,
+        keys: a === "delete" ? "ctrl+d" : undefined,
+        title: t(`table.${a}`),
+        run: () => targets.length > 0 && setAct(a),
+      })),
+    ]
+  }, [current, selected, kind, url])
+
+  const name = all ? t("table.everyKind") : (kind?.kind ?? state.kind)
+  const unknownKind = kinds !== undefined && !all && !kind
+  return (
+    <Page
+      full
+      title={name}
+      heading={
+        <button type="button" className="kind-button" title={t("table.chooseKind")} onClick={() => openPalette("command")}>
+          {name}
+          <Icon name="down" />
+        </button>
+      }
+      about={<Count window={window} />}
+      actions={
+        <>
+          <Menu
+            trigger={
+              <Button aria-label={t("table.group")} aria-pressed={state.group !== ""}>
+                <Icon name="group" />
+                <span className="wide-only">{t("table.group")}</span>
+              </Button>
+            }
+          >
+            <MenuChoice
+              label={t("table.group")}
+              value={state.group}
+              onChange={(group) => set({ group })}
+              options={[
+                { value: "", label: t("table.noGroup") },
+                ...groupings.filter((g) => all || g !== "kind").map((g) => ({ value: g, label: t(`table.${g}`) })),
+              ]}
+            />
+          </Menu>
+          <Menu
+            trigger={
+              <Button aria-label={t("table.columns")}>
+                <Icon name="columns" />
+                <span className="wide-only">{t("table.columns")}</span>
+              </Button>
+            }
+          >
+            {everyColumn(window.columns, layout).map((c) => (
+              <MenuToggle
+                key={c.name}
+                checked={columns.some((s) => s.name === c.name)}
+                onChange={(on) => {
+                  const names = columns.map((s) => s.name)
+                  set({ columns: on ? [...names, c.name] : names.filter((n) => n !== c.name) })
+                }}
+              >
+                {c.name}
+              </MenuToggle>
+            ))}
+          </Menu>
+          <Views search={writeState(state)} onOpen={(search) => navigate(`/table?${search}`)} />
+        </>
+      }
+    >
+      <QueryBox
+        value={state.q}
+        kinds={kinds ?? []}
+        path={path}
+        inputRef={box}
+        onChange={(q) => q !== state.q && set({ q })}
+        onLeave={() => grid.current?.querySelector<HTMLElement>("[role=grid]")?.focus()}
+      />
+      <Trouble window={window} />
+      {unknownKind ? (
+        <Empty title={t("table.noKind", { kind: state.kind })}>{t("table.noKindMore")}</Empty>
+      ) : (
+        <div className="table-area" ref={grid}>
+          {state.group && path && (
+            <Facets
+              path={path}
+              query={query}
+              by={state.group}
+              q={state.q}
+              onToggle={(value) => set(state.group === "kind" ? { kind: value } : { q: toggled(state.q, state.group, value) })}
+            />
+          )}
+          <Grid
+            key={`${path} ${query}`}
+            label={t("table.grid", { kind: name })}
+            window={window}
+            columns={columns}
+            sort={state.sort}
+            selected={selected}
+            at={cursor.index}
+            link={link}
+            narrow={narrow}
+            onWindow={onWindow}
+            onSort={(sort) => set({ sort })}
+            onAt={(index, row) => setCursor({ index, row })}
+            onToggle={(row) => setSelected((s) => toggle(s, row))}
+            onOpen={(row) => navigate(link(row))}
+            empty={<Nothing window={window} name={name} q={state.q} onClear={() => set({ q: "" })} />}
+          />
+        </div>
+      )}
+      {selected.size > 0 && (
+        <div className="selection" role="toolbar" aria-label={t("table.selected", { n: selected.size })}>
+          <strong>{t("table.selected", { n: selected.size })}</strong>
+          {acts.map((a) => (
+            <Button key={a} look={a === "delete" ? "danger" : "plain"} onClick={() => setAct(a)}>
+              {t(`table.${a}`)}
+            </Button>
+          ))}
+          <Button look="quiet" onClick={() => setSelected(new Map())}>
+            {t("table.unselect")}
+          </Button>
+        </div>
+      )}
+      {act && targets.every(kindOf) && (
+        <Bulk
+          key={targets.map(idOf).join()}
+          act={act}
+          rows={targets}
+          kindOf={(row) => kindOf(row)!}
+          onClose={() => setAct(undefined)}
+          onDone={() => setSelected(new Map())}
+        />
+      )}
+    </Page>
+  )
+}
+
+function Count({ window: w }: { window: Window }) {
+  if (w.state === "loading" || w.state === "refused" || w.state === "unknown") return <span>&nbsp;</span>
+  return <output>{t(w.exact ? "table.count" : "table.countAtLeast", { n: w.total })}</output>
+}
+
+/** What is to be known about the rows: refused, not known, not current; and what the API warns of. */
+function Trouble({ window: w }: { window: Window }) {
+  const age = useAge(w.since)
+  return (
+    <>
+      {w.state === "refused" && w.status && <Failure error={new StatusError(w.status)} />}
+      {w.state === "stale" && <Notice tone="unknown">{t("table.stale", { age })}</Notice>}
+      {w.warnings.map((text) => (
+        <Notice key={text} tone="warn">
+          {text}
+        </Notice>
+      ))}
+    </>
+  )
+}
+
+/** No rows, for one of four reasons. */
+function Nothing({ window: w, name, q, onClear }: { window: Window; name: string; q: string; onClear: () => void }) {
+  const { clusters } = useFleet()
+  const away = clusters.filter((c) => toneOfCluster(c) === "unknown").length
+  if (w.state === "loading") {
+    return (
+      <div className="grid-loading" role="row">
+        <span role="gridcell" className="hidden">
+          {t("common.loading")}
+        </span>
+        {Array.from({ length: 14 }, (_, i) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: lines are nothing but their number.
+          <span key={i} className="skeleton-line" style={{ width: `${88 - ((i * 29) % 46)}%` }} aria-hidden="true" />
+        ))}
+      </div>
+    )
+  }
+  const [title, text] =
+    w.state === "refused"
+      ? [t("table.refused"), ""]
+      : w.state === "unknown"
+        ? [t("table.unknown"), t("table.unknownMore")]
+        : [
+            t(q ? "table.empty" : "table.emptyAll", { kind: name }),
+            away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),
+          ]
+  return (
+    <div role="row" className={`grid-nothing ${w.state}`}>
+      <div role="gridcell">
+        <Empty title={title}>
+          <p>{text}</p>
+          {q && <Button onClick={onClear}>{t("table.clearQuery")}</Button>}
+        </Empty>
+      </div>
+    </div>
+  )
 }

@@ -1,0 +1,464 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestWindowsAreWhatGetAnswers changes whatever can be changed, at random, and holds what browsers have put together of windows and deltas against what GET answers the same user.
+func TestWindowsAreWhatGetAnswers(t *testing.T) {
+	w := newWorld(t, "oak", "pine", "elm")
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	type asking struct {
+		path, query   string
+		offset, limit int
+	}
+	users := []string{"alice", "bob"}
+	tabs, asked := map[string]*tab{}, map[string]map[int]asking{}
+	dial := func(who string) {
+		if tabs[who] != nil {
+			_ = tabs[who].conn.CloseNow()
+		}
+		tabs[who] = w.dial(t, who)
+		for id, a := range asked[who] {
+			tabs[who].open(id, a.path, a.query, a.offset, a.limit)
+		}
+	}
+	for _, who := range users {
+		asked[who] = map[int]asking{}
+		dial(who)
+	}
+	for round := range 60 {
+		for range 1 + r.IntN(12) {
+			who := one(users...)
+			id := r.IntN(3)
+			switch a, open := asked[who][id]; r.IntN(9) {
+			case 0:
+				dial(who)
+			case 1:
+				w.grant(who, [][]string{{"*"}, {"shop"}, {"team", "shop"}, {}, {"team"}}[r.IntN(5)]...)
+			case 2, 3:
+				if open && r.IntN(2) == 0 {
+					a.offset, a.limit = r.IntN(40), 1+r.IntN(20)
+					tabs[who].say(order{Type: "move", ID: id, Offset: a.offset, Limit: a.limit})
+				} else {
+					a = asking{
+						one("/api/v1/pods", "/api/v1/pods", "/clusters/oak/api/v1/pods", "/api/v1/namespaces/shop/pods", "/api/v1/nothings"),
+						one("", "q=phase:Running", "labelSelector=app%3Dw", "orderby=name+desc", "orderby=namespace", "orderby=created+desc&labelSelector=app!%3Dw", "clusters=pine", "q=-is:ready", "q=(("),
+						r.IntN(30), 1 + r.IntN(20),
+					}
+					tabs[who].open(id, a.path, a.query, a.offset, a.limit)
+				}
+				asked[who][id] = a
+			case 4:
+				w.become(one("oak", "elm"), []state{{mirror.StateSynced, time.Time{}}, {mirror.StateBehind, time.Unix(1_700_000_000, 0)}}[r.IntN(2)])
+			default:
+				var pods []string
+				for range 1 + r.IntN(5) {
+					pods = append(pods, one("oak", "pine", "elm")+"/"+one("shop", "team", "blog")+"/"+one("web-", "db-", "w-")+fmt.Sprint(r.IntN(8)))
+				}
+				slices.Sort(pods)
+				w.put(t, one("Running", "Running", "Pending", "Failed", ""), slices.Compact(pods)...)
+			}
+		}
+		for _, who := range users {
+			for id, a := range asked[who] {
+				want := w.get(t, who, a.path, a.query, a.offset, a.limit)
+				tabs[who].wait(id, fmt.Sprintf("round %d: %s sees %+v as GET answers", round, who, a), func(w *shown) error {
+					if got := w.text(); got != want {
+						return fmt.Errorf("got %s\nwant %s", got, want)
+					}
+					return nil
+				})
+			}
+		}
+	}
+}
+
+func shows(want ...string) func(w *shown) error {
+	return func(w *shown) error {
+		var got []string
+		for _, key := range w.order {
+			r := w.rows[key]
+			got = append(got, r.Cluster+"/"+r.Namespace+"/"+r.Name)
+		}
+		if w.status != nil || !slices.Equal(got, want) {
+			return fmt.Errorf("status %v, rows %v, want %v", w.status, got, want)
+		}
+		return nil
+	}
+}
+
+// TestDeltaHasNothingThatIsUnchanged: of a row that changed the cells are told that did, and of rows that moved their order.
+func TestDeltaHasNothingThatIsUnchanged(t *testing.T) {
+	w := newWorld(t, "oak", "pine")
+	for i := range 30 {
+		w.put(t, "Running", fmt.Sprintf("oak/shop/web-%02d", i))
+	}
+	b := w.dial(t, "alice")
+	b.open(7, "/api/v1/pods", "", 5, 20)
+	b.wait(7, "the window is there", func(w *shown) error {
+		if len(w.order) != 20 || w.total != 30 || !w.exact || w.offset != 5 {
+			return fmt.Errorf("%d rows of %d (%t) from %d on", len(w.order), w.total, w.exact, w.offset)
+		}
+		return nil
+	})
+	b.mu.Lock()
+	b.bytes = 0
+	first := b.windows[7].order[0]
+	b.mu.Unlock()
+	w.put(t, "Pending", "oak/shop/web-05")
+	b.wait(7, "one cell changed", func(w *shown) error {
+		if !strings.Contains(w.text(), "Pending") || w.order[0] != first {
+			return errors.New(w.text())
+		}
+		if b.bytes > 120 {
+			return fmt.Errorf("it took %d bytes", b.bytes)
+		}
+		return nil
+	})
+	w.put(t, "Running", "oak/shop/web-00b")
+	b.wait(7, "one row came, and the others are in another order", func(w *shown) error {
+		if w.total != 31 || w.rows[w.order[0]].Name != "web-04" || w.order[1] != first || b.bytes > 700 {
+			return fmt.Errorf("%d bytes, %s", b.bytes, w.text())
+		}
+		return nil
+	})
+	b.say(order{Type: "move", ID: 7, Offset: 6, Limit: 20})
+	b.wait(7, "rows keep their keys when the window moves", func(w *shown) error {
+		if w.offset != 6 || w.order[0] != first {
+			return fmt.Errorf("from %d on, key %d, want %d", w.offset, w.order[0], first)
+		}
+		return nil
+	})
+	b.say(order{Type: "move", ID: 7, Offset: 100, Limit: 20})
+	b.wait(7, "beyond the end there is nothing, and it is known where that is", func(w *shown) error {
+		if w.offset != 100 || len(w.order) != 0 || w.total != 31 {
+			return errors.New(w.text())
+		}
+		return nil
+	})
+}
+
+// TestRightsAreThoseOfNow: what may not be seen any more is not shown any more, and clusters are not named.
+func TestRightsAreThoseOfNow(t *testing.T) {
+	w := newWorld(t, "oak", "pine")
+	w.put(t, "Running", "oak/shop/a", "oak/team/b", "pine/shop/c", "pine/team/d")
+	b := w.dial(t, "bob")
+	b.open(1, "/api/v1/pods", "", 0, 50)
+	code := func(want int) func(*shown) error {
+		return func(w *shown) error {
+			if got := fmt.Sprint(w.status["code"]); got != fmt.Sprint(want) {
+				return fmt.Errorf("%s: %s", got, w.text())
+			}
+			return nil
+		}
+	}
+	fleet := func(want ...string) {
+		t.Helper()
+		testenv.Eventually(t, "the clusters are known", testenv.Patience, func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			got := []string{}
+			for _, c := range b.fleet {
+				got = append(got, c.Name+" "+c.State)
+			}
+			if b.fleet == nil || !slices.Equal(got, want) {
+				return fmt.Errorf("%v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+	b.wait(1, "who may see nothing is refused", code(http.StatusForbidden))
+	fleet()
+	w.grant("bob", "team")
+	b.wait(1, "one namespace, in the clusters that it may use", shows("oak/team/b"))
+	fleet("oak Synced")
+	w.grant("bob", "team", "shop")
+	b.wait(1, "two", shows("oak/shop/a", "oak/team/b", "pine/shop/c"))
+	w.become("pine", state{mirror.StateUnknown, time.Now().Add(-time.Hour)})
+	fleet("oak Synced", "pine Unknown")
+	b.wait(1, "what is the last known is said to be", func(w *shown) error {
+		if !strings.Contains(fmt.Sprint(w.stale), "pine is unreachable") {
+			return fmt.Errorf("warnings %q", w.stale)
+		}
+		return nil
+	})
+	w.grant("bob", "*")
+	b.wait(1, "all", shows("oak/shop/a", "oak/team/b", "pine/shop/c", "pine/team/d"))
+	w.grant("bob")
+	b.wait(1, "nothing", code(http.StatusForbidden))
+	fleet()
+}
+
+// TestUnknownIsNotEmpty: what cannot be answered is an error, and not a window without rows.
+func TestUnknownIsNotEmpty(t *testing.T) {
+	w := newWorld(t)
+	w.ready.Store(false)
+	b := w.dial(t, "alice")
+	b.open(1, "/api/v1/pods", "", 0, 50)
+	code := func(want int) func(*shown) error {
+		return func(w *shown) error {
+			if got := fmt.Sprint(w.status["code"]); got != fmt.Sprint(want) {
+				return fmt.Errorf("%s: %s", got, w.text())
+			}
+			return nil
+		}
+	}
+	b.wait(1, "the hub has just begun", code(http.StatusServiceUnavailable))
+	w.ready.Store(true)
+	b.wait(1, "no cluster has it", code(http.StatusNotFound))
+	w.mu.Lock()
+	w.clusters = []string{"oak"}
+	w.mu.Unlock()
+	b.wait(1, "there is nothing", shows())
+	w.put(t, "Running", "oak/shop/a")
+	b.wait(1, "there is something", shows("oak/shop/a"))
+	if err := w.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.grant("alice", "*")
+	b.wait(1, "the store does not answer", code(http.StatusServiceUnavailable))
+	for path, query := range map[string]string{
+		"/search": "q=web", "/api/v1/pods/a": "", "/api/v1": "", "": "", "/apis/metrics.k8s.io/v1beta1/pods": "", "/api/v1/pods": "watch=true",
+		"/api/v1/configmaps": "limit=5", "/api/v1/secrets": "at=-1h", "/%zz": "", "/clusters//api/v1/pods": "", "/api/v1/nodes": "%zz",
+	} {
+		b.open(2, path, query, 0, 10)
+		b.wait(2, path+"?"+query+" is no window", code(http.StatusBadRequest))
+	}
+	b.open(2, "/api/v1/pods", "", 0, 1000)
+	b.wait(2, "too many rows", code(http.StatusBadRequest))
+	b.open(2, "/api/v1/pods", "q="+strings.Repeat("a", mostQuery), 0, 10)
+	b.wait(2, "too long a query", code(http.StatusBadRequest))
+}
+
+// TestEqualQuestionsAreAskedOnce, and those of another user by themselves.
+func TestEqualQuestionsAreAskedOnce(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.grant("bob", "shop")
+	w.put(t, "Running", "oak/shop/a", "oak/team/b")
+	first := w.dial(t, "alice")
+	first.open(1, "/api/v1/pods", "labelSelector=app&orderby=name", 0, 50)
+	first.wait(1, "shown", shows("oak/shop/a", "oak/team/b"))
+	asked := w.asked.Load()
+	second := w.dial(t, "alice")
+	second.open(9, "/api/v1/pods", "orderby=name&labelSelector=app", 0, 50)
+	second.wait(9, "shown", shows("oak/shop/a", "oak/team/b"))
+	if again := w.asked.Load(); again != asked {
+		t.Errorf("asked %d times for the second tab", again-asked)
+	}
+	other := w.dial(t, "bob")
+	other.open(1, "/api/v1/pods", "labelSelector=app&orderby=name", 0, 50)
+	other.wait(1, "shown", shows("oak/shop/a"))
+	_ = first.conn.CloseNow()
+	w.put(t, "Running", "oak/shop/aa")
+	second.wait(9, "shown without the first", shows("oak/shop/a", "oak/shop/aa", "oak/team/b"))
+	second.say(order{Type: "close", ID: 9})
+	_ = other.conn.CloseNow()
+	testenv.Eventually(t, "nobody asks any more", testenv.Patience, func() error {
+		w.live.mu.Lock()
+		defer w.live.mu.Unlock()
+		if len(w.live.asked) > 0 {
+			return fmt.Errorf("%d questions", len(w.live.asked))
+		}
+		return nil
+	})
+}
+
+// pipe is a connection whose browser takes a message when the test does.
+type pipe struct {
+	in, out chan []byte
+	closed  chan struct{}
+	why     string
+}
+
+func (p *pipe) read(ctx context.Context) ([]byte, error) {
+	select {
+	case m := <-p.in:
+		return m, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipe) write(ctx context.Context, message []byte) error {
+	select {
+	case p.out <- message:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *pipe) ping(context.Context) error { return nil }
+
+func (p *pipe) close(_ bool, reason string) {
+	p.why = reason
+	close(p.closed)
+}
+
+// TestSlowBrowserIsToldTheDifference: whatever happened while a browser took nothing is one message.
+func TestSlowBrowserIsToldTheDifference(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.put(t, "Running", "oak/shop/a", "oak/shop/b")
+	session, over := context.WithCancel(request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"}))
+	p := &pipe{in: make(chan []byte), out: make(chan []byte), closed: make(chan struct{})}
+	who, _ := request.UserFrom(session)
+	a, err := w.live.enter(session, who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.live.leave(a)
+	go w.live.serve(session, p, who, a)
+	b := &tab{t: t, windows: map[int]*shown{}}
+	hear := func() {
+		t.Helper()
+		if err := b.hear(<-p.out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hear() // the clusters
+	p.in <- []byte(`{"type":"open","id":1,"path":"/api/v1/pods","limit":10}`)
+	hear()
+	w.put(t, "Pending", "oak/shop/a") // a delta begins to be written
+	settle := func() {
+		t.Helper()
+		testenv.Eventually(t, "the answer is that of now", testenv.Patience, func() error {
+			s := &shown{status: nil}
+			w.live.mu.Lock()
+			defer w.live.mu.Unlock()
+			for _, q := range w.live.asked {
+				if q.answers == nil {
+					return errors.New("there is none")
+				}
+				s.total = q.answers.total
+				if n := len(q.answers.rows); int64(n) != s.total {
+					return fmt.Errorf("%d rows", n)
+				}
+			}
+			return nil
+		})
+	}
+	settle()
+	for i := range 50 {
+		w.put(t, "Running", fmt.Sprintf("oak/shop/c-%02d", i))
+		if i%2 == 0 {
+			w.put(t, "", fmt.Sprintf("oak/shop/c-%02d", i))
+		}
+	}
+	w.put(t, "", "oak/shop/b")
+	want := w.get(t, "alice", "/api/v1/pods", "", 0, 10)
+	messages := 0
+	for b.windows[1].text() != want {
+		hear()
+		if messages++; messages > 3 { // one was being written; then what there was when it was taken; and what the store told of since
+			t.Fatalf("%d messages, and still %s", messages, b.windows[1].text())
+		}
+		testenv.Eventually(t, "the answer is that of now", testenv.Patience, func() error {
+			w.live.mu.Lock()
+			defer w.live.mu.Unlock()
+			for _, q := range w.live.asked {
+				if q.answers.total != 26 {
+					return fmt.Errorf("%d", q.answers.total)
+				}
+			}
+			return nil
+		})
+	}
+	over()
+	hear()
+	if b.ended == "" {
+		t.Error("the end of the session is not told")
+	}
+	<-p.closed
+}
+
+// TestHostileBrowsers cost what a browser may cost, and no more.
+func TestHostileBrowsers(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.put(t, "Running", "oak/shop/a")
+	broken := func(b *tab) {
+		t.Helper()
+		testenv.Eventually(t, "the socket is closed", testenv.Patience, func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.failed == nil {
+				return errors.New("it is open")
+			}
+			return nil
+		})
+	}
+	for _, garbage := range []string{"", "null", "[]", "garbage", `{"type":"open","id":"x"}`, `{"type":"open","id":-1}`, `{"type":"drop","id":1}`, `{"type":"open","id":1e99}`, strings.Repeat("x", mostMessage+1)} {
+		b := w.dial(t, "alice")
+		_ = b.conn.Write(t.Context(), websocket.MessageText, []byte(garbage))
+		broken(b)
+	}
+	flood := w.dial(t, "alice")
+	for range 10 * messagesAtOnce {
+		if flood.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"move","id":1,"limit":1}`)) != nil {
+			break
+		}
+	}
+	broken(flood)
+	b := w.dial(t, "alice")
+	for id := range 500 {
+		b.open(id, "/api/v1/pods", fmt.Sprintf("names=x%d", id), 0, 10)
+	}
+	b.wait(499, "a window too many is refused", func(w *shown) error {
+		if fmt.Sprint(w.status["code"]) != "429" {
+			return errors.New(w.text())
+		}
+		return nil
+	})
+	w.live.mu.Lock()
+	if n := len(w.live.asked); n > mostWindows {
+		t.Errorf("%d questions are asked for a socket of %d windows", n, mostWindows)
+	}
+	w.live.mu.Unlock()
+	b.say(order{Type: "close", ID: 3})
+	b.open(500, "/api/v1/pods", "", 0, 10)
+	b.wait(500, "in the place of another there is room", shows("oak/shop/a"))
+	_, resp, err := websocket.Dial(t.Context(), w.server.URL+"/live", nil)
+	if err == nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a user: %v", err)
+	}
+	_, resp, err = websocket.Dial(t.Context(), w.server.URL+"/live?as=alice", &websocket.DialOptions{HTTPHeader: http.Header{"Origin": {"https://evil.example.com"}}})
+	if err == nil || resp.StatusCode != http.StatusForbidden {
+		t.Errorf("from another origin: %v", err)
+	}
+	var open []*tab
+	for range mostOfUser {
+		open = append(open, w.dial(t, "carol"))
+	}
+	if _, resp, err = websocket.Dial(t.Context(), w.server.URL+"/live?as=carol", nil); err == nil || resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("one socket too many: %v", err)
+	}
+	for _, one := range open {
+		_ = one.conn.CloseNow()
+	}
+	testenv.Eventually(t, "nothing is left of a user who has gone", testenv.Patience, func() error {
+		w.live.mu.Lock()
+		defer w.live.mu.Unlock()
+		if n := len(w.live.users); n != 1 {
+			return fmt.Errorf("%d users", n)
+		}
+		return nil
+	})
+}

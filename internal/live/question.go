@@ -1,0 +1,181 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/search"
+)
+
+// question is what the windows of one user ask that are of the same rows. What is not constant is guarded by the mutex of live.
+type question struct {
+	audience      *audience
+	key           string
+	path          string
+	query         url.Values
+	offset, limit int
+
+	cancel  context.CancelFunc
+	askers  []*socket // one may be there several times
+	answers *rows     // the latest; nil: there is none yet
+}
+
+// ask returns the question of some rows for a socket, which is poked when there is another answer.
+func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) *question {
+	key := strings.Join([]string{s.audience.name, path, query.Encode(), strconv.Itoa(offset), strconv.Itoa(limit)}, "\x00")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.asked[key]
+	if q == nil {
+		var ctx context.Context
+		q = &question{audience: s.audience, key: key, path: path, query: query, offset: offset, limit: limit}
+		ctx, q.cancel = context.WithCancel(s.audience.ctx)
+		l.asked[key] = q
+		go q.run(ctx)
+	}
+	q.askers = append(q.askers, s)
+	return q
+}
+
+// drop ends a socket's interest in a question.
+func (q *question) drop(s *socket) {
+	l := q.audience.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(q.askers, s)
+	if q.askers = slices.Delete(q.askers, i, i+1); len(q.askers) == 0 {
+		q.cancel()
+		delete(l.asked, q.key)
+	}
+}
+
+// latest is the latest answer; nil: there is none yet.
+func (q *question) latest() *rows {
+	q.audience.live.mu.Lock()
+	defer q.audience.live.mu.Unlock()
+	return q.answers
+}
+
+// run asks until nobody wants to know any more.
+func (q *question) run(ctx context.Context) {
+	l := q.audience.live
+	retry := l.pace.retry
+	var due time.Time // of the review that follows a change of rights
+	for {
+		grants, moved := l.Grants(), l.moved() // before what they are about
+		began, w, changed, err := q.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		took := time.Since(began)
+		asked.Observe(took.Seconds())
+		q.tell(ctx, w, err)
+		wait := l.pace.review
+		if err != nil {
+			wait, retry = retry, min(2*retry, 10*l.pace.retry)
+		} else {
+			retry = l.pace.retry
+		}
+		timer := time.NewTimer(l.pace.until(due, wait))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-changed:
+		case <-moved:
+		case <-grants:
+		}
+		timer.Reset(min(max(10*took, l.pace.soonest), l.pace.latest) - time.Since(began))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		if isClosed(grants) {
+			due = time.Now().Add(l.pace.reviewAgain)
+		}
+	}
+}
+
+// until is how long it is to a moment, if that is to come, and sooner than a time.
+func (p pace) until(due time.Time, otherwise time.Duration) time.Duration {
+	if d := time.Until(due); d > 0 {
+		return min(d, otherwise)
+	}
+	return otherwise
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// once asks, when it is the question's turn, which began then.
+func (q *question) once(ctx context.Context) (began time.Time, w search.Window, changed <-chan struct{}, err error) {
+	for _, turns := range []chan struct{}{q.audience.turns, q.audience.live.turns} {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+		case <-ctx.Done():
+			return began, w, nil, ctx.Err()
+		}
+	}
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			logr.FromContextOrDiscard(ctx).Error(nil, "window panicked", "path", q.path, "panic", panicked, "stack", string(debug.Stack()))
+			err = apierrors.NewInternalError(errors.New("the request panicked; the server's log says why"))
+		}
+	}()
+	began = time.Now()
+	w, changed, err = q.audience.live.Window(ctx, q.path, q.query, q.offset, q.limit)
+	return began, w, changed, err
+}
+
+// tell has those who asked know the answer, if it is another than before.
+func (q *question) tell(ctx context.Context, w search.Window, err error) {
+	var now *rows
+	if err == nil {
+		now, err = rowsOf(w, q.offset)
+	}
+	if err != nil {
+		now = &rows{offset: q.offset, refused: answer.Status(ctx, err, http.MethodGet, q.path)}
+	}
+	l := q.audience.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q.answers != nil && q.answers.equal(now) {
+		return
+	}
+	q.answers = now
+	for _, s := range q.askers {
+		s.poke()
+	}
+}
+
+// parse checks what a browser asks for.
+func parse(path, query string) (url.Values, error) {
+	if len(path)+len(query) > mostQuery {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("a path and its query have at most %d bytes: ask for less", mostQuery))
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("query: " + err.Error())
+	}
+	return values, nil
+}

@@ -1,0 +1,225 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Window is a part of a list as a table: what GET answers with, and how long the list is.
+type Window struct {
+	Kind    schema.GroupVersionKind // as which the rows' objects are shown
+	Columns []metav1.TableColumnDefinition
+	Rows    []WindowRow
+	// Total is how many rows the list has; unless Exact, it has at least as many.
+	Total    int64
+	Exact    bool
+	Warnings []string
+}
+
+// WindowRow is a row, and the object that it shows.
+type WindowRow struct {
+	store.Row // without its body
+
+	Deleted bool // a deletion has begun
+	Cells   []any
+}
+
+// MostWindow is how many rows a window has at most.
+const MostWindow = 200
+
+// mostCounted is how far the rows beyond a window are counted where no counter has them.
+const mostCounted = 50_000
+
+// Window returns the rows of a list from an offset on, for the user of ctx, and a channel that is closed when something of the list's type changed since; nil:
+// what there is of the type is not known. Path is below the root of the fleet and escaped, the query that of a GET.
+func (s *Search) Window(ctx context.Context, path string, query url.Values, offset, limit int) (w Window, changed <-chan struct{}, err error) {
+	if !s.Ready() {
+		return w, nil, starting()
+	}
+	at, p, err := s.windowed(path, query)
+	if err != nil {
+		return w, nil, err
+	}
+	if offset < 0 || offset > store.MostOffset || limit < 1 || limit > MostWindow {
+		return w, nil, apierrors.NewBadRequest(fmt.Sprintf("a window has 1 to %d rows, from offset 0 to %d on: narrow the list to see what is beyond", MostWindow, store.MostOffset))
+	}
+	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+	defer cancel()
+	now, err := s.now(ctx) // before what is read: what changes meanwhile is told
+	if err == nil {
+		_, _, changed, err = s.Store.Since(at.GroupResource(), now)
+	}
+	if err != nil {
+		return w, nil, unavailable()
+	}
+	v, err := s.look(ctx, at, p, "list")
+	if err != nil {
+		return w, changed, err
+	}
+	err = s.window(ctx, &w, at, p, v, offset, limit)
+	w.Warnings = firsts(append(s.warnings(at, v.kind, v.seen), w.Warnings...), 0)
+	return w, changed, err
+}
+
+// Visible are the clusters of which the user of ctx may know: all, for who may list Clusters, or some type in all namespaces; for others those in which they
+// may see some namespace.
+func (s *Search) Visible(ctx context.Context) ([]string, error) {
+	if !s.Ready() {
+		return nil, starting()
+	}
+	clusters := slices.Clone(s.Clusters())
+	v := clusterv1alpha1.GroupVersion
+	refused := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: v.Group, Version: v.Version, Resource: "clusters"})
+	if !apierrors.IsForbidden(refused) {
+		return clusters, refused
+	}
+	seen := scope{}
+	for _, t := range s.Mirror.Types() {
+		gvr := t.GroupVersionResource()
+		what := authorizationv1.ResourceAttributes{Verb: "list", Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource}
+		if err := s.Authorize(ctx, what); !apierrors.IsForbidden(err) {
+			return clusters, err
+		}
+		if !t.Namespaced {
+			continue
+		}
+		namespaces, err := s.Namespaces(ctx, what)
+		if err != nil {
+			return nil, err
+		}
+		seen.namespaces = append(seen.namespaces, namespaces...)
+	}
+	if len(seen.namespaces) == 0 {
+		return nil, refused
+	}
+	slices.Sort(seen.namespaces)
+	seen.namespaces = slices.Compact(seen.namespaces)
+	var err error
+	seen.fence, err = s.Fence()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(clusters, seen.closed), nil
+}
+
+// windowed is what a window's path and query name.
+func (s *Search) windowed(path string, query url.Values) (at location, p params, err error) {
+	at, ok := locate(path)
+	if _, metrics := s.live(at); !ok || at.Resource == "" || at.name != "" || at.watch || metrics || at.GroupVersion() == collectionVersion {
+		return at, p, failure(http.StatusBadRequest, metav1.StatusReasonBadRequest,
+			fmt.Sprintf("%s: windows are of the list of one type that is mirrored, as /api/v1/pods or /clusters/NAME/apis/apps/v1/deployments", path))
+	}
+	if p, err = parseParams(query); err != nil {
+		return at, p, err
+	}
+	if p.watch || p.initial || p.limit != 0 || p.next != "" || p.offset != 0 || p.version != "" || p.group != nil || p.explain || p.moments() > 0 || p.all || p.noContinue || p.remaining != nil {
+		return at, p, apierrors.NewBadRequest("a window is of the list as it is now, and has its own offset and limit: parameters watch, limit, continue, offset, resourceVersion, group, explain, " +
+			"at, changedSince, history, deleted, allFields, withContinue and withRemainingCount are for requests")
+	}
+	if err := p.checkCollection(); err != nil {
+		return at, p, err
+	}
+	at = s.source(at)
+	return at, p, at.translate(&p)
+}
+
+// window reads the rows of a view.
+func (s *Search) window(ctx context.Context, w *Window, at location, p params, v view, offset, limit int) error {
+	p.limit = limit
+	skip := 0
+	if v.keep == nil {
+		p.offset = offset
+	} else {
+		skip = offset
+	}
+	v.query.Offset = p.offset
+	pages, err := s.pages(v, p, 0)
+	if err != nil {
+		return err
+	}
+	pages.skip = skip
+	columns, err := s.columns(ctx, at, v.kind)
+	if err != nil {
+		return err
+	}
+	columns = columns.lastSeen(s.lastSeen(at, v.kind, time.Time{}))
+	w.Kind, w.Columns = at.as(v.kind), columns.definitions()
+	for len(w.Rows) < limit {
+		page, err := pages.next(ctx)
+		if err != nil {
+			return err
+		}
+		if len(page.Rows) == 0 {
+			break
+		}
+		for _, row := range page.Rows {
+			cells, err := columns.cells(row)
+			if err != nil {
+				w.Warnings = append(w.Warnings, leftOut(about(row, err)))
+				continue
+			}
+			one := WindowRow{Row: row, Deleted: isTerminating(row.Body), Cells: cells}
+			one.Body = nil
+			w.Rows = append(w.Rows, one)
+		}
+	}
+	read := int64(offset + pages.read)
+	rest := pages.query.Continue != ""
+	if v.keep != nil && rest && pages.read < limit {
+		w.Warnings = append(w.Warnings, fmt.Sprintf("only %d objects were looked through for what q or filter ask: there may be more; name a cluster, a namespace, a label or a kind of field that an index has", mostCandidates))
+	}
+	switch {
+	case v.keep != nil && rest:
+		w.Total = int64(offset-pages.skip+pages.read) + 1
+	case v.keep != nil:
+		w.Total, w.Exact = int64(offset-pages.skip+pages.read), true
+	case !rest && (pages.read > 0 || offset == 0):
+		w.Total, w.Exact = read, true
+	case pages.read == 0: // the list ends before the window
+		w.Total, w.Exact, err = s.total(ctx, p, v, 0, offset)
+	default:
+		w.Total, w.Exact, err = s.total(ctx, p, v, read, 0)
+	}
+	return err
+}
+
+// total is how many rows a view has, of which so many are known: by counters where there are, and elsewhere counted, so much further than there.
+func (s *Search) total(ctx context.Context, p params, v view, known int64, further int) (n int64, exact bool, err error) {
+	q := v.query
+	q.Continue, q.Limit, q.Offset = "", int(known)+further+mostCounted, 0
+	others := false
+	for _, clusters := range v.kind.others {
+		others = others || len(clusters) > 0
+	}
+	if !others { // what there is of it is all of one version, but for a moment
+		q.Version = ""
+		if p.plain() {
+			q.Limit = 0
+		}
+	}
+	n, err = s.count(ctx, q)
+	return max(n, known), q.Limit == 0 || n < int64(q.Limit), err
+}
+
+// isTerminating says whether the deletion of an object has begun.
+func isTerminating(raw []byte) bool {
+	if !bytes.Contains(raw, []byte(`"deletionTimestamp"`)) { // which costs nothing, and is true of few
+		return false
+	}
+	var o metav1.PartialObjectMetadata
+	return json.Unmarshal(raw, &o) == nil && o.DeletionTimestamp != nil
+}

@@ -1,0 +1,231 @@
+import { Command } from "cmdk"
+import { Dialog as Radix } from "radix-ui"
+import { type ReactNode, useDeferredValue, useEffect, useState } from "react"
+import { useLocation } from "wouter"
+import { useAnswer } from "../hub/answer"
+import { encode, mirrored, table } from "../hub/client"
+import { useFleetKinds } from "../hub/kinds"
+import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
+import { useFleet } from "../hub/live"
+import { toneOfCluster } from "../layout/lag"
+import { KeyHint } from "../part/KeyHint"
+import { Dot } from "../part/Mark"
+import { quote } from "../table/query"
+import { t } from "../text/text"
+import { type Action, useAllActions } from "./actions"
+import { command, kindsLike } from "./command"
+import type { Mode } from "./open"
+import "./palette.css"
+
+type Found = { cluster: string; namespace: string; name: string; kind: string; group: string; status: string }
+
+const pauseMs = 60
+
+/** Objects whose names have what is typed in them, of all kinds and clusters. */
+function useObjects(text: string): { found: Found[]; loading: boolean } {
+  const [asked, setAsked] = useState("")
+  useEffect(() => {
+    const timer = window.setTimeout(() => setAsked(text), pauseMs)
+    return () => clearTimeout(timer)
+  }, [text])
+  const ask = async (signal: AbortSignal): Promise<Found[]> => {
+    const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
+    const at = (name: string) => answer.columnDefinitions.findIndex((c) => c.name === name)
+    const [kind, cluster, namespace, name, status, version] = [
+      "Kind",
+      "Cluster",
+      "Namespace",
+      "Name",
+      "Status",
+      "API Version",
+    ].map(at)
+    return answer.rows.map(({ cells }) => {
+      const cell = (i: number | undefined) => String(cells[i ?? -1] ?? "")
+      return {
+        cluster: cell(cluster),
+        namespace: cell(namespace),
+        name: cell(name),
+        kind: cell(kind),
+        group: groupOf(cell(version)),
+        status: cell(status),
+      }
+    })
+  }
+  const answer = useAnswer(asked.length > 1 ? ask : undefined, asked)
+  return { found: asked.length > 1 ? (answer.data ?? []) : [], loading: asked.length > 1 && answer.loading }
+}
+
+export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => void }) {
+  return (
+    <Radix.Root open onOpenChange={(open) => !open && onClose()}>
+      <Radix.Portal>
+        <Radix.Overlay className="overlay" />
+        <Radix.Content className="dialog palette" aria-describedby={undefined}>
+          <Radix.Title className="hidden">{t(mode === "keys" ? "palette.keys" : "palette.title")}</Radix.Title>
+          {mode === "keys" ? <Keys /> : <Find start={mode === "command" ? ":" : ""} onClose={onClose} />}
+        </Radix.Content>
+      </Radix.Portal>
+    </Radix.Root>
+  )
+}
+
+function Find({ start, onClose }: { start: string; onClose: () => void }) {
+  const [typed, setTyped] = useState(start)
+  const [, navigate] = useLocation()
+  const kinds = useFleetKinds() ?? []
+  const { clusters } = useFleet()
+  const all = useAllActions()
+  const asCommand = typed.startsWith(":")
+  const text = useDeferredValue(typed.replace(/^:/, "").trim())
+  const { found, loading } = useObjects(asCommand ? "" : text)
+  const lower = text.toLowerCase()
+  const go = (href: string) => {
+    onClose()
+    navigate(href)
+  }
+  const exact = asCommand || text.includes(" ") ? command(text, kinds) : undefined
+  const [first = ""] = text.split(/\s+/)
+  const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
+  const clustersFound = clusters.filter((c) => c.name.toLowerCase().includes(lower)).slice(0, asCommand || !text ? 5 : 8)
+  const actionsFound = asCommand
+    ? []
+    : unique(all)
+        .filter((a) => matches(a, lower))
+        .slice(0, text ? 6 : 12)
+  return (
+    <Command label={t("palette.title")} shouldFilter={false} loop>
+      <Command.Input
+        className="palette-input"
+        autoFocus
+        value={typed}
+        onValueChange={setTyped}
+        placeholder={t(asCommand ? "palette.commandPlaceholder" : "palette.placeholder")}
+      />
+      <Command.List className="palette-list" label={t("palette.about")}>
+        <Command.Empty className="palette-empty">{loading ? t("palette.searching") : t("palette.nothing")}</Command.Empty>
+        {exact && (
+          <Item value="exact" onSelect={() => go(exact.href)}>
+            <span>
+              {exact.namespace && exact.kind
+                ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace })
+                : (exact.kind?.kind ?? text)}
+            </span>
+            <span className="faint">{`:${text}`}</span>
+          </Item>
+        )}
+        {!asCommand && <Group heading={t("palette.actions")} items={actionsFound.map((a) => actionItem(a, onClose))} />}
+        <Group
+          heading={t("palette.kinds")}
+          items={kindsFound
+            .filter((k) => k !== exact?.kind)
+            .map((k) => (
+              <Item key={k.of} value={`kind ${k.of}`} onSelect={() => go(tableLink(k))}>
+                <span>{k.kind}</span>
+                <span className="faint">{[...k.shortNames, k.group].filter(Boolean).join(" · ")}</span>
+              </Item>
+            ))}
+        />
+        {!(asCommand && text) && (
+          <Group
+            heading={t("palette.clusters")}
+            items={clustersFound.map((c) => (
+              <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
+                <span className="row">
+                  <Dot tone={toneOfCluster(c)} />
+                  {c.name}
+                </span>
+              </Item>
+            ))}
+          />
+        )}
+        <Group
+          heading={t("palette.objects")}
+          items={found.map((o) => {
+            const id = `${o.cluster}/${o.kind}.${o.group}/${o.namespace}/${o.name}`
+            return (
+              <Item key={id} value={`object ${id}`} onSelect={() => go(objectLink(o))}>
+                <span className="palette-name">{o.name}</span>
+                <span className="faint">{[o.kind, o.namespace, o.cluster].filter(Boolean).join(" · ")}</span>
+              </Item>
+            )
+          })}
+        />
+        {!asCommand && text.length > 1 && (
+          <Item value="every" onSelect={() => go(`/table?${encode({ kind: "*", q: quote(text) })}`)}>
+            {t("palette.everyKind", { text })}
+          </Item>
+        )}
+      </Command.List>
+    </Command>
+  )
+
+  function actionItem(a: Action, close: () => void) {
+    return (
+      <Item
+        key={a.id}
+        value={`action ${a.id}`}
+        onSelect={() => {
+          close()
+          // After the palette has given the focus back.
+          requestAnimationFrame(() => a.run())
+        }}
+      >
+        <span>{a.title}</span>
+        {a.keys && <KeyHint keys={shownKeys(a.keys)} />}
+      </Item>
+    )
+  }
+}
+
+const matches = (a: Action, text: string) => `${a.title} ${a.words ?? ""}`.toLowerCase().includes(text)
+const unique = (all: Action[]) => all.filter((a, i) => !a.id.startsWith("palette.") && all.findIndex((b) => b.id === a.id) === i)
+const shownKeys = (keys: string) => keys.replace(/ctrl\+(\w)/, (_, key: string) => `Ctrl+${key.toUpperCase()}`)
+
+function Group({ heading, items }: { heading: string; items: ReactNode[] }) {
+  return items.length ? (
+    <Command.Group heading={heading} className="palette-group">
+      {items}
+    </Command.Group>
+  ) : null
+}
+
+function Item({ value, onSelect, children }: { value: string; onSelect: () => void; children: ReactNode }) {
+  return (
+    <Command.Item className="menu-item" value={value} onSelect={onSelect}>
+      {children}
+    </Command.Item>
+  )
+}
+
+/** The keys that work now, by where they belong. */
+function Keys() {
+  const all = useAllActions().filter((a) => a.keys)
+  const sections = [...new Set(all.map((a) => a.section ?? t("palette.everywhere")))]
+  return (
+    <div className="keys-page">
+      <header>
+        <h2>{t("palette.keys")}</h2>
+        <p className="muted">{t("palette.keysAbout")}</p>
+      </header>
+      <div className="keys-sections">
+        {sections.map((section) => (
+          <section key={section}>
+            <h3>{section}</h3>
+            <dl>
+              {all
+                .filter((a) => (a.section ?? t("palette.everywhere")) === section)
+                .map((a) => (
+                  <div key={a.id}>
+                    <dt>{a.title}</dt>
+                    <dd>
+                      <KeyHint keys={shownKeys(a.keys!)} />
+                    </dd>
+                  </div>
+                ))}
+            </dl>
+          </section>
+        ))}
+      </div>
+    </div>
+  )
+}

@@ -1,0 +1,59 @@
+/** Pure: the commands of k9s, as far as they lead somewhere here: `:deploy ns`, `:ctx oak`, `:po @oak`. */
+import { findKind, type Kind } from "../hub/kinds"
+import { clusterLink, tableLink } from "../hub/link"
+import { quote } from "../table/query"
+
+/** Names that k9s has for screens of ours. */
+const screens: Record<string, string> = {
+  ctx: "/",
+  context: "/",
+  contexts: "/",
+  cluster: "/",
+  clusters: "/",
+  fleet: "/",
+  policies: "/policies",
+  changes: "/changes",
+  operations: "/operations",
+  join: "/join",
+  all: "/table?kind=*",
+}
+
+/** Where a command leads; undefined if it is none. `/text` and further words narrow by name. */
+export function command(text: string, kinds: Kind[]): { href: string; kind?: Kind; namespace?: string } | undefined {
+  const [name = "", ...rest] = text.trim().replace(/^:/, "").split(/\s+/).filter(Boolean)
+  const screen = screens[name.toLowerCase()]
+  if (screen) return { href: screen === "/" && rest[0] ? clusterLink(rest[0]) : screen }
+  const kind = name ? findKind(kinds, name) : undefined
+  if (!kind) return undefined
+  const q: string[] = []
+  let namespace: string | undefined
+  for (const word of rest) {
+    if (word.startsWith("@")) q.push(`cluster:${quote(word.slice(1))}`)
+    else if (word.startsWith("/")) q.push(quote(word.slice(1)))
+    else if (word.includes("=")) q.push(word)
+    else if (kind.namespaced && !namespace && word !== "all") {
+      namespace = word
+      q.push(`namespace:${quote(word)}`)
+    }
+  }
+  return { href: tableLink(kind, { q: q.join(" ") }), kind, namespace }
+}
+
+/** Kinds that somebody may mean by the beginning of a name; the most used first. */
+export function kindsLike(kinds: Kind[], text: string, most = 8): Kind[] {
+  const typed = text.toLowerCase()
+  const rank = (k: Kind): number => {
+    const names = [k.kind, k.resource, k.singular, ...k.shortNames].map((n) => n.toLowerCase())
+    const base = k.group.includes(".") && !k.group.endsWith(".k8s.io") ? 0.5 : 0
+    if (names.includes(typed)) return base
+    if (names.some((n) => n.startsWith(typed))) return 1 + base
+    return names.some((n) => n.includes(typed)) ? 2 + base : 9
+  }
+  return kinds
+    .filter((k) => k.verbs.includes("list"))
+    .map((k) => ({ k, rank: rank(k) }))
+    .filter((r) => r.rank < 9)
+    .sort((a, b) => a.rank - b.rank || a.k.kind.length - b.k.kind.length || a.k.of.localeCompare(b.k.of))
+    .slice(0, most)
+    .map((r) => r.k)
+}

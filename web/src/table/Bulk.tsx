@@ -1,0 +1,158 @@
+import { useEffect, useState } from "react"
+import { own, patch, remove } from "../hub/client"
+import { type Kind, pathOf } from "../hub/kinds"
+import { groupOf } from "../hub/link"
+import type { Row } from "../hub/live"
+import { Button } from "../part/Button"
+import { Dialog } from "../part/Dialog"
+import { Field, Input } from "../part/Field"
+import { Notice } from "../part/Notice"
+import { t } from "../text/text"
+import { type Act, byCluster, forEach, idOf, many, patchOf } from "./selection"
+
+const shownOfCluster = 6
+const checked = 50
+
+async function carryOut(act: Act, row: Row, kind: Kind, replicas: number, dryRun: boolean): Promise<void> {
+  const version = row.apiVersion.slice(row.apiVersion.indexOf("/") + 1)
+  const path = own(row.cluster) + pathOf({ ...kind, group: groupOf(row.apiVersion), version }, row.namespace, row.name)
+  if (act === "delete") await remove(path, { dryRun })
+  else await patch(path, patchOf(act, new Date(), replicas), { dryRun })
+}
+
+type Result = { done: number; failed: { row: Row; error: Error }[] }
+const none: Result = { done: 0, failed: [] }
+
+/** What is about to happen in which cluster, whether they would refuse it, and then what happened. */
+export function Bulk({
+  act,
+  rows,
+  kindOf,
+  onClose,
+  onDone,
+}: {
+  act: Act
+  rows: Row[]
+  kindOf: (row: Row) => Kind
+  onClose: () => void
+  onDone: () => void
+}) {
+  const [typed, setTyped] = useState("")
+  const [replicas, setReplicas] = useState("1")
+  const [dry, setDry] = useState<Result>(none)
+  const [real, setReal] = useState<Result>()
+  const count = String(rows.length)
+  const asksTyped = act === "delete" && rows.length > many
+  const toCheck = rows.slice(0, checked)
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: what was selected when it opened.
+  useEffect(() => {
+    let shown = true
+    void forEach(
+      toCheck,
+      6,
+      (row) => carryOut(act, row, kindOf(row), 1, true),
+      (row, error) => shown && setDry((r) => add(r, row, error)),
+    )
+    return () => {
+      shown = false
+    }
+  }, [])
+
+  const valid = act !== "scale" || /^\d{1,6}$/.test(replicas)
+  const finished = real && real.done + real.failed.length === rows.length
+  const run = async () => {
+    setReal(none)
+    await forEach(
+      rows,
+      6,
+      (row) => carryOut(act, row, kindOf(row), Number(replicas), false),
+      (row, error) => setReal((r) => add(r ?? none, row, error)),
+    )
+    onDone()
+  }
+  const checking = dry.done + dry.failed.length < toCheck.length
+  return (
+    <Dialog
+      open
+      onClose={onClose}
+      title={t(`table.${act}Title`, { n: rows.length })}
+      description={t(`table.${act}About`)}
+      foot={
+        real ? (
+          <>
+            <output>
+              {finished
+                ? t("table.done", { n: real.done })
+                : t("table.running", { n: real.done + real.failed.length, all: rows.length })}
+              {real.failed.length > 0 && <span className="bad"> · {t("table.failed", { n: real.failed.length })}</span>}
+            </output>
+            <Button onClick={onClose}>{t("common.close")}</Button>
+          </>
+        ) : (
+          <>
+            <Button onClick={onClose}>{t("common.cancel")}</Button>
+            <Button
+              look={act === "delete" ? "danger" : "main"}
+              disabled={!valid || (asksTyped && typed.trim() !== count)}
+              onClick={() => void run()}
+            >
+              {t(`table.${act}`)}
+            </Button>
+          </>
+        )
+      }
+    >
+      <div className="stack">
+        {byCluster(rows).map(([cluster, mine]) => (
+          <section key={cluster}>
+            <h3>{t("table.inCluster", { cluster, n: mine.length })}</h3>
+            <ul className="bulk-rows">
+              {mine.slice(0, shownOfCluster).map((row) => (
+                <li key={idOf(row)}>
+                  <span className="muted">{row.kind}</span> {row.namespace && `${row.namespace}/`}
+                  {row.name}
+                </li>
+              ))}
+              {mine.length > shownOfCluster && (
+                <li className="muted">{t("table.andMore", { n: mine.length - shownOfCluster })}</li>
+              )}
+            </ul>
+          </section>
+        ))}
+        {act === "scale" && (
+          <Field label={t("table.replicas")}>
+            {(id) => <Input id={id} type="number" min={0} value={replicas} onChange={(e) => setReplicas(e.target.value)} />}
+          </Field>
+        )}
+        {!real && checking && <p className="muted">{t("table.checking")}</p>}
+        {!real && dry.failed.length > 0 && (
+          <Failures title={t("table.wouldRefuse", { n: dry.failed.length })} failed={dry.failed} />
+        )}
+        {real && real.failed.length > 0 && <Failures title={t("table.failed", { n: real.failed.length })} failed={real.failed} />}
+        {asksTyped && !real && (
+          <Field label={t("common.typeName", { name: count })}>
+            {(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}
+          </Field>
+        )}
+      </div>
+    </Dialog>
+  )
+}
+
+const add = (r: Result, row: Row, error?: Error): Result =>
+  error ? { ...r, failed: [...r.failed, { row, error }] } : { ...r, done: r.done + 1 }
+
+function Failures({ title, failed }: { title: string; failed: Result["failed"] }) {
+  return (
+    <Notice tone="warn" title={title}>
+      <ul>
+        {failed.slice(0, 5).map(({ row, error }) => (
+          <li key={idOf(row)} className="selectable">
+            {row.cluster}: {row.name}: {error.message}
+          </li>
+        ))}
+      </ul>
+    </Notice>
+  )
+}

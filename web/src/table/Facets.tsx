@@ -1,0 +1,43 @@
+import { useGet } from "../hub/answer"
+import { mirrored } from "../hub/client"
+import { Failure, Skeleton } from "../part/Notice"
+import { number, t } from "../text/text"
+import { has } from "./query"
+
+type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
+
+/** How many objects there are by one thing; one of them narrows the query, and again widens it. */
+export function Facets({
+  path,
+  query,
+  by,
+  q,
+  onToggle,
+}: {
+  path: string
+  query: string
+  by: string
+  q: string
+  onToggle: (value: string) => void
+}) {
+  const params = Object.fromEntries(new URLSearchParams(query))
+  delete params.orderby
+  const answer = useGet<Counts>(mirrored() + path, { ...params, group: by }, 10_000)
+  const groups = answer.data?.groups ?? []
+  const most = Math.max(1, ...groups.map((g) => g.objects))
+  if (answer.error && !answer.data) return <Failure error={answer.error} retry={answer.reload} />
+  return (
+    <ul className="facets" aria-label={t("table.group")}>
+      {!answer.data && <Skeleton lines={5} />}
+      {groups.slice(0, 500).map(({ values: [value = ""], objects }) => (
+        <li key={value}>
+          <button type="button" className="facet" aria-pressed={has(q, by, value)} onClick={() => onToggle(value)}>
+            <span className="facet-name">{value || t("table.noValue")}</span>
+            <span className="facet-count">{number(objects)}</span>
+            <span className="facet-bar" style={{ width: `${(100 * objects) / most}%` }} />
+          </button>
+        </li>
+      ))}
+    </ul>
+  )
+}

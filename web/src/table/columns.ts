@@ -1,0 +1,74 @@
+/** Pure: which columns of a window are shown, how wide, and how cells look. */
+import type { Column } from "../hub/client"
+import type { Row } from "../hub/live"
+import { type Tone, toneOf } from "../part/Mark"
+
+/** index -1 is the namespace, of which tables of one kind have no column. */
+export type Shown = { index: number; name: string; sort?: string; width: string }
+
+/** What the fleet API orders by. */
+const sorts: Record<string, string> = { Name: "name", Namespace: "namespace", Cluster: "cluster", Age: "created" }
+
+export function shown(
+  columns: Column[],
+  rows: Row[],
+  chosen: string[] | undefined,
+  o: { namespaced: boolean; kinds: boolean },
+): Shown[] {
+  const all = everyColumn(columns, o)
+  const visible = chosen
+    ? all.filter((c) => chosen.includes(c.name))
+    : all.filter((c) => c.index < 0 || !columns[c.index]!.priority)
+  return (visible.length ? visible : all).map((c) => ({
+    ...c,
+    sort: o.kinds ? undefined : sorts[c.name],
+    width: width(c, columns[c.index], rows),
+  }))
+}
+
+/** All columns there are, those that say which object it is first. The table of all kinds has its own order. */
+export function everyColumn(columns: Column[], o: { namespaced: boolean; kinds: boolean }): { index: number; name: string }[] {
+  const own = columns.map((c, index) => ({ index, name: c.name }))
+  if (o.kinds) return own
+  const first = (name: string) => own.filter((c) => c.name === name)
+  const rest = own.filter((c) => c.name !== "Cluster" && c.name !== "Name" && c.name !== "Namespace")
+  const namespace = o.namespaced ? [{ index: -1, name: "Namespace" }] : []
+  return [...first("Cluster"), ...namespace, ...first("Name"), ...rest]
+}
+
+export function cellOf(row: Row, column: { index: number; name: string }): unknown {
+  if (column.index === -1) return row.namespace
+  return row.cells[column.index]
+}
+
+export function textOf(cell: unknown): string {
+  if (cell === null || cell === undefined) return ""
+  return typeof cell === "object" ? JSON.stringify(cell) : String(cell)
+}
+
+/** Widths follow what is in the first rows, and stay. Names take what is left. */
+function width(c: { index: number; name: string }, column: Column | undefined, rows: Row[]): string {
+  if (c.name === "Age") return "72px"
+  const lengths = rows.slice(0, 80).map((row) => textOf(cellOf(row, c)).length)
+  lengths.sort((a, b) => a - b)
+  const typical = lengths[Math.floor(lengths.length * 0.95)] ?? 10
+  const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 26))
+  if (c.name === "Name") return `minmax(${Math.max(180, Math.min(px, 320))}px, 3fr)`
+  return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 200)}px, ${Math.max(px, 80)}fr)`
+}
+
+/** Colour only where a cell is a state. */
+export function toneOfCell(column: string, text: string): Tone {
+  if (/status|phase|state|health|condition|^ready$|^available$|^reason$|^type$/i.test(column)) {
+    const parts = /^(\d+)\/(\d+)$/.exec(text)
+    if (parts) return parts[1] === parts[2] ? "plain" : "warn"
+    return toneOf(text)
+  }
+  return "plain"
+}
+
+/** The next order by a column: up, down, none. */
+export function nextSort(current: string, column: string): string {
+  if (current === column) return `${column} desc`
+  return current === `${column} desc` ? "" : column
+}

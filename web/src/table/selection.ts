@@ -1,0 +1,74 @@
+/** Pure: what is selected, and what is done to it. */
+import type { Row } from "../hub/live"
+
+/** A row's identity in the fleet, also where it has no UID. */
+export const idOf = (row: Row) => `${row.cluster}/${row.apiVersion}/${row.kind}/${row.namespace}/${row.name}/${row.uid}`
+
+export function toggle(selected: Map<string, Row>, row: Row): Map<string, Row> {
+  const next = new Map(selected)
+  if (!next.delete(idOf(row))) next.set(idOf(row), row)
+  return next
+}
+
+export function byCluster(rows: Iterable<Row>): [cluster: string, rows: Row[]][] {
+  const groups = new Map<string, Row[]>()
+  for (const row of rows) groups.set(row.cluster, [...(groups.get(row.cluster) ?? []), row])
+  return [...groups].sort(([a], [b]) => a.localeCompare(b))
+}
+
+export type Act = "delete" | "restart" | "scale" | "cordon" | "uncordon"
+
+/** What can be done to a kind in clusters. */
+export function actsOf(kind: { group: string; resource: string }): Act[] {
+  const name = kind.group ? `${kind.resource}.${kind.group}` : kind.resource
+  switch (name) {
+    case "deployments.apps":
+    case "statefulsets.apps":
+      return ["restart", "scale", "delete"]
+    case "daemonsets.apps":
+      return ["restart", "delete"]
+    case "replicasets.apps":
+      return ["scale", "delete"]
+    case "nodes":
+      return ["cordon", "uncordon", "delete"]
+    default:
+      return ["delete"]
+  }
+}
+
+/** The merge patch that an act is. */
+export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number): object {
+  switch (act) {
+    case "restart":
+      return { spec: { template: { metadata: { annotations: { "kubectl.kubernetes.io/restartedAt": now.toISOString() } } } } }
+    case "scale":
+      return { spec: { replicas } }
+    case "cordon":
+      return { spec: { unschedulable: true } }
+    case "uncordon":
+      return { spec: { unschedulable: null } }
+  }
+}
+
+/** What is destroyed in this number is confirmed by typing. */
+export const many = 5
+
+/** Runs f for each item, a few at a time, and tells of each result. */
+export async function forEach<T>(
+  items: T[],
+  atOnce: number,
+  f: (item: T) => Promise<void>,
+  told: (item: T, error?: Error) => void,
+): Promise<void> {
+  const rest = [...items]
+  const worker = async () => {
+    for (let item = rest.shift(); item !== undefined; item = rest.shift()) {
+      const mine = item
+      await f(mine).then(
+        () => told(mine),
+        (e: Error) => told(mine, e),
+      )
+    }
+  }
+  await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, worker))
+}
