@@ -103,13 +103,16 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
-	defer cut.done()
+	defer func() {
+		cut.done()
+		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc() // of what was broken off, too
+	}()
 	r = r.WithContext(ctx)
 	if lasts(r) {
 		go c.watchRights(ctx, s, r, plain, cancel)
 	}
 	if r.Body != nil && r.Body != http.NoBody && upgrade == "" {
-		r.Body = newBoundedBody(w, r.Body, c.bodyTime)
+		r.Body = newBoundedBody(w, r.Body, longestBody, c.bodyTime)
 	}
 	who := s.User()
 	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
@@ -141,7 +144,6 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { answer.Error(w, r, c.failed(ctx, err)) },
 	}).ServeHTTP(cut, r)
-	requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc()
 	return nil
 }
 
@@ -195,8 +197,8 @@ type boundedBody struct {
 	deadline *http.ResponseController
 }
 
-func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, within time.Duration) io.ReadCloser {
-	b := &boundedBody{http.MaxBytesReader(w, body, longestBody), http.NewResponseController(w)}
+func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, most int64, within time.Duration) io.ReadCloser {
+	b := &boundedBody{http.MaxBytesReader(w, body, most), http.NewResponseController(w)}
 	_ = b.deadline.SetReadDeadline(time.Now().Add(within)) // every connection of the listener can
 	return b
 }

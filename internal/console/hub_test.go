@@ -364,10 +364,9 @@ func TestStreamsEnd(t *testing.T) {
 		default:
 		}
 	}
-	s.lifetime = time.Second
-	short := s.login(alice)
-	s.lifetime = sessionLifetime
-	s.end("the time of the session", short.streams(path))
+	brief := newSite(t, testenv.Config(0), func(c *Console) { c.lifetime = time.Second })
+	short := brief.login(alice)
+	brief.end("the time of the session", short.streams(path))
 	short.want(http.StatusUnauthorized, http.MethodGet, path, "")
 	take()
 	s.end("the right to it", others)
@@ -412,7 +411,8 @@ func TestNobodyReads(t *testing.T) {
 	})
 	s := newSite(t, hub.config, func(c *Console) { c.writeTime = time.Hour })
 	b := s.login(alice)
-	get := func(as string, headers ...string) {
+	impatient := newSite(t, hub.config, func(c *Console) { c.writeTime = 500 * time.Millisecond })
+	get := func(s *site, b *browser, as string, headers ...string) {
 		w := s.dial()
 		w.send("GET " + hubPath + "/api?as=" + url.QueryEscape(as) + " HTTP/1.1\r\nHost: x\r\nOrigin: " + s.url + "\r\nCookie: " + cookieName + "=" + b.cookie() + "\r\n" +
 			strings.Join(append(headers, ""), "\r\n") + "\r\n")
@@ -434,10 +434,9 @@ func TestNobodyReads(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	get("an answer")
-	get("", "Connection: Upgrade", "Upgrade: websocket")
-	s.writeTime = 500 * time.Millisecond
-	get("a slow browser's")
+	get(s, b, "an answer")
+	get(s, b, "", "Connection: Upgrade", "Upgrade: websocket")
+	get(impatient, impatient.login(alice), "a slow browser's")
 	ends("a slow browser's")
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	ends("a WebSocket", "an answer")
