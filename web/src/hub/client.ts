@@ -84,7 +84,7 @@ export const url = (path: string, query?: Query) => {
 }
 
 let unauthorized = () => {}
-/** Says what happens once the session is over. */
+/** Says what happens at a 401: it is a member's, or the session is over. */
 export function onUnauthorized(f: () => void): void {
   unauthorized = f
 }
@@ -101,8 +101,7 @@ export async function request(path: string, o: Options = {}): Promise<Response> 
   }
   if (answer.ok) return answer
   const error = new StatusError(await readStatus(answer))
-  // A member's 401 is not the session's end: the hub's own says so in this header.
-  if (error.code === 401 && !path.startsWith(`${fleet}/clusters/`)) unauthorized()
+  if (error.code === 401) unauthorized()
   throw error
 }
 

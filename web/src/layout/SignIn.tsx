@@ -6,7 +6,7 @@ import { Notice } from "../part/Notice"
 import { t } from "../text/text"
 import "./layout.css"
 
-export function SignIn({ reason }: { reason?: "ended" | "unreachable" }) {
+export function SignIn({ reason }: { reason?: "ended" | "link" | "unreachable" }) {
   const [token, setToken] = useState("")
   const [error, setError] = useState("")
   const [busy, setBusy] = useState(false)
@@ -24,6 +24,7 @@ export function SignIn({ reason }: { reason?: "ended" | "unreachable" }) {
         <h1>Orrery</h1>
       </div>
       {reason === "ended" && <Notice tone="warn">{t("layout.ended")}</Notice>}
+      {reason === "link" && <Notice tone="warn">{t("layout.badLink")}</Notice>}
       {reason === "unreachable" && <Notice tone="unknown">{t("layout.hubAway")}</Notice>}
       <p className="muted">
         {t("layout.signInMore", { command: "\u0000" })

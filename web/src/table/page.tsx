@@ -68,6 +68,7 @@ export default function TablePage() {
       setSelected(new Map())
     }
     setCursor({ index: -1 })
+    setAsked({ offset: 0, limit: 120 })
     navigate(`/table?${writeState(next)}`, { replace: change.q !== undefined })
   }
 

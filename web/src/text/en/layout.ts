@@ -24,4 +24,5 @@ export default {
   synced: "{n|cluster|clusters} current",
   lagBehind: "{name} is behind: what is shown of it may be {since} old",
   lagUnknown: "{name} has not been heard of for {since}: what is shown of it is as it was then",
+  badLink: "This link has been used, or is older than 30 seconds. Ask for another.",
 }
