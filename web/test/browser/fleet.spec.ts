@@ -1,7 +1,7 @@
 import { test } from "vitest"
-import { expect, kubectl, pid, settled, useBrowser, visit } from "./world"
+import { expect, kubectl, pid, settled, visit, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 test("the fleet has a tile for each cluster, which leads to its page", async () => {
   const v = await visit()

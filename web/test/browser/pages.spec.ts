@@ -1,7 +1,7 @@
 import { beforeAll, describe, test } from "vitest"
-import { axe, expect, pages, settled, sizes, useBrowser, type Visit, visit, wear } from "./world"
+import { axe, expect, pages, settled, sizes, type Visit, visit, wear, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 describe.each(["light", "dark"] as const)("%s", (theme) => {
   let v: Visit

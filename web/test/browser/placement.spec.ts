@@ -1,7 +1,7 @@
 import { test } from "vitest"
-import { apply, expect, kubeconfig, kubectl, run, settled, useBrowser, visit } from "./world"
+import { apply, expect, kubeconfig, kubectl, run, settled, visit, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 const of = "Deployment.apps/shop/web"
 

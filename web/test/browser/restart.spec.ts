@@ -1,7 +1,7 @@
 import { test } from "vitest"
-import { expect, link, pid, useBrowser, visit } from "./world"
+import { expect, link, pid, visit, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 test("a hub that is killed under an open tab: rows are stale, never fresh, and with a new link they are of now", async () => {
   const v = await visit()

@@ -1,8 +1,8 @@
 import { mkdirSync } from "node:fs"
 import { test } from "vitest"
-import { pages, settled, sizes, useBrowser, visit, wear } from "./world"
+import { pages, settled, sizes, visit, wear, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 const only = process.env.SCREENSHOTS === "1" ? undefined : process.env.SCREENSHOTS?.split(",")
 const folder = new URL("../../screenshots/", import.meta.url).pathname

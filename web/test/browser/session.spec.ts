@@ -1,7 +1,7 @@
 import { inject, test } from "vitest"
-import { expect, kubectl, link, settled, stranger, useBrowser, visit } from "./world"
+import { expect, kubectl, link, settled, stranger, visit, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 test("a link opens the console, once, and leaves the address bar", async () => {
   const url = await link()

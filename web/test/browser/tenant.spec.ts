@@ -1,7 +1,7 @@
 import { test } from "vitest"
-import { expect, pages, settled, useBrowser, visit } from "./world"
+import { expect, pages, settled, visit, withBrowser } from "./world"
 
-useBrowser()
+withBrowser()
 
 const of = "Deployment.apps/shop/web"
 

@@ -57,7 +57,7 @@ export interface Seen {
 let browser: Browser | undefined
 
 /** Starts the browser for the specs of a file. */
-export function useBrowser(): void {
+export function withBrowser(): void {
   beforeAll(async () => {
     browser = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
