@@ -166,7 +166,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
             ]}
           />
         </div>
-        <aside className="policy-side">
+        <aside className="policy-side stack">
           {!kinds[kind].overrides && object && <Preview kind={kind} object={object} />}
           {live?.status?.conditions && (
             <Section title={t("cluster.conditions")}>

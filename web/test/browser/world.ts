@@ -88,6 +88,7 @@ export interface Visit {
 export async function stranger(viewport = sizes.desk): Promise<Visit> {
   const context = await browser!.newContext({ ignoreHTTPSErrors: true, viewport, reducedMotion: "reduce", locale: "en-GB" })
   const page = await context.newPage()
+  page.setDefaultTimeout(15_000)
   const seen: Seen = { errors: [], failures: [], bodies: [] }
   page.on("pageerror", (e) => seen.errors.push(String(e)))
   // The browser's own note of an answer that is no success is among the failures already.
