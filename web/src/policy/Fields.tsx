@@ -208,7 +208,7 @@ function Check({
   onChange: (on: boolean) => void
 }) {
   return (
-    <label className="choice">
+    <label className="option">
       <input type="checkbox" disabled={readOnly} checked={checked} onChange={(e) => onChange(e.target.checked)} />
       <span>
         <strong>{label}</strong>
