@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -463,4 +465,50 @@ func TestNobodyReads(t *testing.T) {
 	ends("a slow browser's")
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	ends("a WebSocket", "an answer")
+}
+
+// closing is a file system that says when a file is closed.
+type closing struct {
+	fs.FS
+
+	closed chan string
+}
+
+func (c closing) Open(name string) (fs.File, error) {
+	f, err := c.FS.Open(name)
+	if seeker, ok := f.(io.ReadSeeker); ok && err == nil && name == "assets/large.js" {
+		return closingFile{f, seeker, c.closed}, nil
+	}
+	return f, err
+}
+
+type closingFile struct {
+	fs.File
+	io.Seeker
+
+	closed chan string
+}
+
+func (c closingFile) Close() error {
+	c.closed <- "assets/large.js"
+	return c.File.Close()
+}
+
+// TestNobodyReadsFiles: a stranger who asks for files, which all may have, and does not read them holds nothing for long.
+func TestNobodyReadsFiles(t *testing.T) {
+	large := closing{fstest.MapFS{"index.html": {}, "assets/large.js": {Data: make([]byte, 64<<20)}}, make(chan string, 2)}
+	s := newSite(t, testenv.Config(0), func(c *Console) {
+		c.writeTime = 500 * time.Millisecond
+		var err error
+		if c.files, err = newFiles(large); err != nil {
+			t.Fatal(err)
+		}
+	})
+	<-large.closed // it was read for its digest
+	s.dial().send("GET " + Path + "assets/large.js HTTP/1.1\r\nHost: x\r\n\r\n")
+	select {
+	case <-large.closed:
+	case <-time.After(testenv.Patience):
+		t.Error("it is being sent still")
+	}
 }

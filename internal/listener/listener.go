@@ -185,8 +185,11 @@ func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Hijack implements http.Hijacker.
 func (s *status) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	s.code = http.StatusSwitchingProtocols
-	return http.NewResponseController(s.ResponseWriter).Hijack() //nolint:wrapcheck // it is as if it were that
+	conn, buffered, err := http.NewResponseController(s.ResponseWriter).Hijack()
+	if err == nil {
+		s.code = http.StatusSwitchingProtocols
+	}
+	return conn, buffered, err //nolint:wrapcheck // it is as if it were that
 }
 
 // quiet logs what goes wrong with single connections where somebody looks for it: strangers cause it.
