@@ -100,8 +100,7 @@ class Live {
       this.attempt = 0
       this.connected = true
       this.lastHeard = Date.now()
-      for (const { id, path, query, offset, limit } of this.windows.values())
-        this.send({ type: "open", id, path, query, offset, limit })
+      for (const { id, path, query, offset, limit } of this.windows.values()) this.send({ type: "open", id, path, query, offset, limit })
       this.watchdog = window.setInterval(() => this.watch(), answerMs)
       this.tellFleet()
     }

@@ -4,10 +4,7 @@ import { live } from "./live"
 
 export type Session = { user: string; groups: string[]; expires: string; version: string }
 /** asking: not known yet. out: nobody is signed in; reason says why if somebody was. */
-export type Signed =
-  | { state: "asking" }
-  | { state: "in"; session: Session }
-  | { state: "out"; reason?: "ended" | "link" | "unreachable" }
+export type Signed = { state: "asking" } | { state: "in"; session: Session } | { state: "out"; reason?: "ended" | "link" | "unreachable" }
 
 const path = "/console/api/session"
 const againMs = 3000

@@ -24,8 +24,7 @@ const places: { href: string; icon: IconName; title: Key }[] = [
 
 function Places({ onGo }: { onGo?: () => void }) {
   const [path] = useLocation()
-  const here = (href: string) =>
-    href === "/" ? path === "/" || path.startsWith("/clusters/") : path === href || path.startsWith(`${href}/`)
+  const here = (href: string) => (href === "/" ? path === "/" || path.startsWith("/clusters/") : path === href || path.startsWith(`${href}/`))
   return (
     <ul>
       {places.map((p) => (

@@ -33,9 +33,7 @@ export function SignIn({ reason }: { reason?: "ended" | "link" | "unreachable" }
       </p>
       <form className="stack" onSubmit={submit}>
         <Field label={t("layout.token")} error={error || undefined}>
-          {(id, about) => (
-            <Input id={id} aria-describedby={about} type="password" value={token} onChange={(e) => setToken(e.target.value)} />
-          )}
+          {(id, about) => <Input id={id} aria-describedby={about} type="password" value={token} onChange={(e) => setToken(e.target.value)} />}
         </Field>
         <Button look="main" type="submit" disabled={busy || !token.trim()}>
           {t("layout.signIn")}

@@ -31,14 +31,7 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
     const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
     const at = (name: string) => answer.columnDefinitions.findIndex((c) => c.name === name)
-    const [kind, cluster, namespace, name, status, version] = [
-      "Kind",
-      "Cluster",
-      "Namespace",
-      "Name",
-      "Status",
-      "API Version",
-    ].map(at)
+    const [kind, cluster, namespace, name, status, version] = ["Kind", "Cluster", "Namespace", "Name", "Status", "API Version"].map(at)
     return answer.rows.map(({ cells }) => {
       const cell = (i: number | undefined) => String(cells[i ?? -1] ?? "")
       return {
@@ -88,9 +81,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
   const otherKinds = kindsFound.filter((k) => k !== exact?.kind)
   const hubFound = text ? kindsLike(onHub, first, 4) : []
-  const clustersFound = (asCommand && text ? [] : clusters)
-    .filter((c) => c.name.toLowerCase().includes(lower))
-    .slice(0, asCommand || !text ? 5 : 8)
+  const clustersFound = (asCommand && text ? [] : clusters).filter((c) => c.name.toLowerCase().includes(lower)).slice(0, asCommand || !text ? 5 : 8)
   const actionsFound = asCommand
     ? []
     : unique(all)
@@ -138,9 +129,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         {exact && (
           <Item value="exact" onSelect={() => go(exact.href)}>
             <span>
-              {exact.namespace && exact.kind
-                ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace })
-                : (exact.kind?.kind ?? text)}
+              {exact.namespace && exact.kind ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace }) : (exact.kind?.kind ?? text)}
             </span>
             <span className="faint">{`:${text}`}</span>
           </Item>

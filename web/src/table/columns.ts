@@ -9,16 +9,9 @@ export type Shown = { index: number; name: string; sort?: string; width: string 
 /** What the fleet API orders by. */
 const sorts: Record<string, string> = { Name: "name", Namespace: "namespace", Cluster: "cluster", Age: "created" }
 
-export function shown(
-  columns: Column[],
-  rows: Row[],
-  chosen: string[] | undefined,
-  o: { namespaced: boolean; kinds: boolean },
-): Shown[] {
+export function shown(columns: Column[], rows: Row[], chosen: string[] | undefined, o: { namespaced: boolean; kinds: boolean }): Shown[] {
   const all = everyColumn(columns, o)
-  const visible = chosen
-    ? all.filter((c) => chosen.includes(c.name))
-    : all.filter((c) => c.index < 0 || !columns[c.index]!.priority)
+  const visible = chosen ? all.filter((c) => chosen.includes(c.name)) : all.filter((c) => c.index < 0 || !columns[c.index]!.priority)
   return (visible.length ? visible : all).map((c) => ({
     ...c,
     sort: o.kinds ? undefined : sorts[c.name],

@@ -81,18 +81,13 @@ export default function TablePage() {
   const sample = first.current?.key === layoutKey ? first.current.window : undefined
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the columns.
   const columns = useMemo(
-    () =>
-      shown(window.columns, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
+    () => shown(window.columns, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
     [layoutKey, sample, state.columns?.join(), layout.namespaced],
   )
 
-  const kindOf = (row: Row) =>
-    findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
+  const kindOf = (row: Row) => findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
   const link = (row: Row, tab?: string) =>
-    objectLink(
-      { cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name },
-      tab ? { tab } : {},
-    )
+    objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
   const current = window.rows[cursor.index - window.offset]
   const acts = kind ? actsOf(kind) : []
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
@@ -173,11 +168,7 @@ export default function TablePage() {
       about={<Count window={window} />}
       actions={
         <>
-          <Button
-            aria-pressed={state.hub}
-            title={t("table.hubAbout")}
-            onClick={() => set({ hub: !state.hub, q: "", sort: "", group: "" })}
-          >
+          <Button aria-pressed={state.hub} title={t("table.hubAbout")} onClick={() => set({ hub: !state.hub, q: "", sort: "", group: "" })}>
             {t("table.hub")}
           </Button>
           <Menu

@@ -26,14 +26,7 @@ function usePolled(path: string | undefined, everyMs: number, read: Read): Windo
 export function useSearch(query: string | undefined): Window {
   return usePolled(query === undefined ? undefined : `${mirrored()}/search?${query}`, 15_000, ({ columnDefinitions, rows }) => {
     const index = (name: string) => columnDefinitions.findIndex((c) => c.name === name)
-    const [kind, cluster, namespace, name, version, created] = [
-      "Kind",
-      "Cluster",
-      "Namespace",
-      "Name",
-      "API Version",
-      "Created",
-    ].map(index)
+    const [kind, cluster, namespace, name, version, created] = ["Kind", "Cluster", "Namespace", "Name", "API Version", "Created"].map(index)
     return rows.map(({ cells }) => {
       const text = (i: number | undefined) => String(cells[i ?? -1] ?? "")
       const where = { cluster: text(cluster), namespace: text(namespace), name: text(name) }

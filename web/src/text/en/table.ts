@@ -51,8 +51,7 @@ export default {
   scaleTitle: "Scale {n|workload|workloads}",
   cordonTitle: "Cordon {n|node|nodes}",
   uncordonTitle: "Uncordon {n|node|nodes}",
-  deleteAbout:
-    "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
+  deleteAbout: "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
   restartAbout: "Their pods are replaced step by step, as their strategy says.",
   scaleAbout: "What the hub places is scaled back: change its template on the hub instead.",
   cordonAbout: "No new pods come to them. Those that run stay.",
