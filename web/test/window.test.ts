@@ -75,3 +75,10 @@ test("an API that cannot say leaves rows as what they were, and without rows it 
   })
   expect(received(nothing, { type: "error", id: 1, status }, 2).state).toBe("unknown")
 })
+
+test("rows that a whole window has again are the same objects", () => {
+  const before = whole([row(1, "a"), row(2, "b")])
+  const after = received(before, { type: "window", id: 1, offset: 0, total: 9, exact: true, columns, rows: [row(1, "a"), row(2, "c")] }, 2000)
+  expect(after.rows[0]).toBe(before.rows[0])
+  expect(after.rows[1]!.cells).toEqual(["c"])
+})

@@ -32,6 +32,16 @@ export type Window = {
 /** A row with what the wire leaves out where it is empty. */
 const whole = (row: Row): Row => ({ ...row, namespace: row.namespace ?? "", created: row.created ?? "" })
 
+/** The rows of a window; those that are as they were stay the same objects, which need not be drawn anew. */
+function kept(before: Row[], rows: Row[]): Row[] {
+  const known = new Map(before.map((row) => [row.key, row]))
+  return rows.map((row) => {
+    const next = whole(row)
+    const old = known.get(row.key)
+    return old && JSON.stringify(old) === JSON.stringify(next) ? old : next
+  })
+}
+
 export type WindowMessage = {
   type: "window"
   id: number
@@ -76,7 +86,7 @@ export function received(w: Window, m: WindowMessage | DeltaMessage | ErrorMessa
         total: m.total,
         exact: m.exact,
         columns: m.columns,
-        rows: (m.rows ?? []).map(whole),
+        rows: kept(w.rows, m.rows ?? []),
         warnings: m.warnings ?? [],
       }
     case "delta":

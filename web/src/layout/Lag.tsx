@@ -46,11 +46,7 @@ function LagItem({ cluster: c }: { cluster: { name: string; state: string; since
   return (
     <li className="lag-item">
       <Tooltip text={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name: c.name, since })}>
-        <Link
-          href={clusterLink(c.name)}
-          className="lag-link"
-          aria-label={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name: c.name, since })}
-        >
+        <Link href={clusterLink(c.name)} className="lag-link">
           <Dot tone={tone} />
           <span>{c.name}</span>
           <span className="muted">{since}</span>

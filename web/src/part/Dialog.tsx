@@ -1,7 +1,7 @@
 import { Dialog as Radix } from "radix-ui"
 import type { ReactNode } from "react"
 import { t } from "../text/text"
-import { IconButton } from "./Button"
+import { Button } from "./Button"
 import { Icon } from "./Icon"
 
 type Props = {
@@ -24,9 +24,9 @@ export function Dialog({ open, onClose, title, description, wide, foot, children
           <header>
             <Radix.Title>{title}</Radix.Title>
             <Radix.Close asChild>
-              <IconButton label={t("common.close")}>
+              <Button look="quiet" className="icon" aria-label={t("common.close")}>
                 <Icon name="close" />
-              </IconButton>
+              </Button>
             </Radix.Close>
           </header>
           {description && (

@@ -1,4 +1,4 @@
-import { type KeyboardEvent, type ReactNode, useCallback, useEffect, useLayoutEffect, useRef, useState } from "react"
+import { type KeyboardEvent, memo, type ReactNode, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react"
 import type { Row, Window } from "../hub/live"
 import { Age } from "../part/Age"
 import { Icon } from "../part/Icon"
@@ -101,13 +101,29 @@ export function Grid(p: Props) {
   const least = p.columns.reduce((sum, c) => sum + (Number.parseInt(/\d+/.exec(c.width)?.[0] ?? "80", 10) || 80), 32)
   const scrollTop = top / ratio
   const rows: ReactNode[] = []
+  const pool = Math.ceil(frame.view / frame.row) + 10
+  // What rows call stays the same, so that scrolling draws only those that are new.
+  const latest = useRef(p)
+  latest.current = p
+  const act = useMemo<Acts>(
+    () => ({
+      link: (row) => latest.current.link(row),
+      onAt: (index, row) => latest.current.onAt(index, row),
+      onToggle: (row) => latest.current.onToggle(row),
+      onOpen: (row) => latest.current.onOpen(row),
+    }),
+    [],
+  )
   for (let i = first; i < first + count; i++) {
     const row = rowAt(i)
     const y = ratio === 1 ? i * frame.row : scrollTop + (i * frame.row - top)
     rows.push(
       <GridRow
-        {...p}
-        key={row ? `r${row.key}` : `i${i}`}
+        // Rows that leave the screen are used for those that come to it.
+        key={i % pool}
+        columns={p.columns}
+        narrow={narrow}
+        act={act}
         index={i}
         row={row}
         y={y}
@@ -167,18 +183,22 @@ function sorted(sort: string, column: string | undefined): "ascending" | "descen
   return sort === column ? "ascending" : sort === `${column} desc` ? "descending" : undefined
 }
 
-type RowProps = Omit<Props, "selected"> & {
+type Acts = Pick<Props, "link" | "onAt" | "onToggle" | "onOpen">
+type RowProps = {
   index: number
   row?: Row
   y: number
   height: number
   template: string
+  columns: Shown[]
+  narrow: boolean
   current: boolean
   selected: boolean
+  act: Acts
 }
 
-function GridRow({ index, row, y, height, template, current, selected, ...p }: Omit<RowProps, "selected"> & { selected: boolean }) {
-  const at = { transform: `translateY(${y}px)`, height, gridTemplateColumns: p.narrow ? undefined : template }
+const GridRow = memo(function GridRow({ index, row, y, height, template, columns, narrow, current, selected, act }: RowProps) {
+  const at = { transform: `translateY(${y}px)`, height, gridTemplateColumns: narrow ? undefined : template }
   if (!row) {
     return (
       <div id={`row-${index}`} role="row" aria-rowindex={index + 2} className="grid-row absent" style={at}>
@@ -191,22 +211,22 @@ function GridRow({ index, row, y, height, template, current, selected, ...p }: O
   const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""}`
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the grid, which knows the current row.
-    <div id={`row-${index}`} role="row" aria-rowindex={index + 2} aria-selected={selected} className={look} style={at} onClick={() => p.onAt(index, row)}>
+    <div id={`row-${index}`} role="row" aria-rowindex={index + 2} aria-selected={selected} className={look} style={at} onClick={() => act.onAt(index, row)}>
       <span role="gridcell" className="grid-mark">
-        <input type="checkbox" tabIndex={-1} aria-label={t("table.select", { name: row.name })} checked={selected} onChange={() => p.onToggle(row)} />
+        <input type="checkbox" tabIndex={-1} aria-label={t("table.select", { name: row.name })} checked={selected} onChange={() => act.onToggle(row)} />
       </span>
-      {p.narrow ? (
-        <NarrowCells row={row} columns={p.columns} link={p.link(row)} onOpen={() => p.onOpen(row)} />
+      {narrow ? (
+        <NarrowCells row={row} columns={columns} link={act.link(row)} onOpen={() => act.onOpen(row)} />
       ) : (
-        p.columns.map((c) => (
+        columns.map((c) => (
           <span key={c.name} role="gridcell" className={c.name === "Name" ? "grid-name" : undefined}>
-            <Cell row={row} column={c} link={p.link(row)} onOpen={() => p.onOpen(row)} />
+            <Cell row={row} column={c} link={act.link(row)} onOpen={() => act.onOpen(row)} />
           </span>
         ))
       )}
     </div>
   )
-}
+})
 
 function Cell({ row, column, link, onOpen }: { row: Row; column: Shown; link: string; onOpen: () => void }) {
   if (column.name === "Age") return <Age since={row.created} />
