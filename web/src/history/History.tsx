@@ -1,4 +1,4 @@
-import { useMemo, useState } from "react"
+import { useId, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, StatusError } from "../hub/client"
@@ -42,16 +42,14 @@ export default function History(props: Props) {
   const [chosen, setChosen] = useState("")
   const cluster = clusters.includes(chosen) ? chosen : (clusters[0] ?? "")
   const steps = useMemo(
-    () =>
-      stepsOf(
-        (data?.items ?? []).filter((c) => c.cluster === cluster),
-        Date.now(),
-      ),
-    [data, cluster],
+    () => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))),
+    [data, cluster, all],
   )
+  const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
+  if (error?.code === 404) return nothing
   if (error) return <Failure error={error} retry={reload} />
   if (!data) return <Skeleton lines={6} />
-  if (steps.length === 0) return <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
+  if (data.items.length === 0) return nothing
   return (
     <div className="stack">
       <div className="row">
@@ -68,12 +66,17 @@ export default function History(props: Props) {
         </Button>
         {data.metadata.continue && <span className="muted">{t("object.moreHistory")}</span>}
       </div>
-      <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} />
+      {steps.length === 0 && nothing}
+      {steps.length > 0 && <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} />}
     </div>
   )
 }
 
+/** Without all fields, a change of nothing but status is none. */
+const tells = (change: Change): boolean => change.change !== "Updated" || (change.fields?.length ?? 0) > 0
+
 function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: Step[]; hub: boolean }) {
+  const marks = useId()
   const [at, setAt] = useState(steps.length - 1)
   const [against, setAgainst] = useState<"before" | "now">("before")
   const [restoring, setRestoring] = useState<Edit>()
@@ -111,21 +114,26 @@ function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: St
     <>
       <Section title={step.time ? time(step.time) : t("object.beforeHistory")} actions={<Age since={step.time} />}>
         <div className="timeline">
-          <div className="timeline-marks" aria-hidden="true">
-            {steps.map((s, i) => (
-              <span key={s.time} className={i === place ? "here" : ""} style={{ left: `${s.at * 100}%` }} />
-            ))}
-          </div>
           <input
             type="range"
             aria-label={t("object.moment")}
             aria-valuetext={`${step.time ? time(step.time) : t("object.beforeHistory")}: ${step.changes.map((c) => t(`object.change${c.change}` as Key)).join(", ")}`}
+            list={marks}
             min={0}
             max={steps.length - 1}
             value={place}
             onChange={(e) => setAt(Number(e.target.value))}
           />
-          <span className="muted number">{t("object.stepOf", { n: place + 1, of: steps.length })}</span>
+          <datalist id={marks}>
+            {steps.map((s, i) => (
+              <option key={s.time} value={i} />
+            ))}
+          </datalist>
+          <div className="timeline-ends muted number" aria-hidden="true">
+            <span>{steps[0]?.time ? time(steps[0].time) : t("object.beforeHistory")}</span>
+            <span>{t("object.stepOf", { n: place + 1, of: steps.length })}</span>
+            <span>{time(steps.at(-1)?.time ?? "")}</span>
+          </div>
         </div>
         {step.changes.map((change) => (
           <div key={`${change.uid} ${change.revision}`} className="stack">

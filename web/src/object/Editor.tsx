@@ -54,7 +54,7 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
           lintGutter(),
           linter((v) => problems(v.state.doc.toString()), { delay: 300 }),
           autocompletion({ override: [(context) => complete(context, now.current.known)], icons: false }),
-          EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys" }),
+          EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys", tabindex: "0" }),
           EditorState.tabSize.of(2),
           lock.current.of(locked(readOnly)),
           keymap.of([

@@ -86,7 +86,8 @@ function Columns({ of, kind, object }: Props) {
       ["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) ||
       value === undefined ||
       value === null ||
-      value === ""
+      value === "" ||
+      value === "<none>"
     )
       return []
     const word = String(value)
@@ -208,7 +209,7 @@ function Pod({ of, object, mayReach, go }: Props) {
           t("object.lastEnd"),
           t("object.image"),
           t("object.ports"),
-          "",
+          t("common.more"),
         ]}
         rows={containersOf(object).map((c) => ({
           key: c.name,
