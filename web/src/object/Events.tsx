@@ -41,7 +41,7 @@ export function Events({ of, object }: { of: Ref; object: Obj }) {
                 {e.type}
               </Mark>,
               e.reason,
-              <span key="message" className="selectable">
+              <span key="message" className="selectable message">
                 {clean(String(e.message ?? e.note ?? ""))}
               </span>,
               e.count ?? e.series?.count ?? 1,

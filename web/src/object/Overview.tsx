@@ -26,12 +26,19 @@ export function Overview(props: Props) {
       <Special {...props} />
       <Conditions object={object} />
       <Columns {...props} />
-      <Section title={t("object.spec")}>
-        <Facts facts={scalarsOf(object.spec).map(([name, value]) => [name, <Value key={name} value={value} />])} />
-        {scalarsOf(object.spec).length === 0 && <p className="muted">{t("object.seeYaml")}</p>}
-      </Section>
+      <Spec object={object} />
       <Metadata {...props} />
     </div>
+  )
+}
+
+function Spec({ object }: { object: Obj }) {
+  const scalars = scalarsOf(object.spec)
+  if (scalars.length === 0) return null
+  return (
+    <Section title={t("object.spec")}>
+      <Facts facts={scalars.map(([name, value]) => [name, <Value key={name} value={value} />])} />
+    </Section>
   )
 }
 
@@ -63,7 +70,7 @@ function Conditions({ object }: { object: Obj }) {
               {c.status}
             </Mark>,
             c.reason,
-            <span key="message" className="selectable">
+            <span key="message" className="selectable message">
               {c.message}
             </span>,
             <Age key="since" since={c.since} />,
@@ -87,7 +94,7 @@ function Columns({ of, kind, object }: Props) {
       value === undefined ||
       value === null ||
       value === "" ||
-      value === "<none>"
+      /^<(none|unknown)>$/.test(String(value))
     )
       return []
     const word = String(value)

@@ -34,7 +34,6 @@ export default {
   unknownKind: "There is no kind {kind} in {version} here",
   noName: "metadata.name is missing",
   spec: "Specification",
-  seeYaml: "The YAML has all fields.",
   summary: "Summary",
   metadata: "Metadata",
   created: "Created",

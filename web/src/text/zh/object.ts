@@ -34,7 +34,6 @@ export default {
   unknownKind: "{version} 中没有类型 {kind}",
   noName: "缺少 metadata.name",
   spec: "规格",
-  seeYaml: "全部字段见 YAML。",
   summary: "摘要",
   metadata: "元数据",
   created: "创建时间",
