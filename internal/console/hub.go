@@ -103,7 +103,10 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
-	defer cut.done()
+	defer func() {
+		cut.done()
+		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc() // of what was broken off, too
+	}()
 	r = r.WithContext(ctx)
 	if lasts(r) {
 		go c.watchRights(ctx, s, r, plain, cancel)
@@ -141,7 +144,6 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { answer.Error(w, r, c.failed(ctx, err)) },
 	}).ServeHTTP(cut, r)
-	requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc()
 	return nil
 }
 
