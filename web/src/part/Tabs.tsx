@@ -19,7 +19,13 @@ export function Tabs({
     <Radix.Root className="tabs" value={value} onValueChange={onChange}>
       <Radix.List className="tab-list" aria-label={label}>
         {tabs.map((tab) => (
-          <Radix.Trigger key={tab.value} className="tab" value={tab.value}>
+          <Radix.Trigger
+            key={tab.value}
+            className="tab"
+            value={tab.value}
+            // The chosen one of a row that is wider than the screen is seen.
+            ref={tab.value === value ? (chosen) => chosen?.scrollIntoView({ block: "nearest", inline: "nearest" }) : undefined}
+          >
             {tab.label}
           </Radix.Trigger>
         ))}
