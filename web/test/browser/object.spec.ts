@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest"
-import { axe, kubectl, run, kubeconfig, settled, useBrowser, type Visit, visit } from "./world"
+import { axe, kubeconfig, kubectl, run, settled, useBrowser, type Visit, visit } from "./world"
 
 useBrowser()
 
@@ -8,7 +8,8 @@ const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig,
 const applyInOak = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, "apply", "-f", "-", ...args], manifest)
 
-const of = (kind: string, name: string, more = "") => `/object?cluster=${cluster}&of=${encodeURIComponent(`${kind}/default/${name}`)}${more}`
+const of = (kind: string, name: string, more = "") =>
+  `/object?cluster=${cluster}&of=${encodeURIComponent(`${kind}/default/${name}`)}${more}`
 
 /** Writes a text in place of another in the editor. */
 async function rewrite(v: Visit, from: string, to: string): Promise<void> {
@@ -56,17 +57,30 @@ describe("the object's page", () => {
     await rewrite(v, "replicas: 2", "replicas: 5")
     await rewrite(v, "registry.example.com/web:1", "registry.example.com/web:2")
     // Meanwhile another sets the same field, and one of its own.
-    await inOak("-n", "default", "patch", "deployment", "clash", "--field-manager", "rival", "-p", '{"spec":{"replicas":3,"paused":true}}')
+    await inOak(
+      "-n",
+      "default",
+      "patch",
+      "deployment",
+      "clash",
+      "--field-manager",
+      "rival",
+      "-p",
+      '{"spec":{"replicas":3,"paused":true}}',
+    )
     await v.page.getByRole("button", { name: "Review changes" }).click()
     const dialog = v.page.getByRole("dialog")
     await dialog.getByText("Merged: 1 field").waitFor()
-    expect(await dialog.getByRole("group", { name: /spec.replicas/ }).innerText()).toContain("rival")
-    expect(await dialog.getByRole("group", { name: /image/ }).innerText()).toContain("first")
+    expect(await dialog.getByRole("group", { name: /spec.replicas/ }).textContent()).toContain("rival")
+    expect(await dialog.getByRole("group", { name: /image/ }).textContent()).toContain("first")
     expect(await axe(v.page)).toEqual([])
     const save = dialog.getByRole("button", { name: "Save" })
     expect(await save.isDisabled()).toBe(true)
     await dialog.getByRole("group", { name: /image/ }).getByLabel("Take mine").check()
-    await dialog.getByRole("group", { name: /spec.replicas/ }).getByLabel("Leave theirs").click()
+    await dialog
+      .getByRole("group", { name: /spec.replicas/ })
+      .getByLabel("Leave theirs")
+      .click()
     await dialog.getByRole("group", { name: /spec.replicas/ }).waitFor({ state: "detached" })
     await save.click()
     await dialog.waitFor({ state: "detached" })
@@ -85,7 +99,10 @@ describe("the object's page", () => {
     await rewrite(v, "replicas: 1", "replicaz: 1")
     await v.page.getByRole("button", { name: "Review changes" }).click()
     const dialog = v.page.getByRole("dialog")
-    await dialog.getByText(/replicaz/).first().waitFor()
+    await dialog
+      .getByText(/replicaz/)
+      .first()
+      .waitFor()
     expect(await dialog.getByRole("button", { name: "Save" }).isDisabled()).toBe(true)
     expect(await inOak("-n", "default", "get", "deployment", "invalid", "-o", "jsonpath={.spec.replicas}")).toBe("1")
   })
@@ -102,39 +119,46 @@ describe("the object's page", () => {
     await expect.poll(() => save.isEnabled(), { timeout: 10_000 }).toBe(true)
     await save.focus()
     await v.page.keyboard.press("Enter")
-    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 10_000 }).toBe("4")
+    await expect
+      .poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 10_000 })
+      .toBe("4")
   })
 
   test("tells the past of an object, goes back to it, and finds what is deleted", async () => {
     const v = await visit()
     const name = `past-${Date.now()}`
-    const config = (value: string) => `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
+    const config = (value: string) =>
+      `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
     await applyInOak(config("red"), "--server-side", "--field-manager", "painter")
     await known(name, "red")
     await applyInOak(config("blue"), "--server-side", "--field-manager", "painter")
     await known(name, "blue")
     await v.go(of("ConfigMap", name, "&tab=history"))
     await v.page.getByText("data.colour").first().waitFor()
-    expect(await v.page.locator("main").innerText()).toContain("painter")
+    expect(await v.page.locator("main").textContent()).toContain("painter")
     await v.page.getByRole("slider").press("ArrowLeft")
     await v.page.getByText("Change 1 of 2").waitFor()
     await v.page.getByRole("button", { name: "Go back to this" }).click()
     const dialog = v.page.getByRole("dialog")
     await dialog.getByLabel("Take mine").check()
     await dialog.getByRole("button", { name: "Save" }).click()
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 }).toBe("red")
+    await expect
+      .poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 })
+      .toBe("red")
 
     await v.page.keyboard.press("Control+d")
     await v.page.getByRole("dialog").getByText("in the cluster oak").waitFor()
     await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
     await v.page.waitForURL(/\/table/)
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 10_000 }).toBe("")
+    await expect
+      .poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 10_000 })
+      .toBe("")
     await expect
       .poll(
         async () => {
           await v.go(`/object?deleted=ConfigMap&cluster=${cluster}&namespace=default`)
           await settled(v.page)
-          return v.page.locator("main").innerText()
+          return v.page.locator("main").textContent()
         },
         { timeout: 15_000 },
       )
@@ -167,9 +191,13 @@ describe("the object's page", () => {
       metadata: {
         name: "hostile.img-src-x",
         namespace: "default",
-        annotations: { "example.com/evil": evil, "example.com/link": "javascript:window.hacked=1", "example.com/turned": "\u202eright\u0007" },
+        annotations: {
+          "example.com/evil": evil,
+          "example.com/link": "javascript:window.hacked=1",
+          "example.com/turned": "\u202eright\u0007",
+        },
       },
-      data: { ["__proto__"]: "x", constructor: "y", "page.html": evil, "terminal": "\u001b]0;title\u0007\u001b[31mred" },
+      data: { ["__proto__"]: "x", constructor: "y", "page.html": evil, terminal: "\u001b]0;title\u0007\u001b[31mred" },
     }
     await applyInOak(JSON.stringify(hostile))
     for (const tab of ["overview", "yaml", "events", "relations", "history"]) {
@@ -178,7 +206,7 @@ describe("the object's page", () => {
     }
     await v.go(of("ConfigMap", "hostile.img-src-x"))
     await v.page.getByText("example.com/evil").waitFor()
-    expect(await v.page.locator("main").innerText()).toContain("onerror")
+    expect(await v.page.locator("main").textContent()).toContain("onerror")
     await v.go(`/object?cluster=${cluster}&of=${encodeURIComponent(`${evil}/default/${evil}`)}`)
     await v.go(`/object?cluster=${encodeURIComponent("../../x")}&of=ConfigMap/default/x`)
     expect(await v.page.evaluate(() => "hacked" in window)).toBe(false)
@@ -187,19 +215,21 @@ describe("the object's page", () => {
 
   test("keeps a Secret's data until it is asked for", async () => {
     const v = await visit()
-    await applyInOak("{apiVersion: v1, kind: Secret, metadata: {name: hush, namespace: default}, stringData: {word: open-sesame}}")
+    await applyInOak(
+      "{apiVersion: v1, kind: Secret, metadata: {name: hush, namespace: default}, stringData: {word: open-sesame}}",
+    )
     const encoded = Buffer.from("open-sesame").toString("base64")
     await v.go(of("Secret", "hush"))
     await settled(v.page)
     expect(v.seen.bodies.join()).not.toContain(encoded)
     await v.page.getByRole("button", { name: "Show keys" }).click()
     await v.page.getByRole("button", { name: "Show word" }).waitFor()
-    expect(await v.page.locator("main").innerText()).not.toContain("open-sesame")
+    expect(await v.page.locator("main").textContent()).not.toContain("open-sesame")
     await v.page.getByRole("button", { name: "Show word" }).click()
     await v.page.getByText("open-sesame").waitFor()
     await v.go(of("Secret", "hush", "&tab=yaml"))
     await rewrite(v, "type: Opaque", "immutable: true\ntype: Opaque")
-    expect(await v.page.locator("main").innerText()).not.toContain(encoded)
+    expect(await v.page.locator("main").textContent()).not.toContain(encoded)
     await v.page.getByRole("button", { name: "Review changes" }).click()
     await v.page.getByRole("dialog").getByRole("button", { name: "Save" }).click()
     await v.page.getByRole("dialog").waitFor({ state: "detached" })
@@ -214,7 +244,7 @@ describe("the object's page", () => {
     await v.go(`/object?cluster=${cluster}&of=Deployment.apps/demo/hello&tab=shell`)
     await v.page.getByRole("button", { name: "Open" }).click()
     await v.page.locator(".notice").waitFor()
-    expect(await v.page.locator(".notice").innerText()).not.toContain("1006")
+    expect(await v.page.locator(".notice").textContent()).not.toContain("1006")
   })
 })
 
@@ -223,4 +253,3 @@ async function known(name: string, value: string): Promise<void> {
   const path = `/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/${cluster}/api/v1/namespaces/default/configmaps/${name}`
   await expect.poll(() => kubectl("get", "--raw", path).catch(() => ""), { timeout: 15_000 }).toContain(value)
 }
-
