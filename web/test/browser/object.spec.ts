@@ -131,11 +131,11 @@ describe("the object's page", () => {
       `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
     await applyInOak(config("red"), "--server-side", "--field-manager", "painter")
     await known(name, "red")
-    await applyInOak(config("blue"), "--server-side", "--field-manager", "painter")
+    await applyInOak(config("blue"), "--server-side", "--force-conflicts", "--field-manager", "decorator")
     await known(name, "blue")
     await v.go(of("ConfigMap", name, "&tab=history"))
     await v.page.getByText("data.colour").first().waitFor()
-    expect(await v.page.locator("main").textContent()).toContain("painter")
+    expect(await v.page.locator("main").textContent()).toContain("decorator")
     await v.page.getByRole("slider").press("ArrowLeft")
     await v.page.getByText("Change 1 of 2").waitFor()
     await v.page.getByRole("button", { name: "Go back to this" }).click()
