@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -120,6 +122,29 @@ func TestConsole(t *testing.T) {
 	if code, text := ask(http.MethodPost, fleet+"/apis/authentication.k8s.io/v1/selfsubjectreviews",
 		`{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}`); code != http.StatusCreated || !strings.Contains(text, `"username":"system:serviceaccount:default:robot"`) {
 		t.Errorf("%d %s", code, text)
+	}
+	// Whoever is somebody makes a link for themselves, as they are.
+	config := h.Config()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "alice", UID: "7", Groups: []string{"readers", "system:authenticated"}}
+	alice, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := alice.RESTClient().Post().AbsPath(fleetv1alpha1.ConsoleLinksPath).Do(t.Context()).Raw()
+	if err == nil {
+		var link fleetv1alpha1.ConsoleLink
+		if err := json.Unmarshal(made, &link); err != nil {
+			t.Fatal(err)
+		}
+		_, secret, _ := strings.Cut(link.Status.URL, url+"/console/#link=")
+		robot := browser.Jar
+		browser.Jar, _ = cookiejar.New(nil)
+		if code, text := ask(http.MethodPost, "/console/api/session", `{"link": "`+secret+`"}`); code != http.StatusCreated || !strings.Contains(text, `"user":"alice","groups":["readers","system:authenticated"]`) {
+			t.Errorf("%d %s", code, text)
+		}
+		browser.Jar = robot
+	} else if !strings.Contains(string(made), string(fleetv1alpha1.ReasonNoConsole)) { // a build without Node
+		t.Errorf("%v %s", err, made)
 	}
 	for _, path := range []string{"consolelinks", "consolelink%73", "consolelinks?x=y"} {
 		if code, text := ask(http.MethodPost, "/console/api/hub/apis/fleet.orrery.dev/v1alpha1/"+path, ""); code != http.StatusForbidden || !strings.Contains(text, "outlast") {
