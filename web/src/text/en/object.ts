@@ -163,6 +163,7 @@ export default {
   open: "Open",
   openAgain: "Open again",
   leaveTerminal: "F6 leaves the terminal",
+  shellRefused: "The shell cannot be opened",
   shellLost: "The session ended",
   shellEnded: "The command ended with {code}",
   noHistory: "Nothing is known of its past",

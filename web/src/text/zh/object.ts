@@ -163,6 +163,7 @@ export default {
   open: "打开",
   openAgain: "重新打开",
   leaveTerminal: "F6 离开终端",
+  shellRefused: "无法打开终端",
   shellLost: "会话已结束",
   shellEnded: "命令已结束，返回码 {code}",
   noHistory: "没有其历史记录",
