@@ -56,7 +56,7 @@ function sourcesOf(pods: Obj[], cluster: string): Source[] {
     const name = cluster ? pod.metadata.name : `${where}/${pod.metadata.name}`
     return containersOf(pod)
       .filter((c) => c.state !== "")
-      .map((c) => ({ path, container: c.name, name: `${name}/${c.name}` }))
+      .map((c) => ({ cluster: where, path, container: c.name, name: `${name}/${c.name}` }))
   })
 }
 

@@ -1,7 +1,9 @@
+import { can, reaching } from "../hub/access"
 import { request, StatusError } from "../hub/client"
+import { t } from "../text/text"
 import { type Ring, Splitter } from "./merge"
 
-export type Source = { path: string; name: string; container: string }
+export type Source = { cluster: string; path: string; name: string; container: string }
 /** How a stream is: following, at its end, or why not. */
 export type Health = { state: "opening" | "following" | "ended" | "failed"; message: string }
 
@@ -17,6 +19,10 @@ export async function follow(
   tell: (health: Health) => void,
   signal: AbortSignal,
 ) {
+  if (source.cluster && !(await can(reaching(source.cluster, "get")))) {
+    tell({ state: "failed", message: t("object.noReach", { cluster: source.cluster }) })
+    return
+  }
   const splitter = new Splitter()
   while (!signal.aborted) {
     try {

@@ -16,7 +16,7 @@ import { t } from "../text/text"
 import { bytesOf, conditionsOf, containersOf, decode, podsOf, scalarsOf } from "./object"
 import { useReach } from "./Reach"
 
-type Props = { of: Ref; kind: Kind; object: Obj; mayReach: boolean; go: (tab: string, more?: Record<string, string>) => void }
+type Props = { of: Ref; kind: Kind; object: Obj; mayReach?: boolean; go: (tab: string, more?: Record<string, string>) => void }
 
 /** What an object is, of any kind: its columns, conditions and fields; of some kinds more. */
 export function Overview(props: Props) {
@@ -408,7 +408,7 @@ function SecretData({ of, kind, mayReach }: Props) {
       title={t("object.data")}
       actions={!asked && mayReach && <Button onClick={() => setAsked(true)}>{t("object.showKeys")}</Button>}
     >
-      {!mayReach && <p className="muted">{t("object.readOnly")}</p>}
+      {mayReach === false && <p className="muted">{t("object.readOnly")}</p>}
       {error && <Failure error={error} />}
       {data && (
         <SmallTable

@@ -1,6 +1,6 @@
 import { lazy, type ReactNode, Suspense, useState } from "react"
 import { Link, useLocation, useSearchParams } from "wouter"
-import { useCan } from "../hub/access"
+import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import { mirrored, type Obj, own } from "../hub/client"
 import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
@@ -102,17 +102,13 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
     since,
     reload,
   } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
-  const proxy = useCan(
-    of.cluster
-      ? { verb: "patch", group: "fleet.orrery.dev", resource: "clusters", subresource: "proxy", name: of.cluster }
-      : undefined,
-  )
+  const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
   const update = useCan(
     of.cluster
       ? undefined
       : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name },
   )
-  const mayWrite = (of.cluster ? proxy : update) ?? false
+  const mayWrite = of.cluster ? proxy : update
   const go = (tab: string, more: Record<string, string> = {}) =>
     setParams({ ...(of.cluster ? { cluster: of.cluster } : {}), of: ofRef(of), tab, ...more })
   const gone = error?.code === 404
@@ -158,7 +154,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       title={`${kind.kind} ${of.name}`}
       heading={of.name}
       about={<About of={of} kind={kind} object={object} />}
-      actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite} onAct={setAct} go={go} />}
+      actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite === true} onAct={setAct} go={go} />}
     >
       {error && !gone && <Failure error={error} retry={reload} />}
       {error && !gone && object && (
@@ -221,7 +217,7 @@ type TabsOf = {
   object?: Obj
   inFleet: boolean
   pods: boolean
-  mayWrite: boolean
+  mayWrite?: boolean
   container: string
   go: (tab: string, more?: Record<string, string>) => void
   reload: () => void
@@ -239,7 +235,7 @@ function tabsOf({
   reload,
 }: TabsOf): { value: string; content: ReactNode }[] {
   const history = inFleet
-    ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite} onSaved={reload} /> }]
+    ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite === true} onSaved={reload} /> }]
     : []
   if (!object) return history
   return [

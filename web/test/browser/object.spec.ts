@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest"
-import { axe, kubeconfig, kubectl, run, settled, useBrowser, type Visit, visit } from "./world"
+import { axe, kubeconfig, kubectl, run, settled, withBrowser, type Visit, visit } from "./world"
 
-useBrowser()
+withBrowser()
 
 const cluster = "oak"
 const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, ...args])

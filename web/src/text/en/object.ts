@@ -164,6 +164,7 @@ export default {
   openAgain: "Open again",
   leaveTerminal: "F6 leaves the terminal",
   shellRefused: "The shell cannot be opened",
+  noReach: "You may not reach the cluster {cluster} through the hub",
   shellLost: "The session ended",
   shellEnded: "The command ended with {code}",
   noHistory: "Nothing is known of its past",

@@ -164,6 +164,7 @@ export default {
   openAgain: "重新打开",
   leaveTerminal: "F6 离开终端",
   shellRefused: "无法打开终端",
+  noReach: "您无权经由中枢访问集群 {cluster}",
   shellLost: "会话已结束",
   shellEnded: "命令已结束，返回码 {code}",
   noHistory: "没有其历史记录",
