@@ -28,9 +28,7 @@ describe("stepsOf", () => {
     ])
   })
   it("names authors once", () => {
-    expect(authors({ ...change("x"), by: [{ manager: "a" }, { manager: "a" }, { manager: "b", subresource: "status" }] })).toBe(
-      "a, b (status)",
-    )
+    expect(authors({ ...change("x"), by: [{ manager: "a" }, { manager: "a" }, { manager: "b", subresource: "status" }] })).toBe("a, b (status)")
   })
 })
 

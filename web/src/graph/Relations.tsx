@@ -70,11 +70,7 @@ export default function Relations({ of }: { of: Ref }) {
               head={[t("object.fromObject"), t("object.relation"), t("object.toObject")]}
               rows={small.graph.edges.map((e) => ({
                 key: `${e.from} ${e.to} ${e.relation}`,
-                cells: [
-                  <Name key="from" node={small.graph.nodes[e.from]} />,
-                  e.relation,
-                  <Name key="to" node={small.graph.nodes[e.to]} />,
-                ],
+                cells: [<Name key="from" node={small.graph.nodes[e.from]} />, e.relation, <Name key="to" node={small.graph.nodes[e.to]} />],
               }))}
             />
           </details>
@@ -97,11 +93,7 @@ function Name({ node }: { node: Node | undefined }) {
       ) : (
         name
       )}{" "}
-      {node.state && (
-        <Badge tone={node.state === "Missing" ? "bad" : "unknown"}>
-          {t(node.state === "Missing" ? "object.missing" : "object.unknown")}
-        </Badge>
-      )}{" "}
+      {node.state && <Badge tone={node.state === "Missing" ? "bad" : "unknown"}>{t(node.state === "Missing" ? "object.missing" : "object.unknown")}</Badge>}{" "}
       <span className="muted">{[node.cluster, node.namespace].filter(Boolean).join(" · ")}</span>
     </span>
   )

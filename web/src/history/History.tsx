@@ -41,10 +41,7 @@ export default function History(props: Props) {
   const clusters = [...new Set(data?.items.map((c) => c.cluster))].sort()
   const [chosen, setChosen] = useState("")
   const cluster = clusters.includes(chosen) ? chosen : (clusters[0] ?? "")
-  const steps = useMemo(
-    () => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))),
-    [data, cluster, all],
-  )
+  const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))), [data, cluster, all])
   const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
   if (error?.code === 404) return nothing
   if (error) return <Failure error={error} retry={reload} />
@@ -54,12 +51,7 @@ export default function History(props: Props) {
     <div className="stack">
       <div className="row">
         {clusters.length > 1 && (
-          <Select
-            label={t("common.cluster")}
-            value={cluster}
-            onChange={setChosen}
-            options={clusters.map((value) => ({ value, label: value }))}
-          />
+          <Select label={t("common.cluster")} value={cluster} onChange={setChosen} options={clusters.map((value) => ({ value, label: value }))} />
         )}
         <Button aria-pressed={all} onClick={() => setAll(!all)}>
           {t("object.allFields")}
@@ -87,10 +79,7 @@ function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: St
   const state = useAnswer((signal) => stateAt(path, moment(step), signal), `state ${path} ${step.time}`)
   const other = against === "now" ? undefined : steps[place - 1]
   const known = against === "now" || (other !== undefined && moment(other) !== undefined)
-  const compared = useAnswer(
-    known ? (signal) => stateAt(path, other && moment(other), signal) : undefined,
-    `state ${path} ${against} ${other?.time}`,
-  )
+  const compared = useAnswer(known ? (signal) => stateAt(path, other && moment(other), signal) : undefined, `state ${path} ${against} ${other?.time}`)
   const restore = async () => {
     if (!state.data) return
     const target = own(of.cluster) + pathOf(kind, of.namespace, of.name)

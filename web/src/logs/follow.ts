@@ -10,15 +10,7 @@ export type Health = { state: "opening" | "following" | "ended" | "failed"; mess
 const again = 5000
 
 /** follow reads the log of one container into the ring, and goes on after breaks. It ends with the signal, and with the container if an earlier one is read. */
-export async function follow(
-  source: Source,
-  stream: number,
-  ring: Ring,
-  tail: number,
-  previous: boolean,
-  tell: (health: Health) => void,
-  signal: AbortSignal,
-) {
+export async function follow(source: Source, stream: number, ring: Ring, tail: number, previous: boolean, tell: (health: Health) => void, signal: AbortSignal) {
   if (source.cluster && !(await can(reaching(source.cluster, "get")))) {
     tell({ state: "failed", message: t("object.noReach", { cluster: source.cluster }) })
     return

@@ -40,13 +40,11 @@ export function read(text: string): Read {
   } catch (e) {
     return { problems: [{ message: e instanceof Error ? e.message : String(e), from: 0, to: 1 }] }
   }
-  if (!isObject(value))
-    return { problems: [{ message: "an object is a map: apiVersion, kind, metadata …", from: 0, to: Math.max(1, text.length) }] }
+  if (!isObject(value)) return { problems: [{ message: "an object is a map: apiVersion, kind, metadata …", from: 0, to: Math.max(1, text.length) }] }
   return { object: value, problems }
 }
 
-const parse = (text: string): Document =>
-  parseDocument(text, { prettyErrors: false, strict: true, uniqueKeys: true, version: "1.2", schema: "core" })
+const parse = (text: string): Document => parseDocument(text, { prettyErrors: false, strict: true, uniqueKeys: true, version: "1.2", schema: "core" })
 
 /** write is an object as the editor shows it first. */
 export const write = (object: JsonObject): string => stringify(object, { lineWidth: 0, aliasDuplicateObjects: false })
@@ -117,9 +115,7 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
     }
     const list = keys.length === 0 ? doc.contents : doc.getIn(keys)
     const items = isSeq(list) ? list.items : []
-    let index = items.findIndex(
-      (item) => isMap(item) && Object.entries(step).every(([by, is]) => equal(item.get(by) as Json, is)),
-    )
+    let index = items.findIndex((item) => isMap(item) && Object.entries(step).every(([by, is]) => equal(item.get(by) as Json, is)))
     if (index < 0) {
       if (!putting) return undefined
       index = items.length
@@ -147,10 +143,7 @@ export function position(text: string, steps: Path): { from: number; to: number 
       const item =
         typeof step === "number"
           ? items[step]
-          : items.find(
-              (i) =>
-                typeof step === "object" && isMap(i) && Object.entries(step).every(([by, is]) => equal(i.get(by) as Json, is)),
-            )
+          : items.find((i) => typeof step === "object" && isMap(i) && Object.entries(step).every(([by, is]) => equal(i.get(by) as Json, is)))
       if (!item) return range
       node = item as Node
       if (node.range) range = { from: node.range[0], to: Math.min(node.range[1], text.indexOf("\n", node.range[0]) >>> 0) }
@@ -166,9 +159,7 @@ export function fieldPath(path: string): Path {
     if (key !== undefined) out.push(key)
     else if (/^\d+$/.test(inner ?? "")) out.push(Number(inner))
     else if (/^[\w-]+=/.test(inner ?? "")) {
-      const names = [...(inner ?? "").matchAll(/([\w-]+)=("(?:[^"\\]|\\.)*"|[^,]*)/g)].map(
-        ([, by = "", is = ""]) => [by, json(is)] as const,
-      )
+      const names = [...(inner ?? "").matchAll(/([\w-]+)=("(?:[^"\\]|\\.)*"|[^,]*)/g)].map(([, by = "", is = ""]) => [by, json(is)] as const)
       out.push(Object.fromEntries(names))
     } else out.push((inner ?? "").replace(/^['"]|['"]$/g, ""))
   }

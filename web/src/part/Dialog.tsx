@@ -28,11 +28,7 @@ export function Dialog({ open, onClose, title, description, wide, foot, children
     <Radix.Root open={open} onOpenChange={(now) => !now && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="overlay" />
-        <Radix.Content
-          className={`dialog ${wide ? "wide" : ""}`}
-          onOpenAutoFocus={focusFirst}
-          {...(description ? {} : { "aria-describedby": undefined })}
-        >
+        <Radix.Content className={`dialog ${wide ? "wide" : ""}`} onOpenAutoFocus={focusFirst} {...(description ? {} : { "aria-describedby": undefined })}>
           <header>
             <Radix.Title>{title}</Radix.Title>
             <Radix.Close asChild>

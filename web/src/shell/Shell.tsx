@@ -58,18 +58,8 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
             options={data.items.map((p) => ({ value: keyOf(p), label: of.cluster ? p.metadata.name : keyOf(p) }))}
           />
         )}
-        <Select
-          label={t("object.container")}
-          value={inside}
-          onChange={setName}
-          options={containers.map((c) => ({ value: c.name, label: c.name }))}
-        />
-        <Input
-          className="command"
-          aria-label={t("object.command")}
-          value={command}
-          onChange={(e) => setCommand(e.target.value)}
-        />
+        <Select label={t("object.container")} value={inside} onChange={setName} options={containers.map((c) => ({ value: c.name, label: c.name }))} />
+        <Input className="command" aria-label={t("object.command")} value={command} onChange={(e) => setCommand(e.target.value)} />
         <Button type="submit" look="main" disabled={!command.trim() || !inside}>
           {opened ? t("object.openAgain") : t("object.open")}
         </Button>

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest"
-import { axe, kubeconfig, kubectl, run, settled, withBrowser, type Visit, visit } from "./world"
+import { axe, kubeconfig, kubectl, run, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -8,8 +8,7 @@ const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig,
 const applyInOak = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, "apply", "-f", "-", ...args], manifest)
 
-const of = (kind: string, name: string, more = "") =>
-  `/object?cluster=${cluster}&of=${encodeURIComponent(`${kind}/default/${name}`)}${more}`
+const of = (kind: string, name: string, more = "") => `/object?cluster=${cluster}&of=${encodeURIComponent(`${kind}/default/${name}`)}${more}`
 
 /** Writes a text in place of another in the editor. */
 async function rewrite(v: Visit, from: string, to: string): Promise<void> {
@@ -57,17 +56,7 @@ describe("the object's page", () => {
     await rewrite(v, "replicas: 2", "replicas: 5")
     await rewrite(v, "registry.example.com/web:1", "registry.example.com/web:2")
     // Meanwhile another sets the same field, and one of its own.
-    await inOak(
-      "-n",
-      "default",
-      "patch",
-      "deployment",
-      "clash",
-      "--field-manager",
-      "rival",
-      "-p",
-      '{"spec":{"replicas":3,"paused":true}}',
-    )
+    await inOak("-n", "default", "patch", "deployment", "clash", "--field-manager", "rival", "-p", '{"spec":{"replicas":3,"paused":true}}')
     await v.page.getByRole("button", { name: "Review changes" }).click()
     const dialog = v.page.getByRole("dialog")
     await dialog.getByText("Merged: 1 field").waitFor()
@@ -119,16 +108,13 @@ describe("the object's page", () => {
     await expect.poll(() => save.isEnabled(), { timeout: 10_000 }).toBe(true)
     await save.focus()
     await v.page.keyboard.press("Enter")
-    await expect
-      .poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 10_000 })
-      .toBe("4")
+    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 10_000 }).toBe("4")
   })
 
   test("tells the past of an object, goes back to it, and finds what is deleted", async () => {
     const v = await visit()
     const name = `past-${Date.now()}`
-    const config = (value: string) =>
-      `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
+    const config = (value: string) => `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
     await applyInOak(config("red"), "--server-side", "--field-manager", "painter")
     await known(name, "red")
     await applyInOak(config("blue"), "--server-side", "--force-conflicts", "--field-manager", "decorator")
@@ -142,17 +128,13 @@ describe("the object's page", () => {
     const dialog = v.page.getByRole("dialog")
     await dialog.getByLabel("Take mine").check()
     await dialog.getByRole("button", { name: "Save" }).click()
-    await expect
-      .poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 })
-      .toBe("red")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 }).toBe("red")
 
     await v.page.keyboard.press("Control+d")
     await v.page.getByRole("dialog").getByText("in the cluster oak").waitFor()
     await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
     await v.page.waitForURL(/\/table/)
-    await expect
-      .poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 10_000 })
-      .toBe("")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 10_000 }).toBe("")
     await expect
       .poll(
         async () => {
@@ -215,9 +197,7 @@ describe("the object's page", () => {
 
   test("keeps a Secret's data until it is asked for", async () => {
     const v = await visit()
-    await applyInOak(
-      "{apiVersion: v1, kind: Secret, metadata: {name: hush, namespace: default}, stringData: {word: open-sesame}}",
-    )
+    await applyInOak("{apiVersion: v1, kind: Secret, metadata: {name: hush, namespace: default}, stringData: {word: open-sesame}}")
     const encoded = Buffer.from("open-sesame").toString("base64")
     await v.go(of("Secret", "hush"))
     await settled(v.page)

@@ -79,17 +79,9 @@ test("a new policy is made by form", async () => {
   await v.page.getByRole("button", { name: "Review and save" }).click()
   await v.page.getByRole("dialog").getByRole("button", { name: "Create" }).click()
   await v.page.getByRole("heading", { level: 1, name: "made-by-form" }).waitFor()
-  expect(
-    await kubectl(
-      "-n",
-      "shop",
-      "get",
-      "propagationpolicy",
-      "made-by-form",
-      "-o",
-      "jsonpath={.spec.placement.clusterAffinity.clusterNames}",
-    ),
-  ).toBe('["oak"]')
+  expect(await kubectl("-n", "shop", "get", "propagationpolicy", "made-by-form", "-o", "jsonpath={.spec.placement.clusterAffinity.clusterNames}")).toBe(
+    '["oak"]',
+  )
   await v.page.getByRole("button", { name: "Delete" }).click()
   await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
   await v.page.getByRole("heading", { level: 1, name: "Policies" }).waitFor()

@@ -137,8 +137,7 @@ export async function axe(page: Page): Promise<string[]> {
     (window as any).axe.run(document, { resultTypes: ["violations"] }),
   )
   return (found.violations as { id: string; nodes: { html: string; failureSummary?: string }[] }[]).map(
-    (v) =>
-      `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
+    (v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
   )
 }
 
