@@ -15,13 +15,7 @@ const Picture = lazy(() => import("./Picture"))
 export const linkOf = (node: Node): string | undefined =>
   node.kind === "Image" || node.count || node.state
     ? undefined
-    : objectLink({
-        cluster: node.cluster ?? "",
-        kind: node.kind,
-        group: node.group ?? "",
-        namespace: node.namespace ?? "",
-        name: node.name,
-      })
+    : objectLink({ cluster: node.cluster ?? "", kind: node.kind, group: node.group ?? "", namespace: node.namespace ?? "", name: node.name })
 
 export const nameOf = (node: Node): string => (node.count ? t("object.pods", { n: node.count }) : node.name)
 

@@ -24,13 +24,7 @@ import { authors, type Change, moment, type Step, stepsOf } from "./steps"
 type Props = { of: Ref; kind: Kind; mayWrite: boolean; onSaved: () => void }
 type Answer = { items: Change[]; metadata: { continue?: string } }
 
-const tones: Record<Change["change"], Tone> = {
-  Created: "good",
-  Seen: "plain",
-  Updated: "plain",
-  Deleted: "bad",
-  Recreated: "warn",
-}
+const tones: Record<Change["change"], Tone> = { Created: "good", Seen: "plain", Updated: "plain", Deleted: "bad", Recreated: "warn" }
 
 /** What became of an object, who did it, and what it was at any moment. */
 export default function History(props: Props) {

@@ -19,12 +19,7 @@ export async function follow(source: Source, stream: number, ring: Ring, tail: n
   while (!signal.aborted) {
     try {
       const since = splitter.since
-      const query = {
-        container: source.container,
-        timestamps: true,
-        previous: previous || undefined,
-        follow: previous ? undefined : true,
-      }
+      const query = { container: source.container, timestamps: true, previous: previous || undefined, follow: previous ? undefined : true }
       const answer = await request(source.path, {
         query: { ...query, ...(since ? { sinceTime: since } : { tailLines: tail }) },
         accept: "*/*",

@@ -149,12 +149,7 @@ const theme = EditorView.theme({
   ".cm-activeLine": { backgroundColor: "color-mix(in srgb, var(--hover) 60%, transparent)" },
   ".cm-cursor": { borderLeftColor: "var(--text)" },
   "&.cm-focused .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--accent-soft) !important" },
-  ".cm-tooltip": {
-    background: "var(--surface)",
-    border: "1px solid var(--line)",
-    borderRadius: "var(--radius)",
-    color: "var(--text)",
-  },
+  ".cm-tooltip": { background: "var(--surface)", border: "1px solid var(--line)", borderRadius: "var(--radius)", color: "var(--text)" },
   ".cm-tooltip-autocomplete ul li[aria-selected]": { background: "var(--accent-soft)", color: "var(--text)" },
   ".cm-completionInfo": { maxWidth: "360px", whiteSpace: "pre-wrap" },
   ".cm-completionDetail": { color: "var(--muted)", fontStyle: "normal" },

@@ -57,10 +57,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
           onChange={setCluster}
           options={[
             { value: "", label: t("object.atHub") },
-            ...[...new Set([...(first ? [first] : []), ...clusters.map((c) => c.name)])].map((value) => ({
-              value,
-              label: value,
-            })),
+            ...[...new Set([...(first ? [first] : []), ...clusters.map((c) => c.name)])].map((value) => ({ value, label: value })),
           ]}
         />
         <Button look="main" disabled={problem !== ""} onClick={review}>

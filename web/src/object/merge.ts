@@ -1,6 +1,6 @@
 // Three-way merge of YAML: what somebody edits, what the object was when they began, and what it is now.
 
-import { type Document, isMap, isScalar, isSeq, type Node, parseDocument, stringify } from "yaml"
+import { type Document, isMap, isSeq, parseDocument, stringify } from "yaml"
 import { type Difference, diff, equal, get, isObject, type Json, type JsonObject, overlap, type Path } from "../hub/fields"
 
 /** Clash is a field that both changed, to something else each. */
@@ -125,31 +125,6 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
     keys.push(index)
   }
   return keys
-}
-
-/** position is where in a text a field is, for a mark beside it: of a field that is not there, what it would be in. */
-export function position(text: string, steps: Path): { from: number; to: number } | undefined {
-  const doc = parse(text)
-  let node: Node | null = doc.contents as Node | null
-  let range: { from: number; to: number } | undefined
-  for (const step of steps) {
-    if (isMap(node) && typeof step === "string") {
-      const pair = node.items.find((item) => isScalar(item.key) && String(item.key.value) === step)
-      if (!pair || !isScalar(pair.key) || !pair.key.range) return range
-      range = { from: pair.key.range[0], to: pair.key.range[1] }
-      node = pair.value as Node | null
-    } else if (isSeq(node)) {
-      const items: unknown[] = node.items
-      const item =
-        typeof step === "number"
-          ? items[step]
-          : items.find((i) => typeof step === "object" && isMap(i) && Object.entries(step).every(([by, is]) => equal(i.get(by) as Json, is)))
-      if (!item) return range
-      node = item as Node
-      if (node.range) range = { from: node.range[0], to: Math.min(node.range[1], text.indexOf("\n", node.range[0]) >>> 0) }
-    } else return range
-  }
-  return range
 }
 
 /** fieldPath reads a path as API servers write it in the causes of a refusal: spec.template.spec.containers[0].image. */

@@ -99,17 +99,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const gone = error?.code === 404
   const pods = object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || proxy !== false)
   const tab = params.get("tab") ?? (gone ? "history" : "overview")
-  const tabs = tabsOf({
-    of,
-    kind,
-    object,
-    inFleet,
-    pods: pods ?? false,
-    mayWrite,
-    container: params.get("container") ?? "",
-    go,
-    reload,
-  })
+  const tabs = tabsOf({ of, kind, object, inFleet, pods: pods ?? false, mayWrite, container: params.get("container") ?? "", go, reload })
   const shown = tabs.some((one) => one.value === tab) ? tab : (tabs[0]?.value ?? "")
   const acts = object && mayWrite && !object.metadata.deletionTimestamp ? actsOf(object) : []
   useActions(() => {
