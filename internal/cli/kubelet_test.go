@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -117,23 +120,57 @@ func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 
 // serveSession runs the commands cat, false and echo, and tells who attaches where it is.
 func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
-	command := r.URL.Query()["command"]
-	err := testenv.ServeSession(w, r, func(in io.Reader, out io.Writer) metav1.Status {
-		switch {
-		case at[0] == "attach":
-			fmt.Fprintf(out, "attached to %s/%s/%s\n", at[1], at[2], at[3])
-		case command[0] == "cat":
-			_, _ = io.Copy(out, in)
-		case command[0] == "false":
-			return metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "command terminated with exit code 3", Details: &metav1.StatusDetails{
-				Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}},
-			}}
-		default:
-			fmt.Fprintf(out, "%s in %s/%s/%s\n", strings.Join(command, " "), at[1], at[2], at[3])
-		}
-		return metav1.Status{Status: metav1.StatusSuccess}
+	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
+		k.t.Error(err)
+		return
+	}
+	streams := make(chan httpstream.Stream, 4)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		streams <- stream
+		return nil
 	})
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	query, named := r.URL.Query(), map[string]httpstream.Stream{}
+	want := 1
+	for _, kind := range []string{"input", "output", "error", "stdin", "stdout", "stderr"} {
+		if on := query.Get(kind); on == "1" || on == "true" {
+			want++
+		}
+	}
+	for len(named) < want {
+		select {
+		case s := <-streams:
+			named[s.Headers().Get(corev1.StreamType)] = s
+		case <-r.Context().Done():
+			return
+		case <-conn.CloseChan():
+			return
+		}
+	}
+	end := metav1.Status{Status: metav1.StatusSuccess}
+	out := named[corev1.StreamTypeStdout]
+	switch command := query["command"]; {
+	case at[0] == "attach":
+		fmt.Fprintf(out, "attached to %s/%s/%s\n", at[1], at[2], at[3])
+	case command[0] == "cat":
+		_, _ = io.Copy(out, named[corev1.StreamTypeStdin])
+	case command[0] == "false":
+		end = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "command terminated with exit code 3", Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}},
+		}}
+	default:
+		fmt.Fprintf(out, "%s in %s/%s/%s\n", strings.Join(command, " "), at[1], at[2], at[3])
+	}
+	text, err := json.Marshal(end)
 	if err != nil {
 		k.t.Error(err)
 	}
+	_, _ = named[corev1.StreamTypeError].Write(text)
+	for _, stream := range named {
+		_ = stream.Close()
+	}
+	<-conn.CloseChan() // what is on its way would be lost
 }
