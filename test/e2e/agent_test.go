@@ -80,7 +80,7 @@ func TestJoinByAgent(t *testing.T) {
 	t.Cleanup(func() { orrery(t, "cluster", "unjoin", name) })
 	kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+name, "--timeout=60s")
 	kubectl(t, name, "get", "deployment", "-n", "orrery-system", "orrery-agent")
-	if out, code := orrery(t, "cluster", "describe", name); code != 0 || !strings.Contains(out, "Pull") || !strings.Contains(out, "env=prod") {
+	if out, code := orrery(t, "cluster", "describe", name); code != 0 || !strings.Contains(out, "1 connected with") || !strings.Contains(out, "env=prod") {
 		t.Errorf("describe: %s", out)
 	}
 	if out, code := orrery(t, "cluster", "unjoin", name); code != 0 {

@@ -85,26 +85,14 @@ func TestAgentsInTrouble(t *testing.T) {
 	phase("ResetInTheMidst", func(t *testing.T) {
 		network := d.network[w.oak]
 		// Of lists: each has everything, or fails.
-		stop := make(chan struct{})
-		var resets sync.WaitGroup
-		resets.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(70 * time.Millisecond):
-					network.Reset()
-				}
-			}
-		})
-		for range 8 {
+		for i := range 8 {
+			reset := time.AfterFunc(time.Duration(i)*40*time.Millisecond, network.Reset)
 			out, err := w.hub.Kubectl("--context=oak", "--request-timeout=20s", "get", "configmaps,secrets,clusterroles", "-n", w.ns, "-o", "name")
 			if err == nil && (!contains(out, "configmap/conf-0\n") || !contains(out, "secret/app-0\n") || !contains(out, "/cluster-admin\n") || !contains(out, "/view\n")) {
 				t.Errorf("a list that was cut off passed for whole:\n%s", out)
 			}
+			reset.Stop()
 		}
-		close(stop)
-		resets.Wait()
 		// Of applies.
 		var mu sync.Mutex
 		cut := 0
