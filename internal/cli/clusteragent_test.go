@@ -60,7 +60,7 @@ func TestRejoin(t *testing.T) {
 		if err := p.hand(t.Context(), streams{out: &out, err: io.Discard}, c, "oak", enrollment.Rejoin); err != nil {
 			t.Fatal(err)
 		}
-		if text := out.String(); !strings.Contains(text, "orrery-mirror") || strings.Contains(text, "orrery-all") || strings.Contains(text, "kind: Deployment") {
+		if text := out.String(); !strings.Contains(text, "orrery-mirror") || strings.Contains(text, "\n  name: orrery-all\n") || strings.Contains(text, "kind: Deployment") {
 			t.Errorf("the manifest is not that of the profile and of a process:\n%s", text)
 		}
 		_, after, _ := strings.Cut(out.String(), "\n  token: ")

@@ -15,6 +15,7 @@ type Network struct {
 	to       string
 	idle     time.Duration
 	dropped  atomic.Int64
+	came     atomic.Int64
 
 	mu    sync.Mutex
 	links map[*networkLink]bool
@@ -52,12 +53,16 @@ func (n *Network) Address() string { return n.listener.Addr().String() }
 // Dropped is how many connections were dropped because they were idle.
 func (n *Network) Dropped() int64 { return n.dropped.Load() }
 
+// Count is how many connections came.
+func (n *Network) Count() int64 { return n.came.Load() }
+
 func (n *Network) serve() {
 	for {
 		client, err := n.listener.Accept()
 		if err != nil {
 			return
 		}
+		n.came.Add(1)
 		server, err := net.Dial("tcp", n.to)
 		if err != nil {
 			_ = client.Close()

@@ -255,12 +255,12 @@ func TestWrongAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	stranger.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		select {
 		case hellos <- struct{}{}:
 		default:
 		}
-		return &pair, nil
+		return nil, nil //nolint:nilnil // that of the server
 	}}
 	stranger.StartTLS()
 	t.Cleanup(stranger.Close)

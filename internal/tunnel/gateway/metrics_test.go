@@ -48,7 +48,7 @@ func TestMetrics(t *testing.T) {
 	s.refuse("pine", errors.New("nobody knows it"))
 	s.meet(t, s.agent("pine"))
 	client := s.server.Client()
-	response, err := client.Get("https://" + s.network.address() + tunnel.Path)
+	response, err := client.Get("https://" + s.network.Address() + tunnel.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
