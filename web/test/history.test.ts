@@ -33,9 +33,7 @@ describe("stepsOf", () => {
     expect(nearest([], 0.3)).toBe(0)
   })
   it("names authors once", () => {
-    expect(authors({ ...change("x"), by: [{ manager: "a" }, { manager: "a" }, { manager: "b", subresource: "status" }] })).toBe(
-      "a, b (status)",
-    )
+    expect(authors({ ...change("x"), by: [{ manager: "a" }, { manager: "a" }, { manager: "b", subresource: "status" }] })).toBe("a, b (status)")
   })
 })
 

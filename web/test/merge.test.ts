@@ -33,11 +33,7 @@ describe("merge", () => {
     })
     const merged = merge(mine, base, theirs)
     expect(merged.clashes).toEqual([])
-    expect(merged.taken.map((d) => d.path)).toEqual([
-      "metadata.labels",
-      "spec.containers[name=side].image",
-      "spec.containers[name=new]",
-    ])
+    expect(merged.taken.map((d) => d.path)).toEqual(["metadata.labels", "spec.containers[name=side].image", "spec.containers[name=new]"])
     expect(merged.text).toContain("replicas: 3 # more")
     expect(merged.text).toContain("name: web # the shop")
     expect(read(merged.text).object).toMatchObject({
@@ -111,12 +107,7 @@ describe("position", () => {
     const at = position(text, fieldPath("spec.containers[1].image"))
     expect(text.slice(at?.from, at?.to)).toBe("image")
     expect(at?.from).toBe(text.lastIndexOf("image"))
-    expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual([
-      "spec",
-      "ports",
-      { containerPort: 80, protocol: "TCP" },
-      "name",
-    ])
+    expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual(["spec", "ports", { containerPort: 80, protocol: "TCP" }, "name"])
     const near = position(text, fieldPath("spec.containers[0].resources.limits"))
     expect(text.slice(near?.from, near?.to)).toContain("name: web")
   })

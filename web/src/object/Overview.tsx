@@ -1,16 +1,17 @@
-import { type ReactNode, useState } from "react"
+import { type ReactNode, Suspense, useState } from "react"
 import { Link } from "wouter"
 import { useAnswer, useGet } from "../hub/answer"
 import { get, type List, mirrored, type Obj, own, table } from "../hub/client"
 import { isObject, type JsonObject, list, text } from "../hub/fields"
 import { type Kind, pathOf } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, type Ref, tableLink } from "../hub/link"
+import { ownPage } from "../own/pages"
 import { Age } from "../part/Age"
 import { Button } from "../part/Button"
 import { Value } from "../part/FieldDiff"
 import { Badge, Mark, toneOf } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Failure } from "../part/Notice"
+import { Failure, Skeleton } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
 import { t } from "../text/text"
 import { bytesOf, conditionsOf, containersOf, decode, podsOf, scalarsOf } from "./object"
@@ -37,6 +38,14 @@ export function Overview(props: Props) {
 
 function Special(props: Props) {
   const { object } = props
+  const Own = ownPage(object)
+  if (Own) {
+    return (
+      <Suspense fallback={<Skeleton lines={3} />}>
+        <Own object={object} cluster={props.of.cluster} />
+      </Suspense>
+    )
+  }
   const core = groupOf(object.apiVersion) === ""
   if (core && object.kind === "Pod") return <Pod {...props} />
   if (core && object.kind === "Node") return <Node {...props} />

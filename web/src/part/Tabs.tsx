@@ -4,17 +4,7 @@ import type { ReactNode } from "react"
 export type Tab = { value: string; label: ReactNode; content: ReactNode }
 
 /** Only the chosen tab is there. */
-export function Tabs({
-  label,
-  value,
-  tabs,
-  onChange,
-}: {
-  label: string
-  value: string
-  tabs: Tab[]
-  onChange: (value: string) => void
-}) {
+export function Tabs({ label, value, tabs, onChange }: { label: string; value: string; tabs: Tab[]; onChange: (value: string) => void }) {
   return (
     <Radix.Root className="tabs" value={value} onValueChange={onChange}>
       <Radix.List className="tab-list" aria-label={label}>

@@ -98,7 +98,8 @@ export async function stranger(viewport = sizes.desk): Promise<Visit> {
     if (!pathname.startsWith("/console/api/")) return
     // The history of a young demo begins later than the hour that is asked for, which the page takes from the answer.
     const young = answer.status() === 410 && search.includes("changedSince")
-    if (answer.status() >= 400 && !young) seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
+    if (answer.status() >= 400 && !young)
+      seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
     seen.bodies.push(`${pathname}${search}\n${await answer.text().catch(() => "")}`)
   })
   page.on("websocket", (socket) => socket.on("framereceived", (frame) => seen.bodies.push(String(frame.payload))))
@@ -131,7 +132,7 @@ export async function settled(page: Page): Promise<void> {
 
 /** What axe finds wrong with a page. */
 export async function axe(page: Page): Promise<string[]> {
-  await page.addScriptTag({ content: AxeBuilder.source }).catch(() => page.evaluate(AxeBuilder.source))
+  await page.evaluate(AxeBuilder.source)
   const found = await page.evaluate(() =>
     // biome-ignore lint/suspicious/noExplicitAny: axe is brought into the page as a script.
     (window as any).axe.run(document, { resultTypes: ["violations"] }),
