@@ -4,6 +4,9 @@ import { axe, kubeconfig, kubectl, run, settled, type Visit, visit, withBrowser 
 withBrowser()
 
 const cluster = "oak"
+// A demo that goes on running has what an earlier run left.
+const clash = `clash-${Date.now()}`
+const hush = `hush-${Date.now()}`
 const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, ...args])
 const applyInOak = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, "apply", "-f", "-", ...args], manifest)
@@ -51,12 +54,12 @@ describe("the object's page", () => {
 
   test("merges an edit with what another changed meanwhile, and takes only what is chosen", async () => {
     const v = await visit()
-    await applyInOak(workload("clash", 2), "--server-side", "--field-manager", "first")
-    await v.go(of("Deployment.apps", "clash", "&tab=yaml"))
+    await applyInOak(workload(clash, 2), "--server-side", "--field-manager", "first")
+    await v.go(of("Deployment.apps", clash, "&tab=yaml"))
     await rewrite(v, "replicas: 2", "replicas: 5")
     await rewrite(v, "registry.example.com/web:1", "registry.example.com/web:2")
     // Meanwhile another sets the same field, and one of its own.
-    await inOak("-n", "default", "patch", "deployment", "clash", "--field-manager", "rival", "-p", '{"spec":{"replicas":3,"paused":true}}')
+    await inOak("-n", "default", "patch", "deployment", clash, "--field-manager", "rival", "-p", '{"spec":{"replicas":3,"paused":true}}')
     await v.page.getByRole("button", { name: "Review changes" }).click()
     const dialog = v.page.getByRole("dialog")
     await dialog.getByText("Merged: 1 field").waitFor()
@@ -73,7 +76,7 @@ describe("the object's page", () => {
     await dialog.getByRole("group", { name: /spec.replicas/ }).waitFor({ state: "detached" })
     await save.click()
     await dialog.waitFor({ state: "detached" })
-    const now = JSON.parse(await inOak("-n", "default", "get", "deployment", "clash", "-o", "json", "--show-managed-fields"))
+    const now = JSON.parse(await inOak("-n", "default", "get", "deployment", clash, "-o", "json", "--show-managed-fields"))
     expect(now.spec).toMatchObject({ replicas: 3, paused: true })
     expect(now.spec.template.spec.containers[0].image).toBe("registry.example.com/web:2")
     const ours = now.metadata.managedFields.find((m: { manager: string }) => m.manager === "orrery-console")
@@ -197,9 +200,9 @@ describe("the object's page", () => {
 
   test("keeps a Secret's data until it is asked for", async () => {
     const v = await visit()
-    await applyInOak("{apiVersion: v1, kind: Secret, metadata: {name: hush, namespace: default}, stringData: {word: open-sesame}}")
+    await applyInOak(`{apiVersion: v1, kind: Secret, metadata: {name: ${hush}, namespace: default}, stringData: {word: open-sesame}}`)
     const encoded = Buffer.from("open-sesame").toString("base64")
-    await v.go(of("Secret", "hush"))
+    await v.go(of("Secret", hush))
     await settled(v.page)
     expect(v.seen.bodies.join()).not.toContain(encoded)
     await v.page.getByRole("button", { name: "Show keys" }).click()
@@ -207,13 +210,13 @@ describe("the object's page", () => {
     expect(await v.page.locator("main").textContent()).not.toContain("open-sesame")
     await v.page.getByRole("button", { name: "Show word" }).click()
     await v.page.getByText("open-sesame").waitFor()
-    await v.go(of("Secret", "hush", "&tab=yaml"))
+    await v.go(of("Secret", hush, "&tab=yaml"))
     await rewrite(v, "type: Opaque", "immutable: true\ntype: Opaque")
     expect(await v.page.locator("main").textContent()).not.toContain(encoded)
     await v.page.getByRole("button", { name: "Review changes" }).click()
     await v.page.getByRole("dialog").getByRole("button", { name: "Save" }).click()
     await v.page.getByRole("dialog").waitFor({ state: "detached" })
-    const now = JSON.parse(await inOak("-n", "default", "get", "secret", "hush", "-o", "json"))
+    const now = JSON.parse(await inOak("-n", "default", "get", "secret", hush, "-o", "json"))
     expect([now.immutable, now.data.word]).toEqual([true, encoded])
   })
 
