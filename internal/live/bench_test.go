@@ -51,14 +51,15 @@ func BenchmarkWindows(b *testing.B) {
 		}
 	}
 	version := 0
-	change := func(during time.Duration) {
+	anywhere := func(n int) int { return (version*7919 + n*104729) % pods }
+	change := func(during time.Duration, pick func(n int) int) {
 		tick := time.NewTicker(time.Second / 10)
 		defer tick.Stop()
 		for end := time.Now().Add(during); time.Now().Before(end); <-tick.C {
 			version++
 			changes := make([]store.Change, rate/10)
 			for i := range changes {
-				changes[i] = changed((version*7919+i*104729)%pods, version)
+				changes[i] = changed(pick(i), version)
 			}
 			if err := w.store.Write(b.Context(), changes); err != nil {
 				b.Fatal(err)
@@ -68,7 +69,15 @@ func BenchmarkWindows(b *testing.B) {
 	for _, class := range []struct {
 		name  string
 		query string
-	}{{"ByKey", ""}, {"ByNamespace", "orderby=namespace"}, {"Newest", "orderby=created+desc"}, {"Label", "labelSelector=tier%3Dfront&orderby=name"}, {"Pending", "q=-is:ready"}} {
+		pick  func(n int) int
+	}{
+		{"ByKey", "", anywhere},
+		{"OnScreen", "", func(n int) int { return (version*20 + n) % 50 * 2000 }}, // all are of the first window
+		{"ByNamespace", "orderby=namespace", anywhere},
+		{"Newest", "orderby=created+desc", anywhere},
+		{"Label", "labelSelector=tier%3Dfront&orderby=name", anywhere},
+		{"NotReady", "q=-is:ready", anywhere},
+	} {
 		b.Run(class.name, func(b *testing.B) {
 			for b.Loop() {
 				var first []time.Duration
@@ -98,11 +107,11 @@ func BenchmarkWindows(b *testing.B) {
 					do()
 					return 100 * (used(b) - before).Seconds() / time.Since(start).Seconds()
 				}
-				alone := share(func() { change(seconds * time.Second) })
+				alone := share(func() { change(seconds*time.Second, class.pick) })
 				some := open(tabs)
 				idle := share(func() { time.Sleep(seconds * time.Second) })
 				bytes := some[0].bytes.Load()
-				busy := share(func() { change(seconds * time.Second) })
+				busy := share(func() { change(seconds*time.Second, class.pick) })
 				b.ReportMetric(idle, "idle-%core")
 				b.ReportMetric(busy-alone, "busy-%core")
 				b.ReportMetric(alone, "changes-%core")

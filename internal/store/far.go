@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A page that is far down a list is reached without walking there, where it is known how many objects there are on the way: of each namespace of a
@@ -59,16 +60,10 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 		return nil, err
 	}
 	columns := q.Order.columns()
+	of := map[string]int{"cluster": 0, "namespace": 1}
+	first, second := of[columns[0].Name], of[columns[1].Name]
 	slices.SortFunc(places, func(a, b Group) int {
-		for _, c := range columns[:2] {
-			i := map[string]int{"cluster": 0, "namespace": 1}[c.Name]
-			if n := cmp.Compare(a.Values[i], b.Values[i]); n != 0 && c.Down {
-				return -n
-			} else if n != 0 {
-				return n
-			}
-		}
-		return 0
+		return cmp.Or(columns[0].turn(strings.Compare(a.Values[first], b.Values[first])), columns[1].turn(strings.Compare(a.Values[second], b.Values[second])))
 	})
 	offset, wanted := int64(q.Offset), int64(q.Limit)+1
 	for _, place := range places {
@@ -100,6 +95,14 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 		}
 	}
 	return out, nil
+}
+
+// turn is a comparison of values of the column, in its direction.
+func (c OrderColumn) turn(comparison int) int {
+	if c.Down {
+		return -comparison
+	}
+	return comparison
 }
 
 // fromNearer reads a page of an order that an index has, from that end of it which is nearer.
