@@ -16,7 +16,7 @@ import (
 // changes them, or its version of the API does not know them. What it has besides is not named, nor are values, which may be secret.
 func mutated(manifest, applied *unstructured.Unstructured) []string {
 	var paths []string
-	compareFields("", manifest.Object, applied.Object, &paths)
+	compareFields("", manifest.Object, applied.Object, func(path string, _, _ any) { paths = append(paths, path) })
 	slices.Sort(paths)
 	return paths
 }
@@ -35,21 +35,22 @@ func takesMarks(manifest, applied *unstructured.Unstructured) bool {
 		applied.GetAnnotations()[workv1alpha2.DigestAnnotation] != manifest.GetAnnotations()[workv1alpha2.DigestAnnotation]
 }
 
-func compareFields(path string, wanted, is any, differ *[]string) {
+// compareFields tells of each field of a wanted value that another has otherwise.
+func compareFields(path string, wanted, is any, tell func(path string, wanted, is any)) {
 	switch wanted := wanted.(type) {
 	case map[string]any:
 		fields, _ := is.(map[string]any)
 		for name, value := range wanted {
-			compareFields(join(path, name), value, fields[name], differ)
+			compareFields(join(path, name), value, fields[name], tell)
 		}
 	case []any:
 		elements, _ := is.([]any)
 		for i, value := range wanted {
-			compareFields(fmt.Sprintf("%s[%d]", path, i), value, counterpart(wanted, elements, i), differ)
+			compareFields(fmt.Sprintf("%s[%d]", path, i), value, counterpart(wanted, elements, i), tell)
 		}
 	default:
 		if !same(wanted, is) {
-			*differ = append(*differ, path)
+			tell(path, wanted, is)
 		}
 	}
 }

@@ -15,9 +15,6 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/content"
 )
 
-// agentUser is who the agent is in its image, as the manifest says as well.
-const agentUser = 65532
-
 func newAgentImage(s streams) *cobra.Command {
 	var name, arch, file, output string
 	cmd := &cobra.Command{
@@ -55,7 +52,7 @@ same agent gives the same bytes; what is printed is the digest by which a regist
 			if err != nil {
 				return fmt.Errorf("read --agent: %w", err)
 			}
-			digest, err := writeImage(output, image.Options{Name: name, Arch: arch, Path: "/orrery-agent", Program: program, User: agentUser})
+			digest, err := writeImage(output, image.Options{Name: name, Arch: arch, Path: image.AgentPath, Program: program, User: image.AgentUser})
 			if err != nil {
 				return fmt.Errorf("--output: %w", err)
 			}

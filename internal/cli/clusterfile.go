@@ -40,6 +40,10 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 		return nil, fmt.Errorf("read %s: spec.provision is missing, which says what cluster %s is built of; write a file with %q",
 			f.path, c.Name, "orrery cluster config "+c.Name)
 	}
+	if c.Spec.Provision.Join == clusterv1alpha1.Pull {
+		return nil, fmt.Errorf("read %s: spec.provision.join: only the hub joins what it has built: leave the field out here, and run %q once the cluster is there",
+			f.path, "orrery cluster join "+c.Name+" --pull")
+	}
 	return c, checkName(c.Name)
 }
 

@@ -218,11 +218,8 @@ func (p *pullFlags) target() (*manifest.Client, error) {
 
 // apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
 func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Client, name, token string, objects []*unstructured.Unstructured) error {
-	for _, o := range objects {
-		at := manifest.Guessed(o)
-		if _, _, err := c.Apply(ctx, at, o, true, false); err != nil {
-			return fmt.Errorf("apply %s in cluster %s: %w", at, name, err)
-		}
+	if err := c.ApplyAll(ctx, objects); err != nil {
+		return fmt.Errorf("cluster %s: %w", name, err)
 	}
 	if err := say(s.err, "the manifest is applied; waiting for the agent of cluster %s\n", name); err != nil {
 		return err

@@ -22,8 +22,8 @@ import (
 
 func newConsole(s streams) *cobra.Command {
 	var (
-		f                hubFlags
-		noBrowser, print bool
+		f                  hubFlags
+		noBrowser, printed bool
 	)
 	cmd := &cobra.Command{
 		Use:   "console",
@@ -44,7 +44,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 			if err != nil {
 				return err
 			}
-			if print {
+			if printed {
 				return say(s.out, "%s\n", link.URL)
 			}
 			if err := say(s.out, "Open within %s, once:\n  %s\n", time.Until(link.Expires.Time).Round(time.Second), link.URL); err != nil {
@@ -58,7 +58,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&noBrowser, "no-browser", false, "print the link, and open no browser")
-	cmd.Flags().BoolVar(&print, "print", false, "print the link alone, for a script, and open no browser")
+	cmd.Flags().BoolVar(&printed, "print", false, "print the link alone, for a script, and open no browser")
 	return cmd
 }
 

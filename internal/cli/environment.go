@@ -5,6 +5,9 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
@@ -63,7 +66,7 @@ func (e environment) Progress(_ lifecyclev1alpha1.Operation, step lifecyclev1alp
 }
 
 // Built implements lifecycle.Environment.
-func (e environment) Built(_ context.Context, kubeconfig []byte) error {
+func (e environment) Built(_ context.Context, kubeconfig []byte, _ clusterv1alpha1.SyncMode, _ func(context.Context) (*rest.Config, error)) error {
 	_, err := e.SaveKubeconfig(e.cluster, kubeconfig)
 	return err
 }

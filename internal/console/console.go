@@ -114,7 +114,11 @@ func (c *Console) Run(ctx context.Context) error {
 // ServeHTTP implements http.Handler.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.URL.EscapedPath(), apiPath) {
+		// Whoever does not read what is everybody's loses it.
+		deadline := http.NewResponseController(w)
+		_ = deadline.SetWriteDeadline(time.Now().Add(c.writeTime)) // every connection of the listener can
 		c.files.ServeHTTP(w, r)
+		_ = deadline.SetWriteDeadline(time.Time{})
 		return
 	}
 	inert(w.Header())

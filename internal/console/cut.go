@@ -45,9 +45,12 @@ func (c *cutWriter) done() {
 	c.ended = true
 }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. Answers before the answer, whose headers nobody has looked at, are left out.
 func (c *cutWriter) WriteHeader(code int) {
-	if c.code == 0 && code >= http.StatusOK {
+	if code < http.StatusOK {
+		return // what switches protocols takes the connection over
+	}
+	if c.code == 0 {
 		c.code = code
 	}
 	c.ResponseWriter.WriteHeader(code)

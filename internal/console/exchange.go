@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -103,10 +102,7 @@ func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.D
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return nil, "", apierrors.NewBadRequest("want application/json: {\"link\": …} or {\"token\": …}")
 	}
-	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(c.bodyTime)); err != nil {
-		return nil, "", fmt.Errorf("bound the time of an exchange: %w", err)
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestExchange))
+	body, err := io.ReadAll(newBoundedBody(w, r.Body, longestExchange, c.bodyTime))
 	var asked struct {
 		Link  string `json:"link"`
 		Token string `json:"token"`

@@ -25,7 +25,7 @@ const (
 )
 
 // noncePlaceholder is in the index where the nonce of the answer belongs.
-const noncePlaceholder = "__NONCE__"
+const noncePlaceholder = "__CSP_NONCE__"
 
 // notBuilt is what is said where there is no page.
 const notBuilt = "this build of orrery has no console: it was built without Node. Build it with Node and \"make build\", or use a release"
@@ -142,7 +142,7 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request, name string, one *
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	h.Set("Vary", "Accept-Encoding")
-	h.Set("ETag", form.tag)
+	h.Set("Etag", form.tag)
 	h.Set("Cache-Control", "no-cache")
 	if strings.HasPrefix(name, assets) {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")

@@ -44,7 +44,8 @@ var (
 const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 
 var (
-	errRedirect = errors.New("the answer is a redirect, which is not followed")
+	errRedirect    = errors.New("the answer is a redirect, which is not followed")
+	errCredentials = errors.New("the credentials of the hub itself are not accepted there: its log, or the conditions of the Cluster, say why")
 )
 
 // passage is how requests get to the hub's API server.
@@ -103,13 +104,14 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
-	defer cut.done()
+	defer func() {
+		cut.done()
+		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc() // of what was broken off, too
+	}()
 	r = r.WithContext(ctx)
-	if lasts(r) {
-		go c.watchRights(ctx, s, r, plain, cancel)
-	}
+	go c.watchRights(ctx, s, r, plain, cancel)
 	if r.Body != nil && r.Body != http.NoBody && upgrade == "" {
-		r.Body = newBoundedBody(w, r.Body, c.bodyTime)
+		r.Body = newBoundedBody(w, r.Body, longestBody, c.bodyTime)
 	}
 	who := s.User()
 	as := transport.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
@@ -130,18 +132,24 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 		Transport:     transport.NewImpersonatingRoundTripper(as, through),
 		FlushInterval: -1, // watches and logs
 		ModifyResponse: func(resp *http.Response) error {
-			if resp.StatusCode/100 == 3 && resp.StatusCode != http.StatusNotModified {
+			switch {
+			case resp.StatusCode == http.StatusUnauthorized:
+				return errCredentials
+			case resp.StatusCode/100 == 3 && resp.StatusCode != http.StatusNotModified:
 				return errRedirect
 			}
 			keep(resp.Header, passedBack)
+			inert(w.Header()) // informational answers have taken it away
 			if resp.Header.Get("Etag") != "" {
 				w.Header().Set("Cache-Control", "private, no-cache")
 			}
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { answer.Error(w, r, c.failed(ctx, err)) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			inert(w.Header())
+			answer.Error(w, r, c.failed(ctx, err))
+		},
 	}).ServeHTTP(cut, r)
-	requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc()
 	return nil
 }
 
@@ -152,7 +160,7 @@ func (c *Console) failed(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &large):
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the console takes at most %d bytes", large.Limit))
-	case errors.Is(err, errRedirect):
+	case errors.Is(err, errRedirect), errors.Is(err, errCredentials): // 401 would say that the session is over
 		return apierrors.NewGenericServerResponse(http.StatusBadGateway, "", schema.GroupResource{}, "", err.Error(), 0, true)
 	case errors.Is(cause, errRights):
 		return foreign(cause.Error())
@@ -195,8 +203,8 @@ type boundedBody struct {
 	deadline *http.ResponseController
 }
 
-func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, within time.Duration) io.ReadCloser {
-	b := &boundedBody{http.MaxBytesReader(w, body, longestBody), http.NewResponseController(w)}
+func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, most int64, within time.Duration) io.ReadCloser {
+	b := &boundedBody{http.MaxBytesReader(w, body, most), http.NewResponseController(w)}
 	_ = b.deadline.SetReadDeadline(time.Now().Add(within)) // every connection of the listener can
 	return b
 }

@@ -3,13 +3,17 @@ package console
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -187,6 +191,8 @@ func TestOrigins(t *testing.T) {
 		"Upgrade":              {http.MethodGet, append([]string{"Origin", "https://evil.example.com"}, upgrade...), true},
 		"UpgradeOfNobody":      {http.MethodGet, append([]string{"Origin", ""}, upgrade...), true},
 		"OwnUpgrade":           {http.MethodGet, upgrade, false},
+		"OwnUpgradeBySite":     {http.MethodGet, append([]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "websocket"}, upgrade...), false},
+		"UpgradeBySite":        {http.MethodGet, append([]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example.com"}, upgrade...), true},
 		"OtherUpgrade":         {http.MethodGet, []string{"Upgrade", "SPDY/3.1", "Connection", "Upgrade"}, true},
 		"UpgradeWithoutSaying": {http.MethodGet, []string{"Upgrade", "websocket", "Origin", ""}, true},
 		"Read":                 {http.MethodGet, []string{"Origin", ""}, false},
@@ -224,11 +230,17 @@ func TestAnswersAreData(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "text/html")
 		code := http.StatusOK
+		if r.URL.Query().Get("code") == "103" {
+			w.WriteHeader(http.StatusEarlyHints)
+			r.URL.RawQuery = ""
+		}
 		_, _ = fmt.Sscanf(r.URL.Query().Get("code"), "%d", &code)
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, "<script>alert(1)</script>")
 	})
-	for _, code := range []string{"200", "404", "500"} {
+	early := 0
+	trace := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error { early++; return nil }})
+	for _, code := range []string{"200", "404", "500", "103"} {
 		r, text := b.do(http.MethodGet, hubPath+"/api?code="+code, "")
 		r.Header.Del("Date")
 		r.Header.Del("Content-Length")
@@ -243,6 +255,19 @@ func TestAnswersAreData(t *testing.T) {
 		if r, text := b.do(http.MethodGet, hubPath+"/api?code="+code, ""); r.StatusCode != http.StatusBadGateway || r.Header.Get("Location") != "" || strings.Contains(text, "evil") {
 			t.Errorf("%s: %s %v %s", code, r.Status, r.Header, text)
 		}
+	}
+	request, err := http.NewRequestWithContext(trace, http.MethodGet, s.url+hubPath+"/api?code=103", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := b.Do(request); err != nil || early > 0 {
+		t.Errorf("%v; answers before the answer pass: %d", err, early)
+	} else {
+		response.Body.Close()
+	}
+	// What the hub is not let in by says nothing of the session.
+	if r, text := b.do(http.MethodGet, hubPath+"/api?code=401", ""); r.StatusCode != http.StatusBadGateway || !strings.Contains(text, "credentials of the hub") {
+		t.Errorf("%s %s", r.Status, text)
 	}
 	if b.cookie() == "mine" {
 		t.Error("a member gives cookies")
@@ -364,10 +389,9 @@ func TestStreamsEnd(t *testing.T) {
 		default:
 		}
 	}
-	s.lifetime = time.Second
-	short := s.login(alice)
-	s.lifetime = sessionLifetime
-	s.end("the time of the session", short.streams(path))
+	brief := newSite(t, testenv.Config(0), func(c *Console) { c.lifetime = time.Second })
+	short := brief.login(alice)
+	brief.end("the time of the session", short.streams(path))
 	short.want(http.StatusUnauthorized, http.MethodGet, path, "")
 	take()
 	s.end("the right to it", others)
@@ -412,7 +436,8 @@ func TestNobodyReads(t *testing.T) {
 	})
 	s := newSite(t, hub.config, func(c *Console) { c.writeTime = time.Hour })
 	b := s.login(alice)
-	get := func(as string, headers ...string) {
+	impatient := newSite(t, hub.config, func(c *Console) { c.writeTime = 500 * time.Millisecond })
+	get := func(s *site, b *browser, as string, headers ...string) {
 		w := s.dial()
 		w.send("GET " + hubPath + "/api?as=" + url.QueryEscape(as) + " HTTP/1.1\r\nHost: x\r\nOrigin: " + s.url + "\r\nCookie: " + cookieName + "=" + b.cookie() + "\r\n" +
 			strings.Join(append(headers, ""), "\r\n") + "\r\n")
@@ -434,11 +459,56 @@ func TestNobodyReads(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	get("an answer")
-	get("", "Connection: Upgrade", "Upgrade: websocket")
-	s.writeTime = 500 * time.Millisecond
-	get("a slow browser's")
+	get(s, b, "an answer")
+	get(s, b, "", "Connection: Upgrade", "Upgrade: websocket")
+	get(impatient, impatient.login(alice), "a slow browser's")
 	ends("a slow browser's")
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	ends("a WebSocket", "an answer")
+}
+
+// closing is a file system that says when a file is closed.
+type closing struct {
+	fs.FS
+
+	closed chan string
+}
+
+func (c closing) Open(name string) (fs.File, error) {
+	f, err := c.FS.Open(name)
+	if seeker, ok := f.(io.ReadSeeker); ok && err == nil && name == "assets/large.js" {
+		return closingFile{f, seeker, c.closed}, nil
+	}
+	return f, err
+}
+
+type closingFile struct {
+	fs.File
+	io.Seeker
+
+	closed chan string
+}
+
+func (c closingFile) Close() error {
+	c.closed <- "assets/large.js"
+	return c.File.Close()
+}
+
+// TestNobodyReadsFiles: a stranger who asks for files, which all may have, and does not read them holds nothing for long.
+func TestNobodyReadsFiles(t *testing.T) {
+	large := closing{fstest.MapFS{"index.html": {}, "assets/large.js": {Data: make([]byte, 64<<20)}}, make(chan string, 2)}
+	s := newSite(t, testenv.Config(0), func(c *Console) {
+		c.writeTime = 500 * time.Millisecond
+		var err error
+		if c.files, err = newFiles(large); err != nil {
+			t.Fatal(err)
+		}
+	})
+	<-large.closed // it was read for its digest
+	s.dial().send("GET " + Path + "assets/large.js HTTP/1.1\r\nHost: x\r\n\r\n")
+	select {
+	case <-large.closed:
+	case <-time.After(testenv.Patience):
+		t.Error("it is being sent still")
+	}
 }

@@ -20,20 +20,20 @@ func (c *Console) ours(r *http.Request) error {
 	default:
 		return foreign("answers of the console's API are data")
 	}
-	if reads := r.Method == http.MethodGet || r.Method == http.MethodHead; reads && r.Header.Get("Upgrade") == "" {
+	upgrades := r.Header.Get("Upgrade") != ""
+	if reads := r.Method == http.MethodGet || r.Method == http.MethodHead; reads && !upgrades {
 		if site == "" || site == "none" || site == "same-origin" {
 			return nil
 		}
 		return foreign("pages of other origins read nothing here")
 	}
-	switch site {
-	case "same-origin":
+	if site == "same-origin" {
 		return nil
-	case "":
-		origin := r.Header.Get("Origin")
-		if origin != "" && (strings.EqualFold(origin, c.origin) || strings.EqualFold(origin, "https://"+r.Host)) {
-			return nil
-		}
+	}
+	// Of WebSockets browsers do not agree on the site, and all send an origin.
+	if origin := r.Header.Get("Origin"); (site == "" || upgrades) && origin != "" &&
+		(strings.EqualFold(origin, c.origin) || strings.EqualFold(origin, "https://"+r.Host)) {
+		return nil
 	}
 	return foreign("the request is not of a page of the console: its Origin is another, or missing. Behind a balancer that changes Host, start orrery server with --public-url")
 }

@@ -21,13 +21,6 @@ var errRights = errors.New("the right to it was taken away")
 // infos says what a request is about, as API servers see it.
 var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// lasts says whether an answer goes on for as long as somebody reads it: a watch, a log that is followed, what was upgraded.
-func lasts(r *http.Request) bool {
-	query := r.URL.Query()
-	isTrue := func(name string) bool { return query.Get(name) == "true" || query.Get(name) == "1" }
-	return r.Header.Get("Upgrade") != "" || isTrue("watch") || isTrue("follow")
-}
-
 // watchRights calls end as soon as the session's user may not do any more what a request to a path of the hub does. What the hub does not
 // answer takes nothing away.
 func (c *Console) watchRights(ctx context.Context, s *Session, r *http.Request, path string, end func(cause error)) {

@@ -322,12 +322,7 @@ func applySample(ctx context.Context, cfg *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range objects {
-		if _, _, err := c.Apply(ctx, manifest.Guessed(o), o, true, false); err != nil {
-			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-	}
-	return nil
+	return c.ApplyAll(ctx, objects)
 }
 
 func waitSample(ctx context.Context, c client.Client) error {

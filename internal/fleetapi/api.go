@@ -15,6 +15,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/proxy"
 	"orrery.dev/orrery/internal/search"
 )
@@ -26,6 +27,7 @@ type api struct {
 	search     *search.Search
 	reviews    *reviews
 	openAPI    *openAPI
+	explainer  *explanation.Explainer
 	mirror     func(cluster string) (fleetv1alpha1.ClusterMirror, bool)
 	link       func(user.Info) (fleetv1alpha1.ConsoleLinkStatus, error)
 	metrics    http.Handler
@@ -54,6 +56,9 @@ func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 	}
 	if rest, ok := below(path, fleetv1alpha1.QualifiedPath); ok {
 		return a.serveFleet(w, r, rest, search.Qualified)
+	}
+	if answered, err := a.serveQuestion(w, r, path); answered {
+		return err
 	}
 	switch path {
 	case "/livez":
@@ -206,10 +211,14 @@ func apiResources() metav1.APIResourceList {
 	return metav1.APIResourceList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: fleetv1alpha1.GroupVersion.String(),
 		APIResources: []metav1.APIResource{
+			{Name: "access", Kind: "FleetAccess", Verbs: []string{"get"}},
 			{Name: "clusters/mirror", Kind: "ClusterMirror", Verbs: []string{"get"}},
 			{Name: "clusters/proxy", Kind: "ClusterProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
 			{Name: "consolelinks", SingularName: "consolelink", Kind: "ConsoleLink", Verbs: []string{"create"}},
+			{Name: "placementreviews", Kind: "PlacementReview", Verbs: []string{"create"}},
+			{Name: "placements", Kind: "PlacementExplanation", Verbs: []string{"get"}},
 			{Name: "resources/proxy", Kind: "FleetProxyOptions", Verbs: []string{"create", "get"}},
+			{Name: "works", Kind: "WorkList", Verbs: []string{"get"}},
 		},
 	}
 }

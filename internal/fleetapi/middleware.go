@@ -91,6 +91,8 @@ func part(path string) string {
 		return "proxy"
 	case strings.HasPrefix(path, fleetv1alpha1.FleetPath), strings.HasPrefix(path, fleetv1alpha1.QualifiedPath):
 		return "search"
+	case questions[path].serve != nil:
+		return "explanation"
 	default:
 		return "other"
 	}

@@ -6,6 +6,9 @@
 //	consolelinks             links by which the console is opened as who creates them (package console)
 //	resources/fleet/proxy/...      the mirrored objects of all of them (package search)
 //	resources/qualified/proxy/...  the same for programs: every namespace names its cluster
+//	placements, works              why an object of the hub is where it is, and how it fares there (package explanation)
+//	placementreviews               where an object would be placed by a policy that need not exist (package explanation)
+//	access                         what the caller may see and change
 //
 // # Who may come in
 //
@@ -22,7 +25,8 @@
 //
 //	apiGroups: [fleet.orrery.dev], resources: [resources/proxy], verbs: [get, create]
 //
-// (create is for questions about oneself, which are posted.) It must be
+// (create is for questions about oneself, which are posted), and to ask why, list of placements, works and access and create of
+// placementreviews. It must be
 // bound cluster-wide even for those who may see one namespace only, for the outer URL has
 // none; since it opens nothing by itself, it may be given to system:authenticated. A role for
 // working in clusters through their proxy has
@@ -33,7 +37,7 @@
 // What lies behind the outer URL this server asks the hub with a SubjectAccessReview of
 // its own: to search, the caller must be allowed to list the type itself in the namespace
 // asked for, or everywhere; who asks for all namespaces and may list it in some sees these (what is seen of a namespace is in the clusters that it may use; see package
-// access); to use a proxy, the verb on clusters/proxy of that name. In
+// access); to ask why, to get the object, or to create policies where one is reviewed; to use a proxy, the verb on clusters/proxy of that name. In
 // the member, its own RBAC decides, for the proxy impersonates the caller.
 package fleetapi
 
@@ -59,6 +63,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/live"
 	"orrery.dev/orrery/internal/member"
@@ -85,6 +90,8 @@ type Options struct {
 	Store  *store.Store
 	// Fleet knows which clusters the hub's namespaces may use.
 	Fleet *fleet.Cache
+	// Explainer says why objects are where they are.
+	Explainer *explanation.Explainer
 	// Informers of the hub.
 	Informers cache.Informers
 	// ConsoleLink makes a link by which the console is opened as a user.
@@ -155,6 +162,7 @@ func New(o Options) (*Server, error) {
 			search:     fleetSearch,
 			reviews:    &reviews{o.Hub, authorizer},
 			openAPI:    documents,
+			explainer:  o.Explainer,
 			mirror:     o.Mirror.Describe,
 			link:       o.ConsoleLink,
 			metrics:    metrics(),

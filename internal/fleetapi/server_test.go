@@ -20,10 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,9 +29,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
@@ -46,8 +43,9 @@ func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
 // world is a hub with the fleet API behind its kube-apiserver, and one cluster, oak.
 type world struct {
-	hub    *hub.Hub
-	client client.Client
+	hub     *hub.Hub
+	client  client.Client
+	records *losable
 }
 
 func newWorld(t *testing.T) *world {
@@ -64,10 +62,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1alpha1.AddToScheme(scheme), policyv1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	scheme := hub.Scheme()
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}, // several worlds are in one process
@@ -94,10 +89,11 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	explainer, kept := newExplainer(t, mgr, explanation.Options{Fleet: clusters, Registry: registry, Mirror: m, Store: db}, h.ID())
 	serving := h.FleetServing()
 	server, err := New(Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
-		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: true,
+		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: true, Explainer: explainer,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +118,7 @@ func newWorld(t *testing.T) *world {
 	if err := h.WriteKubeconfig([]string{"oak"}); err != nil {
 		t.Fatal(err)
 	}
-	return &world{hub: h, client: c}
+	return &world{hub: h, client: c, records: kept}
 }
 
 // kubectl runs with the hub's kubeconfig; its output includes what goes to stderr.

@@ -14,6 +14,12 @@ import (
 	"time"
 )
 
+// What the image of the agent has: where the program is, and who it is.
+const (
+	AgentPath = "/orrery-agent"
+	AgentUser = 65532
+)
+
 // Options of an image.
 type Options struct {
 	// Name is the reference by which a runtime has it after the archive was imported, such as registry.example.com/orrery-agent:v1.

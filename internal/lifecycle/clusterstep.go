@@ -122,7 +122,7 @@ func (r *run) writeKubeconfig(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return false, r.Env.Built(ctx, kubeconfig)
+	return false, r.Env.Built(ctx, kubeconfig, r.spec.Join, r.api)
 }
 
 // drained moves the pods of a node away. If that fails the node takes pods again: nothing was done to its host.

@@ -47,8 +47,9 @@ type Environment interface {
 	Fetch(ctx context.Context, url string) ([]byte, error)
 	// Progress is told each change of the record, in order.
 	Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord)
-	// Built is told the kubeconfig of a cluster once its API server answers and its objects are applied, and when it is renewed.
-	Built(ctx context.Context, kubeconfig []byte) error
+	// Built is told the kubeconfig of a cluster once its API server answers and its objects are applied, and when it is renewed; api makes the
+	// configuration of a client that goes through a host. join is that of the spec.
+	Built(ctx context.Context, kubeconfig []byte, join clusterv1alpha1.SyncMode, api func(context.Context) (*rest.Config, error)) error
 }
 
 // Engine builds, changes and removes one cluster.

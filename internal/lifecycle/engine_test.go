@@ -89,7 +89,7 @@ func (e *environment) Progress(op lifecyclev1alpha1.Operation, step lifecyclev1a
 	}
 }
 
-func (e *environment) Built(_ context.Context, kubeconfig []byte) error {
+func (e *environment) Built(_ context.Context, kubeconfig []byte, _ clusterv1alpha1.SyncMode, _ func(context.Context) (*rest.Config, error)) error {
 	e.built = kubeconfig
 	return nil
 }

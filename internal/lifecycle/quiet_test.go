@@ -3,6 +3,9 @@ package lifecycle
 import (
 	"context"
 
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
@@ -16,4 +19,6 @@ type others struct{ Environment }
 
 func (quiet) Progress(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord) {}
 
-func (quiet) Built(context.Context, []byte) error { return nil }
+func (quiet) Built(context.Context, []byte, clusterv1alpha1.SyncMode, func(context.Context) (*rest.Config, error)) error {
+	return nil
+}

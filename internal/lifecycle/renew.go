@@ -281,7 +281,7 @@ func (r *run) renewCertificates(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.rec.do("kubeconfig", func() (bool, error) { return true, r.Env.Built(ctx, kubeconfig) }); err != nil {
+		if err := r.rec.do("kubeconfig", func() (bool, error) { return true, r.Env.Built(ctx, kubeconfig, r.spec.Join, r.api) }); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ import (
 const (
 	headerTimeout  = 10 * time.Second // TLS and the header
 	idleTimeout    = time.Minute
+	streams        = 100 // of a connection of HTTP/2
 	headerBytes    = 16 << 10
 	maxConnections = 1024 // that are nobody's yet
 	maxClaimed     = 4096 // that are somebody's
@@ -94,10 +95,7 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 // Handle serves what a pattern of http.ServeMux matches. It is called before Run.
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := &status{ResponseWriter: w, code: http.StatusOK}
-		if len(l.pending) > maxConnections/2 && !claimed(r.Context()) {
-			w.Header().Set("Connection", "close") // others need its place
-		}
+		s := &status{ResponseWriter: w, code: http.StatusOK, last: func() bool { return len(l.pending) > maxConnections/2 && !claimed(r.Context()) }}
 		defer func() { requests.WithLabelValues(pattern, strconv.Itoa(s.code)).Inc() }()
 		handler.ServeHTTP(s, r)
 	}))
@@ -129,6 +127,7 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 		Handler: l.mux, ReadHeaderTimeout: l.headers, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.certificate.get},
 		Protocols: new(http.Protocols), ConnState: l.track, ConnContext: withConn,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streams},
 		ErrorLog: stdlog.New(quiet{l.log}, "", 0),
 	}
 	server.Protocols.SetHTTP1(true)
@@ -156,13 +155,29 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 type status struct {
 	http.ResponseWriter
 
-	code int
+	code  int
+	last  func() bool // whether the connection is to be closed after the answer, for others need its place
+	begun bool
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (s *status) WriteHeader(code int) {
 	s.code = code
+	if !s.begun && code >= http.StatusOK {
+		s.begun = true
+		if s.last() {
+			s.Header().Set("Connection", "close")
+		}
+	}
 	s.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements io.Writer.
+func (s *status) Write(p []byte) (int, error) {
+	if !s.begun {
+		s.WriteHeader(http.StatusOK)
+	}
+	return s.ResponseWriter.Write(p) //nolint:wrapcheck // it is as if it were that
 }
 
 // Unwrap is for http.ResponseController.
@@ -170,8 +185,11 @@ func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Hijack implements http.Hijacker.
 func (s *status) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	s.code = http.StatusSwitchingProtocols
-	return http.NewResponseController(s.ResponseWriter).Hijack() //nolint:wrapcheck // it is as if it were that
+	conn, buffered, err := http.NewResponseController(s.ResponseWriter).Hijack()
+	if err == nil {
+		s.code = http.StatusSwitchingProtocols
+	}
+	return conn, buffered, err //nolint:wrapcheck // it is as if it were that
 }
 
 // quiet logs what goes wrong with single connections where somebody looks for it: strangers cause it.

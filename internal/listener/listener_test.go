@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // site is a listener with a certificate of an authority.
@@ -253,6 +254,88 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if r, _ := s.get("/healthz"); r.StatusCode != http.StatusOK {
 		t.Error("a connection that was taken over has a place still")
 	}
+}
+
+// TestClaimedConnections: connections that are somebody's keep nobody else out, however long they are idle; of one there are so many; and
+// where it is crowded nobody else keeps one that is idle.
+func TestClaimedConnections(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
+		t.Run(name, func(t *testing.T) { claimedConnections(t, http2) })
+	}
+}
+
+func claimedConnections(t *testing.T, http2 bool) {
+	s := newSite(t, Options{})
+	s.listener.Handle("/mine", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { Claim(r.Context(), r.Header.Get("Owner")) }))
+	s.listener.Handle("/public", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	client := func() *http.Client {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, ForceAttemptHTTP2: http2}}
+		t.Cleanup(c.CloseIdleConnections)
+		return c
+	}
+	ask := func(c *http.Client, path, owner string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Owner", owner)
+		response, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+	}
+	places := func(want int) {
+		t.Helper()
+		testenv.Eventually(t, fmt.Sprintf("%d places are taken", want), testenv.Patience, func() error {
+			if got := len(s.listener.pending); got != want {
+				return fmt.Errorf("%d are", got)
+			}
+			return nil
+		})
+	}
+	mine, stranger := client(), client()
+	ask(mine, "/mine", "alice")
+	ask(mine, "/mine", "alice") // the same connection
+	places(0)
+	ask(stranger, "/public", "")
+	places(1)
+	s.listener.claims.mu.Lock()
+	s.listener.claims.by["bob"] = maxClaimedBy
+	s.listener.claims.mu.Unlock()
+	bobs := client()
+	ask(bobs, "/mine", "bob")
+	places(2)
+	bobs.CloseIdleConnections()
+	stranger.CloseIdleConnections()
+	places(0)
+	for len(s.listener.pending) <= maxConnections/2 { // as if as many were there
+		s.listener.pending <- struct{}{}
+	}
+	before := len(s.listener.pending)
+	ask(stranger, "/public", "")
+	places(before) // it is closed
+	ask(client(), "/mine", "carol")
+	places(before) // it is carol's, and stays
+	for range 2 {
+		ask(mine, "/public", "alice")
+	}
+	s.listener.claims.mu.Lock()
+	if n := s.listener.claims.all; n != 2 {
+		t.Errorf("where it is crowded those who have connections keep %d of 2", n)
+	}
+	s.listener.claims.mu.Unlock()
+	mine.CloseIdleConnections()
+	testenv.Eventually(t, "a connection that is closed is nobody's any more", testenv.Patience, func() error {
+		s.listener.claims.mu.Lock()
+		defer s.listener.claims.mu.Unlock()
+		if n := s.listener.claims.by["alice"]; n > 0 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
 }
 
 // TestAuthorities: agents trust what the certificate is of.

@@ -135,6 +135,17 @@ func (c Client) Apply(
 	return c.do(ctx, verb, request.AbsPath(o.path()...).Body(body))
 }
 
+// ApplyAll applies objects of kinds that every cluster has, in their order, whoever had their fields before.
+func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		at := Guessed(o)
+		if _, _, err := c.Apply(ctx, at, o, true, false); err != nil {
+			return fmt.Errorf("apply %s: %w", at, err)
+		}
+	}
+	return nil
+}
+
 // Create creates an object; it is an error that it is there already.
 func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)

@@ -185,7 +185,7 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	c.showAgents(o)
 	switch {
 	case !absent(o):
-	case provisioned(o) && o.Spec.APIEndpoint == "":
+	case provisioned(o) && o.Spec.APIEndpoint == "" && !pulls(o):
 		return reconciler.Unknown(clusterv1alpha1.ReasonProvisioning, 0, "the cluster is not built yet")
 	case awaitsAgent(o):
 		if c.registry.options.Tunnel == nil {

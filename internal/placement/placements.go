@@ -37,10 +37,7 @@ func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placem
 	}
 	next := placement{policy: p, hash: hash(p.Spec.Placement), compiled: held.compiled}
 	if next.hash != held.hash {
-		next.compiled = scheduler.Compile(p.Spec.Placement)
-		if p.Namespace == "" {
-			next.compiled = next.compiled.Trusted()
-		}
+		next.compiled, _ = readPlacement(p)
 	}
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -49,6 +46,15 @@ func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placem
 	}
 	ps.read[name] = next
 	return next.compiled, next.hash
+}
+
+// readPlacement is of for a policy that nobody need remember.
+func readPlacement(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
+	compiled := scheduler.Compile(p.Spec.Placement)
+	if p.Namespace == "" {
+		compiled = compiled.Trusted()
+	}
+	return compiled, hash(p.Spec.Placement)
 }
 
 // forget forgets a policy that is gone.

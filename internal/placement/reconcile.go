@@ -64,7 +64,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
 		return ctrl.Result{}, c.delete(ctx, b) // nothing refers to it any more
 	}
-	t, standing := c.gather(k, o, claims, b)
+	t, standing := c.gather(k, o, claims, b, c.placements.of)
 	t.RequiredBy, t.Priority = required, priority
 	if byRoom(t) && !c.gate.passes(k) {
 		return ctrl.Result{}, nil
@@ -128,16 +128,21 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	c.turns.wait(k)
 	r.deciding.Lock()
 	defer r.deciding.Unlock()
+	s = c.measured()
+	d = Decide(s, t, standing)
+	d.Record.Time = time.Now()
+	return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
+}
+
+// measured is the fleet with what is free now, less what is reserved. Whoever decides on it holds the lock of those who do.
+func (c *Controller) measured() *fleet.Snapshot {
 	c.mu.RLock()
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
 	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota")) // what is free is within them
-	r.activate(c.bindings.All, c.demand, settled)
-	r.refresh(time.Now())
-	s = c.fleet.Measured()
-	d = Decide(s, t, standing)
-	d.Record.Time = time.Now()
-	return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
+	c.reservations.activate(c.bindings.All, c.demand, settled)
+	c.reservations.refresh(time.Now())
+	return c.fleet.Measured()
 }
 
 // demand is that of a binding's template; none while the template is not known.
@@ -186,9 +191,10 @@ func gone(o *unstructured.Unstructured) bool {
 	return !o.GetDeletionTimestamp().IsZero() && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
 }
 
-// gather collects what a decision is about, the fleet apart.
+// gather collects what a decision is about, the fleet apart. read reads what a policy says about where.
 func (c *Controller) gather(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
+	read func(*policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string),
 ) (Template, Standing) {
 	t := Template{Claims: claims}
 	if len(claims) > 0 {
@@ -196,7 +202,7 @@ func (c *Controller) gather(
 		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
 			o = named
 		}
-		t.Placement, t.PlacementHash = c.placements.of(claims[0].Policy)
+		t.Placement, t.PlacementHash = read(claims[0].Policy)
 	}
 	t.Object = o
 	if len(claims) > 0 {

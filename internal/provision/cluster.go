@@ -216,12 +216,17 @@ func (p *Provisioner) settle(cluster string, known *settled) {
 	}
 }
 
+// joined is true of a Cluster that has joined, or whose agent has all that it needs for that.
+func joined(o *clusterv1alpha1.Cluster) bool {
+	return o.Spec.APIEndpoint != "" || o.Spec.SyncMode == clusterv1alpha1.Pull
+}
+
 // isSettled reports whether the hosts are known to be as a spec with this hash says, and then which certificates they have.
 func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) (certificates []pki.Expiry, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.settled[o.Name]
-	return known.certificates, ok && o.Spec.APIEndpoint != "" && known.hash == hash
+	return known.certificates, ok && joined(o) && known.hash == hash
 }
 
 // Dismantle is what a Cluster that is being deleted, and in which nothing is left to clean up, waits for: that no run works on

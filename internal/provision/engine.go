@@ -3,6 +3,9 @@ package provision
 import (
 	"context"
 
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/catalog"
@@ -37,7 +40,10 @@ func (environment) Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alph
 }
 
 // Built implements lifecycle.Environment.
-func (e environment) Built(ctx context.Context, kubeconfig []byte) error {
+func (e environment) Built(ctx context.Context, kubeconfig []byte, join clusterv1alpha1.SyncMode, api func(context.Context) (*rest.Config, error)) error {
+	if join == clusterv1alpha1.Pull {
+		return joinError(e.hub.builtByAgent(ctx, e.cluster, api))
+	}
 	return e.hub.built(ctx, e.cluster, kubeconfig)
 }
 

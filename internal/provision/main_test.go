@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -224,7 +225,7 @@ func (e *fakeEngine) apply(ctx context.Context, op *lifecyclev1alpha1.Operation,
 		return e.Remove(ctx, state)
 	}
 	plan.Default(e.cluster, spec)
-	if err := e.Built(ctx, testenv.Kubeconfig(1)); err != nil {
+	if err := e.Built(ctx, testenv.Kubeconfig(1), spec.Join, func(context.Context) (*rest.Config, error) { return testenv.Config(1), nil }); err != nil {
 		return err
 	}
 	state, err := e.Load(ctx, e.cluster)

@@ -30,6 +30,8 @@ const (
 	// and joinRetry the time between two tries.
 	joinPatience = time.Minute
 	joinRetry    = 2 * time.Second
+	// checkTimeout bounds each request to a cluster that was built.
+	checkTimeout = 30 * time.Second
 )
 
 // Reconcile implements reconcile.Reconciler for the Operations of one cluster: the oldest that has not ended is run.
@@ -146,6 +148,10 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 			o.Name, strings.Join(gone, ", "))
 	case specs.Applied == nil && len(half) > 0 && !begun: // one that has begun does what it began with
 		return nil, &refusal{lostBeforeBuilt(o.Name, half)}
+	case want.Join == clusterv1alpha1.Pull && !joinedByAgent(o):
+		if err := p.reachable(ctx); err != nil {
+			return nil, &refusal{err}
+		}
 	}
 	return want, nil
 }

@@ -31,17 +31,16 @@ func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 // decide says what is to be done next for a Cluster, which may be nothing. A spec that cannot be brought about is an
 // *intent.InvalidError, with the way out that a hub has.
 func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, specs *intent.Specs) (*intent.Change, error) {
-	joined := o.Spec.APIEndpoint != ""
 	switch gone, begun := specs.Lost(want); {
 	case specs.Applied == nil && len(begun) > 0:
 		return nil, lostBeforeBuilt(o.Name, begun)
-	case len(gone) > 0 && !joined:
+	case len(gone) > 0 && !joined(o):
 		// This Cluster has not built it, and who made it may not know of those hosts.
 		return nil, intent.Invalidf(
 			"spec.provision.hosts: an earlier Cluster of this name was built on %s too: name these hosts to take it up again, or choose another name; its keys are in Secret %s/%s",
 			strings.Join(gone, ", "), clusterv1alpha1.SecretNamespace, objectName(o.Name))
 	}
-	return specs.Next(o.Name, want, joined)
+	return specs.Next(o.Name, want, joined(o))
 }
 
 // lostBeforeBuilt says that a spec lacks hosts on which the first run of a cluster has begun.

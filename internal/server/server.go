@@ -39,6 +39,7 @@ import (
 	"orrery.dev/orrery/internal/console"
 	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/enrollment"
+	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
@@ -512,6 +513,10 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err := website.Add(mgr); err != nil {
 		return nil, fmt.Errorf("add website: %w", err)
 	}
+	reader, err := client.New(h.Config(), client.Options{Scheme: hub.Scheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("create client of the hub: %w", err)
+	}
 	var server *fleetapi.Server
 	page, err := console.New(console.Options{
 		Hub: h.Config(), URL: public.URL(), Version: o.Version, Log: log.WithName("console"),
@@ -529,6 +534,10 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	server, err = fleetapi.New(fleetapi.Options{
 		Hub: h.Config(), Address: serving.Address, CertFile: serving.CertFile, KeyFile: serving.KeyFile,
 		Registry: registry, Mirror: m, Store: db, Fleet: clusters, Informers: mgr.GetCache(), RBACOnly: o.Hub.Kubeconfig == "",
+		Explainer: explanation.New(explanation.Options{
+			Placement: placer, Applier: applier, Bindings: bindings, Fleet: clusters, Registry: registry, Mirror: m, Store: db, Records: kept,
+			Hub: reader, Mapper: mgr.GetRESTMapper(),
+		}),
 		ConsoleLink: page.Link,
 	})
 	if err != nil {

@@ -24,6 +24,7 @@ var order = []string{
 	"internal/binding", "internal/fleet",
 	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",
+	"internal/explanation",
 	"internal/answer", "internal/search", "internal/live", "internal/proxy", "internal/fleetapi", "internal/console",
 	"internal/server",
 	"internal/demo",

@@ -64,6 +64,12 @@ type Provision struct {
 	// +optional
 	Source string `json:"source,omitempty"`
 
+	// join says who dials once the hub has built the cluster. Push: the hub dials the cluster's endpoint. Pull: an agent, which
+	// the hub applies through the hosts, dials the hub; its image is made on the hosts, and comes from no registry.
+	// +kubebuilder:default=Push
+	// +optional
+	Join SyncMode `json:"join,omitempty"`
+
 	// deletionPolicy says what becomes of the hosts when the Cluster is deleted on the hub.
 	// Orphan: the cluster keeps running. Delete: what was installed is undone and the
 	// cluster's data are lost.

@@ -27,9 +27,7 @@ type PlacementReviewSpec struct {
 	Placement policyv1alpha1.Placement `json:"placement"`
 	// Namespace of the policy, a PropagationPolicy; empty: it is a ClusterPropagationPolicy.
 	Namespace string `json:"namespace,omitempty"`
-	// Name of the policy, if it exists: an object that it places already is placed on as its edited policy would.
-	Name string `json:"name,omitempty"`
-	// Of is an object of the hub, KIND[.GROUP]/NAMESPACE/NAME, which the caller may get. At most one of Of and Object may be set; with neither the answer is
+	// Of is an object of the hub, KIND[.GROUP]/NAMESPACE/NAME, which the caller may get. If it is placed already, it is placed on from there, as when its policy is edited. At most one of Of and Object may be set; with neither the answer is
 	// about an object that every cluster takes.
 	Of string `json:"of,omitempty"`
 	// Object is one that the hub need not have.

@@ -44,8 +44,8 @@ type Work struct {
 	Ready  *int32 `json:"ready,omitempty"`
 	// Images of the pods, by container.
 	Images []WorkImage `json:"images,omitempty"`
-	// Health is Healthy, Unhealthy or Unknown, and Cause says why it is not healthy.
-	Health string `json:"health"`
+	// Health is Healthy, Unhealthy or Unknown, absent of what is not there, and Cause says why it is not healthy.
+	Health string `json:"health,omitempty"`
 	Cause  string `json:"cause,omitempty"`
 	// Overrides are the override policies that change it in this cluster, in the order in which they are applied.
 	Overrides []ExplainedPolicy `json:"overrides,omitempty"`

@@ -13,10 +13,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/go-logr/logr"
 
+	"orrery.dev/orrery/internal/image"
 	"orrery.dev/orrery/internal/lifecycle/balancer"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
@@ -29,6 +31,7 @@ const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in
   node observe        say what was applied to this host and how it is now
   node serve          give content to other hosts until standard input ends
   node check          find out which ports of other hosts can be reached, as the request on standard input says
+  node image          write an image of this program, by the name --name, to standard output
   node loadbalancer   spread connections to --listen over the API servers in the file --backends
   cluster             keep the cluster joined to its hub, as the manifest of orrery cluster join --pull says; see cluster --help
 `
@@ -83,6 +86,9 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	case "loadbalancer":
 		listen, backends := flags.String("listen", plan.LoadBalancer, ""), flags.String("backends", "", "")
 		do = func() error { return balancer.Run(ctx, *listen, *backends) }
+	case "image":
+		name := flags.String("name", "", "")
+		do = func() error { return writeImage(*name, out) }
 	default:
 		return fmt.Errorf("unknown command %q: %w", args[1], errUsage)
 	}
@@ -95,6 +101,20 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return fmt.Errorf("unexpected argument %q: %w", flags.Arg(0), errUsage)
 	}
 	return do()
+}
+
+// writeImage writes an image of this program, for the containers of this host.
+func writeImage(name string, out io.Writer) error {
+	path, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read this program: %w", err)
+	}
+	_, err = image.Write(out, image.Options{Name: name, Arch: runtime.GOARCH, Path: image.AgentPath, Program: program, User: image.AgentUser})
+	return err
 }
 
 func observe(ctx context.Context, host *node.Node, out io.Writer) error {

@@ -51,6 +51,9 @@ func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clu
 func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := spec.DeepCopy()
 	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil
+	if hashed.Join == clusterv1alpha1.Push { // as before there was a choice
+		hashed.Join = ""
+	}
 	for i := range hashed.Hosts {
 		h := &hashed.Hosts[i]
 		h.Password, h.SudoPassword, h.PrivateKey = "", "", ""

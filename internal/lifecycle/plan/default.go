@@ -18,6 +18,7 @@ func Default(name string, spec *clusterv1alpha1.Provision) {
 	fill(&spec.Network.KubePodsCIDR, "10.233.64.0/18")
 	fill(&spec.Network.KubeServiceCIDR, "10.233.0.0/18")
 	fill(&spec.Network.Flannel.BackendMode, "vxlan")
+	fill(&spec.Join, clusterv1alpha1.Push)
 	fill(&spec.DeletionPolicy, clusterv1alpha1.DeletionOrphan)
 	for i := range spec.Addons {
 		fill(&spec.Addons[i].Namespace, "kube-system")

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
 func (h *hostMaker) containerd() []Step {
@@ -19,7 +21,7 @@ func (h *hostMaker) containerd() []Step {
 		config,
 	}
 	steps = append(steps, h.registries()...)
-	return append(steps,
+	steps = append(steps,
 		unit("containerd", Unit{
 			Name: unitContainerd, Description: h.describe("Container runtime"),
 			Command: []string{binDir + "/containerd", "--config", containerdDir + "/config.toml"}, Env: runtimeEnv(),
@@ -27,6 +29,30 @@ func (h *hostMaker) containerd() []Step {
 		}, program, config),
 		Step{ID: "containerd/probe", Probe: &Probe{TCP: "unix:" + containerdSocket, Timeout: time.Minute, Unit: unitContainerd}},
 	)
+	if h.spec.Join == clusterv1alpha1.Pull {
+		steps = append(steps, h.agentImage())
+	}
+	return steps
+}
+
+// AgentImage is the image of the agent by which a cluster joins that the hub does not dial. Each host makes it from the agent that it has, so
+// it is in no registry; the kubelet does not collect it.
+const AgentImage = "localhost/orrery-agent:host"
+
+func (h *hostMaker) agentImage() Step {
+	agent := h.in.Agents[h.facts.Arch]
+	if agent == "" {
+		h.lackf("the agent for %s, of which host %s is to make an image, is not known", h.facts.Arch, h.Name)
+	}
+	ctr := fmt.Sprintf("%s/ctr --address %s --namespace k8s.io images", binDir, containerdSocket)
+	return Step{ID: "agent/image", Disruption: DisruptionNone, Script: &Script{Timeout: time.Minute, Run: fmt.Sprintf(`# of agent %[1]s
+set -eu
+archive=$(mktemp)
+trap 'rm -f "$archive"' EXIT
+%[2]s/orrery node image --name %[3]s >"$archive"
+%[4]s import "$archive"
+%[4]s label %[3]s io.cri-containerd.pinned=pinned
+`, agent, binDir, AgentImage, ctr)}}
 }
 
 func (h *hostMaker) containerdConfig() string {

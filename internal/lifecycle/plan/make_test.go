@@ -27,6 +27,29 @@ func TestMakeIsDeterministic(t *testing.T) {
 	}
 }
 
+// TestMakeAgentImage: nodes of a cluster that is to join by agent make the agent's image once more when the agent is another, and nothing runs
+// less for it.
+func TestMakeAgentImage(t *testing.T) {
+	spec := specOf(t, highlyAvailable(1))
+	before := inputOf(spec)
+	before.EtcdBootstrap = bootstrapped(spec, "cp1", "cp2", "cp3")
+	pull := before
+	pull.Spec = spec.DeepCopy()
+	pull.Spec.Join = clusterv1alpha1.Pull
+	want := []string{"cp1 add agent/image none", "cp2 add agent/image none", "cp3 add agent/image none", "worker1 add agent/image none"}
+	if diff := cmp.Diff(want, changed(t, before, pull)); diff != "" {
+		t.Errorf("a cluster that changes to an agent (-want +got):\n%s", diff)
+	}
+	other := pull
+	other.Agents = map[string]string{}
+	for arch := range pull.Agents {
+		other.Agents[arch] = hashOf("another")
+	}
+	if got := changed(t, pull, other); !slices.Contains(got, "worker1 change agent/image none") {
+		t.Errorf("another agent: %q", got)
+	}
+}
+
 // bootstrapped fixes how the etcd members of a spec first started.
 func bootstrapped(spec *clusterv1alpha1.Provision, hosts ...string) map[string]plan.EtcdBootstrap {
 	fixed := map[string]plan.EtcdBootstrap{}

@@ -58,6 +58,7 @@ func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	if spec.Source != "" {
 		v.validateURL(root.Child("source"), spec.Source, "http", "https")
 	}
+	v.oneOf(root.Child("join"), string(spec.Join), string(clusterv1alpha1.Push), string(clusterv1alpha1.Pull))
 	v.oneOf(root.Child("deletionPolicy"), string(spec.DeletionPolicy), string(clusterv1alpha1.DeletionOrphan), string(clusterv1alpha1.DeletionDelete))
 	return v.problems
 }

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/image"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
@@ -45,7 +46,6 @@ type Options struct {
 
 const (
 	healthPort = 8081
-	user       = 65532
 	// memory of a replica: what it needs with ten execs open, and as much again. The agent's garbage collector keeps below limitSoft.
 	memory, limit, limitSoft = "16Mi", "96Mi", "64MiB"
 )
@@ -297,7 +297,7 @@ func budget() *policyv1.PodDisruptionBudget {
 	}}
 }
 
-func deployment(image string) *appsv1.Deployment {
+func deployment(reference string) *appsv1.Deployment {
 	probe := func(path string, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
 			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")},
@@ -318,7 +318,7 @@ func deployment(image string) *appsv1.Deployment {
 				ServiceAccountName: agent.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
 				NodeSelector: map[string]string{corev1.LabelOSStable: "linux"},
 				SecurityContext: &corev1.PodSecurityContext{
-					RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)),
+					RunAsNonRoot: new(true), RunAsUser: new(int64(image.AgentUser)), RunAsGroup: new(int64(image.AgentUser)),
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
 				Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -332,7 +332,7 @@ func deployment(image string) *appsv1.Deployment {
 					evicted(corev1.TaintNodeNotReady), evicted(corev1.TaintNodeUnreachable),
 				},
 				Containers: []corev1.Container{{
-					Name: "agent", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"/orrery-agent", "cluster"},
+					Name: "agent", Image: reference, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{image.AgentPath, "cluster"},
 					Args: []string{"--replica=$(POD_NAME)", fmt.Sprintf("--health-address=:%d", healthPort)},
 					Env: []corev1.EnvVar{
 						{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},

@@ -1,6 +1,212 @@
+import { useState } from "react"
+import { Link, useSearchParams } from "wouter"
+import { can } from "../hub/access"
+import { useAnswer } from "../hub/answer"
+import { get, mirrored, StatusError } from "../hub/client"
+import { clusterLink, objectLink } from "../hub/link"
+import { useRights } from "../hub/rights"
+import { Age } from "../part/Age"
+import { Button } from "../part/Button"
+import { Input } from "../part/Field"
+import { Badge, Mark, type Tone } from "../part/Mark"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
-import { t } from "../text/text"
+import { Select } from "../part/Select"
+import { t, time } from "../text/text"
+import {
+  brief,
+  clusterScoped,
+  type FieldDifference,
+  type ObjectChange,
+  type Row,
+  rows,
+  sift,
+  type Type,
+  typeName,
+  typePath,
+  types,
+} from "./changes"
+import "../cluster/cluster.css"
+import "../fleet/fleet.css"
+import "./change.css"
+
+const spans = ["-5m", "-15m", "-1h", "-6h", "-1d"]
+const page = 200
+
+interface Told {
+  at: number
+  answers: { type: Type; items: ObjectChange[] }[]
+  cut: Type[]
+  failed: { type: Type; message: string }[]
+}
+
+/** Asks for each type where the user may list it: in all namespaces, or one by one. What cannot be told of one type leaves the others. */
+async function ask(since: string, chosen: Type[], namespaces: string[], signal: AbortSignal): Promise<Told> {
+  const told: Told = { at: Date.now(), answers: [], cut: [], failed: [] }
+  await Promise.all(
+    chosen.map(async (type) => {
+      const may = (namespace?: string) => can({ verb: "list", group: type.group, resource: type.resource, namespace })
+      const scopes: (string | undefined)[] = (await may())
+        ? [undefined]
+        : clusterScoped.includes(type.resource)
+          ? []
+          : (await Promise.all(namespaces.map(async (ns) => ((await may(ns)) ? [ns] : [])))).flat()
+      for (const ns of scopes) {
+        try {
+          const query = { changedSince: since, limit: page }
+          const answer = await get<{ items?: ObjectChange[]; metadata: { continue?: string } }>(
+            `${mirrored()}${typePath(type, ns)}`,
+            query,
+            signal,
+          )
+          told.answers.push({ type, items: answer.items ?? [] })
+          if (answer.metadata.continue) told.cut.push(type)
+        } catch (e) {
+          if (signal.aborted) throw e
+          // A type that no cluster serves, or of which there is no history, has no changes to tell.
+          if (!(e instanceof StatusError) || ![400, 404].includes(e.code))
+            told.failed.push({ type, message: (e as Error).message })
+        }
+      }
+    }),
+  )
+  return told
+}
 
 export default function ChangePage() {
-  return <Page title={t("change.title")} />
+  const rights = useRights()
+  const [params, setParams] = useSearchParams()
+  const since = params.get("since") ?? "-1h"
+  const only = params.get("type") ?? ""
+  const words = params.get("q") ?? ""
+  const set = (name: string, value: string) =>
+    setParams(
+      (now) => {
+        if (value) now.set(name, value)
+        else now.delete(name)
+        return now
+      },
+      { replace: true },
+    )
+  const chosen = only ? types.filter((x) => typeName(x) === only) : types
+  const namespaces = rights.data?.namespaces ?? []
+  const answer = useAnswer(
+    rights.data && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
+    JSON.stringify(["changes", since, only, namespaces]),
+    30_000,
+  )
+  const error = rights.error ?? answer.error
+  const all = answer.data ? rows(answer.data.answers) : []
+  const shown = sift(all, words)
+  return (
+    <Page
+      title={t("change.title")}
+      about={answer.data && t("change.about", { n: shown.length })}
+      actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
+    >
+      <div className="filters" role="search">
+        <Input
+          type="search"
+          aria-label={t("change.search")}
+          placeholder={t("change.searchHint")}
+          value={words}
+          onChange={(e) => set("q", e.target.value)}
+        />
+        <Select
+          label={t("change.since")}
+          value={since}
+          options={spans.map((value) => ({ value, label: t("change.last", { span: value.slice(1) }) }))}
+          onChange={(v) => set("since", v)}
+        />
+        <Select
+          label={t("common.kind")}
+          value={only}
+          options={[{ value: "", label: t("change.allKinds") }, ...types.map((x) => ({ value: typeName(x), label: x.kind }))]}
+          onChange={(v) => set("type", v)}
+        />
+        {answer.data && <span className="muted">{t("common.asOf", { time: time(answer.data.at) })}</span>}
+      </div>
+      {error && <Failure error={error} retry={answer.reload} />}
+      {!answer.data && !error && <Skeleton lines={8} />}
+      {answer.data?.failed.map((f) => (
+        <Notice key={typeName(f.type)} tone="unknown" title={t("change.failed", { kind: f.type.kind })}>
+          {f.message}
+        </Notice>
+      ))}
+      {answer.data && answer.data.cut.length > 0 && (
+        <Notice>{t("change.cut", { kinds: answer.data.cut.map((c) => c.kind).join(", "), n: page })}</Notice>
+      )}
+      {answer.data && all.length === 0 && <Empty title={t("change.none")}>{t("change.noneMore")}</Empty>}
+      {all.length > 0 && shown.length === 0 && <Empty title={t("change.noneMatch")} />}
+      <ul className="changes">
+        {shown.slice(0, 500).map((r) => (
+          <Change key={r.key} row={r} />
+        ))}
+      </ul>
+      {shown.length > 500 && <p className="muted">{t("change.narrow", { n: shown.length - 500 })}</p>}
+    </Page>
+  )
+}
+
+const tones: Record<Row["change"], Tone> = { Created: "good", Seen: "plain", Updated: "warn", Deleted: "bad", Recreated: "warn" }
+
+function Change({ row }: { row: Row }) {
+  const [open, setOpen] = useState(false)
+  const [first = ""] = row.clusters
+  const ref = { cluster: first, kind: row.type.kind, group: row.type.group, namespace: row.namespace ?? "", name: row.name }
+  return (
+    <li className="change">
+      <div className="change-head">
+        <Mark tone={tones[row.change]}>{t(`change.${row.change}`)}</Mark>
+        <Link className="change-name" href={objectLink(ref, { tab: "history" })}>
+          {row.type.kind} {row.namespace && <span className="muted">{row.namespace}/</span>}
+          {row.name}
+        </Link>
+        <span className="badges">
+          {row.clusters.slice(0, 4).map((c) => (
+            <Link key={c} href={clusterLink(c)}>
+              <Badge>{c}</Badge>
+            </Link>
+          ))}
+          {row.clusters.length > 4 && <Badge>+{row.clusters.length - 4}</Badge>}
+        </span>
+        <span className="muted change-by">
+          {row.by.length > 0 && `${t("change.by", { who: row.by.join(", ") })} · `}
+          {row.time ? <Age since={row.time} /> : t("common.unknown")}
+        </span>
+      </div>
+      {row.cause && <p className="muted selectable">{row.cause}</p>}
+      {row.fields.length > 0 && row.change !== "Created" && (
+        <>
+          <ul className="fields">
+            {(open ? row.fields : row.fields.slice(0, 3)).map((f) => (
+              <Field key={f.path} field={f} whole={open} />
+            ))}
+          </ul>
+          {(row.fields.length > 3 || row.fields.some((f) => brief(f.before).endsWith("…") || brief(f.after).endsWith("…"))) && (
+            <Button look="quiet" aria-expanded={open} onClick={() => setOpen(!open)}>
+              {open ? t("change.less") : t("change.fields", { n: row.fields.length })}
+            </Button>
+          )}
+        </>
+      )}
+    </li>
+  )
+}
+
+function Field({ field, whole }: { field: FieldDifference; whole: boolean }) {
+  const most = whole ? 10_000 : 120
+  return (
+    <li className="selectable">
+      <span className="mono">{field.path}</span>{" "}
+      {field.hidden ? (
+        <span className="muted">{t("change.hidden")}</span>
+      ) : (
+        <>
+          {field.before !== undefined && <del>{brief(field.before, most)}</del>}{" "}
+          {field.after !== undefined && <ins>{brief(field.after, most)}</ins>}
+        </>
+      )}
+    </li>
+  )
 }

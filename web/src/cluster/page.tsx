@@ -1,6 +1,138 @@
+import { useState } from "react"
+import { Link, useParams, useSearchParams } from "wouter"
+import { useCan } from "../hub/access"
+import { fleet, type StatusError } from "../hub/client"
+import { objectLink } from "../hub/link"
+import { useFleet } from "../hub/live"
+import { Button } from "../part/Button"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
+import { type Tab, Tabs } from "../part/Tabs"
 import { t } from "../text/text"
+import { useCluster } from "./api"
+import { type Cluster, cordoned, unschedulable, verdict } from "./cluster"
+import { HealthMark } from "./Health"
+import { Hosts } from "./Hosts"
+import { Overview, setTaint } from "./Overview"
+import { MirrorTab, Nodes, Placed } from "./Placed"
+import { Unjoin } from "./Unjoin"
+import "./cluster.css"
 
 export default function ClusterPage() {
-  return <Page title={t("cluster.title")} />
+  const { name = "" } = useParams()
+  const answer = useCluster(name)
+  const live = useFleet().clusters.find((c) => c.name === name)
+  if (answer.allowed === false) return <Restricted name={name} state={live?.state} since={live?.since} />
+  if (!answer.data) {
+    return (
+      <Page title={name}>
+        {answer.error?.code === 404 ? (
+          <Empty title={t("cluster.gone", { name })}>{t("cluster.goneMore")}</Empty>
+        ) : answer.error ? (
+          <Failure error={answer.error} retry={answer.reload} />
+        ) : (
+          <Skeleton lines={8} />
+        )}
+      </Page>
+    )
+  }
+  return <Known cluster={answer.data} reload={answer.reload} stale={answer.error} />
+}
+
+function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => void; stale?: StatusError }) {
+  const { name } = cluster.metadata
+  const is = verdict(cluster)
+  const mayChange = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters", name })
+  const mayRemove = useCan({ verb: "delete", group: "cluster.orrery.dev", resource: "clusters", name })
+  const [leaves, setLeaves] = useState(false)
+  const [error, setError] = useState<StatusError>()
+  const [params, setParams] = useSearchParams()
+  const off = cordoned(cluster)
+  async function cordon() {
+    setError(undefined)
+    try {
+      await setTaint(cluster, unschedulable, !off)
+      reload()
+    } catch (e) {
+      setError(e as StatusError)
+    }
+  }
+  const tabs: Tab[] = [
+    {
+      value: "overview",
+      label: t("cluster.overview"),
+      content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} />,
+    },
+    { value: "nodes", label: t("cluster.nodes"), content: <Nodes cluster={name} /> },
+    { value: "placed", label: t("cluster.placed"), content: <Placed cluster={name} /> },
+    {
+      value: "mirror",
+      label: t("cluster.mirror"),
+      content: <MirrorTab path={`${fleet}/clusters/${encodeURIComponent(name)}/mirror`} />,
+    },
+  ]
+  if (cluster.spec.provision) tabs.push({ value: "hosts", label: t("cluster.hosts"), content: <Hosts cluster={cluster} /> })
+  return (
+    <Page
+      title={name}
+      about={<HealthMark health={is.health} since={is.since} />}
+      actions={
+        <>
+          <Link
+            className="button"
+            href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}
+          >
+            YAML
+          </Link>
+          {mayChange && (
+            <Button onClick={cordon} title={t("cluster.cordonAbout", { name })}>
+              {off ? t("cluster.uncordon") : t("cluster.cordon")}
+            </Button>
+          )}
+          {mayRemove && !cluster.metadata.deletionTimestamp && (
+            <Button look="danger" onClick={() => setLeaves(true)}>
+              {t("cluster.unjoin")}
+            </Button>
+          )}
+        </>
+      }
+    >
+      {error && <Failure error={error} />}
+      {stale && <Failure error={stale} retry={reload} />}
+      {is.health === "unreachable" && (
+        <Notice tone="unknown" title={t("cluster.unreachableTitle", { name })}>
+          <p>{t("cluster.unreachableAbout")}</p>
+          <p className="selectable">{is.by?.message}</p>
+        </Notice>
+      )}
+      {["unready", "warning", "leaving"].includes(is.health) && is.by?.message && (
+        <Notice tone={is.health === "unready" ? "bad" : "warn"} title={is.by.reason}>
+          <span className="selectable">{is.by.message}</span>
+        </Notice>
+      )}
+      {off && <Notice tone="warn">{t("cluster.cordoned")}</Notice>}
+      <Tabs
+        label={t("cluster.tabs")}
+        value={params.get("tab") ?? "overview"}
+        tabs={tabs}
+        onChange={(tab) => setParams(tab === "overview" ? {} : { tab }, { replace: true })}
+      />
+      {leaves && <Unjoin cluster={cluster} onClose={() => setLeaves(false)} />}
+    </Page>
+  )
+}
+
+/** Who may not see Clusters sees what their namespaces have in this one. */
+function Restricted({ name, state, since }: { name: string; state?: string; since?: string }) {
+  return (
+    <Page
+      title={name}
+      about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}
+    >
+      <Notice title={t("cluster.refused")}>{t("cluster.refusedMore")}</Notice>
+      <Link className="button" href={`/table?q=${encodeURIComponent(`cluster:${name}`)}`}>
+        {t("cluster.yours")}
+      </Link>
+    </Page>
+  )
 }

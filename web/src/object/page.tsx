@@ -1,6 +1,358 @@
+import { lazy, type ReactNode, Suspense, useState } from "react"
+import { Link, useLocation, useSearchParams } from "wouter"
+import { useCan } from "../hub/access"
+import { useGet } from "../hub/answer"
+import { mirrored, type Obj, own } from "../hub/client"
+import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
+import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
+import { useActions } from "../palette/actions"
+import { Age } from "../part/Age"
+import { Button } from "../part/Button"
+import { Icon } from "../part/Icon"
+import { Badge, Mark } from "../part/Mark"
+import { Menu, MenuItem } from "../part/Menu"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
-import { t } from "../text/text"
+import { Tabs } from "../part/Tabs"
+import { type Key, t } from "../text/text"
+import { type Act, actsOf, Doing } from "./acts"
+import { Events } from "./Events"
+import "./object.css"
+import { Overview } from "./Overview"
+import { plain, podsOf, staleSince, summary } from "./object"
 
+const Yaml = lazy(() => import("./Yaml"))
+const New = lazy(() => import("./New"))
+const Relations = lazy(() => import("../graph/Relations"))
+const Logs = lazy(() => import("../logs/Logs"))
+const Shell = lazy(() => import("../shell/Shell"))
+const History = lazy(() => import("../history/History"))
+const Deleted = lazy(() => import("../history/Deleted"))
+
+/** One object (of=), those of a kind that are gone (deleted=), or one that is to be (new). */
 export default function ObjectPage() {
-  return <Page title={t("object.title")} />
+  const [params] = useSearchParams()
+  const cluster = params.get("cluster") ?? ""
+  const of = params.get("of")
+  const namespace = params.get("namespace") ?? ""
+  if (of !== null) {
+    const ref = parseOf(of, cluster)
+    if (ref) return <Known key={`${cluster} ${of}`} of={ref} />
+    return (
+      <Page title={t("object.title")}>
+        <Empty title={t("object.badAddress")}>{t("object.badAddressMore")}</Empty>
+      </Page>
+    )
+  }
+  const deleted = params.get("deleted")
+  if (deleted !== null) return <DeletedPage name={deleted} cluster={cluster} namespace={namespace} />
+  return (
+    <Suspense fallback={<Waiting title={t("object.new")} />}>
+      <New cluster={cluster} kind={params.get("kind") ?? ""} namespace={namespace} />
+    </Suspense>
+  )
+}
+
+function Waiting({ title }: { title: string }) {
+  return (
+    <Page title={title}>
+      <Skeleton lines={6} />
+    </Page>
+  )
+}
+
+function DeletedPage({ name, cluster, namespace }: { name: string; cluster: string; namespace: string }) {
+  const kinds = useFleetKinds()
+  const kind = kinds && findKind(kinds, name)
+  return (
+    <Page title={t("object.deletedOf", { kind: kind?.kind ?? name })} about={[cluster, namespace].filter(Boolean).join(" · ")}>
+      {!kinds && <Skeleton lines={6} />}
+      {kinds && !kind && <Empty title={t("object.noKind", { kind: name })} />}
+      {kind && (
+        <Suspense fallback={<Skeleton lines={6} />}>
+          <Deleted kind={kind} cluster={cluster} namespace={namespace} />
+        </Suspense>
+      )}
+    </Page>
+  )
+}
+
+function Known({ of }: { of: Ref }) {
+  const [hub, fleet] = [useHubKinds(), useFleetKinds()]
+  const kinds = of.cluster ? fleet : hub
+  const kind = kinds?.find((k) => k.kind === of.kind && k.group === of.group)
+  if (kind) return <One of={of} kind={kind} inFleet={fleet?.some((k) => k.kind === of.kind && k.group === of.group) ?? false} />
+  return (
+    <Page title={of.name}>
+      {kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}
+    </Page>
+  )
+}
+
+function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
+  const [params, setParams] = useSearchParams()
+  const [, navigate] = useLocation()
+  const [act, setAct] = useState<Act>()
+  const path = pathOf(kind, of.namespace, of.name)
+  const target = own(of.cluster) + path
+  const {
+    data: object,
+    error,
+    loading,
+    since,
+    reload,
+  } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
+  const proxy = useCan(
+    of.cluster
+      ? { verb: "patch", group: "fleet.orrery.dev", resource: "clusters", subresource: "proxy", name: of.cluster }
+      : undefined,
+  )
+  const update = useCan(
+    of.cluster
+      ? undefined
+      : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name },
+  )
+  const mayWrite = (of.cluster ? proxy : update) ?? false
+  const go = (tab: string, more: Record<string, string> = {}) =>
+    setParams({ ...(of.cluster ? { cluster: of.cluster } : {}), of: ofRef(of), tab, ...more })
+  const gone = error?.code === 404
+  const pods =
+    object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || proxy !== false)
+  const tab = params.get("tab") ?? (gone ? "history" : "overview")
+  const tabs = tabsOf({
+    of,
+    kind,
+    object,
+    inFleet,
+    pods: pods ?? false,
+    mayWrite,
+    container: params.get("container") ?? "",
+    go,
+    reload,
+  })
+  const shown = tabs.some((one) => one.value === tab) ? tab : (tabs[0]?.value ?? "")
+  const acts = object && mayWrite && !object.metadata.deletionTimestamp ? actsOf(object) : []
+  useActions(() => {
+    const section = `${kind.kind}/${of.name}`
+    const toTab = tabs.map((one) => ({
+      id: `object.${one.value}`,
+      title: t(`object.${one.value}` as Key),
+      keys: keyOf[one.value],
+      section,
+      run: () => go(one.value),
+    }))
+    const edit = tabs.some((one) => one.value === "yaml")
+      ? [{ id: "object.edit", title: t("object.edit"), keys: "e", section, run: () => go("yaml") }]
+      : []
+    const toAct = acts.map((one) => ({
+      id: `object.${one}`,
+      title: t(`object.${one}` as Key),
+      keys: keyOf[one],
+      section,
+      run: () => setAct(one),
+    }))
+    return [...toTab, ...edit, ...toAct]
+  }, [of, tabs.map((one) => one.value).join(), acts.join(), params])
+  return (
+    <Page
+      title={`${kind.kind} ${of.name}`}
+      heading={of.name}
+      about={<About of={of} kind={kind} object={object} />}
+      actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite} onAct={setAct} go={go} />}
+    >
+      {error && !gone && <Failure error={error} retry={reload} />}
+      {error && !gone && object && (
+        <Notice tone="unknown">
+          {t("object.asItWas")} <Age since={since} />
+        </Notice>
+      )}
+      {gone && (
+        <Notice tone="warn" title={t("object.gone")}>
+          {t("object.goneMore")}
+        </Notice>
+      )}
+      {!object && loading && !error && <Skeleton lines={8} />}
+      {(object || gone) && (
+        <Tabs
+          label={t("object.title")}
+          value={shown}
+          onChange={(value) => go(value)}
+          tabs={tabs.map((one) => ({
+            ...one,
+            label: t(`object.${one.value}` as Key),
+            content: <Suspense fallback={<Skeleton lines={8} />}>{one.content}</Suspense>,
+          }))}
+        />
+      )}
+      {act && object && (
+        <Doing
+          act={act}
+          of={of}
+          path={target}
+          object={object}
+          onClose={() => setAct(undefined)}
+          onDone={() => {
+            setAct(undefined)
+            reload()
+            if (act === "delete") navigate(tableLink(kind, { cluster: of.cluster, namespace: of.namespace }))
+          }}
+        />
+      )}
+    </Page>
+  )
+}
+
+const keyOf: Record<string, string> = {
+  overview: "d",
+  yaml: "y",
+  events: "v",
+  relations: "r",
+  logs: "l",
+  shell: "s",
+  history: "h",
+  scale: "S",
+  restart: "R",
+  delete: "ctrl+d",
+}
+
+type TabsOf = {
+  of: Ref
+  kind: Kind
+  object?: Obj
+  inFleet: boolean
+  pods: boolean
+  mayWrite: boolean
+  container: string
+  go: (tab: string, more?: Record<string, string>) => void
+  reload: () => void
+}
+
+function tabsOf({
+  of,
+  kind,
+  object,
+  inFleet,
+  pods,
+  mayWrite,
+  container,
+  go,
+  reload,
+}: TabsOf): { value: string; content: ReactNode }[] {
+  const history = inFleet
+    ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite} onSaved={reload} /> }]
+    : []
+  if (!object) return history
+  return [
+    {
+      value: "overview",
+      content: <Overview of={of} kind={kind} object={object} mayReach={of.cluster === "" || mayWrite} go={go} />,
+    },
+    { value: "yaml", content: <Yaml of={of} kind={kind} mirror={plain(object)} mayWrite={mayWrite} onSaved={reload} /> },
+    { value: "events", content: <Events of={of} object={object} /> },
+    ...(inFleet ? [{ value: "relations", content: <Relations of={of} /> }] : []),
+    ...(pods
+      ? [
+          { value: "logs", content: <Logs of={of} object={object} container={container} /> },
+          { value: "shell", content: <Shell of={of} object={object} container={container} /> },
+        ]
+      : []),
+    ...history,
+  ]
+}
+
+function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
+  const sum = object && summary(object)
+  const stale = object && staleSince(object)
+  const template = object && of.cluster ? templateOf(object) : false
+  return (
+    <span className="row">
+      <span>{kind.of}</span>
+      {of.cluster ? (
+        <Link className="link" href={clusterLink(of.cluster)}>
+          {of.cluster}
+        </Link>
+      ) : (
+        <Badge>{t("common.hub")}</Badge>
+      )}
+      {of.namespace && <span>{of.namespace}</span>}
+      {sum && (
+        <Mark tone={sum.tone}>
+          {sum.type}
+          {sum.status === "True" ? "" : `: ${sum.reason || sum.status}`}
+        </Mark>
+      )}
+      {object?.metadata.deletionTimestamp && (
+        <Mark tone="warn">
+          {t("object.deleting")} <Age since={object.metadata.deletionTimestamp} />
+        </Mark>
+      )}
+      {stale && (
+        <Mark tone="unknown">
+          {t("object.stale")} <Age since={stale} />
+        </Mark>
+      )}
+      {template && (
+        <Link className="link" href={objectLink({ ...of, cluster: "" })}>
+          {t("object.copyOf")}
+        </Link>
+      )}
+    </span>
+  )
+}
+
+/** Copies of templates carry the mark of the hub that made them. */
+const templateOf = (object: Obj): boolean =>
+  Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
+
+type ButtonsProps = { of: Ref; kind: Kind; acts: Act[]; mayWrite: boolean; onAct: (act: Act) => void; go: (tab: string) => void }
+
+function Buttons({ of, kind, acts, mayWrite, onAct, go }: ButtonsProps) {
+  const [, navigate] = useLocation()
+  return (
+    <>
+      {!of.cluster && (
+        <>
+          <Button look="quiet" onClick={() => navigate(placementsLink(of))}>
+            {t("object.placements")}
+          </Button>
+          <Button look="quiet" onClick={() => navigate(whyLink(of))}>
+            {t("object.why")}
+          </Button>
+        </>
+      )}
+      {mayWrite && (
+        <Button onClick={() => go("yaml")}>
+          <Icon name="edit" />
+          {t("object.edit")}
+        </Button>
+      )}
+      <Menu
+        trigger={
+          <Button aria-label={t("common.more")} className="icon">
+            <Icon name="more" />
+          </Button>
+        }
+      >
+        {acts.map((act) => (
+          <MenuItem key={act} keys={keyOf[act]} danger={act === "delete"} onSelect={() => onAct(act)}>
+            {t(`object.${act}` as Key)}
+          </MenuItem>
+        ))}
+        <MenuItem
+          onSelect={() =>
+            navigate(`/object?${new URLSearchParams({ deleted: kind.of, cluster: of.cluster, namespace: of.namespace })}`)
+          }
+        >
+          {t("object.deletedOf", { kind: kind.kind })}
+        </MenuItem>
+        <MenuItem
+          onSelect={() =>
+            navigate(`/object?${new URLSearchParams({ kind: kind.of, cluster: of.cluster, namespace: of.namespace })}`)
+          }
+        >
+          {t("object.newOf", { kind: kind.kind })}
+        </MenuItem>
+      </Menu>
+    </>
+  )
 }

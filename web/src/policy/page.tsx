@@ -1,6 +1,134 @@
-import { Page } from "../part/Page"
+import { Link, useSearchParams } from "wouter"
+import { useAnswer } from "../hub/answer"
+import { list, type Obj } from "../hub/client"
+import { type Rights, scopes, somewhere, useRights, where } from "../hub/rights"
+import { Age } from "../part/Age"
+import { Button } from "../part/Button"
+import { Mark, type Tone } from "../part/Mark"
+import { Menu, MenuItem } from "../part/Menu"
+import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Page, SmallTable } from "../part/Page"
 import { t } from "../text/text"
+import { Edit } from "./Edit"
+import { group, kinds, type PolicyKind, path } from "./form"
+import { policyLink } from "./link"
+import "../cluster/cluster.css"
+import "./policy.css"
 
 export default function PolicyPage() {
-  return <Page title={t("policy.title")} />
+  const [params] = useSearchParams()
+  const kind = params.get("kind") as PolicyKind | null
+  const namespace = params.get("namespace") ?? ""
+  const name = params.get("name") ?? ""
+  if (kind && kinds[kind]) return <Edit key={`${kind}/${namespace}/${name}`} kind={kind} namespace={namespace} name={name} />
+  return <Policies />
+}
+
+const all = Object.keys(kinds) as PolicyKind[]
+const places = (rights: Rights | undefined, kind: PolicyKind, verb: string) => where(rights, verb, group, kinds[kind].plural)
+
+function Policies() {
+  const rights = useRights()
+  const [, setParams] = useSearchParams()
+  const readable = all.filter((k) => somewhere(places(rights.data, k, "list")))
+  const writable = all.filter((k) => somewhere(places(rights.data, k, "create")))
+  const answer = useAnswer(
+    rights.data &&
+      (async (signal) => {
+        const lists = readable.flatMap((kind) =>
+          scopes(places(rights.data, kind, "list")).map(async (ns) =>
+            (await list<Obj>(path(kind, ns), { limit: 500 }, signal)).items.map((o) => ({ ...o, kind })),
+          ),
+        )
+        return (await Promise.all(lists)).flat() as (Obj & { kind: PolicyKind })[]
+      }),
+    `policies ${readable.join()} ${JSON.stringify(rights.data?.namespaces)}`,
+    5_000,
+  )
+  const make = (kind: PolicyKind) => {
+    const to = places(rights.data, kind, "create")
+    setParams({ kind, ...(kinds[kind].namespaced ? { namespace: to.everywhere ? "default" : (to.namespaces[0] ?? "") } : {}) })
+  }
+  const error = rights.error ?? answer.error
+  return (
+    <Page
+      title={t("policy.title")}
+      about={t("policy.about")}
+      actions={
+        writable.length > 0 && (
+          <Menu trigger={<Button look="main">{t("policy.new")}</Button>}>
+            {writable.map((kind) => (
+              <MenuItem key={kind} onSelect={() => make(kind)}>
+                {kind}
+              </MenuItem>
+            ))}
+          </Menu>
+        )
+      }
+    >
+      {error && <Failure error={error} retry={answer.reload} />}
+      {!answer.data && !error && <Skeleton lines={6} />}
+      {rights.data && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
+      {answer.data && readable.length > 0 && answer.data.length === 0 && (
+        <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>
+      )}
+      {answer.data && answer.data.length > 0 && <Table policies={answer.data} />}
+    </Page>
+  )
+}
+
+const tones: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
+
+function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
+  const condition = (o: Obj, type: string) =>
+    (o.status?.conditions as { type: string; status: string; reason: string; message?: string }[] | undefined)?.find(
+      (c) => c.type === type,
+    )
+  const mark = (o: Obj, type: string) => {
+    const c = condition(o, type)
+    return (
+      c && (
+        <span key={type} title={c.message}>
+          <Mark tone={type === "Complete" && c.status === "False" ? "warn" : (tones[c.status] ?? "plain")}>{c.reason}</Mark>
+        </span>
+      )
+    )
+  }
+  return (
+    <SmallTable
+      label={t("policy.title")}
+      head={[
+        t("common.name"),
+        t("common.kind"),
+        t("common.namespace"),
+        t("policy.ready"),
+        t("policy.claimed"),
+        t("policy.complete"),
+        t("policy.priority"),
+        t("common.age"),
+      ]}
+      rows={[...policies]
+        .sort(
+          (a, b) =>
+            all.indexOf(a.kind) - all.indexOf(b.kind) ||
+            (a.metadata.namespace ?? "").localeCompare(b.metadata.namespace ?? "") ||
+            a.metadata.name.localeCompare(b.metadata.name),
+        )
+        .map((o) => ({
+          key: `${o.kind}/${o.metadata.namespace}/${o.metadata.name}`,
+          cells: [
+            <Link key="name" href={policyLink({ kind: o.kind, namespace: o.metadata.namespace, name: o.metadata.name })}>
+              {o.metadata.name}
+            </Link>,
+            o.kind,
+            o.metadata.namespace ?? "",
+            mark(o, "Ready"),
+            o.status?.claimed ?? "",
+            mark(o, "Complete"),
+            kinds[o.kind].overrides ? "" : (o.spec?.priority ?? 0),
+            <Age key="age" since={o.metadata.creationTimestamp} />,
+          ],
+        }))}
+    />
+  )
 }

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+)
+
+func TestWhy(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	placed := &fleetv1alpha1.PlacementExplanation{
+		Of: fleetv1alpha1.ExplainedObject{Kind: "Deployment", Namespace: "shop", Name: "web"}, State: fleetv1alpha1.PlacementPlaced,
+		Message: "it is placed in 1 cluster by PropagationPolicy shop/web", Current: true, Hidden: 2,
+		Decision: &fleetv1alpha1.ExplainedDecision{Time: metav1.NewMicroTime(now.Add(-2 * time.Minute)), Current: true},
+		Clusters: []fleetv1alpha1.ExplainedCluster{
+			{Name: "ash", Verdicts: []fleetv1alpha1.PlacementVerdict{{Reason: "Tainted", Message: "taint a=b:NoSchedule is not tolerated"}, {Reason: "Unreachable", Message: "it does not answer"}}},
+			{Name: "elm", Verdicts: []fleetv1alpha1.PlacementVerdict{{Reason: "NotSelected", Message: "clusterAffinity does not select it"}}},
+			{Name: "oak", Placed: true, Replicas: new(int32(3)), Result: &fleetv1alpha1.PlacementResult{Reason: "Rejected", Message: "no\x1b[2J", Current: true}},
+		},
+		Waits: []fleetv1alpha1.PlacementWait{{For: fleetv1alpha1.WaitApply, Message: "no", Clusters: []string{"oak"}}},
+		Lost:  []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "its priority, 0, is lower"}},
+	}
+	unclaimed := &fleetv1alpha1.PlacementExplanation{
+		Of: fleetv1alpha1.ExplainedObject{Kind: "Namespace", Name: "shop"}, State: fleetv1alpha1.PlacementUnclaimed, Message: "no policy claims it", Current: true,
+		Near: []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "resourceSelectors[0].name: it selects store"}},
+	}
+	for name, c := range map[string]struct {
+		explanation *fleetv1alpha1.PlacementExplanation
+		wide        bool
+		want        string
+	}{
+		"Placed": {placed, false, `Deployment shop/web: it is placed in 1 cluster by PropagationPolicy shop/web.
+So decided 2m ago; it is about the object and the policy as they are now.
+
+CLUSTER   PLACED   REPLICAS   WHY
+ash       no       -          taint a=b:NoSchedule is not tolerated; it does not answer
+oak       yes      3          no�[2J
+1 more that the policy does not mean; see them with -o wide.
+2 more that you may not see.
+
+Waits for
+  Apply in oak: no
+
+Lost
+  ClusterPropagationPolicy all: its priority, 0, is lower
+`},
+		"Unclaimed": {unclaimed, false, `Namespace shop: no policy claims it.
+
+Policies that nearly select it
+  ClusterPropagationPolicy all: resourceSelectors[0].name: it selects store
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			if err := printWhy(&out, c.explanation, c.wide, now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, out.String()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+	var out strings.Builder
+	if err := printWhy(&out, placed, true, now); err != nil || !strings.Contains(out.String(), "\nelm       no       -          clusterAffinity does not select it\n") {
+		t.Errorf("wide: %v\n%s", err, &out)
+	}
+}

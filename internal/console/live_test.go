@@ -1,0 +1,38 @@
+package console
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// TestLiveHasASession: what serves live windows gets the session, and is asked by pages of the console alone.
+func TestLiveHasASession(t *testing.T) {
+	s := newSite(t, testenv.Config(0), func(c *Console) {
+		c.options.Live = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			session, ok := SessionFrom(r.Context())
+			if !ok || session.Context().Err() != nil {
+				http.Error(w, "no session", http.StatusTeapot)
+				return
+			}
+			_, _ = io.WriteString(w, session.User().GetName())
+			_ = http.NewResponseController(w).Flush()
+			if r.URL.Query().Has("stay") {
+				<-session.Context().Done()
+			}
+		})
+	})
+	s.browser().want(http.StatusUnauthorized, http.MethodGet, livePath, "")
+	b := s.login(alice)
+	if got := b.want(http.StatusOK, http.MethodGet, livePath, ""); got != "alice" {
+		t.Error(got)
+	}
+	b.want(http.StatusForbidden, http.MethodGet, livePath, "", "Upgrade", "websocket", "Connection", "Upgrade", "Origin", "https://evil.example.com")
+	stays := b.start(http.MethodGet, livePath+"?stay=true", "")
+	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
+	if _, err := io.ReadAll(stays.Body); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,186 @@
+// Package explanation says why an object of the hub is where it is, how it fares there, and where it would be: what the controllers know already, for
+// whoever asks. It writes nothing. What is gathered is a set of facts; what they mean is decided by pure functions of them.
+//
+// Who asks needs the right to get the object, or to create policies where a policy is reviewed. Clusters that they may not see are counted and not named:
+// who has rights in one namespace sees the clusters that it may use, as in a search.
+package explanation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/store"
+)
+
+// Options are the rooms that know. All of them are required.
+type Options struct {
+	Placement *placement.Controller
+	Applier   *apply.Applier
+	Bindings  *binding.Cache
+	Fleet     *fleet.Cache
+	Registry  *member.Registry
+	Mirror    *mirror.Mirror
+	Store     *store.Store
+	Records   records.Reader
+	// Hub is a client that reads of the hub and not of a cache, as an administrator.
+	Hub    client.Client
+	Mapper meta.RESTMapper
+}
+
+// Explainer explains.
+type Explainer struct{ know Options }
+
+// New returns an Explainer.
+func New(o Options) *Explainer { return &Explainer{o} }
+
+// Authorize returns nil if the caller may do something on the hub, and else what to tell them.
+type Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+
+// allows is true if the caller may do something.
+func (may Authorize) allows(ctx context.Context, what authorizationv1.ResourceAttributes) (bool, error) {
+	err := may(ctx, what)
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// subject is an object of the hub that is asked about.
+type subject struct {
+	object   *unstructured.Unstructured
+	resource schema.GroupVersionResource
+	binding  *workv1alpha2.ResourceBinding // nil: there is none
+	sees     func(cluster string) bool
+}
+
+// reference is what the parameter of names.
+type reference struct {
+	kind            schema.GroupKind
+	namespace, name string
+}
+
+// parse reads KIND[.GROUP]/NAMESPACE/NAME.
+func parse(of string) (reference, error) {
+	parts := strings.Split(of, "/")
+	if len(parts) < 2 || len(parts) > 3 {
+		return reference{}, fmt.Errorf("%q is not KIND[.GROUP]/NAMESPACE/NAME, or KIND[.GROUP]/NAME of what is in no namespace, such as Deployment.apps/shop/web", of)
+	}
+	for _, p := range parts {
+		if p == "" {
+			return reference{}, fmt.Errorf("%q has an empty part: write KIND[.GROUP]/NAMESPACE/NAME, such as Deployment.apps/shop/web", of)
+		}
+	}
+	r := reference{kind: schema.ParseGroupKind(parts[0]), name: parts[len(parts)-1]}
+	if len(parts) == 3 {
+		r.namespace = parts[1]
+	}
+	return r, nil
+}
+
+// subject finds what of names, for who may get it. field is where it was asked for.
+func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string) (*subject, error) {
+	r, err := parse(of)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(field + ": " + err.Error())
+	}
+	mapping, err := e.mapping(r.kind)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s: the hub serves no kind %s: %v", field, r.kind, err))
+	}
+	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	if namespaced != (r.namespace != "") {
+		form := mapping.GroupVersionKind.GroupKind().String() + "/NAME"
+		if namespaced {
+			form = mapping.GroupVersionKind.GroupKind().String() + "/NAMESPACE/NAME"
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s: %q: write %s", field, of, form))
+	}
+	what := authorizationv1.ResourceAttributes{
+		Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource, Namespace: r.namespace, Name: r.name,
+	}
+	if err := may(ctx, what); err != nil {
+		return nil, err
+	}
+	s := &subject{resource: mapping.Resource}
+	k := binding.Template{GroupKind: mapping.GroupVersionKind.GroupKind(), Namespace: r.namespace, Name: r.name}
+	s.binding, _ = e.know.Bindings.Of(k)
+	o, state := e.know.Placement.Template(k, s.binding)
+	if state != presence.Present {
+		o = &unstructured.Unstructured{}
+		o.SetGroupVersionKind(mapping.GroupVersionKind)
+		if err := e.know.Hub.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: r.name}, o); err != nil {
+			return nil, fmt.Errorf("read %s: %w", k, err)
+		}
+	}
+	s.object = o
+	what.Namespace, what.Name = "", ""
+	s.sees, err = e.sight(ctx, may, what, r.namespace)
+	return s, err
+}
+
+// mapping finds a kind that is named by itself, or by its resource.
+func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
+	mapping, err := e.know.Mapper.RESTMapping(kind)
+	if err == nil || !meta.IsNoMatchError(err) {
+		return mapping, err
+	}
+	gvk, other := e.know.Mapper.KindFor(schema.GroupVersionResource{Group: kind.Group, Resource: strings.ToLower(kind.Kind)})
+	if other != nil {
+		return nil, err
+	}
+	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+}
+
+// sight says which clusters a caller may see who may do something with objects of a namespace: all, if they may do it everywhere, or may list the clusters
+// themselves; else those that the namespace may use.
+func (e *Explainer) sight(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (func(string) bool, error) {
+	for _, what := range []authorizationv1.ResourceAttributes{
+		everywhere,
+		{
+			Verb: "list", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters",
+		},
+	} {
+		if what.Resource == "" {
+			continue
+		}
+		if all, err := may.allows(ctx, what); all || err != nil {
+			return func(string) bool { return true }, err
+		}
+	}
+	if !e.know.Fleet.Synced() {
+		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
+	}
+	if namespace == "" {
+		return func(string) bool { return false }, nil
+	}
+	snapshot := e.know.Fleet.Snapshot()
+	return func(cluster string) bool {
+		_, known := snapshot.Cluster(cluster)
+		return known && snapshot.Allowed(namespace, cluster)
+	}, nil
+}
+
+func explained(o *unstructured.Unstructured) fleetv1alpha1.ExplainedObject {
+	return fleetv1alpha1.ExplainedObject{
+		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
+	}
+}

@@ -1,0 +1,497 @@
+package explanation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/render"
+	"orrery.dev/orrery/internal/template"
+)
+
+// facts are what is known of an object's placement.
+type facts struct {
+	*subject
+
+	placeable bool // some policy may claim it
+	known     bool // policies and bindings are
+	claims    placement.Claims
+	near      []policy.Miss
+	outcome   *placement.Outcome // of the last decision of this process; nil: there is none
+	decision  *records.Decision  // the last that was recorded; nil: there is none, or unrecorded says why it cannot be read
+	unread    error
+	results   map[string]fleetv1alpha1.PlacementResult
+	waiting   []string // clusters whose copies wait for others, though no eviction task says so
+	copies    []string // clusters that have copies
+	overrides []fleetv1alpha1.ExplainedPolicy
+	missing   []string // override policies without which nothing is written
+	follows   []fleetv1alpha1.ExplainedObject
+	fleet     []string // the names of its clusters
+}
+
+// Placement explains where an object is placed.
+func (e *Explainer) Placement(ctx context.Context, may Authorize, of string) (*fleetv1alpha1.PlacementExplanation, error) {
+	s, err := e.subject(ctx, may, "parameter of", of)
+	if err != nil {
+		return nil, err
+	}
+	f, err := e.facts(ctx, may, s)
+	if err != nil {
+		return nil, err
+	}
+	return explain(f), nil
+}
+
+func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts, error) {
+	f := facts{subject: s, placeable: policy.Placeable(s.object)}
+	o, b := s.object, s.binding
+	for _, c := range e.know.Fleet.Snapshot().Clusters() {
+		f.fleet = append(f.fleet, c.Name)
+	}
+	f.claims, f.known = e.know.Placement.Claims(o, b)
+	f.known = f.known && e.know.Fleet.Synced()
+	if len(f.claims.Order) == 0 && f.placeable {
+		policies, err := e.listable(ctx, may, o.GetNamespace())
+		if err != nil {
+			return f, err
+		}
+		f.near = policy.Near(policies, o)
+	}
+	selecting, missing := e.know.Applier.Selecting(o, b)
+	for _, name := range missing {
+		f.missing = append(f.missing, kindOfOverride(name.Namespace)+" "+strings.TrimPrefix(name.String(), "/"))
+	}
+	f.overrides = e.overriding(selecting, b)
+	if b == nil {
+		return f, nil
+	}
+	if outcome, ok := e.know.Placement.Outcome(b.UID); ok {
+		f.outcome = &outcome
+	}
+	last, err := e.know.Records.Decisions(ctx, o.GetUID(), 1)
+	if ctx.Err() != nil {
+		return f, ctx.Err()
+	}
+	if f.unread = err; len(last) > 0 {
+		f.decision = &last[0]
+	}
+	if f.results, err = e.results(ctx, s); err != nil {
+		return f, err
+	}
+	f.waiting = e.know.Applier.Waiting(b.UID)
+	for _, c := range e.know.Mirror.Placed(b.UID) {
+		if !slices.Contains(f.copies, c.Cluster) {
+			f.copies = append(f.copies, c.Cluster)
+		}
+	}
+	f.follows, err = e.follows(ctx, may, b)
+	return f, err
+}
+
+// listable are the policies that the caller may list, of those that can be about a namespace.
+func (e *Explainer) listable(ctx context.Context, may Authorize, namespace string) ([]*policyv1alpha1.PropagationPolicy, error) {
+	what := authorizationv1.ResourceAttributes{
+		Verb: "list", Group: policyv1alpha1.GroupVersion.Group, Version: policyv1alpha1.GroupVersion.Version, Resource: "clusterpropagationpolicies",
+	}
+	everywhere, err := may.allows(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	here := false
+	if namespace != "" {
+		what.Resource, what.Namespace = "propagationpolicies", namespace
+		if here, err = may.allows(ctx, what); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(e.know.Placement.Policies(), func(p *policyv1alpha1.PropagationPolicy) bool {
+		return p.Namespace == "" && !everywhere || p.Namespace != "" && (!here || p.Namespace != namespace)
+	}), nil
+}
+
+func kindOfOverride(namespace string) string {
+	if namespace == "" {
+		return "ClusterOverridePolicy"
+	}
+	return "OverridePolicy"
+}
+
+// overriding are override policies, and the clusters of a binding (nil: there is none) in which they change something.
+func (e *Explainer) overriding(selecting []*render.Override, b *workv1alpha2.ResourceBinding) []fleetv1alpha1.ExplainedPolicy {
+	var all []fleetv1alpha1.ExplainedPolicy
+	for _, v := range selecting {
+		p := overridePolicy(v)
+		if b != nil {
+			for _, t := range b.Spec.Clusters {
+				if m, ok := e.know.Registry.Member(t.Name); ok && v.Concerns(m.Cluster()) {
+					p.Clusters = append(p.Clusters, t.Name)
+				}
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
+	return fleetv1alpha1.ExplainedPolicy{
+		Kind: kindOfOverride(v.Policy.Namespace), Namespace: v.Policy.Namespace, Name: v.Policy.Name, Generation: v.Policy.Generation,
+	}
+}
+
+// results are how the last attempts in the clusters ended: those of this process, and when it knows none, those that were recorded.
+func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, error) {
+	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		recorded = nil // they are not known; what this process knows it knows without them
+	}
+	results := map[string]fleetv1alpha1.PlacementResult{}
+	version := template.Version(s.object)
+	for _, r := range recorded {
+		results[r.Cluster] = fleetv1alpha1.PlacementResult{
+			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Time: new(metav1.NewMicroTime(r.Time)),
+			Current: r.Generation >= s.binding.Generation && r.Template == version,
+		}
+	}
+	for cluster := range binding.Clusters(s.binding) {
+		r, ok := e.know.Applier.Result(s.binding.UID, cluster)
+		if !ok {
+			continue
+		}
+		now := fleetv1alpha1.PlacementResult{
+			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Current: !r.Stale && r.Generation >= s.binding.Generation && r.Template == version,
+		}
+		if was, ok := results[cluster]; ok && was.Applied == now.Applied && was.Reason == now.Reason && was.Message == now.Message {
+			now.Time = was.Time
+		}
+		results[cluster] = now
+	}
+	return results, nil
+}
+
+// follows are the objects that one follows, as far as the caller may get them.
+func (e *Explainer) follows(ctx context.Context, may Authorize, b *workv1alpha2.ResourceBinding) ([]fleetv1alpha1.ExplainedObject, error) {
+	var all []fleetv1alpha1.ExplainedObject
+	for _, r := range b.Spec.RequiredBy {
+		other, ok := e.know.Bindings.Get(binding.Name(&workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}))
+		if !ok {
+			continue
+		}
+		mapping, err := e.know.Mapper.RESTMapping(binding.Kind(other).GroupKind())
+		if err != nil {
+			continue // the hub does not serve it any more
+		}
+		allowed, err := may.allows(ctx, authorizationv1.ResourceAttributes{
+			Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource,
+			Namespace: other.Namespace, Name: other.Spec.Resource.Name,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if allowed {
+			of := other.Spec.Resource
+			all = append(all, fleetv1alpha1.ExplainedObject{APIVersion: of.APIVersion, Kind: of.Kind, Namespace: other.Namespace, Name: of.Name})
+		}
+	}
+	return all, nil
+}
+
+const (
+	mostNear   = 10
+	mostFollow = 100
+)
+
+// explain says what the facts mean. It is pure.
+func explain(f facts) *fleetv1alpha1.PlacementExplanation {
+	e := &fleetv1alpha1.PlacementExplanation{
+		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementExplanation"},
+		Of:       explained(f.object), Follows: f.follows,
+	}
+	for i, c := range f.claims.Order {
+		p := propagationPolicy(c.Policy)
+		if i == 0 {
+			e.Policy = &p
+			continue
+		}
+		p.Reason = policy.Loses(f.claims.Order[0], c)
+		e.Lost = append(e.Lost, p)
+	}
+	for _, s := range f.claims.Skipped {
+		p := propagationPolicy(s.Policy)
+		if p.Reason = "every cluster makes such an object for itself, or it is the hub's own"; s.Reason == policyv1alpha1.ReasonSystemNamespace {
+			p.Reason = "it is of a system namespace (kube-*, orrery-*), which a cluster-wide policy has to name"
+		}
+		e.Near = append(e.Near, p)
+	}
+	for _, m := range f.near[:min(len(f.near), mostNear)] {
+		p := propagationPolicy(m.Policy)
+		p.Reason = m.Why
+		e.Near = append(e.Near, p)
+	}
+	seen := f.sight()
+	for _, o := range f.overrides {
+		o.Clusters = seen.clusters(o.Clusters)
+		e.Overrides = append(e.Overrides, o)
+	}
+	if b := f.binding; b != nil {
+		f.follow(e)
+		e.Generation = b.Spec.Resource.Generation
+		about := f.decides()
+		e.Clusters = f.clusters(about, &seen)
+		if f.decision != nil {
+			e.Decision = decisionOf(f.decision, about, &seen)
+		}
+		e.Waits = f.waits(&seen)
+		e.Hidden = len(seen.hidden)
+	} else if len(f.claims.Order) > 0 && f.known {
+		e.Waits = f.waits(&seen)
+	}
+	f.sum(e, &seen)
+	return e
+}
+
+// sight is the caller's. Clusters that left may be in what was said of them.
+func (f *facts) sight() sight {
+	names := f.fleet
+	if f.decision != nil {
+		for _, t := range slices.Concat(f.decision.Targets, f.decision.Evictions) {
+			names = append(names, t.Cluster)
+		}
+		for _, v := range f.decision.Verdicts {
+			names = append(names, v.Clusters...)
+		}
+	}
+	return newSight(f.sees, names)
+}
+
+func propagationPolicy(p *policyv1alpha1.PropagationPolicy) fleetv1alpha1.ExplainedPolicy {
+	return fleetv1alpha1.ExplainedPolicy{Kind: policy.Kind(p.Namespace), Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
+}
+
+// follow says what follows the object.
+func (f *facts) follow(e *fleetv1alpha1.PlacementExplanation) {
+	spec := &f.binding.Spec
+	if !spec.PropagateDeps {
+		return
+	}
+	for _, d := range spec.Dependencies[:min(len(spec.Dependencies), mostFollow)] {
+		// What follows is of the core API.
+		gv := schema.GroupVersion{Group: d.Group, Version: "v1"}
+		e.Follow = append(e.Follow, fleetv1alpha1.ExplainedObject{APIVersion: gv.String(), Kind: d.Kind, Namespace: f.binding.Namespace, Name: d.Name})
+	}
+	e.FollowMore = len(spec.Dependencies) - len(e.Follow)
+}
+
+// decides is true if the recorded decision is the one that the binding says.
+func (f *facts) decides() bool {
+	d, b := f.decision, f.binding
+	return d != nil && d.Binding == b.UID && d.PlacementHash == b.Spec.PlacementHash &&
+		slices.EqualFunc(d.Targets, targets(b.Spec.Clusters), func(a, b records.Target) bool {
+			return a.Cluster == b.Cluster && equal(a.Replicas, b.Replicas)
+		})
+}
+
+// targets are the clusters of a binding as a record has them.
+func targets(of []workv1alpha2.TargetCluster) []records.Target {
+	all := make([]records.Target, 0, len(of))
+	for _, t := range of {
+		all = append(all, records.Target{Cluster: t.Name, Replicas: t.Replicas})
+	}
+	slices.SortStableFunc(all, func(a, b records.Target) int { return strings.Compare(a.Cluster, b.Cluster) })
+	return all
+}
+
+func equal(a, b *int32) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func decisionOf(d *records.Decision, current bool, seen *sight) *fleetv1alpha1.ExplainedDecision {
+	return &fleetv1alpha1.ExplainedDecision{
+		Time: metav1.NewMicroTime(d.Time), Generation: d.Template.Generation, PolicyGeneration: d.Claimed.Generation, Current: current,
+		Reason: d.Reason, Message: seen.message(d.Message), Replicas: d.Replicas, Divided: d.Divided,
+	}
+}
+
+// clusters are those of the binding, and, if the recorded decision is about it, those that were judged.
+func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedCluster {
+	b := f.binding
+	all := clusterList{}
+	for _, t := range b.Spec.Clusters {
+		c := all.of(t.Name)
+		c.Placed, c.Replicas, c.Attached = true, t.Replicas, t.Attached
+	}
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		c := all.of(t.FromCluster)
+		c.Leaves, c.Leaving = true, t.Replicas
+	}
+	for _, name := range f.waiting {
+		all.of(name).Leaves = true
+	}
+	for _, name := range f.copies {
+		all.of(name)
+	}
+	if about {
+		all.verdicts(f.decision.Verdicts)
+	}
+	for name, r := range f.results {
+		if c := all[name]; c != nil {
+			c.Result = &r
+		}
+	}
+	return all.sorted(seen)
+}
+
+// clusterList is clusters by name.
+type clusterList map[string]*fleetv1alpha1.ExplainedCluster
+
+func (l clusterList) of(name string) *fleetv1alpha1.ExplainedCluster {
+	if l[name] == nil {
+		l[name] = &fleetv1alpha1.ExplainedCluster{Name: name}
+	}
+	return l[name]
+}
+
+func (l clusterList) verdicts(all []records.Verdict) {
+	for _, v := range all {
+		for _, name := range v.Clusters {
+			c := l.of(name)
+			c.Verdicts = append(c.Verdicts, fleetv1alpha1.PlacementVerdict{Reason: v.Reason, Message: v.Message})
+		}
+	}
+}
+
+// sorted are those that the caller sees, by name.
+func (l clusterList) sorted(seen *sight) []fleetv1alpha1.ExplainedCluster {
+	var all []fleetv1alpha1.ExplainedCluster
+	for name, c := range l {
+		if seen.cluster(name) {
+			all = append(all, *c)
+		}
+	}
+	slices.SortFunc(all, func(a, b fleetv1alpha1.ExplainedCluster) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// sum sums it all up.
+func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
+	b := f.binding
+	switch {
+	case b == nil && !f.placeable:
+		e.State, e.Current = fleetv1alpha1.PlacementReserved, true
+		e.Message = "no policy may claim it: every cluster makes such an object for itself, or it is the hub's own"
+		return
+	case !f.known:
+		e.State, e.Message = fleetv1alpha1.PlacementUnknown, "the hub has just started and does not know yet which policies, bindings and clusters there are: ask again in a moment"
+		return
+	case b == nil && len(f.claims.Order) == 0:
+		e.State, e.Current, e.Message = fleetv1alpha1.PlacementUnclaimed, true, "no policy claims it"
+		return
+	case b == nil:
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, named(*e.Policy)+" claims it; "+e.Waits[0].Message
+		return
+	case b.Spec.Resource.UID != "" && b.Spec.Resource.UID != f.object.GetUID():
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "what is placed is an earlier object of its name, which goes first"
+		return
+	case !b.DeletionTimestamp.IsZero():
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "its placement is being removed"
+		return
+	}
+	by := fleetv1alpha1.ExplainedPolicy{Kind: b.Spec.PolicyRef.Kind, Name: b.Spec.PolicyRef.Name}
+	if by.Kind == policy.Kind("x") {
+		by.Namespace = b.Namespace
+	}
+	follower := b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
+	if !follower && (e.Policy == nil || e.Policy.Kind != by.Kind || e.Policy.Name != by.Name) {
+		e.PlacedBy = &by
+	}
+	e.Current = b.Spec.Resource.Generation == f.object.GetGeneration() && (f.decision == nil || f.decides()) && f.stands(e, follower)
+	how := "by " + named(by)
+	if follower {
+		how = "because others need it"
+	}
+	visible := 0
+	for _, c := range e.Clusters {
+		if c.Placed {
+			visible++
+		}
+	}
+	switch n := len(b.Spec.Clusters); {
+	case n == 0:
+		e.State, e.Message = fleetv1alpha1.PlacementNowhere, fmt.Sprintf("it is placed in no cluster %s: %s", how, f.outcomeMessage(seen))
+	default:
+		e.State, e.Message = fleetv1alpha1.PlacementPlaced, fmt.Sprintf("it is placed in %s %s", counted(n, "cluster"), how)
+		if hidden := n - visible; hidden > 0 {
+			e.Message += fmt.Sprintf(", %d of which you may not see", hidden)
+		}
+	}
+	if f.decision == nil {
+		e.Message += "; why is not known: " + f.unrecorded()
+	}
+	if e.Policy == nil && !follower {
+		e.Message += "; no policy claims it any more, and its placement stays"
+	}
+}
+
+// stands is true if the placement is by the policy as it is now.
+func (f *facts) stands(e *fleetv1alpha1.PlacementExplanation, follower bool) bool {
+	return follower && e.Policy == nil || e.Policy == nil || e.PlacedBy == nil && f.claims.Hash == f.binding.Spec.PlacementHash
+}
+
+// unrecorded is why there is no decision.
+func (f *facts) unrecorded() string {
+	if f.unread != nil {
+		return "the hub's records cannot be read now"
+	}
+	return "the hub has no record of the decision"
+}
+
+// scheduled is what the condition Scheduled says: as this process decided last, or as an earlier one wrote it.
+func (f *facts) scheduled() (reason, message string) {
+	if f.outcome != nil {
+		return f.outcome.Reason, f.outcome.Message
+	}
+	if c := meta.FindStatusCondition(f.binding.Status.Conditions, workv1alpha2.ConditionScheduled); c != nil {
+		return c.Reason, c.Message
+	}
+	return "", ""
+}
+
+func (f *facts) outcomeMessage(seen *sight) string {
+	_, message := f.scheduled()
+	return cmp.Or(seen.message(message), "no cluster fits")
+}
+
+func named(p fleetv1alpha1.ExplainedPolicy) string {
+	if p.Namespace == "" {
+		return p.Kind + " " + p.Name
+	}
+	return p.Kind + " " + p.Namespace + "/" + p.Name
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// parameter refuses a parameter that is missing.
+func parameter(name, example string) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("parameter %s: it is missing; give one such as %s=%s", name, name, example))
+}

@@ -1,0 +1,179 @@
+package explanation
+
+import (
+	"context"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/placement"
+)
+
+// Review answers where an object would be placed now.
+func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alpha1.PlacementReview) (*fleetv1alpha1.PlacementReview, error) {
+	spec := &review.Spec
+	resource := "propagationpolicies"
+	if spec.Namespace == "" {
+		resource = "clusterpropagationpolicies"
+	}
+	if err := may(ctx, authorizationv1.ResourceAttributes{
+		Verb: "create", Group: policyv1alpha1.GroupVersion.Group, Version: policyv1alpha1.GroupVersion.Version, Resource: resource, Namespace: spec.Namespace,
+	}); err != nil {
+		return nil, err
+	}
+	o, sees, err := e.reviewed(ctx, may, spec)
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.tryOut(ctx, spec, o)
+	if err != nil {
+		return nil, err
+	}
+	d := e.know.Placement.Review(o, p)
+	snapshot := e.know.Fleet.Snapshot()
+	names := make([]string, 0, len(snapshot.Clusters()))
+	for _, c := range snapshot.Clusters() {
+		names = append(names, c.Name)
+	}
+	review.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementReview"}
+	review.Status = answered(d, newSight(sees, names))
+	return &review, nil
+}
+
+// reviewed is the object that is asked about, and which clusters the caller may see.
+func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (*unstructured.Unstructured, func(string) bool, error) {
+	switch {
+	case spec.Of != "" && len(spec.Object) > 0:
+		return nil, nil, apierrors.NewBadRequest("spec: at most one of of and object may be set")
+	case spec.Replicas != nil && (spec.Of != "" || len(spec.Object) > 0):
+		return nil, nil, apierrors.NewBadRequest("spec.replicas: it is for a review without an object; this one has its own")
+	case spec.Replicas != nil && *spec.Replicas < 0:
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("spec.replicas: %d is less than 0", *spec.Replicas))
+	case spec.Of != "":
+		s, err := e.subject(ctx, may, "spec.of", spec.Of)
+		if err != nil {
+			return nil, nil, err
+		}
+		if namespace := s.object.GetNamespace(); spec.Namespace != "" && namespace != spec.Namespace {
+			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("spec.of: a PropagationPolicy of namespace %s places nothing of %s", spec.Namespace, where(namespace)))
+		}
+		return s.object, s.sees, nil
+	}
+	o := imagined(spec)
+	if len(spec.Object) > 0 {
+		if err := utiljson.Unmarshal(spec.Object, &o.Object); err != nil || o.GetAPIVersion() == "" || o.GetKind() == "" {
+			return nil, nil, apierrors.NewBadRequest("spec.object: it is no object with apiVersion and kind")
+		}
+		if err := e.settle(o, spec.Namespace); err != nil {
+			return nil, nil, err
+		}
+	}
+	sees, err := e.sight(ctx, may, authorizationv1.ResourceAttributes{}, o.GetNamespace())
+	return o, sees, err
+}
+
+func where(namespace string) string {
+	if namespace == "" {
+		return "no namespace"
+	}
+	return "namespace " + namespace
+}
+
+// noName is the name of an object that has none yet: nothing on the hub has it.
+const noName = "*"
+
+// imagined is an object that every cluster takes: with replicas that request nothing, if some are asked for.
+func imagined(spec *fleetv1alpha1.PlacementReviewSpec) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
+	if spec.Replicas != nil {
+		o.Object = map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "spec": map[string]any{"replicas": int64(*spec.Replicas)}}
+	}
+	o.SetName(noName)
+	o.SetNamespace(spec.Namespace)
+	return o
+}
+
+// settle gives an object that the hub need not have the namespace of its policy, and what the hub has nobody name for it.
+func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error {
+	mapping, err := e.mapping(o.GroupVersionKind().GroupKind())
+	if err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("spec.object: the hub serves no kind %s: %v", o.GroupVersionKind().GroupKind(), err))
+	}
+	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	switch {
+	case !namespaced && namespace != "":
+		return apierrors.NewBadRequest(fmt.Sprintf("spec.object: a PropagationPolicy places nothing that is in no namespace, such as a %s", o.GetKind()))
+	case !namespaced:
+		o.SetNamespace("")
+	case o.GetNamespace() == "":
+		o.SetNamespace(namespace)
+	case namespace != "" && o.GetNamespace() != namespace:
+		return apierrors.NewBadRequest(fmt.Sprintf("spec.object: a PropagationPolicy of namespace %s places nothing of namespace %s", namespace, o.GetNamespace()))
+	}
+	if namespaced && o.GetNamespace() == "" {
+		return apierrors.NewBadRequest("spec.object.metadata.namespace: a " + o.GetKind() + " is in one: name it")
+	}
+	o.SetUID("") // it is none of the hub's
+	if o.GetName() == "" {
+		o.SetName(noName)
+	}
+	return nil
+}
+
+// tryOut has the hub's API server check and complete a policy, which is not stored.
+func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementReviewSpec, o *unstructured.Unstructured) (*policyv1alpha1.PropagationPolicy, error) {
+	p := &policyv1alpha1.PropagationPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: spec.Namespace, GenerateName: "review-"},
+		Spec: policyv1alpha1.PropagationSpec{
+			Placement:         spec.Placement,
+			ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: o.GetAPIVersion(), Kind: o.GetKind()}},
+		},
+	}
+	var sent client.Object = p
+	if spec.Namespace == "" {
+		sent = (*policyv1alpha1.ClusterPropagationPolicy)(p)
+	}
+	if err := e.know.Hub.Create(ctx, sent, client.DryRunAll); err != nil {
+		return nil, fmt.Errorf("check the placement: %w", err)
+	}
+	return p, nil
+}
+
+// answered is what a decision means to who asked. It is pure.
+func answered(d placement.Decision, seen sight) *fleetv1alpha1.PlacementReviewStatus {
+	if d.Spec == nil {
+		return &fleetv1alpha1.PlacementReviewStatus{
+			State: fleetv1alpha1.PlacementWaiting, Message: "too little is known of the clusters yet: ask again in a moment", Time: metav1.NowMicro(),
+		}
+	}
+	r := &d.Record
+	status := &fleetv1alpha1.PlacementReviewStatus{
+		Time: metav1.NewMicroTime(r.Time), Snapshot: r.Snapshot, State: fleetv1alpha1.PlacementPlaced, Reason: d.Outcome.Reason,
+		Replicas: d.Spec.Replicas, Divided: r.Divided,
+	}
+	if len(d.Spec.Clusters) == 0 {
+		status.State = fleetv1alpha1.PlacementNowhere
+	}
+	all := clusterList{}
+	for _, t := range d.Spec.Clusters {
+		c := all.of(t.Name)
+		c.Placed, c.Replicas, c.Attached = true, t.Replicas, t.Attached
+	}
+	for _, t := range d.Spec.GracefulEvictionTasks {
+		c := all.of(t.FromCluster)
+		c.Leaves, c.Leaving = true, t.Replicas
+	}
+	all.verdicts(r.Verdicts)
+	status.Clusters = all.sorted(&seen)
+	status.Hidden = len(seen.hidden)
+	status.Message = seen.message(d.Outcome.Message)
+	return status
+}

@@ -1,0 +1,151 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/records"
+)
+
+// TestReviewIsTheDecision: for random policies, objects and fleets, what a review says of a policy that is not there yet, or of an edit, is what is decided and
+// recorded once it is.
+func TestReviewIsTheDecision(t *testing.T) {
+	const seed = 14
+	random := rand.New(rand.NewPCG(seed, seed))
+	w := newWorld(t, 5)
+	for round := range 12 {
+		w.change(func(f *fakeFleet) {
+			for _, c := range w.clusters {
+				f.room[c] = int64(random.IntN(8))
+				f.unreachable[c] = random.IntN(6) == 0
+				f.presence[c] = presence.Present
+				if random.IntN(8) == 0 {
+					f.presence[c] = presence.Absent
+				}
+			}
+		})
+		name := fmt.Sprint("web-", round)
+		web := deployment(name, int32(random.IntN(9)), map[string]string{"group": fmt.Sprint(random.IntN(2))})
+		w.create(web)
+		p := w.policy(fmt.Sprint("p-", round), policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: name})
+		for edit := range 2 {
+			p.Spec.Placement = w.randomPlacement(random)
+			what := fmt.Sprintf("seed %d, round %d, edit %d, %+v", seed, round, edit, p.Spec.Placement)
+			if p.ResourceVersion == "" {
+				p.Spec.Placement = w.completed(p)
+			} else if err := w.client.Update(w.ctx, p, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			var reviewed Decision
+			w.eventually("review of "+what, func() error {
+				if reviewed = w.controller.Review(asTemplate(t, web), p); reviewed.Spec == nil {
+					return fmt.Errorf("it is too early to say")
+				}
+				return nil
+			})
+			made := len(w.records.of(name))
+			if edit == 0 {
+				w.create(p)
+			} else if err := w.client.Update(w.ctx, p); err != nil {
+				t.Fatal(err)
+			}
+			var decided records.Decision
+			w.eventually("decision on "+name, func() error {
+				for _, decided = range w.records.of(name)[made:] { // it may have been looked at meanwhile
+					if decided.PlacementHash == hash(p.Spec.Placement) {
+						return nil
+					}
+				}
+				return fmt.Errorf("none yet")
+			})
+			ignored := func(d records.Decision) records.Decision {
+				d.Time, d.Snapshot, d.Binding, d.Claimed.Generation = reviewed.Record.Time, reviewed.Record.Snapshot, "", 0
+				return d
+			}
+			if diff := cmp.Diff(ignored(reviewed.Record), ignored(decided)); diff != "" {
+				t.Fatalf("%s: (-review +decision)\n%s", what, diff)
+			}
+		}
+	}
+}
+
+// completed is the placement of a policy as the API server completes it, of which nothing is stored.
+func (w *world) completed(p *policyv1alpha1.PropagationPolicy) policyv1alpha1.Placement {
+	w.t.Helper()
+	tried := p.DeepCopy()
+	if err := w.client.Create(w.ctx, tried, client.DryRunAll); err != nil {
+		w.t.Fatal(err)
+	}
+	return tried.Spec.Placement
+}
+
+func asTemplate(t *testing.T, d *appsv1.Deployment) *unstructured.Unstructured {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &unstructured.Unstructured{Object: content}
+	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	return o
+}
+
+// randomPlacement is one of the test's own clusters.
+func (w *world) randomPlacement(random *rand.Rand) policyv1alpha1.Placement {
+	p := policyv1alpha1.Placement{ClusterAffinity: w.here()}
+	if random.IntN(3) == 0 {
+		p.ClusterAffinity.ExcludeClusters = []string{w.clusters[random.IntN(len(w.clusters))]}
+	}
+	if random.IntN(4) == 0 {
+		p.ClusterAffinity.ClusterNames = append([]string{"nowhere"}, w.clusters[random.IntN(len(w.clusters)):]...)
+	}
+	switch random.IntN(4) {
+	case 0:
+		p.ReplicaScheduling = divided(nil)
+	case 1:
+		p.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
+	case 2:
+		p.ReplicaScheduling = divided(nil)
+		p.ReplicaScheduling.ReplicaDivisionPreference = policyv1alpha1.Aggregated
+	}
+	if random.IntN(3) == 0 {
+		p.SpreadConstraints = []policyv1alpha1.SpreadConstraint{{SpreadByField: policyv1alpha1.SpreadByCluster, MinGroups: 1, MaxGroups: int32(1 + random.IntN(3))}}
+	}
+	if random.IntN(3) == 0 {
+		p.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{AntiAffinity: &policyv1alpha1.WorkloadAffinityTerm{GroupByLabelKey: "group"}}
+	}
+	return p
+}
+
+// TestReviewOfWhatIsNotThere: an object that the hub does not have is placed, too, and a policy that nobody stored stays unknown.
+func TestReviewOfWhatIsNotThere(t *testing.T) {
+	w := newWorld(t, 2)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterTolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	w.eventually("the work begins", func() error {
+		d := w.controller.Review(asTemplate(t, deployment("web", 3, nil)), p)
+		if d.Spec == nil || len(d.Record.Targets) != 2 {
+			return fmt.Errorf("%+v", d.Record)
+		}
+		return nil
+	})
+	if _, ok := w.controller.policies.Get(client.ObjectKeyFromObject(p)); ok {
+		t.Error("the policy that was reviewed is one of the hub's")
+	}
+	if held := w.controller.placements.read; len(held) > 0 {
+		t.Errorf("placements of policies that are not there: %v", held)
+	}
+	if b := w.binding("web-deployment"); b != nil {
+		t.Errorf("binding %s", b.Name)
+	}
+}

@@ -1,0 +1,71 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+)
+
+func TestNear(t *testing.T) {
+	web := object("apps/v1", "Deployment", "shop", "web", map[string]string{"app": "web"})
+	ofGroup := kind("extensions/v1beta1", "Deployment")
+	for name, tc := range map[string]struct {
+		policy *policyv1alpha1.PropagationPolicy
+		says   string // "": it is not near
+	}{
+		"OtherLabels":        {named("shop/p", 0, labelled(map[string]string{"app": "api"})), `resourceSelectors[0].labelSelector: it selects app=api, and the object has app=web`},
+		"OtherName":          {named("p", 0, deployment("api")), `resourceSelectors[0].name: it selects api`},
+		"OtherNamespace":     {named("p", 0, in("store", deployments())), `resourceSelectors[0].namespace: it selects in namespace store`},
+		"OtherGroup":         {named("p", 0, ofGroup), `resourceSelectors[0]: it selects extensions/v1beta1 Deployment, and the object is a apps/v1 Deployment`},
+		"SelectsNothing":     {named("shop/p", 0, in("store", deployments())), `resourceSelectors[0].namespace "store" selects nothing`},
+		"TheNearestSelector": {named("p", 0, deployment("api"), labelled(map[string]string{"app": "api"})), `resourceSelectors[1].labelSelector`},
+		"TwoThingsDiffer":    {named("p", 0, in("store", deployment("api"))), ""},
+		"OtherKind":          {named("p", 0, kind("apps/v1", "StatefulSet")), ""},
+		"OtherNamespacesOwn": {named("store/p", 0, deployment("api")), ""},
+		"Selects":            {named("p", 0, deployments()), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near := Near([]*policyv1alpha1.PropagationPolicy{tc.policy}, web)
+			if tc.says == "" {
+				if len(near) > 0 {
+					t.Errorf("near: %s", near[0].Why)
+				}
+				return
+			}
+			if len(near) != 1 || !strings.HasPrefix(near[0].Why, tc.says) {
+				t.Errorf("%+v, want one that begins %q", near, tc.says)
+			}
+		})
+	}
+}
+
+func TestLoses(t *testing.T) {
+	web := object("apps/v1", "Deployment", "shop", "web", map[string]string{"app": "web"})
+	never := named("never", 5, deployments())
+	never.Spec.Preemption = policyv1alpha1.PreemptNever
+	var why []string
+	claims := NewIndex(
+		named("shop/own", 0, deployments()), named("high", 9, deployments()), never, named("by-name", 0, deployment("web")),
+		named("by-kind", 0, deployments()), named("by-kind-too", 0, deployments()),
+	).Claims(web)
+	for i, c := range claims[1:] {
+		why = append(why, Loses(claims[i], c))
+	}
+	if diff := cmp.Diff([]string{
+		"PropagationPolicy own is of the object's namespace, and comes before cluster-wide ones",
+		"its priority, 5, is lower than that of ClusterPropagationPolicy high, 9",
+		"its priority, 0, is lower than that of ClusterPropagationPolicy never, 5",
+		"it selects the object by its kind alone, and ClusterPropagationPolicy by-name by name, which says more",
+		"it says as much as ClusterPropagationPolicy by-kind, whose name comes first in the alphabet",
+	}, why); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	// What is placed by one that selects it still is not taken by one whose preemption is Never.
+	placed := Settle(NewIndex(never, named("low", 0, deployments())).Claims(web), Kind(""), "low")
+	if got, want := Loses(placed[0], placed[1]), "ClusterPropagationPolicy low placed it first, and this one's preemption is Never"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,84 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/enrollment"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/manifest"
+	"orrery.dev/orrery/internal/tunnel/agent"
+	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
+)
+
+// reachable returns an error unless agents in a cluster could find the hub.
+func (p *Provisioner) reachable(ctx context.Context) error {
+	listener, _, _, err := enrollment.Published(ctx, p.store.Client)
+	if err != nil {
+		return fmt.Errorf("spec.provision.join is Pull: %w", err)
+	}
+	if enrollment.OnlyLocal(listener) {
+		return fmt.Errorf("spec.provision.join is Pull, and agents would look for the hub at %s, which is their own pod: "+
+			"start orrery server with --public-address and --public-url", listener)
+	}
+	return nil
+}
+
+// joinedByAgent is true of a Cluster that the hub reaches by agent.
+func joinedByAgent(o *clusterv1alpha1.Cluster) bool {
+	return o.Spec.SyncMode == clusterv1alpha1.Pull && o.Spec.SecretRef.Name != ""
+}
+
+// builtByAgent has a cluster whose API server answers join by agent: it applies the manifest there, through a host. It does not wait for
+// the agent, which needs nodes and their network. As long as none has come, who calls again has another token and applies the manifest anew.
+func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(context.Context) (*rest.Config, error)) error {
+	hub := p.store.Client
+	o := &clusterv1alpha1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: name}, o); err != nil {
+		return fmt.Errorf("get cluster %s: %w", name, err)
+	}
+	if joinedByAgent(o) {
+		return nil
+	}
+	if err := p.reachable(ctx); err != nil {
+		return err
+	}
+	listener, ca, key, err := enrollment.Published(ctx, hub)
+	if err != nil {
+		return err
+	}
+	cfg, err := api(ctx)
+	if err != nil {
+		return err
+	}
+	cluster, err := manifest.NewClient(cfg, manifest.Options{FieldManager: agent.Name, Timeout: checkTimeout})
+	if err != nil {
+		return err
+	}
+	token, _, err := enrollment.NewToken(ctx, hub, name)
+	if err != nil {
+		return err
+	}
+	objects, err := agentmanifest.Objects(agentmanifest.Options{
+		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Agent: o.Spec.Agent, Image: plan.AgentImage,
+	})
+	if err != nil {
+		return err
+	}
+	if err := cluster.ApplyAll(ctx, objects); err != nil {
+		return err
+	}
+	if o.Spec.APIEndpoint != "" {
+		return nil // the hub goes on dialling until it has reached the cluster through the agent
+	}
+	waits := o.DeepCopy()
+	waits.Spec.SyncMode = clusterv1alpha1.Pull
+	if err := hub.Patch(ctx, waits, client.MergeFrom(o)); err != nil {
+		return fmt.Errorf("update cluster %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package provision
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/internal/tunnel"
+	"orrery.dev/orrery/internal/tunnel/agent"
+)
+
+// listens publishes where agents find the hub.
+func (h *hub) listens(t *testing.T, url string) {
+	t.Helper()
+	key, err := tunnel.NewSealingKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "listener.orrery.dev"},
+		Data:       map[string]string{"url": url, "key": base64.StdEncoding.EncodeToString(key.PublicKey().Bytes())},
+	}
+	err = h.Update(t.Context(), m)
+	if client.IgnoreNotFound(err) == nil && err != nil {
+		err = h.Create(t.Context(), m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.IgnoreNotFound(h.Delete(context.WithoutCancel(t.Context()), m)) })
+}
+
+// built is a client of the cluster that is built, from which everything of an agent goes when the test ends.
+func built(t *testing.T) client.Client {
+	t.Helper()
+	c, err := client.New(testenv.Config(1), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, o := range []client.Object{
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: agent.Name}},
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.JoinSecret}},
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: agent.Name}},
+		} {
+			if err := client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), o)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return c
+}
+
+// manifested returns the token in the manifest that was applied in the cluster that is built.
+func manifested(t *testing.T, c client.Client, cluster string) string {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: agent.Name}, d); err != nil {
+		t.Fatal(err)
+	}
+	if image := d.Spec.Template.Spec.Containers[0].Image; image != plan.AgentImage {
+		t.Errorf("the agent's image is %s, want the one that hosts make, %s", image, plan.AgentImage)
+	}
+	s := &corev1.Secret{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.JoinSecret}, s); err != nil {
+		t.Fatal(err)
+	}
+	if name := string(s.Data[tunnel.JoinCluster]); name != cluster {
+		t.Errorf("the manifest is for cluster %q", name)
+	}
+	return string(s.Data[tunnel.JoinToken])
+}
+
+// TestJoinsByAgent: a cluster that is built gets the manifest of an agent, once, and waits for that.
+func TestJoinsByAgent(t *testing.T) {
+	h := startHub(t)
+	h.listens(t, "https://hub.example.com")
+	member := built(t)
+	o := cluster("oak", 1, 2)
+	o.Spec.Provision.Join = clusterv1alpha1.Pull
+	h.create(t, o)
+	h.until(t, "oak", clusterv1alpha1.ConditionReachable, metav1.ConditionUnknown, clusterv1alpha1.ReasonWaitingForAgent)
+	o = h.until(t, "oak", provisioned, metav1.ConditionTrue, clusterv1alpha1.ReasonProvisioned)
+	if o.Spec.SyncMode != clusterv1alpha1.Pull || o.Spec.APIEndpoint != "" {
+		t.Errorf("syncMode %s, apiEndpoint %q: want Pull, and no address before the agent says it", o.Spec.SyncMode, o.Spec.APIEndpoint)
+	}
+	if manifested(t, member, "oak") == "" {
+		t.Error("the manifest has no token")
+	}
+	if ran := h.ran(); len(ran) != 1 {
+		t.Errorf("it was built more than once: %q", ran)
+	}
+}
+
+// TestJoinChanges: a member that the hub has built changes to an agent; the hub dials it until that has come.
+func TestJoinChanges(t *testing.T) {
+	h := startHub(t)
+	h.listens(t, "https://hub.example.com")
+	member := built(t)
+	h.create(t, cluster("oak", 1))
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision.Join = clusterv1alpha1.Pull })
+	h.untilPhase(t, "oak-2", lifecyclev1alpha1.PhaseSucceeded)
+	first := manifested(t, member, "oak")
+	o := h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	if o.Spec.SyncMode != clusterv1alpha1.Push {
+		t.Error("the hub dials no more, and no agent has come")
+	}
+	// Back again, it is as it was.
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision.Join = clusterv1alpha1.Push })
+	h.untilPhase(t, "oak-3", lifecyclev1alpha1.PhaseSucceeded)
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	if manifested(t, member, "oak") != first {
+		t.Error("a manifest was applied for who needs none")
+	}
+}
+
+// TestJoinRefused: where agents cannot find the hub, nothing is built for them, and the way out is said.
+func TestJoinRefused(t *testing.T) {
+	for name, listens := range map[string]string{"Nowhere": "", "OnThisMachine": "https://127.0.0.1:7443"} {
+		t.Run(name, func(t *testing.T) {
+			h := startHub(t)
+			if listens != "" {
+				h.listens(t, listens)
+			}
+			o := cluster("oak", 1)
+			o.Spec.Provision.Join = clusterv1alpha1.Pull
+			h.create(t, o)
+			o = h.until(t, "oak", provisioned, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
+			if why := meta.FindStatusCondition(o.Status.Conditions, provisioned).Message; !strings.Contains(why, "spec.provision.join") || !strings.Contains(why, "orrery server") {
+				t.Errorf("it says %q", why)
+			}
+			if ran := h.ran(); len(ran) > 0 {
+				t.Errorf("it was begun: %q", ran)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+import { useState } from "react"
+import { patch, type StatusError } from "../hub/client"
+import { useFleet } from "../hub/live"
+import { Age } from "../part/Age"
+import { Button, IconButton } from "../part/Button"
+import { Field, Input } from "../part/Field"
+import { Icon } from "../part/Icon"
+import { Badge, Mark, type Tone } from "../part/Mark"
+import { Meter } from "../part/Meter"
+import { Failure, Notice } from "../part/Notice"
+import { Facts, Section, SmallTable } from "../part/Page"
+import { age } from "../part/time"
+import { t, time } from "../text/text"
+import { clusterPath } from "./api"
+import { type Cluster, type Condition, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
+import { amount } from "./quantity"
+
+export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
+  const { spec, status, metadata } = cluster
+  const uses = capacity(cluster)
+  return (
+    <>
+      <Section title={t("cluster.facts")}>
+        <Facts
+          facts={[
+            [t("cluster.version"), status?.kubernetesVersion ?? t("common.unknown")],
+            [
+              t("cluster.nodesReady"),
+              status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown"),
+            ],
+            [t("cluster.apis"), apis(cluster)],
+            [t("cluster.lag"), <Lag key="lag" name={metadata.name} />],
+            [
+              t("cluster.where"),
+              [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none"),
+            ],
+            [t("cluster.dials"), spec.syncMode === "Pull" ? t("cluster.pull") : t("cluster.push")],
+            [
+              t("cluster.endpoint"),
+              <span key="endpoint" className="mono selectable">
+                {spec.apiEndpoint ?? t("common.none")}
+              </span>,
+            ],
+            [t("cluster.joined"), <Age key="age" since={metadata.creationTimestamp} />],
+            [t("cluster.labels"), <Labels key="labels" labels={metadata.labels} />],
+          ]}
+        />
+      </Section>
+      {spec.syncMode === "Pull" && <AgentFacts cluster={cluster} />}
+      <Section title={t("cluster.capacity")}>
+        {uses.length === 0 && <p className="muted">{t("cluster.capacityNone")}</p>}
+        <div className="meters">
+          {uses.map((u) => (
+            <Meter
+              key={u.resource}
+              label={u.resource}
+              value={u.ratio}
+              text={t("cluster.capacityOf", { used: amount(u.resource, u.allocated), total: amount(u.resource, u.allocatable) })}
+            />
+          ))}
+        </div>
+      </Section>
+      <Taints cluster={cluster} mayChange={mayChange} changed={changed} />
+      <Section title={t("cluster.conditions")}>
+        <Conditions conditions={status?.conditions ?? []} />
+      </Section>
+    </>
+  )
+}
+
+function apis(c: Cluster): string {
+  const a = c.status?.apis
+  if (!a) return t("common.unknown")
+  return t(a.completeness === "Partial" ? "cluster.apisPartial" : "cluster.apisOf", { n: a.count })
+}
+
+function Lag({ name }: { name: string }) {
+  const { clusters, connected } = useFleet()
+  const said = clusters.find((c) => c.name === name)
+  if (!connected || !said || said.state === "Unknown") return <>{t("cluster.lagUnknown")}</>
+  return <>{said.lag > 0 ? t("cluster.lagBehind", { age: age(said.lag * 1000) }) : t("cluster.lagNow")}</>
+}
+
+function Labels({ labels }: { labels?: Record<string, string> }) {
+  const all = Object.entries(labels ?? {})
+  if (all.length === 0) return <>{t("common.none")}</>
+  return (
+    <span className="badges">
+      {all.map(([k, v]) => (
+        <Badge key={k}>{v ? `${k}=${v}` : k}</Badge>
+      ))}
+    </span>
+  )
+}
+
+function AgentFacts({ cluster }: { cluster: Cluster }) {
+  const agent = cluster.status?.agent
+  const profile = cluster.spec.agent?.profile ?? "All"
+  return (
+    <Section title={t("cluster.agent")}>
+      {!agent?.replicas && (
+        <Notice tone="unknown">{condition(cluster, "AgentConnected")?.message ?? t("cluster.agentGone")}</Notice>
+      )}
+      <Facts
+        facts={[
+          [t("cluster.agentVersion"), agent?.version ?? t("common.unknown")],
+          [t("cluster.agentReplicas"), agent?.replicas ?? 0],
+          [t("cluster.agentSpares"), agent?.spares ?? 0],
+          [t("cluster.agentSince"), <Age key="since" since={agent?.connectedSince} />],
+          [
+            t("cluster.agentAddress"),
+            <span key="address" className="mono selectable">
+              {agent?.address ?? t("common.unknown")}
+            </span>,
+          ],
+          [t("cluster.agentCertificate"), agent?.certificateExpires ? time(agent.certificateExpires) : t("common.unknown")],
+          [
+            t("cluster.agentProfile"),
+            t(`cluster.profile${profile}`, { namespaces: cluster.spec.agent?.namespaces?.join(", ") ?? "" }),
+          ],
+        ]}
+      />
+    </Section>
+  )
+}
+
+/** Conditions that warn by being True. */
+const alarms = ["CertificatesExpiring", "CredentialsExpiring"]
+
+function tone(c: Condition): Tone {
+  if (c.status === "Unknown") return "unknown"
+  return (c.status === "True") !== alarms.includes(c.type) ? "good" : alarms.includes(c.type) ? "warn" : "bad"
+}
+
+export function Conditions({ conditions }: { conditions: Condition[] }) {
+  return (
+    <SmallTable
+      label={t("cluster.conditions")}
+      head={[t("cluster.condition"), t("cluster.status"), t("cluster.reason"), t("cluster.message"), t("cluster.since")]}
+      rows={conditions.map((c) => ({
+        key: c.type,
+        cells: [
+          c.type,
+          <Mark key="status" tone={tone(c)}>
+            {c.status}
+          </Mark>,
+          c.reason,
+          <span key="message" className="wrap selectable">
+            {c.message}
+          </span>,
+          <Age key="since" since={c.lastTransitionTime} />,
+        ],
+      }))}
+    />
+  )
+}
+
+function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
+  const [text, setText] = useState("")
+  const [wrong, setWrong] = useState(false)
+  const [error, setError] = useState<StatusError>()
+  const taints = cluster.spec.taints ?? []
+  async function put(taint: Taint, on: boolean) {
+    setError(undefined)
+    try {
+      await setTaint(cluster, taint, on)
+      setText("")
+      changed()
+    } catch (e) {
+      setError(e as StatusError)
+    }
+  }
+  return (
+    <Section title={t("cluster.taints")}>
+      {error && <Failure error={error} />}
+      {taints.length === 0 && <p className="muted">{t("cluster.taintsNone")}</p>}
+      <ul className="badges bare">
+        {taints.map((taint) => (
+          <li key={taintText(taint)}>
+            <Badge tone="warn">{taintText(taint)}</Badge>
+            {mayChange && (
+              <IconButton label={t("cluster.taintRemove", { taint: taintText(taint) })} onClick={() => put(taint, false)}>
+                <Icon name="close" />
+              </IconButton>
+            )}
+          </li>
+        ))}
+      </ul>
+      {mayChange && (
+        <form
+          className="inline"
+          onSubmit={(e) => {
+            e.preventDefault()
+            const taint = parseTaint(text)
+            setWrong(!taint)
+            if (taint) put(taint, true)
+          }}
+        >
+          <Field label={t("cluster.taintAdd")} error={wrong ? t("cluster.taintWrong") : undefined}>
+            {(id, about) => (
+              <Input
+                id={id}
+                aria-describedby={about}
+                value={text}
+                placeholder={t("cluster.taintHint")}
+                onChange={(e) => setText(e.target.value)}
+              />
+            )}
+          </Field>
+          <Button type="submit">{t("cluster.taintAdd")}</Button>
+        </form>
+      )}
+    </Section>
+  )
+}
+
+/** The list is replaced as a whole: the version says that it is still the one that was seen. */
+export async function setTaint(c: Cluster, taint: Taint, on: boolean): Promise<void> {
+  const resourceVersion = (c.metadata as { resourceVersion?: string }).resourceVersion
+  await patch(clusterPath(c.metadata.name), {
+    metadata: { resourceVersion },
+    spec: { taints: retaint(c.spec.taints, taint, on) },
+  })
+}

@@ -1,0 +1,186 @@
+import { Link } from "wouter"
+import { useCan } from "../hub/access"
+import { type Answer, useAnswer, useGet } from "../hub/answer"
+import { get, mirrored, type Table, table } from "../hub/client"
+import { objectLink, tableLink } from "../hub/link"
+import { Age } from "../part/Age"
+import { Mark, toneOf } from "../part/Mark"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { SmallTable } from "../part/Page"
+import { t } from "../text/text"
+
+export interface Counts {
+  total: number
+  groups: { values: string[]; objects: number }[]
+}
+
+const ours = "label:work.orrery.dev/binding"
+
+/** How many objects there are that a placement made, by kind and namespace. */
+export function usePlaced(cluster: string): Answer<Counts> {
+  return useAnswer(
+    (signal) => {
+      return get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal)
+    },
+    `placed ${cluster}`,
+    15_000,
+  )
+}
+
+export function Placed({ cluster }: { cluster: string }) {
+  const counts = usePlaced(cluster)
+  if (!counts.data) return counts.error ? <Failure error={counts.error} retry={counts.reload} /> : <Skeleton lines={4} />
+  if (counts.data.total === 0) return <Empty title={t("cluster.placedNone")}>{t("cluster.placedNoneMore")}</Empty>
+  return (
+    <>
+      <p className="muted">{t("cluster.placedAbout")}</p>
+      <SmallTable
+        label={t("cluster.placed")}
+        head={[t("common.kind"), t("common.namespace"), t("cluster.objectsCount")]}
+        rows={counts.data.groups.map((g) => {
+          const [kind = "", namespace = ""] = g.values
+          const q = [`cluster:${cluster}`, namespace && `ns:${namespace}`, ours].filter(Boolean).join(" ")
+          return {
+            key: g.values.join("/"),
+            cells: [
+              <Link key="kind" href={tableLink(kind, { q })}>
+                {kind}
+              </Link>,
+              namespace || t("common.none"),
+              g.objects,
+            ],
+          }
+        })}
+      />
+    </>
+  )
+}
+
+/** The nodes as kubectl shows them. */
+export function Nodes({ cluster }: { cluster: string }) {
+  const may = useCan({ verb: "list", resource: "nodes" })
+  const nodes = useAnswer<Table>(
+    may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined,
+    `nodes ${cluster}`,
+    10_000,
+  )
+  if (may === false) return <Empty title={t("cluster.nodesRefused")} />
+  if (!nodes.data) return nodes.error ? <Failure error={nodes.error} retry={nodes.reload} /> : <Skeleton lines={4} />
+  const columns = nodes.data.columnDefinitions
+    .map((c, i) => ({ ...c, i }))
+    .filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
+  return (
+    <SmallTable
+      label={t("cluster.nodes")}
+      head={[...columns.map((c) => c.name), t("common.age")]}
+      rows={nodes.data.rows.map((row) => {
+        const { name, creationTimestamp } = row.object.metadata
+        return {
+          key: name,
+          cells: [
+            ...columns.map((c) => {
+              const text = String(row.cells[c.i] ?? "")
+              if (c.name === "Name") {
+                return (
+                  <Link key={c.name} href={objectLink({ cluster, kind: "Node", group: "", namespace: "", name })}>
+                    {name}
+                  </Link>
+                )
+              }
+              return c.name === "Status" ? (
+                <Mark key={c.name} tone={toneOf(text)}>
+                  {text}
+                </Mark>
+              ) : (
+                text
+              )
+            }),
+            <Age key="age" since={creationTimestamp} />,
+          ],
+        }
+      })}
+    />
+  )
+}
+
+interface Mirror {
+  reachable: boolean
+  lagSeconds: number
+  types: {
+    group: string
+    version: string
+    resource: string
+    objects?: string
+    life?: string
+    reason?: string
+    state: "Current" | "Reading" | "Stale"
+    message?: string
+    lastSeen?: string
+    lagSeconds: number
+  }[]
+  refused?: { group: string; resource: string; reason: string }[]
+  problems?: string[]
+}
+
+const stateTones = { Current: "good", Reading: "plain", Stale: "unknown" } as const
+const ranks = { Stale: 0, Reading: 1, Current: 2 }
+
+/** What is mirrored of the cluster, what is behind first; and what is not, and why. */
+export function MirrorTab({ path }: { path: string }) {
+  const mirror = useGet<Mirror>(path, undefined, 10_000)
+  if (!mirror.data) return mirror.error ? <Failure error={mirror.error} retry={mirror.reload} /> : <Skeleton lines={6} />
+  const { types, refused = [], problems = [] } = mirror.data
+  const name = (x: { group: string; resource: string }) => (x.group ? `${x.resource}.${x.group}` : x.resource)
+  return (
+    <>
+      {problems.length > 0 && (
+        <Notice tone="warn" title={t("cluster.mirrorProblems")}>
+          <ul>
+            {problems.map((p) => (
+              <li key={p}>{p}</li>
+            ))}
+          </ul>
+        </Notice>
+      )}
+      <p className="muted">{t("cluster.mirrorTypes", { n: types.length })}</p>
+      <SmallTable
+        label={t("cluster.mirror")}
+        head={[
+          t("cluster.mirrorType"),
+          t("cluster.mirrorState"),
+          t("cluster.mirrorLag"),
+          t("cluster.mirrorWhat"),
+          t("cluster.message"),
+        ]}
+        rows={[...types]
+          .sort((a, b) => ranks[a.state] - ranks[b.state] || name(a).localeCompare(name(b)))
+          .map((m) => ({
+            key: `${m.version} ${name(m)}`,
+            cells: [
+              <span key="type" className="mono">
+                {name(m)}
+              </span>,
+              <Mark key="state" tone={stateTones[m.state]}>
+                {t(`cluster.mirror${m.state}`)}
+              </Mark>,
+              m.state === "Current" ? "" : <Age key="seen" since={m.lastSeen} />,
+              m.objects || t("cluster.mirrorAll"),
+              m.message ?? m.reason ?? "",
+            ],
+          }))}
+      />
+      {refused.length > 0 && (
+        <details className="more">
+          <summary>
+            {t("cluster.mirrorRefused")} ({refused.length})
+          </summary>
+          <SmallTable
+            label={t("cluster.mirrorRefused")}
+            head={[t("cluster.mirrorType"), t("cluster.reason")]}
+            rows={refused.map((r) => ({ key: name(r), cells: [name(r), r.reason] }))}
+          />
+        </details>
+      )}
+    </>
+  )
+}

@@ -1,0 +1,77 @@
+import { useState } from "react"
+import { useLocation } from "wouter"
+import { patch, remove, type StatusError } from "../hub/client"
+import { Button } from "../part/Button"
+import { Dialog } from "../part/Dialog"
+import { Field, Input } from "../part/Field"
+import { Failure } from "../part/Notice"
+import { t } from "../text/text"
+import { clusterPath } from "./api"
+import { type Cluster, verdict } from "./cluster"
+import { usePlaced } from "./Placed"
+
+/** Says what will happen to what is there, and has the name typed where something is lost. */
+export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => void }) {
+  const { name } = cluster.metadata
+  const placed = usePlaced(name)
+  const [policy, setPolicy] = useState(cluster.spec.deletionPolicy ?? "Orphan")
+  const [typed, setTyped] = useState("")
+  const [busy, setBusy] = useState(false)
+  const [error, setError] = useState<StatusError>()
+  const [, go] = useLocation()
+  const away = verdict(cluster).health === "unreachable"
+  const undo = cluster.spec.provision?.deletionPolicy === "Delete"
+  const loses = (policy === "Delete" && placed.data?.total !== 0) || undo
+  async function leave() {
+    setBusy(true)
+    setError(undefined)
+    try {
+      if (policy !== cluster.spec.deletionPolicy) await patch(clusterPath(name), { spec: { deletionPolicy: policy } })
+      await remove(clusterPath(name))
+      onClose()
+      go("/")
+    } catch (e) {
+      setError(e as StatusError)
+      setBusy(false)
+    }
+  }
+  const choice = (value: "Orphan" | "Delete", title: string, about: string) => (
+    <label className="choice">
+      <input type="radio" name="policy" checked={policy === value} onChange={() => setPolicy(value)} />
+      <span>
+        <strong>{title}</strong>
+        <span className="muted">{about}</span>
+      </span>
+    </label>
+  )
+  return (
+    <Dialog
+      open
+      onClose={onClose}
+      title={t("cluster.unjoinTitle", { name })}
+      description={placed.data ? t("cluster.unjoinPlaced", { n: placed.data.total }) : t("cluster.unjoinPlacedUnknown")}
+      foot={
+        <>
+          <Button onClick={onClose}>{t("common.cancel")}</Button>
+          <Button look="danger" disabled={busy || (loses && typed !== name)} onClick={leave}>
+            {t("cluster.unjoin")}
+          </Button>
+        </>
+      }
+    >
+      <fieldset className="bare" aria-label={t("cluster.placed")}>
+        {choice("Orphan", t("cluster.unjoinOrphan"), t("cluster.unjoinOrphanAbout"))}
+        {choice("Delete", t("cluster.unjoinDelete"), t("cluster.unjoinDeleteAbout"))}
+      </fieldset>
+      {away && <p>{policy === "Delete" ? t("cluster.unjoinAwayDelete") : t("cluster.unjoinAway")}</p>}
+      {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
+      {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}
+      {loses && (
+        <Field label={t("common.typeName", { name })}>
+          {(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}
+        </Field>
+      )}
+      {error && <Failure error={error} />}
+    </Dialog>
+  )
+}

@@ -1,0 +1,91 @@
+import { type Cluster, capacity, cordoned, type Health, type Use, verdict } from "../cluster/cluster"
+
+// The fleet as tiles. Who may list Clusters gets all of each; others what the live socket says of those that they may see.
+
+/** What the live socket says of a cluster. */
+export interface Live {
+  name: string
+  state: string
+  since?: string
+  /** Seconds by which its mirror is behind; absent of what is unknown. */
+  lag?: number
+}
+
+export interface Tile {
+  name: string
+  health: Health | "unknown"
+  since?: string
+  message?: string
+  version?: string
+  where?: string
+  nodes?: { total: number; ready: number }
+  uses: Use[]
+  lag?: number
+  cordoned: boolean
+  agent: boolean
+}
+
+/** Trouble first, what is well last; of equals the name. */
+const order: (Health | "unknown")[] = ["unready", "unreachable", "warning", "leaving", "building", "joining", "unknown", "ready"]
+
+/** States of the live socket in the words of Clusters. */
+function liveHealth(state: string): Health | "unknown" {
+  if (state === "Synced") return "ready"
+  if (state === "Behind") return "warning"
+  return state === "Unknown" || state === "Unreachable" ? "unreachable" : "unknown"
+}
+
+export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {
+  const said = new Map(live.map((l) => [l.name, l]))
+  const of = clusters?.map((c): Tile => {
+    const v = verdict(c)
+    const l = said.get(c.metadata.name)
+    return {
+      name: c.metadata.name,
+      health: v.health,
+      since: v.since,
+      message: v.health === "ready" ? undefined : v.by?.message,
+      version: c.status?.kubernetesVersion,
+      where: [c.spec.provider, c.spec.region, ...(c.spec.zones ?? [])].filter(Boolean).join(" · ") || undefined,
+      nodes: c.status?.nodeSummary,
+      uses: capacity(c).filter((u) => ["cpu", "memory", "pods"].includes(u.resource)),
+      lag: l?.lag,
+      cordoned: cordoned(c),
+      agent: c.spec.syncMode === "Pull",
+    }
+  })
+  const all =
+    of ??
+    live.map(
+      (l): Tile => ({
+        name: l.name,
+        health: liveHealth(l.state),
+        since: l.since,
+        lag: l.lag,
+        uses: [],
+        cordoned: false,
+        agent: false,
+      }),
+    )
+  return all.sort(
+    (a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }),
+  )
+}
+
+/** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
+export function sift(
+  all: Tile[],
+  words: string,
+  health?: string,
+): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
+  const matching = all.filter((t) => {
+    const text = [t.name, t.version, t.where, t.health, t.message].join(" ").toLowerCase()
+    return wanted.every((w) => text.includes(w))
+  })
+  const counts: Partial<Record<Tile["health"], number>> = {}
+  for (const t of matching) counts[t.health] = (counts[t.health] ?? 0) + 1
+  return { shown: health ? matching.filter((t) => t.health === health) : matching, counts }
+}
+
+export const healths = order

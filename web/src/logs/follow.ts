@@ -1,0 +1,62 @@
+import { request, StatusError } from "../hub/client"
+import { type Ring, Splitter } from "./merge"
+
+export type Source = { path: string; name: string; container: string }
+/** How a stream is: following, at its end, or why not. */
+export type Health = { state: "opening" | "following" | "ended" | "failed"; message: string }
+
+const again = 5000
+
+/** follow reads the log of one container into the ring, and goes on after breaks. It ends with the signal, and with the container if an earlier one is read. */
+export async function follow(
+  source: Source,
+  stream: number,
+  ring: Ring,
+  tail: number,
+  previous: boolean,
+  tell: (health: Health) => void,
+  signal: AbortSignal,
+) {
+  const splitter = new Splitter()
+  while (!signal.aborted) {
+    try {
+      const since = splitter.since
+      const query = {
+        container: source.container,
+        timestamps: true,
+        previous: previous || undefined,
+        follow: previous ? undefined : true,
+      }
+      const answer = await request(source.path, {
+        query: { ...query, ...(since ? { sinceTime: since } : { tailLines: tail }) },
+        accept: "*/*",
+        signal,
+      })
+      if (since) splitter.resume()
+      tell({ state: "following", message: "" })
+      const reader = answer.body!.getReader()
+      for (;;) {
+        const { done, value } = await reader.read()
+        if (done) break
+        ring.add(stream, splitter.add(value))
+      }
+      ring.add(stream, splitter.end())
+      tell({ state: "ended", message: "" })
+      if (previous) return
+    } catch (e) {
+      if (signal.aborted) return
+      tell({ state: "failed", message: e instanceof Error ? e.message : String(e) })
+      if (previous || (e instanceof StatusError && (e.refused || e.code === 404))) return
+    }
+    await pause(again, signal)
+  }
+}
+
+const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((done) => {
+    const timer = setTimeout(done, ms)
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer)
+      done()
+    })
+  })

@@ -1,0 +1,59 @@
+import { useGet } from "../hub/answer"
+import { type List, mirrored, type Obj } from "../hub/client"
+import type { Ref } from "../hub/link"
+import { clean } from "../logs/clean"
+import { Age } from "../part/Age"
+import { Mark } from "../part/Mark"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { SmallTable } from "../part/Page"
+import { t } from "../text/text"
+
+/** Events of an object; of one of the hub also those of its copies in clusters. */
+export function Events({ of, object }: { of: Ref; object: Obj }) {
+  const path = of.namespace ? `/api/v1/namespaces/${encodeURIComponent(of.namespace)}/events` : "/api/v1/events"
+  const uid = `involvedObject.uid=${object.metadata.uid}`
+  const here = useGet<List>((of.cluster ? mirrored(of.cluster) : "") + path, { fieldSelector: uid, limit: 200 }, 5000)
+  const copies = `involvedObject.kind=${of.kind},involvedObject.name=${of.name}`
+  const there = useGet<List>(of.cluster ? undefined : mirrored() + path, { fieldSelector: copies, limit: 200 }, 5000)
+  const events = [...(here.data?.items ?? []), ...(there.data?.items ?? [])].sort((a, b) => (lastOf(a) < lastOf(b) ? 1 : -1))
+  if (!here.data && here.loading) return <Skeleton lines={5} />
+  return (
+    <div className="stack">
+      {here.error && <Failure error={here.error} retry={here.reload} />}
+      {here.data && here.error && <Notice tone="unknown" title={t("common.staleFor", { age: "" })} />}
+      {events.length === 0 && !here.error && <Empty title={t("object.noEvents")}>{t("object.noEventsMore")}</Empty>}
+      {events.length > 0 && (
+        <SmallTable
+          label={t("object.events")}
+          head={[
+            t("object.last"),
+            t("object.type"),
+            t("object.reason"),
+            t("object.message"),
+            t("object.times"),
+            t("object.from"),
+          ]}
+          rows={events.map((e) => ({
+            key: `${clusterOf(e)} ${e.metadata.uid}`,
+            cells: [
+              <Age key="last" since={lastOf(e)} />,
+              <Mark key="type" tone={e.type === "Warning" ? "warn" : "plain"}>
+                {e.type}
+              </Mark>,
+              e.reason,
+              <span key="message" className="selectable">
+                {clean(String(e.message ?? e.note ?? ""))}
+              </span>,
+              e.count ?? e.series?.count ?? 1,
+              [clusterOf(e), e.source?.component || e.reportingComponent].filter(Boolean).join(" · "),
+            ],
+          }))}
+        />
+      )}
+    </div>
+  )
+}
+
+const clusterOf = (e: Obj): string => e.metadata.annotations?.["fleet.orrery.dev/cluster"] ?? ""
+const lastOf = (e: Obj): string =>
+  e.series?.lastObservedTime ?? e.lastTimestamp ?? e.eventTime ?? e.metadata.creationTimestamp ?? ""

@@ -1,0 +1,129 @@
+import { lazy, Suspense, useEffect, useMemo, useState } from "react"
+import { useAnswer, useGet } from "../hub/answer"
+import { type Edit, json } from "../hub/apply"
+import { get, mirrored, type Obj, own } from "../hub/client"
+import type { JsonObject } from "../hub/fields"
+import { editable } from "../hub/intent"
+import { type Kind, pathOf } from "../hub/kinds"
+import type { Ref } from "../hub/link"
+import { Button } from "../part/Button"
+import { Failure, Notice, Skeleton } from "../part/Notice"
+import { t } from "../text/text"
+import type { Known } from "./Editor"
+import { read, write } from "./merge"
+import { plain } from "./object"
+import { Save } from "./Save"
+import { type Document, schemaOf } from "./schema"
+
+const Editor = lazy(() => import("./Editor"))
+
+/** What the OpenAPI document of the hub, or of a cluster, says of a kind. */
+export function useSchema(cluster: string, kind: Pick<Kind, "group" | "version" | "kind"> | undefined): Known | undefined {
+  const root = cluster ? mirrored(cluster) : ""
+  const ask =
+    kind &&
+    (async (signal: AbortSignal): Promise<Known | undefined> => {
+      const index = await get<{ paths: Record<string, { serverRelativeURL: string }> }>(`${root}/openapi/v3`, undefined, signal)
+      const at = index.paths[kind.group ? `apis/${kind.group}/${kind.version}` : `api/${kind.version}`]
+      if (!at) return undefined
+      const path = at.serverRelativeURL.startsWith(root) ? at.serverRelativeURL : root + at.serverRelativeURL
+      const doc = await get<Document>(path, undefined, signal)
+      const schema = schemaOf(doc, kind.group, kind.version, kind.kind)
+      return schema && { doc, schema }
+    })
+  return useAnswer(ask, JSON.stringify(["schema", root, kind?.group, kind?.version, kind?.kind])).data
+}
+
+const secrets = ["data", "stringData"]
+
+/** The fields that a text does not show of an object. */
+export const hiddenOf = (object: Obj, shown: boolean): string[] => (object.kind === "Secret" && !shown ? secrets : [])
+
+export function without(object: JsonObject, keys: string[]): JsonObject {
+  return Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)))
+}
+
+type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite: boolean; onSaved: () => void }
+
+/** The object as YAML, to read and to edit: as its own API server has it, or, where that cannot be asked, as it is mirrored. */
+export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
+  const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
+  const live = useGet<Obj>(mayWrite ? path : undefined)
+  const object = live.data ?? (mayWrite && !live.error ? undefined : mirror)
+  const [shown, setShown] = useState(false)
+  const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
+  const [saving, setSaving] = useState<Edit>()
+  const known = useSchema(of.cluster, kind)
+  const keep = object ? hiddenOf(object, shown) : []
+  const start = useMemo(() => {
+    if (!object) return undefined
+    const base = editable(json(plain(object)))
+    return { base, text: write(without(base, hiddenOf(object, shown))) }
+  }, [object, shown])
+  const dirty = draft !== undefined && draft.text !== start?.text
+  useEffect(() => {
+    if (!dirty) return
+    const ask = (e: BeforeUnloadEvent) => e.preventDefault()
+    addEventListener("beforeunload", ask)
+    return () => removeEventListener("beforeunload", ask)
+  }, [dirty])
+  if (!object || !start) return <Skeleton lines={12} />
+  const text = draft?.text ?? start.text
+  const base = draft?.base ?? start.base
+  const save = () => mayWrite && dirty && setSaving({ path, text, base, keep })
+  const moved = dirty && mirror.metadata.generation !== object.metadata.generation
+  return (
+    <div className="stack">
+      {live.error && <Failure error={live.error} retry={live.reload} />}
+      {!mayWrite && <Notice tone="unknown" title={t("object.readOnly")} />}
+      {moved && <Notice tone="warn" title={t("object.movedOn")} />}
+      <div className="row">
+        {mayWrite && (
+          <>
+            <Button look="main" disabled={!dirty || read(text).object === undefined} onClick={save}>
+              {t("object.review")}
+            </Button>
+            <Button disabled={!dirty} onClick={() => setDraft(undefined)}>
+              {t("object.discard")}
+            </Button>
+          </>
+        )}
+        {object.kind === "Secret" && (
+          <Button aria-pressed={shown} disabled={dirty} onClick={() => setShown(!shown)}>
+            {shown ? t("object.hideData") : t("object.showData")}
+          </Button>
+        )}
+        <span className="muted">{t("object.editorHint")}</span>
+      </div>
+      <div className="editor-frame">
+        <Suspense fallback={<Skeleton lines={12} />}>
+          <Editor
+            label={t("object.yamlOf", { name: of.name })}
+            text={text}
+            known={known}
+            readOnly={!mayWrite}
+            onChange={(next) => setDraft({ text: next, base })}
+            onSave={save}
+          />
+        </Suspense>
+      </div>
+      {saving && (
+        <Save
+          of={of}
+          edit={saving}
+          title={t("object.saveTitle", { name: of.name })}
+          onClose={(edit) => {
+            setSaving(undefined)
+            if (edit?.base) setDraft({ text: edit.text, base: edit.base })
+          }}
+          onSaved={() => {
+            setSaving(undefined)
+            setDraft(undefined)
+            live.reload()
+            onSaved()
+          }}
+        />
+      )}
+    </div>
+  )
+}

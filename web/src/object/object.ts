@@ -1,0 +1,143 @@
+/** Pure: what the page knows of objects of any kind. */
+import type { Obj } from "../hub/client"
+import { isObject, type JsonObject, list, text } from "../hub/fields"
+import type { Tone } from "../part/Mark"
+
+export type Condition = { type: string; status: string; reason: string; message: string; since: string; tone: Tone }
+
+/** Conditions of which True is bad news, in all kinds that are known. */
+const bad =
+  /(Pressure|Failure|Failed|Unavailable|Degraded|Stalled|Problem|Conflict|Terminating|Suspended|Paused|FailureTarget|NotReady|Unhealthy|Error)$/
+
+export function conditionsOf(object: Obj): Condition[] {
+  return list(object.status ?? {}, "conditions").flatMap((c) => {
+    const type = text(c, "type")
+    const status = text(c, "status")
+    const since = text(c, "lastTransitionTime") || text(c, "lastUpdateTime")
+    return type
+      ? [{ type, status, reason: text(c, "reason"), message: text(c, "message"), since, tone: toneOf(type, status) }]
+      : []
+  })
+}
+
+function toneOf(type: string, status: string): Tone {
+  if (status === "Unknown") return "unknown"
+  if (status !== "True" && status !== "False") return "plain"
+  if (bad.test(type)) return status === "True" ? "bad" : "good"
+  return status === "True" ? "good" : "bad"
+}
+
+/** The condition that sums an object up, if it has one. */
+export function summary(object: Obj): Condition | undefined {
+  const all = conditionsOf(object)
+  for (const type of ["Ready", "Available", "Healthy", "Established", "Complete", "Synced"]) {
+    const found = all.find((c) => c.type === type)
+    if (found) return found
+  }
+  return undefined
+}
+
+/** The object without what the fleet API adds: it is as in its cluster. */
+export function plain(object: Obj): Obj {
+  const { annotations, ...metadata } = object.metadata
+  const own = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith("fleet.orrery.dev/"))
+  const resourceVersion = annotations?.["fleet.orrery.dev/resource-version"] ?? metadata.resourceVersion
+  return {
+    ...object,
+    metadata: { ...metadata, resourceVersion, ...(own.length > 0 ? { annotations: Object.fromEntries(own) } : {}) },
+  }
+}
+
+/** When the cluster last said something of the object's type, if that is not now. */
+export const staleSince = (object: Obj): string | undefined => object.metadata.annotations?.["fleet.orrery.dev/last-seen"]
+
+export type Selector = { labels: string; fields?: string }
+
+/** How the pods of an object are found: by its own name, or by labels; undefined: it has none. */
+export function podsOf(object: Obj): Selector | undefined {
+  if (object.kind === "Pod" && object.apiVersion === "v1") return { labels: "", fields: `metadata.name=${object.metadata.name}` }
+  const selector: unknown = object.spec?.selector
+  if (object.kind === "Service" && isObject(selector) && Object.keys(selector).length > 0) return { labels: pairs(selector) }
+  if (object.kind === "Job") return { labels: `batch.kubernetes.io/job-name=${object.metadata.name}` }
+  if (!object.spec?.template?.spec?.containers || !isObject(selector)) return undefined
+  const expressions = list(selector, "matchExpressions").map((e) => {
+    const values = list(e, "values").join(",")
+    const [key, operator] = [text(e, "key"), text(e, "operator")]
+    if (operator === "Exists") return key
+    return operator === "DoesNotExist" ? `!${key}` : `${key} ${operator.toLowerCase()} (${values})`
+  })
+  const labels = [isObject(selector.matchLabels) ? pairs(selector.matchLabels) : "", ...expressions].filter(Boolean).join(",")
+  return labels ? { labels } : undefined
+}
+
+const pairs = (labels: JsonObject): string =>
+  Object.entries(labels)
+    .map(([key, value]) => `${key}=${String(value)}`)
+    .join(",")
+
+export type Container = {
+  name: string
+  image: string
+  init: boolean
+  state: string
+  ready?: boolean
+  restarts: number
+  ports: string
+  last: string
+}
+
+export function containersOf(pod: Obj): Container[] {
+  const of = (specs: string, statuses: string, init: boolean) =>
+    list(pod.spec ?? {}, specs).map((c) => {
+      const s = list(pod.status ?? {}, statuses).find((status) => text(status, "name") === text(c, "name"))
+      const state = isObject(s) && isObject(s.state) ? s.state : {}
+      const [word = ""] = Object.keys(state)
+      const reason = text(state, word, "reason")
+      const last = text(s, "lastState", "terminated", "reason")
+      const code = text(s, "lastState", "terminated", "exitCode")
+      return {
+        name: text(c, "name"),
+        image: text(c, "image"),
+        init,
+        state: reason || word.replace(/^./, (letter) => letter.toUpperCase()),
+        ready: isObject(s) ? s.ready === true : undefined,
+        restarts: Number(text(s, "restartCount") || 0),
+        ports: list(c, "ports")
+          .map((p) => `${text(p, "containerPort")}/${text(p, "protocol") || "TCP"}`)
+          .join(", "),
+        last: last && `${last} (${code})`,
+      }
+    })
+  return [
+    ...of("initContainers", "initContainerStatuses", true),
+    ...of("containers", "containerStatuses", false),
+    ...of("ephemeralContainers", "ephemeralContainerStatuses", false),
+  ]
+}
+
+/** Fields of an object's spec that are worth a line: those with one value each. */
+export function scalarsOf(value: unknown): [string, string][] {
+  if (!isObject(value)) return []
+  return Object.entries(value).flatMap(([key, v]): [string, string][] => {
+    if (typeof v === "string" || typeof v === "number" || typeof v === "boolean") return [[key, String(v)]]
+    if (Array.isArray(v) && v.length > 0 && v.length < 8 && v.every((e) => typeof e === "string" || typeof e === "number"))
+      return [[key, v.join(", ")]]
+    return []
+  })
+}
+
+/** Bytes of a Secret's value, which is base64. */
+export function bytesOf(base64: string): number {
+  const length = base64.replace(/=+$/, "").length
+  return Math.floor((length * 3) / 4)
+}
+
+/** A Secret's value as text; undefined: it is none. */
+export function decode(base64: string): string | undefined {
+  try {
+    const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes)
+  } catch {
+    return undefined
+  }
+}

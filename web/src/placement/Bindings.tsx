@@ -1,0 +1,113 @@
+import { Link } from "wouter"
+import { useAnswer } from "../hub/answer"
+import { list, type Obj } from "../hub/client"
+import { groupOf, placementsLink } from "../hub/link"
+import { scopes, somewhere, useRights, where } from "../hub/rights"
+import { Age } from "../part/Age"
+import { Mark, type Tone } from "../part/Mark"
+import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Page, SmallTable } from "../part/Page"
+import { policyLink } from "../policy/link"
+import { t } from "../text/text"
+
+const api = "/apis/work.orrery.dev/v1alpha2"
+const most = 500
+
+interface Condition {
+  type: string
+  status: string
+  reason?: string
+  message?: string
+}
+
+/** What is placed, as far as the user may see it: trouble first. */
+export function Bindings() {
+  const rights = useRights()
+  const inside = where(rights.data, "list", "work.orrery.dev", "resourcebindings")
+  const outside = where(rights.data, "list", "work.orrery.dev", "clusterresourcebindings")
+  const answer = useAnswer(
+    rights.data &&
+      (async (signal) => {
+        const paths = [
+          ...scopes(inside).map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`),
+          ...(outside.everywhere ? [`${api}/clusterresourcebindings`] : []),
+        ]
+        const all = await Promise.all(paths.map((path) => list(path, { limit: most }, signal)))
+        return { items: all.flatMap((l) => l.items), more: all.some((l) => l.metadata.continue) }
+      }),
+    `bindings ${JSON.stringify([inside, outside])}`,
+    5_000,
+  )
+  const nothing = rights.data && !somewhere(inside) && !somewhere(outside)
+  return (
+    <Page title={t("placement.title")} about={t("placement.about")}>
+      {(answer.error ?? rights.error) && <Failure error={(answer.error ?? rights.error) as Error} retry={answer.reload} />}
+      {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
+      {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
+      {answer.data && !nothing && answer.data.items.length === 0 && (
+        <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>
+      )}
+      {answer.data && answer.data.items.length > 0 && <Table bindings={answer.data.items} />}
+      {answer.data?.more && <p className="muted">{t("placement.cut", { n: answer.data.items.length })}</p>}
+    </Page>
+  )
+}
+
+const toneOf: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
+
+/** The first condition that is not True says how a placement fares. */
+function worst(b: Obj): Condition | undefined {
+  const all: Condition[] = b.status?.conditions ?? []
+  const order = ["Scheduled", "FullyApplied", "Healthy"].flatMap((type) => all.filter((c) => c.type === type))
+  return order.find((c) => c.status === "False") ?? order.find((c) => c.status === "Unknown") ?? order.at(-1)
+}
+
+const rank = (b: Obj) => ["False", "Unknown", undefined, "True"].indexOf(worst(b)?.status)
+
+function Table({ bindings }: { bindings: Obj[] }) {
+  const sorted = [...bindings].sort(
+    (a, b) =>
+      rank(a) - rank(b) ||
+      (a.metadata.namespace ?? "").localeCompare(b.metadata.namespace ?? "") ||
+      a.metadata.name.localeCompare(b.metadata.name),
+  )
+  return (
+    <SmallTable
+      label={t("placement.title")}
+      head={[
+        t("placement.object"),
+        t("common.kind"),
+        t("common.namespace"),
+        t("placement.state"),
+        t("placement.clusters"),
+        t("placement.policy"),
+        t("common.age"),
+      ]}
+      rows={sorted.map((b) => {
+        const { apiVersion, kind, name } = b.spec.resource
+        const { namespace = "" } = b.metadata
+        const is = worst(b)
+        const counts = b.status?.counts
+        const waits = is?.reason === "Progressing" || is?.reason === "Applying"
+        return {
+          key: b.metadata.uid ?? `${namespace}/${b.metadata.name}`,
+          cells: [
+            <Link key="name" href={placementsLink({ kind, group: groupOf(apiVersion), namespace, name })}>
+              {name}
+            </Link>,
+            kind,
+            namespace,
+            <span key="state" title={is?.message}>
+              <Mark tone={waits ? "warn" : (toneOf[is?.status ?? ""] ?? "plain")}>{is?.reason ?? t("common.unknown")}</Mark>
+            </span>,
+            counts ? t("placement.appliedIn", { applied: counts.applied ?? 0, total: counts.total }) : "",
+            <Link key="policy" href={policyLink({ ...b.spec.policyRef, namespace })}>
+              {b.spec.policyRef.name}
+            </Link>,
+            <Age key="age" since={b.metadata.creationTimestamp} />,
+          ],
+        }
+      })}
+    />
+  )
+}

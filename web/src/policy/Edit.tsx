@@ -1,0 +1,238 @@
+import { lazy, Suspense, useState } from "react"
+import { useLocation, useSearchParams } from "wouter"
+import { Conditions } from "../cluster/Overview"
+import { useCan } from "../hub/access"
+import { useGet } from "../hub/answer"
+import type { Edit as Change } from "../hub/apply"
+import { json } from "../hub/apply"
+import { type Obj, remove, type StatusError } from "../hub/client"
+import type { JsonObject } from "../hub/fields"
+import { editable } from "../hub/intent"
+import { read, write } from "../object/merge"
+import { Save } from "../object/Save"
+import { Button } from "../part/Button"
+import { Dialog } from "../part/Dialog"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Page, Section } from "../part/Page"
+import { Tabs } from "../part/Tabs"
+import { t } from "../text/text"
+import { fresh, group, kinds, type PolicyKind, path, problems, text } from "./form"
+import { policyLink } from "./link"
+import { OverrideForm } from "./OverrideForm"
+import { Preview } from "./Preview"
+import { PropagationForm, wrongIn } from "./PropagationForm"
+import { TextField } from "./parts"
+
+const Editor = lazy(() => import("../object/Editor"))
+
+interface Draft {
+  text: string
+  /** What it was when the editing began; undefined of a new one. */
+  base?: JsonObject
+}
+
+/** A policy as a form and as YAML, which are two views of one text. */
+export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: string; name: string }) {
+  const live = useGet<Obj>(name ? path(kind, namespace, name) : undefined, undefined, 5_000)
+  if (name && !live.data) {
+    return (
+      <Page title={name}>
+        {live.error?.code === 404 ? (
+          <Empty title={t("policy.gone", { name })} />
+        ) : live.error ? (
+          <Failure error={live.error} retry={live.reload} />
+        ) : (
+          <Skeleton lines={10} />
+        )}
+      </Page>
+    )
+  }
+  return <Editing kind={kind} namespace={namespace} live={live.data} reload={live.reload} />
+}
+
+function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespace: string; live?: Obj; reload: () => void }) {
+  const [, go] = useLocation()
+  const [params, setParams] = useSearchParams()
+  const [draft, setDraft] = useState<Draft>()
+  const [saving, setSaving] = useState<Change>()
+  const [deleting, setDeleting] = useState(false)
+  const resource = kinds[kind].plural
+  const mayWrite = useCan({ verb: live ? "patch" : "create", group, resource, namespace: namespace || undefined })
+  const mayDelete = useCan({ verb: "delete", group, resource, namespace: namespace || undefined })
+  const base = live && editable(json(live))
+  const now = draft?.text ?? write((base ?? fresh(kind, namespace)) as JsonObject)
+  const { object, problems: unreadable } = read(now)
+  const wrong = object ? problems(kind, object) : []
+  const dirty = draft !== undefined
+  const set = (next: string) => setDraft({ text: next, base: draft ? draft.base : base })
+  const form = {
+    object: object ?? {},
+    onChange: (o: unknown) => set(write(o as JsonObject)),
+    readOnly: !mayWrite,
+    kind,
+    wrong: wrongIn(wrong),
+  }
+  const title = live?.metadata.name ?? (text(object, ["metadata", "name"]) || t("policy.newOf", { kind }))
+  const of = { cluster: "", kind, group, namespace, name: text(object, ["metadata", "name"]) }
+  const moved = dirty && draft.base && JSON.stringify(draft.base) !== JSON.stringify(base)
+  const Form = kinds[kind].overrides ? OverrideForm : PropagationForm
+  return (
+    <Page
+      title={title}
+      about={`${kind}${namespace ? ` · ${namespace}` : ""}`}
+      actions={
+        <>
+          {live && mayDelete && (
+            <Button look="danger" onClick={() => setDeleting(true)}>
+              {t("policy.delete")}
+            </Button>
+          )}
+          {dirty && <Button onClick={() => setDraft(undefined)}>{t("policy.discard")}</Button>}
+          {mayWrite && (
+            <Button
+              look="main"
+              disabled={!dirty || !object || wrong.length > 0}
+              onClick={() =>
+                setSaving({
+                  path: path(kind, text(object, ["metadata", "namespace"]) || namespace, of.name),
+                  text: now,
+                  base: draft?.base,
+                })
+              }
+            >
+              {t("policy.review")}
+            </Button>
+          )}
+        </>
+      }
+    >
+      {mayWrite === false && <Notice tone="unknown">{t("policy.readOnly")}</Notice>}
+      {moved && <Notice tone="warn">{t("policy.moved")}</Notice>}
+      {unreadable[0] && (
+        <Notice tone="bad" title={t("policy.unreadable")}>
+          {unreadable[0].message}
+        </Notice>
+      )}
+      <div className="policy">
+        <div className="policy-main">
+          <Tabs
+            label={t("policy.views")}
+            value={params.get("view") ?? "form"}
+            onChange={(view) =>
+              setParams(
+                (p) => {
+                  if (view === "form") p.delete("view")
+                  else p.set("view", view)
+                  return p
+                },
+                { replace: true },
+              )
+            }
+            tabs={[
+              {
+                value: "form",
+                label: t("policy.form"),
+                content: (
+                  <form className="policy-form" onSubmit={(e) => e.preventDefault()}>
+                    {!live && (
+                      <div className="rows-fields">
+                        <TextField
+                          {...form}
+                          path={["metadata", "name"]}
+                          label={t("common.name")}
+                          error={dirty ? form.wrong(["metadata", "name"]) : undefined}
+                        />
+                        {kinds[kind].namespaced && (
+                          <TextField {...form} path={["metadata", "namespace"]} label={t("common.namespace")} />
+                        )}
+                      </div>
+                    )}
+                    {object && <Form {...form} />}
+                  </form>
+                ),
+              },
+              {
+                value: "yaml",
+                label: "YAML",
+                content: (
+                  <div className="policy-yaml">
+                    <Suspense fallback={<Skeleton lines={12} />}>
+                      <Editor label={t("policy.yaml")} text={now} readOnly={!mayWrite} onChange={set} />
+                    </Suspense>
+                  </div>
+                ),
+              },
+            ]}
+          />
+        </div>
+        <aside className="policy-side">
+          {!kinds[kind].overrides && object && <Preview kind={kind} object={object} />}
+          {live?.status?.conditions && (
+            <Section title={t("cluster.conditions")}>
+              <Conditions conditions={live.status.conditions} />
+            </Section>
+          )}
+          {params.get("view") !== "yaml" && (
+            <Section title="YAML">
+              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard. */}
+              <pre className="policy-text selectable" tabIndex={0}>
+                {now}
+              </pre>
+            </Section>
+          )}
+        </aside>
+      </div>
+      {saving && (
+        <Save
+          of={of}
+          edit={saving}
+          title={t("policy.saveTitle", { name: of.name })}
+          onClose={(edit) => {
+            setSaving(undefined)
+            if (edit?.base) setDraft({ text: edit.text, base: edit.base })
+          }}
+          onSaved={(saved) => {
+            setSaving(undefined)
+            setDraft(undefined)
+            if (live) reload()
+            else go(policyLink({ kind, namespace: saved.metadata.namespace, name: saved.metadata.name }))
+          }}
+        />
+      )}
+      {deleting && live && <Delete kind={kind} live={live} onClose={() => setDeleting(false)} />}
+    </Page>
+  )
+}
+
+/** Says what becomes of what the policy placed. */
+function Delete({ kind, live, onClose }: { kind: PolicyKind; live: Obj; onClose: () => void }) {
+  const [, go] = useLocation()
+  const [error, setError] = useState<StatusError>()
+  const { name, namespace } = live.metadata
+  const act = async () => {
+    try {
+      await remove(path(kind, namespace, name))
+      go("/policies")
+    } catch (e) {
+      setError(e as StatusError)
+    }
+  }
+  return (
+    <Dialog
+      open
+      onClose={onClose}
+      title={t("policy.deleteTitle", { name })}
+      description={kinds[kind].overrides ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: live.status?.claimed ?? 0 })}
+      foot={
+        <>
+          <Button onClick={onClose}>{t("common.cancel")}</Button>
+          <Button look="danger" onClick={() => void act()}>
+            {t("policy.delete")}
+          </Button>
+        </>
+      }
+    >
+      {error && <Failure error={error} />}
+    </Dialog>
+  )
+}

@@ -1,0 +1,52 @@
+// Asks what was put last, once nothing was put for a moment, and tells only the answer to that. Until it is there the last
+// answer stays, marked as one to an earlier question.
+
+export interface Told<A> {
+  answer?: A
+  error?: unknown
+  /** A newer question is under way: what is told is of an earlier one. */
+  stale: boolean
+}
+
+export class Latest<Q, A> {
+  private timer: ReturnType<typeof setTimeout> | undefined
+  private abort: AbortController | undefined
+  private last: Told<A> = { stale: false }
+  private asked: string | undefined
+
+  constructor(
+    private readonly ask: (question: Q, signal: AbortSignal) => Promise<A>,
+    private readonly told: (told: Told<A>) => void,
+    private readonly delay = 300,
+  ) {}
+
+  put(question: Q): void {
+    const key = JSON.stringify(question)
+    if (key === this.asked) return
+    this.asked = key
+    this.stop()
+    this.tell({ ...this.last, stale: true })
+    this.timer = setTimeout(() => this.run(question), this.delay)
+  }
+
+  stop(): void {
+    clearTimeout(this.timer)
+    this.abort?.abort()
+  }
+
+  private async run(question: Q): Promise<void> {
+    const abort = new AbortController()
+    this.abort = abort
+    try {
+      const answer = await this.ask(question, abort.signal)
+      if (!abort.signal.aborted) this.tell({ answer, stale: false })
+    } catch (error) {
+      if (!abort.signal.aborted) this.tell({ answer: this.last.answer, error, stale: false })
+    }
+  }
+
+  private tell(told: Told<A>): void {
+    this.last = told
+    this.told(told)
+  }
+}

@@ -1,0 +1,83 @@
+import { lazy, Suspense, useState } from "react"
+import { useGet } from "../hub/answer"
+import { type List, mirrored, type Obj, own } from "../hub/client"
+import type { Ref } from "../hub/link"
+import { containersOf, podsOf } from "../object/object"
+import { Button } from "../part/Button"
+import { Input } from "../part/Field"
+import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Select } from "../part/Select"
+import { t } from "../text/text"
+import { execQuery } from "./exec"
+
+const Terminal = lazy(() => import("./Terminal"))
+
+/** A shell in a container of an object's pods. */
+export default function Shell({ of, object, container }: { of: Ref; object: Obj; container: string }) {
+  const selector = podsOf(object)
+  const path = `${mirrored(of.cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods`
+  const { data, error, reload } = useGet<List>(selector && path, {
+    labelSelector: selector?.labels,
+    fieldSelector: selector?.fields,
+    limit: 200,
+  })
+  const [pod, setPod] = useState("")
+  const [name, setName] = useState(container)
+  const [command, setCommand] = useState("sh")
+  const [opened, setOpened] = useState<{ path: string; query: string; round: number }>()
+  if (error) return <Failure error={error} retry={reload} />
+  if (!data) return <Skeleton lines={4} />
+  const keyOf = (p: Obj) => `${of.cluster || p.metadata.annotations?.["fleet.orrery.dev/cluster"] || ""}/${p.metadata.name}`
+  const chosen = data.items.find((p) => keyOf(p) === pod) ?? data.items[0]
+  if (!chosen) return <Empty title={t("object.noPods")} />
+  const containers = containersOf(chosen).filter((c) => !c.init)
+  const inside = containers.find((c) => c.name === name)?.name ?? containers[0]?.name ?? ""
+  const [cluster = ""] = keyOf(chosen).split("/")
+  const open = () =>
+    setOpened((last) => ({
+      path: `${own(cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods/${encodeURIComponent(chosen.metadata.name)}/exec`,
+      query: execQuery(inside, command.trim().split(/\s+/)),
+      round: (last?.round ?? 0) + 1,
+    }))
+  return (
+    <div className="stack">
+      <form
+        className="row"
+        onSubmit={(e) => {
+          e.preventDefault()
+          open()
+        }}
+      >
+        {data.items.length > 1 && (
+          <Select
+            label={t("object.pod")}
+            value={keyOf(chosen)}
+            onChange={setPod}
+            options={data.items.map((p) => ({ value: keyOf(p), label: of.cluster ? p.metadata.name : keyOf(p) }))}
+          />
+        )}
+        <Select
+          label={t("object.container")}
+          value={inside}
+          onChange={setName}
+          options={containers.map((c) => ({ value: c.name, label: c.name }))}
+        />
+        <Input
+          className="command"
+          aria-label={t("object.command")}
+          value={command}
+          onChange={(e) => setCommand(e.target.value)}
+        />
+        <Button type="submit" look="main" disabled={!command.trim() || !inside}>
+          {opened ? t("object.openAgain") : t("object.open")}
+        </Button>
+        <span className="muted">{t("object.leaveTerminal")}</span>
+      </form>
+      {opened && (
+        <Suspense fallback={<Skeleton lines={8} />}>
+          <Terminal key={opened.round} path={opened.path} query={opened.query} />
+        </Suspense>
+      )}
+    </div>
+  )
+}

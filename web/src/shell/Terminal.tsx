@@ -1,0 +1,103 @@
+import { FitAddon } from "@xterm/addon-fit"
+import { Terminal as XTerm } from "@xterm/xterm"
+import "@xterm/xterm/css/xterm.css"
+import { useEffect, useRef, useState } from "react"
+import { request, StatusError, socketURL } from "../hub/client"
+import { Failure, Notice } from "../part/Notice"
+import { t } from "../text/text"
+import { type Ended, Exec, PROTOCOL, type Socket } from "./exec"
+import "./shell.css"
+
+/** What is silent for a minute is ended by many a proxy. */
+const pingEvery = 20_000
+
+export default function Terminal({ path, query }: { path: string; query: string }) {
+  const host = useRef<HTMLDivElement>(null)
+  const [ended, setEnded] = useState<Ended>()
+  const [refused, setRefused] = useState<StatusError>()
+  useEffect(() => {
+    const style = getComputedStyle(host.current!)
+    const colour = (name: string) => resolve(host.current!, `var(${name})`)
+    const terminal = new XTerm({
+      fontFamily: style.getPropertyValue("--mono"),
+      fontSize: 13,
+      cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches,
+      screenReaderMode: true,
+      theme: {
+        background: colour("--sunken"),
+        foreground: colour("--text"),
+        cursor: colour("--text"),
+        selectionBackground: colour("--accent-soft"),
+      },
+    })
+    const fit = new FitAddon()
+    terminal.loadAddon(fit)
+    terminal.open(host.current!)
+    let opened = false
+    const socket = new WebSocket(`${socketURL(path)}?${query}`, [PROTOCOL])
+    const exec = new Exec(socket as unknown as Socket, {
+      opened: () => {
+        opened = true
+        terminal.focus()
+      },
+      write: (data) => terminal.write(data),
+      ended: (how) => {
+        terminal.options.disableStdin = true
+        setEnded(how)
+        if (!opened) void why(path, query).then(setRefused)
+      },
+    })
+    // Tab is the shell's: this key leads out of it.
+    terminal.attachCustomKeyEventHandler((e) => {
+      if (e.key !== "F6") return true
+      if (e.type === "keydown") host.current?.closest(".stack")?.querySelector("button")?.focus()
+      return false
+    })
+    terminal.onData((text) => exec.type(text))
+    terminal.onResize(({ cols, rows }) => exec.resize(cols, rows))
+    fit.fit()
+    exec.resize(terminal.cols, terminal.rows)
+    const watch = new ResizeObserver(() => fit.fit())
+    watch.observe(host.current!)
+    const ping = setInterval(() => exec.ping(), pingEvery)
+    return () => {
+      clearInterval(ping)
+      watch.disconnect()
+      exec.close()
+      terminal.dispose()
+    }
+  }, [path, query])
+  return (
+    <>
+      {refused && <Failure error={refused} />}
+      {ended && !refused && (
+        <Notice
+          tone={ended.code === 0 ? "plain" : "warn"}
+          title={ended.code === undefined ? t("object.shellLost") : t("object.shellEnded", { code: ended.code })}
+        >
+          {ended.message}
+        </Notice>
+      )}
+      <section className="terminal" ref={host} aria-label={t("object.shell")} />
+    </>
+  )
+}
+
+/** Browsers do not say why a WebSocket was refused: the same request without the upgrade is answered with the reason. */
+async function why(path: string, query: string): Promise<StatusError | undefined> {
+  try {
+    await request(`${path}?${query}`)
+  } catch (e) {
+    if (e instanceof StatusError && !/upgrade/i.test(e.message)) return e
+  }
+  return undefined
+}
+
+function resolve(beside: HTMLElement, colour: string): string {
+  const probe = document.createElement("span")
+  probe.style.color = colour
+  beside.append(probe)
+  const found = getComputedStyle(probe).color
+  probe.remove()
+  return found
+}

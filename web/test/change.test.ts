@@ -1,0 +1,50 @@
+import { expect, test } from "vitest"
+import { brief, type ObjectChange, rows, sift, type Type, typePath, types } from "../src/change/changes"
+
+const deployments = types[0] as Type
+
+const change = (cluster: string, name: string, time: string, more: Partial<ObjectChange> = {}): ObjectChange => ({
+  cluster,
+  name,
+  namespace: "shop",
+  uid: `${cluster}/${name}`,
+  change: "Updated",
+  time,
+  fields: [{ path: "spec.replicas", before: 1, after: 2 }],
+  ...more,
+})
+
+test("one change in several clusters is one row, the latest first", () => {
+  const all = rows([
+    {
+      type: deployments,
+      items: [
+        change("oak", "web", "2026-11-25T10:00:00Z", { by: [{ manager: "orrery" }] }),
+        change("ash", "web", "2026-11-25T10:00:01Z", { by: [{ manager: "orrery" }] }),
+        change("oak", "api", "2026-11-25T10:00:05Z"),
+      ],
+    },
+  ])
+  expect(all.map((r) => [r.name, r.clusters, r.time, r.by])).toEqual([
+    ["api", ["oak"], "2026-11-25T10:00:05Z", []],
+    ["web", ["ash", "oak"], "2026-11-25T10:00:01Z", ["orrery"]],
+  ])
+})
+
+test("another change of the same object elsewhere is another row", () => {
+  const other = { fields: [{ path: "spec.replicas", before: 1, after: 3 }] }
+  expect(rows([{ type: deployments, items: [change("oak", "web", "1"), change("ash", "web", "1", other)] }])).toHaveLength(2)
+})
+
+test("rows are sifted by what they show", () => {
+  const all = rows([{ type: deployments, items: [change("oak", "web", "1"), change("ash", "api", "2")] }])
+  expect(sift(all, "oak replicas").map((r) => r.name)).toEqual(["web"])
+})
+
+test("paths and values", () => {
+  expect(typePath(deployments, "shop")).toBe("/apis/apps/v1/namespaces/shop/deployments")
+  expect(typePath({ group: "", version: "v1", resource: "services", kind: "Service" })).toBe("/api/v1/services")
+  expect(brief({ a: 1 })).toBe('{"a":1}')
+  expect(brief("x".repeat(200))).toHaveLength(120)
+  expect(brief(undefined)).toBe("")
+})

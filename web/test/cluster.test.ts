@@ -1,0 +1,146 @@
+import { expect, test } from "vitest"
+import {
+  type Cluster,
+  type Condition,
+  capacity,
+  cordoned,
+  parseTaint,
+  retaint,
+  taintText,
+  unschedulable,
+  verdict,
+} from "../src/cluster/cluster"
+import { amount, quantity } from "../src/cluster/quantity"
+import { sift, tiles } from "../src/fleet/tiles"
+
+const is = (type: string, status: Condition["status"], reason = "", lastTransitionTime = "2026-11-25T10:00:00Z"): Condition => ({
+  type,
+  status,
+  reason,
+  lastTransitionTime,
+})
+
+function cluster(name: string, conditions: Condition[], more: Partial<Cluster> & { version?: string } = {}): Cluster {
+  return {
+    metadata: { name, ...more.metadata },
+    spec: more.spec ?? {},
+    status: { kubernetesVersion: more.version ?? "v1.36.3", conditions, ...more.status },
+  }
+}
+
+const well = [is("Reachable", "True"), is("Joined", "True"), is("Ready", "True", "Ready")]
+
+test.each<[string, Cluster, string]>([
+  ["Ready", cluster("a", well), "ready"],
+  [
+    "UnreachableIsUnknownNotFailed",
+    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown", "Unreachable")]),
+    "unreachable",
+  ],
+  [
+    "UnreachableThoughReadyIsOld",
+    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "False", "Forbidden")]),
+    "unreachable",
+  ],
+  ["CredentialsRefused", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Unauthorized")]), "unready"],
+  ["FirstLists", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Mirroring")]), "joining"],
+  ["CertificatesEnd", cluster("a", [...well, is("CertificatesExpiring", "True", "ExpiringSoon")]), "warning"],
+  ["CertificatesAreValid", cluster("a", [...well, is("CertificatesExpiring", "False", "Valid")]), "ready"],
+  [
+    "WaitsForItsAgent",
+    cluster("a", [is("Reachable", "Unknown", "WaitingForAgent"), is("Ready", "Unknown")], { version: "" }),
+    "joining",
+  ],
+  ["NothingIsSaidYet", cluster("a", []), "joining"],
+  ["IsBuilt", cluster("a", [is("Provisioned", "False", "Provisioning")], { version: "", spec: { provision: {} } }), "building"],
+  [
+    "BuildFailed",
+    cluster("a", [is("Provisioned", "False", "OperationFailed")], { version: "", spec: { provision: {} } }),
+    "unready",
+  ],
+  ["Leaves", cluster("a", well, { metadata: { name: "a", deletionTimestamp: "2026-11-25T11:00:00Z" } }), "leaving"],
+])("verdict %s", (_, c, want) => {
+  expect(verdict(c).health).toBe(want)
+})
+
+test("an unreachable cluster says since when", () => {
+  const at = "2026-11-25T09:00:00Z"
+  expect(verdict(cluster("a", [is("Reachable", "Unknown", "Unreachable", at), is("Ready", "Unknown")])).since).toBe(at)
+})
+
+test.each<[string, number | undefined]>([
+  ["100m", 0.1],
+  ["1", 1],
+  ["2Gi", 2 ** 31],
+  ["1k", 1000],
+  ["1e3", 1000],
+  ["1.5", 1.5],
+  ["none", undefined],
+])("quantity %s", (text, want) => {
+  expect(quantity(text)).toBe(want)
+})
+
+test("amounts are told in their units", () => {
+  expect(amount("memory", 1.5 * 2 ** 30)).toBe("1.5 GiB")
+  expect(amount("cpu", 0.25)).toBe("0.3")
+  expect(amount("pods", 1500)).toBe("1.5k")
+})
+
+test("capacity puts what everybody asks for first, and leaves out what there is none of", () => {
+  const c = cluster("a", well)
+  c.status = {
+    ...c.status,
+    resourceSummary: {
+      allocatable: { "example.com/gpu": "0", "a/b": "2", memory: "4Gi", cpu: "4" },
+      allocated: { cpu: "1" },
+      allocating: undefined,
+    },
+  }
+  expect(capacity(c).map((u) => [u.resource, u.ratio])).toEqual([
+    ["cpu", 0.25],
+    ["memory", 0],
+    ["a/b", 0],
+  ])
+})
+
+test("taints are read, put and taken by key and effect", () => {
+  expect(parseTaint("a=b:NoSchedule")).toEqual({ key: "a", value: "b", effect: "NoSchedule" })
+  expect(parseTaint("a:NoExecute")).toEqual({ key: "a", effect: "NoExecute" })
+  expect(parseTaint("a=b")).toBeUndefined()
+  expect(taintText({ key: "a", value: "b", effect: "NoSchedule" })).toBe("a=b:NoSchedule")
+  const on = retaint([{ key: "x", effect: "NoExecute" }], unschedulable, true)
+  expect(on).toHaveLength(2)
+  expect(retaint(on, unschedulable, false)).toEqual([{ key: "x", effect: "NoExecute" }])
+  expect(cordoned(cluster("a", well, { spec: { taints: on } }))).toBe(true)
+})
+
+test("tiles: trouble comes first, and no cluster is missing", () => {
+  const all = tiles(
+    [
+      cluster("good-10", well),
+      cluster("good-9", well),
+      cluster("away", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown")]),
+      cluster("bad", [is("Reachable", "True"), is("Ready", "False", "Forbidden")]),
+    ],
+    [{ name: "good-9", state: "Behind", lag: 4 }],
+  )
+  expect(all.map((t) => t.name)).toEqual(["bad", "away", "good-9", "good-10"])
+  expect(all[2]?.lag).toBe(4)
+})
+
+test("tiles: who may not list Clusters sees those of the live socket", () => {
+  const all = tiles(undefined, [
+    { name: "oak", state: "Synced", lag: 0 },
+    { name: "ash", state: "Unknown", since: "2026-11-25T09:00:00Z" },
+  ])
+  expect(all.map((t) => [t.name, t.health])).toEqual([
+    ["ash", "unreachable"],
+    ["oak", "ready"],
+  ])
+})
+
+test("tiles are sifted by words and counted by health", () => {
+  const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], [])
+  expect(sift(all, "eu").shown.map((t) => t.name)).toEqual(["ash"])
+  expect(sift(all, "", "unready")).toEqual({ shown: [], counts: { ready: 2 } })
+})

@@ -1,0 +1,123 @@
+import { describe, expect, it } from "vitest"
+import type { JsonObject } from "../src/hub/fields"
+import { fieldPath, merge, position, put, read } from "../src/object/merge"
+
+const text = `apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web # the shop
+spec:
+  replicas: 2
+  containers:
+    - name: web
+      image: nginx:1
+    - name: side
+      image: busybox
+`
+const base = read(text).object as JsonObject
+
+// biome-ignore lint/suspicious/noExplicitAny: tests reach into objects.
+function changed(edit: (object: any) => void): JsonObject {
+  const out = structuredClone(base)
+  edit(out)
+  return out
+}
+
+describe("merge", () => {
+  it("takes over what only they changed and keeps my comments", () => {
+    const mine = text.replace("replicas: 2", "replicas: 3 # more")
+    const theirs = changed((o) => {
+      o.spec.containers[1].image = "busybox:2"
+      o.spec.containers.push({ name: "new", image: "x" })
+      o.metadata.labels = { a: "b" }
+    })
+    const merged = merge(mine, base, theirs)
+    expect(merged.clashes).toEqual([])
+    expect(merged.taken.map((d) => d.path)).toEqual([
+      "metadata.labels",
+      "spec.containers[name=side].image",
+      "spec.containers[name=new]",
+    ])
+    expect(merged.text).toContain("replicas: 3 # more")
+    expect(merged.text).toContain("name: web # the shop")
+    expect(read(merged.text).object).toMatchObject({
+      metadata: { labels: { a: "b" } },
+      spec: { replicas: 3, containers: [{ name: "web" }, { image: "busybox:2" }, { name: "new" }] },
+    })
+  })
+  it("leaves what both changed as I wrote it, and says so", () => {
+    const merged = merge(
+      text.replace("replicas: 2", "replicas: 3"),
+      base,
+      changed((o) => (o.spec.replicas = 5)),
+    )
+    expect(merged.clashes).toEqual([{ path: "spec.replicas", steps: ["spec", "replicas"], base: 2, mine: 3, theirs: 5 }])
+    expect(read(merged.text).object).toMatchObject({ spec: { replicas: 3 } })
+  })
+  it("has no clash where both did the same", () => {
+    expect(
+      merge(
+        text.replace("replicas: 2", "replicas: 5"),
+        base,
+        changed((o) => (o.spec.replicas = 5)),
+      ).clashes,
+    ).toEqual([])
+  })
+  it("clashes once over an element that I removed and they changed in two places", () => {
+    const mine = text.replace("    - name: side\n      image: busybox\n", "")
+    const theirs = changed((o) => Object.assign(o.spec.containers[1], { image: "b:2", args: ["x"] }))
+    const { clashes } = merge(mine, base, theirs)
+    expect(clashes.map((c) => [c.path, c.mine])).toEqual([["spec.containers[name=side]", undefined]])
+  })
+  it("takes over a removal, and maps that are empty after it", () => {
+    const with_ = changed((o) => (o.metadata.labels = { a: "b" }))
+    const merged = merge(text.replace("  name: web #", "  labels:\n    a: b\n  name: web #"), with_, base)
+    expect(read(merged.text).object).toEqual(base)
+  })
+})
+
+describe("put", () => {
+  it("sets a field of an element that is not there yet", () => {
+    const out = put(text, [{ steps: ["spec", "containers", { name: "third" }, "image"], value: "x" }])
+    expect(read(out).object).toMatchObject({ spec: { containers: [{}, {}, { name: "third", image: "x" }] } })
+  })
+})
+
+describe("read", () => {
+  it("says what is wrong and where", () => {
+    const [problem] = read("a: 1\na: 2\n").problems
+    expect(problem?.message).toMatch(/unique/i)
+    expect(problem?.from).toBe(5)
+    expect(read("- a\n").problems).toHaveLength(1)
+    expect(read("a: [").problems.length).toBeGreaterThan(0)
+  })
+  it("refuses a text that grows without end", () => {
+    const bomb = `a: &a [x,x,x,x,x,x,x,x,x]\n${"bcdefgh"
+      .split("")
+      .map((k, i) => `${k}: &${k} [${`*${"abcdefgh"[i]},`.repeat(9).slice(0, -1)}]`)
+      .join("\n")}\n`
+    expect(read(bomb).object).toBeUndefined()
+    expect(read(bomb).problems).toHaveLength(1)
+  })
+  it("takes hostile keys for keys", () => {
+    const { object } = read('__proto__: {polluted: true}\nname: "<script>"\n')
+    expect(Object.hasOwn(object as object, "__proto__")).toBe(true)
+    expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
+  })
+})
+
+describe("position", () => {
+  it("finds a field that a cause names", () => {
+    const at = position(text, fieldPath("spec.containers[1].image"))
+    expect(text.slice(at?.from, at?.to)).toBe("image")
+    expect(at?.from).toBe(text.lastIndexOf("image"))
+    expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual([
+      "spec",
+      "ports",
+      { containerPort: 80, protocol: "TCP" },
+      "name",
+    ])
+    const near = position(text, fieldPath("spec.containers[0].resources.limits"))
+    expect(text.slice(near?.from, near?.to)).toContain("name: web")
+  })
+})

@@ -1,0 +1,161 @@
+import { describe, expect, it } from "vitest"
+import type { Obj } from "../src/hub/client"
+import { bytesOf, conditionsOf, containersOf, decode, plain, podsOf, scalarsOf, summary } from "../src/object/object"
+import { below, type Document, fieldsOf, placeAt, resolved, schemaOf, valuesOf } from "../src/object/schema"
+
+const object = (kind: string, more: object, apiVersion = "v1"): Obj =>
+  ({ apiVersion, kind, metadata: { name: "web" }, ...more }) as Obj
+
+describe("conditionsOf", () => {
+  it("knows which conditions are bad news, and survives what is none", () => {
+    const conditions = [
+      { type: "Ready", status: "False", reason: "X" },
+      { type: "DiskPressure", status: "True" },
+      { type: "Odd", status: "Unknown" },
+      "no",
+      {},
+    ]
+    const node = object("Node", { status: { conditions } })
+    expect(conditionsOf(node).map((c) => [c.type, c.tone])).toEqual([
+      ["Ready", "bad"],
+      ["DiskPressure", "bad"],
+      ["Odd", "unknown"],
+    ])
+    expect(summary(node)?.reason).toBe("X")
+    expect(conditionsOf(object("X", {}))).toEqual([])
+    expect(conditionsOf(object("X", { status: "text" }))).toEqual([])
+  })
+})
+
+describe("podsOf", () => {
+  it("finds pods of whatever selects some", () => {
+    expect(podsOf(object("Pod", {}))).toEqual({ labels: "", fields: "metadata.name=web" })
+    expect(podsOf(object("Service", { spec: { selector: { app: "a", b: "c" } } }))).toEqual({ labels: "app=a,b=c" })
+    const selector = {
+      matchLabels: { app: "a" },
+      matchExpressions: [
+        { key: "x", operator: "In", values: ["1", "2"] },
+        { key: "y", operator: "DoesNotExist" },
+      ],
+    }
+    const spec = { selector, template: { spec: { containers: [] } } }
+    expect(podsOf(object("Rollout", { spec }, "argoproj.io/v1alpha1"))).toEqual({ labels: "app=a,x in (1,2),!y" })
+    expect(podsOf(object("Service", { spec: {} }))).toBeUndefined()
+    expect(podsOf(object("ConfigMap", {}))).toBeUndefined()
+  })
+})
+
+it("plain is the object as in its cluster", () => {
+  const annotations = { a: "b", "fleet.orrery.dev/cluster": "oak", "fleet.orrery.dev/resource-version": "7" }
+  expect(plain({ ...object("Pod", {}), metadata: { name: "web", resourceVersion: "9", annotations } }).metadata).toEqual({
+    name: "web",
+    resourceVersion: "7",
+    annotations: { a: "b" },
+  })
+})
+
+it("containersOf joins specs and statuses", () => {
+  const status = {
+    containerStatuses: [
+      {
+        name: "a",
+        ready: false,
+        restartCount: 4,
+        state: { waiting: { reason: "CrashLoopBackOff" } },
+        lastState: { terminated: { reason: "Error", exitCode: 2 } },
+      },
+    ],
+  }
+  const pod = object("Pod", {
+    spec: {
+      containers: [{ name: "a", image: "x", ports: [{ containerPort: 80 }] }],
+      initContainers: [{ name: "i", image: "y" }],
+    },
+    status,
+  })
+  expect(containersOf(pod)).toEqual([
+    { name: "i", image: "y", init: true, state: "", ready: undefined, restarts: 0, ports: "", last: "" },
+    {
+      name: "a",
+      image: "x",
+      init: false,
+      state: "CrashLoopBackOff",
+      ready: false,
+      restarts: 4,
+      ports: "80/TCP",
+      last: "Error (2)",
+    },
+  ])
+})
+
+it("values of Secrets are text only if they are", () => {
+  expect([decode("aGFsbG8="), decode("/w=="), decode("%")]).toEqual(["hallo", undefined, undefined])
+  expect(bytesOf("aGFsbG8=")).toBe(5)
+  expect(scalarsOf({ a: 1, b: { c: 1 }, d: ["x", "y"], e: [{}] })).toEqual([
+    ["a", "1"],
+    ["d", "x, y"],
+  ])
+})
+
+const doc: Document = {
+  components: {
+    schemas: {
+      Deployment: {
+        "x-kubernetes-group-version-kind": [{ group: "apps", version: "v1", kind: "Deployment" }],
+        properties: {
+          spec: { allOf: [{ $ref: "#/components/schemas/Spec" }], description: "what is wanted" },
+          metadata: { type: "object" },
+        },
+      },
+      Spec: {
+        type: "object",
+        required: ["containers"],
+        properties: {
+          containers: { type: "array", items: { $ref: "#/components/schemas/Container" } },
+          labels: { type: "object", additionalProperties: { type: "string" } },
+          paused: { type: "boolean" },
+        },
+      },
+      Container: {
+        type: "object",
+        properties: { name: { type: "string" }, pull: { type: "string", enum: ["Always", "Never"] } },
+      },
+      Loop: { $ref: "#/components/schemas/Loop" },
+    },
+  },
+}
+
+describe("schema", () => {
+  const schema = schemaOf(doc, "apps", "v1", "Deployment")
+  it("goes through references, lists and maps", () => {
+    expect(fieldsOf(doc, below(doc, schema, ["spec"])).map((f) => [f.label, f.type, f.required])).toEqual([
+      ["containers", "array", true],
+      ["labels", "map", false],
+      ["paused", "boolean", false],
+    ])
+    expect(valuesOf(below(doc, schema, ["spec", "containers", "[]", "pull"]))).toEqual(["Always", "Never"])
+    expect(valuesOf(below(doc, schema, ["spec", "paused"]))).toEqual(["true", "false"])
+    expect(below(doc, schema, ["spec", "constructor"])).toBeUndefined()
+    expect(resolved(doc, { $ref: "#/components/schemas/Loop" })).toBeUndefined()
+  })
+})
+
+describe("placeAt", () => {
+  const place = (text: string) => placeAt(text.replace("|", ""), text.indexOf("|"))
+  it("knows the field that is written, in a text that is not whole", () => {
+    expect(place("sp|")).toEqual({ path: [], key: "", value: false })
+    expect(place("spec:\n  rep|")).toMatchObject({ path: ["spec"], value: false })
+    expect(place("spec:\n  paused: t|")).toMatchObject({ path: ["spec", "paused"], value: true })
+    expect(place("spec:\n  containers:\n    - na|")).toMatchObject({ path: ["spec", "containers", "[]"] })
+    expect(place("spec:\n  containers:\n    - name: a\n      pull: |")).toMatchObject({
+      path: ["spec", "containers", "[]", "pull"],
+      value: true,
+    })
+    expect(place("spec:\n  containers:\n  - name: a\n    pu|")).toMatchObject({ path: ["spec", "containers", "[]"] })
+    expect(place("spec:\n  containers:\n  - name: a\n  - na|")).toMatchObject({ path: ["spec", "containers", "[]"] })
+    expect(
+      place("spec:\n  template:\n    metadata:\n      labels:\n        a: b\n    spec:\n\n      # note\n      con|"),
+    ).toMatchObject({ path: ["spec", "template", "spec"] })
+    expect(place("metadata:\n  name: x\nspec:\n  |")).toMatchObject({ path: ["spec"] })
+  })
+})

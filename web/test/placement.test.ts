@@ -1,0 +1,101 @@
+import { expect, test } from "vitest"
+import type { Explanation, Work } from "../src/placement/explained"
+import { matrix, shortImage, sum } from "../src/placement/matrix"
+import { groups, outdated, stand } from "../src/why/why"
+
+const work = (cluster: string, more: Partial<Work> = {}): Work => ({
+  cluster,
+  placed: true,
+  state: "Present",
+  health: "Healthy",
+  ...more,
+})
+
+test.each<[string, Work, string]>([
+  ["Well", work("a"), "good"],
+  ["Drifted", work("a", { drift: [{ path: "spec.replicas" }] }), "warn"],
+  ["Unhealthy", work("a", { health: "Unhealthy" }), "bad"],
+  ["Refused", work("a", { result: { applied: false, current: true } }), "bad"],
+  ["NotThere", work("a", { state: "Absent", health: "Unknown" }), "bad"],
+  [
+    "UnreachableIsUnknown",
+    work("a", { state: "Unknown", health: "Unhealthy", result: { applied: false, current: true } }),
+    "unknown",
+  ],
+  ["LeftBehind", work("a", { placed: false, health: "Unhealthy" }), "plain"],
+])("tone %s", (_, w, want) => {
+  expect(matrix([w])[0]?.tone).toBe(want)
+})
+
+test("what an unreachable cluster said last counts for nothing now", () => {
+  const [row] = matrix([work("a", { state: "Unknown", wanted: 2, ready: 2 })])
+  expect([row?.health, row?.replicas?.tone]).toEqual(["Unknown", "unknown"])
+  expect(sum(matrix([work("a", { state: "Unknown" }), work("b")]))).toMatchObject({ clusters: 2, healthy: 1, unknown: 1 })
+})
+
+test("images that differ from what is rendered, and from what most clusters get", () => {
+  const rows = matrix([
+    work("a", { images: [{ container: "web", wanted: "web:1", live: "web:0" }] }),
+    work("b", { images: [{ container: "web", wanted: "web:1", live: "web:1" }] }),
+    work("c", { images: [{ container: "web", wanted: "mirror/web:1", live: "mirror/web:1" }] }),
+  ])
+  expect(rows.map((r) => [r.images[0]?.differs, r.images[0]?.odd])).toEqual([
+    [true, false],
+    [false, false],
+    [false, true],
+  ])
+  expect(shortImage("registry.example/team/web:1.2")).toBe("web:1.2")
+  expect(shortImage(`web@sha256:${"0123456789abcdef".repeat(4)}`)).toBe("web@0123456789ab…")
+})
+
+test("unknown drift is not none", () => {
+  expect(matrix([work("a", { driftUnknown: "not read yet" })])[0]?.drift).toBeUndefined()
+  expect(matrix([work("a")])[0]?.drift).toBe(0)
+})
+
+test("replicas add up over the clusters in which it is placed", () => {
+  expect(
+    sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })])),
+  ).toMatchObject({
+    clusters: 2,
+    ready: 3,
+    wanted: 4,
+    counted: true,
+  })
+})
+
+test("clusters stand where the decision put them, those first that were close", () => {
+  const out = { reason: "NotSelected", message: "" }
+  const tainted = { reason: "Tainted", message: "" }
+  const all = [
+    { name: "z", placed: false, verdicts: [out] },
+    { name: "y", placed: false, verdicts: [tainted] },
+    { name: "x", placed: true },
+    { name: "w", placed: true, verdicts: [tainted] },
+    { name: "v", placed: true, leaves: true },
+    { name: "u", placed: false },
+  ]
+  expect(all.map(stand)).toEqual(["out", "out", "placed", "stays", "leaving", "unknown"])
+  expect(groups(all).map((g) => [g.stand, g.clusters.map((c) => c.name)])).toEqual([
+    ["placed", ["x"]],
+    ["stays", ["w"]],
+    ["leaving", ["v"]],
+    ["unknown", ["u"]],
+    ["out", ["y", "z"]],
+  ])
+})
+
+test("a decision says whether it is of now", () => {
+  const e: Explanation = {
+    of: { apiVersion: "apps/v1", kind: "Deployment", name: "web", generation: 3 },
+    state: "Placed",
+    message: "",
+    current: true,
+    generation: 3,
+  }
+  expect(outdated(e)).toBeUndefined()
+  expect(outdated({ ...e, current: false, generation: 2 })).toBe("object")
+  expect(outdated({ ...e, current: false })).toBe("policy")
+  expect(outdated({ ...e, decision: { time: "", current: false, reason: "" } })).toBe("decision")
+  expect(outdated({ ...e, current: false, state: "Unclaimed" })).toBeUndefined()
+})
