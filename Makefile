@@ -61,8 +61,20 @@ lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as
 	go test -count 1 -timeout 30m -p 2 -parallel 2 ./test/lab/... ./internal/lab/... ./internal/lifecycle/host ./internal/lifecycle/node ./internal/lifecycle/unit
 
 .PHONY: test
-test: build $(if $(filter 0,$(shell id -u)),lab databases) ## Run every test, against real API servers, databases and hosts (these as root only)
+test: build $(if $(filter 0,$(shell id -u)),lab databases browser) ## Run every test, against real API servers, databases and hosts (these as root only)
 	@hack/test.sh
+
+.PHONY: browser
+browser: ## Install the browser in which the console is tested (as root)
+	@hack/browser-packages.sh
+
+.PHONY: console-test
+console-test: build ## Test the console in a browser, against a demo
+	@hack/console.sh
+
+.PHONY: screenshots
+screenshots: build ## Write pictures of every page of the console to web/screenshots
+	@SCREENSHOTS=1 hack/console.sh
 
 .PHONY: databases
 databases: ## Install the database servers that the store's tests start (as root)

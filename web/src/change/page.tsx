@@ -38,6 +38,8 @@ interface Told {
   answers: { type: Type; items: ObjectChange[] }[]
   cut: Type[]
   failed: { type: Type; message: string }[]
+  /** Since when changes are known, where that is later than what was asked for. */
+  from?: string
 }
 
 /** Asks for each type where the user may list it: in all namespaces, or one by one. What cannot be told of one type leaves the others. */
@@ -53,14 +55,11 @@ async function ask(since: string, chosen: Type[], namespaces: string[], signal: 
           : (await Promise.all(namespaces.map(async (ns) => ((await may(ns)) ? [ns] : [])))).flat()
       for (const ns of scopes) {
         try {
-          const query = { changedSince: since, limit: page }
-          const answer = await get<{ items?: ObjectChange[]; metadata: { continue?: string } }>(
-            `${mirrored()}${typePath(type, ns)}`,
-            query,
-            signal,
-          )
+          const path = `${mirrored()}${typePath(type, ns)}`
+          const answer = await known(path, since, signal)
           told.answers.push({ type, items: answer.items ?? [] })
           if (answer.metadata.continue) told.cut.push(type)
+          if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
         } catch (e) {
           if (signal.aborted) throw e
           // A type that no cluster serves, or of which there is no history, has no changes to tell.
@@ -71,6 +70,23 @@ async function ask(since: string, chosen: Type[], namespaces: string[], signal: 
     }),
   )
   return told
+}
+
+interface Changes {
+  items?: ObjectChange[]
+  metadata: { continue?: string }
+  from?: string
+}
+
+/** The changes since a moment; if the history begins later, as its API says, since it began. */
+async function known(path: string, since: string, signal: AbortSignal): Promise<Changes> {
+  try {
+    return await get<Changes>(path, { changedSince: since, limit: page }, signal)
+  } catch (e) {
+    const from = e instanceof StatusError && e.code === 410 ? /\d{4}-\d\d-\d\dT[\d:.]+Z/.exec(e.message)?.[0] : undefined
+    if (!from) throw e
+    return { ...(await get<Changes>(path, { changedSince: from, limit: page }, signal)), from }
+  }
 }
 
 export default function ChangePage() {
@@ -133,6 +149,7 @@ export default function ChangePage() {
           {f.message}
         </Notice>
       ))}
+      {answer.data?.from && <Notice>{t("change.from", { time: time(answer.data.from) })}</Notice>}
       {answer.data && answer.data.cut.length > 0 && (
         <Notice>{t("change.cut", { kinds: answer.data.cut.map((c) => c.kind).join(", "), n: page })}</Notice>
       )}

@@ -19,7 +19,7 @@ export function Hosts({ cluster }: { cluster: Cluster }) {
   const addresses = new Map(cluster.spec.provision?.hosts?.map((h) => [h.name, h.internalAddress ?? h.address]))
   const differs = diff.some((h) => h.change !== "kept")
   return (
-    <>
+    <div className="stack">
       {expiring?.status === "True" && (
         <Notice tone="warn" title={t("operation.certificatesDue")}>
           {expiring.message}
@@ -79,6 +79,6 @@ export function Hosts({ cluster }: { cluster: Cluster }) {
       <Section title={t("operation.title")}>
         <OperationTable answer={operations} />
       </Section>
-    </>
+    </div>
   )
 }

@@ -19,7 +19,7 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
   const { spec, status, metadata } = cluster
   const uses = capacity(cluster)
   return (
-    <>
+    <div className="stack">
       <Section title={t("cluster.facts")}>
         <Facts
           facts={[
@@ -64,7 +64,7 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
       <Section title={t("cluster.conditions")}>
         <Conditions conditions={status?.conditions ?? []} />
       </Section>
-    </>
+    </div>
   )
 }
 

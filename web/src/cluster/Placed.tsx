@@ -32,7 +32,7 @@ export function Placed({ cluster }: { cluster: string }) {
   if (!counts.data) return counts.error ? <Failure error={counts.error} retry={counts.reload} /> : <Skeleton lines={4} />
   if (counts.data.total === 0) return <Empty title={t("cluster.placedNone")}>{t("cluster.placedNoneMore")}</Empty>
   return (
-    <>
+    <div className="stack">
       <p className="muted">{t("cluster.placedAbout")}</p>
       <SmallTable
         label={t("cluster.placed")}
@@ -52,7 +52,7 @@ export function Placed({ cluster }: { cluster: string }) {
           }
         })}
       />
-    </>
+    </div>
   )
 }
 
@@ -132,7 +132,7 @@ export function MirrorTab({ path }: { path: string }) {
   const { types, refused = [], problems = [] } = mirror.data
   const name = (x: { group: string; resource: string }) => (x.group ? `${x.resource}.${x.group}` : x.resource)
   return (
-    <>
+    <div className="stack">
       {problems.length > 0 && (
         <Notice tone="warn" title={t("cluster.mirrorProblems")}>
           <ul>
@@ -181,6 +181,6 @@ export function MirrorTab({ path }: { path: string }) {
           />
         </details>
       )}
-    </>
+    </div>
   )
 }

@@ -36,7 +36,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
     }
   }
   const choice = (value: "Orphan" | "Delete", title: string, about: string) => (
-    <label className="choice">
+    <label className="option">
       <input type="radio" name="policy" checked={policy === value} onChange={() => setPolicy(value)} />
       <span>
         <strong>{title}</strong>

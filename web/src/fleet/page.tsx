@@ -61,7 +61,7 @@ export default function FleetPage() {
             value={words}
             onChange={(e) => set("q", e.target.value)}
           />
-          <fieldset className="chips bare" aria-label={t("fleet.byHealth")}>
+          <div role="group" className="chips" aria-label={t("fleet.byHealth")}>
             {healths
               .filter((h) => counts[h] || h === health)
               .map((h) => (
@@ -69,7 +69,7 @@ export default function FleetPage() {
                   <Dot tone={tones[h]} /> {t(`cluster.${h}`)} {counts[h] ?? 0}
                 </Button>
               ))}
-          </fieldset>
+          </div>
         </div>
       )}
       {!known && !clusters.error && <Skeleton lines={6} />}

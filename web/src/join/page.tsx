@@ -58,7 +58,7 @@ export default function JoinPage() {
           <fieldset className="bare">
             <legend>{t("join.way")}</legend>
             {(["agent", "kubeconfig"] as const).map((way) => (
-              <label className="choice" key={way}>
+              <label className="option" key={way}>
                 <input type="radio" name="way" checked={join.way === way} onChange={() => set({ way })} />
                 <span>
                   <strong>{t(`join.${way}Way`)}</strong>

@@ -16,6 +16,7 @@ const places: { href: string; icon: IconName; title: Key }[] = [
   { href: "/", icon: "fleet", title: "fleet.title" },
   { href: "/table", icon: "table", title: "table.title" },
   { href: "/policies", icon: "policy", title: "policy.title" },
+  { href: "/placements", icon: "group", title: "placement.title" },
   { href: "/changes", icon: "changes", title: "change.title" },
   { href: "/operations", icon: "operation", title: "operation.title" },
   { href: "/join", icon: "join", title: "join.title" },

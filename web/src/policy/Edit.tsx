@@ -16,12 +16,11 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
 import { t } from "../text/text"
+import { Fields } from "./Fields"
+import { parts, type Spec } from "./fields"
 import { fresh, group, kinds, type PolicyKind, path, problems, text } from "./form"
 import { policyLink } from "./link"
-import { OverrideForm } from "./OverrideForm"
 import { Preview } from "./Preview"
-import { PropagationForm, wrongIn } from "./PropagationForm"
-import { TextField } from "./parts"
 
 const Editor = lazy(() => import("../object/Editor"))
 
@@ -30,6 +29,11 @@ interface Draft {
   /** What it was when the editing began; undefined of a new one. */
   base?: JsonObject
 }
+
+const identity: Spec[] = [
+  { as: "text", at: ["name"], label: "common.name" },
+  { as: "text", at: ["namespace"], label: "common.namespace" },
+]
 
 /** A policy as a form and as YAML, which are two views of one text. */
 export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: string; name: string }) {
@@ -69,13 +73,11 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
     object: object ?? {},
     onChange: (o: unknown) => set(write(o as JsonObject)),
     readOnly: !mayWrite,
-    kind,
-    wrong: wrongIn(wrong),
+    problems: dirty ? wrong : [],
   }
   const title = live?.metadata.name ?? (text(object, ["metadata", "name"]) || t("policy.newOf", { kind }))
   const of = { cluster: "", kind, group, namespace, name: text(object, ["metadata", "name"]) }
   const moved = dirty && draft.base && JSON.stringify(draft.base) !== JSON.stringify(base)
-  const Form = kinds[kind].overrides ? OverrideForm : PropagationForm
   return (
     <Page
       title={title}
@@ -136,18 +138,17 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                   <form className="policy-form" onSubmit={(e) => e.preventDefault()}>
                     {!live && (
                       <div className="rows-fields">
-                        <TextField
-                          {...form}
-                          path={["metadata", "name"]}
-                          label={t("common.name")}
-                          error={dirty ? form.wrong(["metadata", "name"]) : undefined}
-                        />
-                        {kinds[kind].namespaced && (
-                          <TextField {...form} path={["metadata", "namespace"]} label={t("common.namespace")} />
-                        )}
+                        <Fields {...form} specs={kinds[kind].namespaced ? identity : identity.slice(0, 1)} path={["metadata"]} />
                       </div>
                     )}
-                    {object && <Form {...form} />}
+                    {object &&
+                      parts(kind).map((part) => (
+                        <Section key={part.title} title={t(part.title)}>
+                          <div className="rows-fields">
+                            <Fields {...form} specs={part.fields} path={["spec"]} />
+                          </div>
+                        </Section>
+                      ))}
                   </form>
                 ),
               },
@@ -165,7 +166,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
             ]}
           />
         </div>
-        <aside className="policy-side">
+        <aside className="policy-side stack">
           {!kinds[kind].overrides && object && <Preview kind={kind} object={object} />}
           {live?.status?.conditions && (
             <Section title={t("cluster.conditions")}>

@@ -96,7 +96,7 @@ function Explained({ e }: { e: Explanation }) {
               ...(e.decision.replicas !== undefined
                 ? [
                     [
-                      t("placement.replicas"),
+                      t("policy.replicas"),
                       t(e.decision.divided ? "why.divided" : "why.duplicated", { n: e.decision.replicas }),
                     ] as [string, string],
                   ]

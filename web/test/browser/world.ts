@@ -57,7 +57,7 @@ export interface Seen {
 let browser: Browser | undefined
 
 /** Starts the browser for the specs of a file. */
-export function useBrowser(): void {
+export function withBrowser(): void {
   beforeAll(async () => {
     browser = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -88,6 +88,7 @@ export interface Visit {
 export async function stranger(viewport = sizes.desk): Promise<Visit> {
   const context = await browser!.newContext({ ignoreHTTPSErrors: true, viewport, reducedMotion: "reduce", locale: "en-GB" })
   const page = await context.newPage()
+  page.setDefaultTimeout(15_000)
   const seen: Seen = { errors: [], failures: [], bodies: [] }
   page.on("pageerror", (e) => seen.errors.push(String(e)))
   // The browser's own note of an answer that is no success is among the failures already.
@@ -95,7 +96,9 @@ export async function stranger(viewport = sizes.desk): Promise<Visit> {
   page.on("response", async (answer) => {
     const { pathname, search } = new URL(answer.url())
     if (!pathname.startsWith("/console/api/")) return
-    if (answer.status() >= 400) seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
+    // The history of a young demo begins later than the hour that is asked for, which the page takes from the answer.
+    const young = answer.status() === 410 && search.includes("changedSince")
+    if (answer.status() >= 400 && !young) seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
     seen.bodies.push(`${pathname}${search}\n${await answer.text().catch(() => "")}`)
   })
   page.on("websocket", (socket) => socket.on("framereceived", (frame) => seen.bodies.push(String(frame.payload))))

@@ -12,6 +12,7 @@ export default {
   noneMatch: "No change matches",
   failed: "What changed of {kind} is not known",
   cut: "Of {kinds} the first {n} differences are shown.",
+  from: "Changes are known from {time} on.",
   narrow: "{n|more change|more changes}: narrow the filter to see them.",
   by: "by {who}",
   fields: "All {n|field|fields}",

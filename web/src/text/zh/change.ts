@@ -12,6 +12,7 @@ export default {
   noneMatch: "没有匹配的变更",
   failed: "{kind} 的变更未知",
   cut: "{kinds} 仅显示前 {n} 项差异。",
+  from: "自 {time} 起的变更是已知的。",
   narrow: "还有 {n|项变更|项变更}：请缩小筛选范围。",
   by: "由 {who}",
   fields: "全部 {n|个字段|个字段}",

@@ -1,0 +1,71 @@
+import { test } from "vitest"
+import { expect, kubectl, pid, settled, visit, withBrowser } from "./world"
+
+withBrowser()
+
+test("the fleet has a tile for each cluster, which leads to its page", async () => {
+  const v = await visit()
+  await settled(v.page)
+  const tiles = v.page.locator(".tile")
+  await tiles.nth(2).waitFor()
+  expect((await tiles.locator(".tile-name").allTextContents()).sort()).toEqual(["birch", "oak", "pine"])
+  await v.page.getByRole("searchbox", { name: "Filter clusters" }).fill("oa")
+  await v.page.locator(".tile").nth(1).waitFor({ state: "detached" })
+  await v.page.locator(".tile", { hasText: "oak" }).click()
+  await v.page.getByRole("heading", { level: 1, name: "oak" }).waitFor()
+  await v.page.getByRole("tab", { name: "Nodes" }).click()
+  await v.page.locator("tbody tr").first().waitFor()
+  await v.page.getByRole("tab", { name: "Placed here" }).click()
+  await v.page.getByRole("link", { name: "Deployment" }).first().waitFor()
+})
+
+test("a taint is put and taken, and the tile says so", async () => {
+  const v = await visit()
+  await v.go("/clusters/birch")
+  await v.page.getByRole("button", { name: "Place nothing new" }).click()
+  await v.page.getByRole("button", { name: "Place again" }).waitFor()
+  expect(await kubectl("get", "cluster", "birch", "-o", "jsonpath={.spec.taints}")).toContain("cluster.orrery.dev/unschedulable")
+  await v.page.getByRole("button", { name: "Place again" }).click()
+  await v.page.getByRole("button", { name: "Place nothing new" }).waitFor()
+  expect(await kubectl("get", "cluster", "birch", "-o", "jsonpath={.spec.taints}")).toBe("")
+})
+
+test("unjoin says what will happen, and has the name typed where something is lost", async () => {
+  const v = await visit()
+  await v.go("/clusters/oak")
+  await v.page.getByRole("button", { name: "Unjoin" }).click()
+  const dialog = v.page.getByRole("dialog")
+  await dialog.getByText("placed here by the hub").waitFor()
+  const act = dialog.getByRole("button", { name: "Unjoin" })
+  expect(await act.isEnabled()).toBe(true)
+  await dialog.getByRole("radio", { name: /Delete the workloads/ }).check()
+  expect(await act.isEnabled()).toBe(false)
+  await dialog.getByRole("textbox").fill("oak")
+  expect(await act.isEnabled()).toBe(true)
+  await v.page.keyboard.press("Escape")
+  await dialog.waitFor({ state: "detached" })
+})
+
+test("a cluster that stops answering is grey with since when, and its rows are never shown as fresh", async () => {
+  const fleet = await visit()
+  const table = await fleet.context.newPage()
+  await table.goto(fleet.page.url().replace(/\/console.*/, "/console/table?kind=Deployment.apps&q=cluster:pine"))
+  await table.getByText("hello").first().waitFor()
+  const tile = fleet.page.locator(".tile", { hasText: "pine" })
+  const server = pid("pine-apiserver")
+  process.kill(server, "SIGSTOP")
+  try {
+    await tile.and(fleet.page.locator("[data-tone=unknown]")).waitFor({ timeout: 50_000 })
+    expect(await tile.textContent()).toMatch(/Unreachable \d+s/)
+    expect(await tile.count()).toBe(1)
+    // Its rows stay, and the page says that they are not of now.
+    await table.getByText("hello").first().waitFor()
+    await table.getByText(/pine/).and(table.locator(".lag, .lag *, [class*=stale], .notice *")).first().waitFor()
+    await fleet.go("/clusters/pine")
+    await fleet.page.getByText("pine does not answer").waitFor()
+  } finally {
+    process.kill(server, "SIGCONT")
+  }
+  await fleet.go("/")
+  await fleet.page.locator(".tile[data-tone=good]", { hasText: "pine" }).waitFor({ timeout: 50_000 })
+}, 150_000)

@@ -1,0 +1,69 @@
+import { inject, test } from "vitest"
+import { expect, kubectl, link, settled, stranger, visit, withBrowser } from "./world"
+
+withBrowser()
+
+test("a link opens the console, once, and leaves the address bar", async () => {
+  const url = await link()
+  const first = await stranger()
+  await first.page.goto(url)
+  await first.page.locator("#content").waitFor()
+  expect(new URL(first.page.url()).hash).toBe("")
+  const cookies = await first.context.cookies()
+  expect(cookies).toMatchObject([{ name: "__Host-orrery-session", httpOnly: true, secure: true, sameSite: "Strict" }])
+  const kept = await first.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]))
+  expect(kept).not.toContain(new URLSearchParams(new URL(url).hash.slice(1)).get("link"))
+
+  const thief = await stranger()
+  await thief.page.goto(url)
+  await thief.page.locator(".sign-in").waitFor()
+  expect(await thief.context.cookies()).toEqual([])
+  // Who had the session first keeps it.
+  await first.page.reload()
+  await first.page.locator("#content").waitFor()
+})
+
+test("a link that is older than half a minute opens nothing", async () => {
+  const { url, made } = inject("oldLink")
+  const v = await stranger()
+  await v.page.waitForTimeout(Math.max(0, made + 31_000 - Date.now()))
+  await v.page.goto(url)
+  await v.page.locator(".sign-in").waitFor()
+  expect(await v.context.cookies()).toEqual([])
+})
+
+test("a bearer token is exchanged for a session, and a wrong one is refused", async () => {
+  await kubectl("create", "serviceaccount", "robot", "-n", "shop").catch(() => {})
+  const token = (await kubectl("create", "token", "robot", "-n", "shop")).trim()
+  const v = await stranger()
+  await v.go("/changes")
+  await v.page.locator("input[type=password]").fill("no-token")
+  await v.page.getByRole("button", { name: "Sign in" }).click()
+  await v.page.locator(".field-error").waitFor()
+  await v.page.locator("input[type=password]").fill(token)
+  await v.page.getByRole("button", { name: "Sign in" }).click()
+  await v.page.locator("#content").waitFor()
+  expect(new URL(v.page.url()).pathname).toBe("/console/changes")
+  const stored = await v.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }]))
+  expect(stored).not.toContain(token)
+})
+
+test("signing out ends the session everywhere it is open", async () => {
+  const v = await visit()
+  const other = await v.context.newPage()
+  await other.goto(v.page.url())
+  await other.locator("#content").waitFor()
+  await v.page.getByRole("button", { name: /^Session of/ }).click()
+  await v.page.getByRole("menuitem", { name: "Sign out" }).click()
+  await v.page.locator(".sign-in").waitFor()
+  await other.locator(".sign-in").waitFor()
+})
+
+test("without a session there is a page and nothing else", async () => {
+  const v = await stranger()
+  await v.go("/table")
+  await v.page.locator(".sign-in").waitFor()
+  const code = await v.page.evaluate(async () => (await fetch("/console/api/hub/api/v1/namespaces")).status)
+  expect(code).toBe(401)
+  await settled(v.page)
+})

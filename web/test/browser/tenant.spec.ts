@@ -1,0 +1,42 @@
+import { test } from "vitest"
+import { expect, pages, settled, visit, withBrowser } from "./world"
+
+withBrowser()
+
+const of = "Deployment.apps/shop/web"
+
+test("who has rights in one namespace uses every page: nothing is refused, and nothing of others is told", async () => {
+  const v = await visit("alice")
+  const hers = {
+    ...pages,
+    object: `/object?cluster=oak&of=${of}`,
+    template: `/object?of=${of}`,
+    matrix: `/placements?of=${of}`,
+    why: `/why?of=${of}`,
+    policy: "/policies?kind=PropagationPolicy&namespace=shop&name=web",
+    override: "/policies?kind=OverridePolicy&namespace=shop",
+  }
+  for (const [name, path] of Object.entries(hers)) {
+    await v.go(path)
+    await settled(v.page)
+    await v.page.waitForLoadState("networkidle")
+    expect(v.seen.failures, name).toEqual([])
+    expect(v.seen.errors, name).toEqual([])
+  }
+  const all = v.seen.bodies.join("\n")
+  expect(all).toContain('"web"')
+  for (const word of ["hidden-vault", "classified"]) expect(all.split("\n").filter((line) => line.includes(word))).toEqual([])
+})
+
+test("what is hers works: she sees it in its clusters, and changes its policy", async () => {
+  const v = await visit("alice")
+  await v.go("/")
+  await v.page.locator(".tile", { hasText: "oak" }).waitFor()
+  await v.go(`/placements?of=${of}`)
+  await v.page.locator(".matrix tbody tr", { hasText: "pine" }).waitFor()
+  await v.go("/policies")
+  await v.page.getByRole("link", { name: "mirror-in-pine" }).waitFor()
+  await v.go("/policies?kind=PropagationPolicy&namespace=shop&name=web")
+  await v.page.locator(".preview li[data-placed=true]", { hasText: "oak" }).waitFor()
+  expect(v.seen.failures).toEqual([])
+})
