@@ -70,6 +70,8 @@ type subject struct {
 	resource schema.GroupVersionResource
 	binding  *workv1alpha2.ResourceBinding // nil: there is none
 	sees     func(cluster string) bool
+	// reads says whether the caller may see what is in a cluster, beside that there is one.
+	reads func(cluster string) bool
 }
 
 // reference is what the parameter of names.
@@ -133,7 +135,7 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	}
 	s.object = o
 	what.Namespace, what.Name = "", ""
-	s.sees, err = e.sight(ctx, may, what, r.namespace)
+	s.sees, s.reads, err = e.sight(ctx, may, what, r.namespace)
 	return s, err
 }
 
@@ -150,33 +152,32 @@ func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// sight says which clusters a caller may see who may do something with objects of a namespace: all, if they may do it everywhere, or may list the clusters
-// themselves; else those that the namespace may use.
-func (e *Explainer) sight(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (func(string) bool, error) {
-	for _, what := range []authorizationv1.ResourceAttributes{
-		everywhere,
-		{
-			Verb: "list", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters",
-		},
-	} {
-		if what.Resource == "" {
-			continue
-		}
-		if all, err := may.allows(ctx, what); all || err != nil {
-			return func(string) bool { return true }, err
+// sight says which clusters a caller sees who may do something with objects of a namespace: all, if they may list the clusters; and in which they may see what
+// is there, and so sees, too: in all, if they may do it everywhere, else in those that the namespace may use. Without a type nothing is read.
+func (e *Explainer) sight(
+	ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string,
+) (sees, reads func(cluster string) bool, err error) {
+	all := func(string) bool { return true }
+	if everywhere.Resource != "" {
+		if allowed, err := may.allows(ctx, everywhere); allowed || err != nil {
+			return all, all, err
 		}
 	}
 	if !e.know.Fleet.Synced() {
-		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
-	}
-	if namespace == "" {
-		return func(string) bool { return false }, nil
+		return nil, nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
 	}
 	snapshot := e.know.Fleet.Snapshot()
-	return func(cluster string) bool {
+	reads = func(cluster string) bool {
 		_, known := snapshot.Cluster(cluster)
-		return known && snapshot.Allowed(namespace, cluster)
-	}, nil
+		return known && namespace != "" && snapshot.Allowed(namespace, cluster)
+	}
+	listed, err := may.allows(ctx, authorizationv1.ResourceAttributes{
+		Verb: "list", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters",
+	})
+	if listed {
+		return all, reads, err
+	}
+	return reads, reads, err
 }
 
 func explained(o *unstructured.Unstructured) fleetv1alpha1.ExplainedObject {

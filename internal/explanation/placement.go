@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,12 +64,15 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	}
 	f.claims, f.known = e.know.Placement.Claims(o, b)
 	f.known = f.known && e.know.Fleet.Synced()
-	if len(f.claims.Order) == 0 && f.placeable {
+	if len(f.claims.Order) == 0 {
 		policies, err := e.listable(ctx, may, o.GetNamespace())
 		if err != nil {
 			return f, err
 		}
-		f.near = policy.Near(policies, o)
+		f.claims.Skipped = slices.DeleteFunc(f.claims.Skipped, func(s policy.Skip) bool { return !slices.Contains(policies, s.Policy) })
+		if f.placeable {
+			f.near = policy.Near(policies, o)
+		}
 	}
 	selecting, missing := e.know.Applier.Selecting(o, b)
 	for _, name := range missing {
@@ -156,12 +158,10 @@ func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
 
 // results are how the last attempts in the clusters ended: those of this process, and when it knows none, those that were recorded.
 func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, error) {
-	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
+	// Those that cannot be read are not known; what this process knows it knows without them.
+	recorded, _ := e.know.Records.Results(ctx, s.binding.UID)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
-	}
-	if err != nil {
-		recorded = nil // they are not known; what this process knows it knows without them
 	}
 	results := map[string]fleetv1alpha1.PlacementResult{}
 	version := template.Version(s.object)
@@ -234,17 +234,8 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 		p.Reason = policy.Loses(f.claims.Order[0], c)
 		e.Lost = append(e.Lost, p)
 	}
-	for _, s := range f.claims.Skipped {
-		p := propagationPolicy(s.Policy)
-		if p.Reason = "every cluster makes such an object for itself, or it is the hub's own"; s.Reason == policyv1alpha1.ReasonSystemNamespace {
-			p.Reason = "it is of a system namespace (kube-*, orrery-*), which a cluster-wide policy has to name"
-		}
-		e.Near = append(e.Near, p)
-	}
-	for _, m := range f.near[:min(len(f.near), mostNear)] {
-		p := propagationPolicy(m.Policy)
-		p.Reason = m.Why
-		e.Near = append(e.Near, p)
+	if len(f.claims.Order) == 0 {
+		e.Near = f.nearly()
 	}
 	seen := f.sight()
 	for _, o := range f.overrides {
@@ -268,9 +259,30 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	return e
 }
 
+// nearly are the policies that leave the object out, and those that nearly select it.
+func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
+	var all []fleetv1alpha1.ExplainedPolicy
+	for _, s := range f.claims.Skipped {
+		p := propagationPolicy(s.Policy)
+		if p.Reason = reserved; s.Reason == policyv1alpha1.ReasonSystemNamespace {
+			p.Reason = "it is of a system namespace (kube-*, orrery-*), which a cluster-wide policy has to name"
+		}
+		all = append(all, p)
+	}
+	for _, m := range f.near {
+		p := propagationPolicy(m.Policy)
+		p.Reason = m.Why
+		all = append(all, p)
+	}
+	return all[:min(len(all), mostNear)]
+}
+
+// reserved is why no policy may claim an object.
+const reserved = "every cluster makes such an object for itself, or it is the hub's own"
+
 // sight is the caller's. Clusters that left may be in what was said of them.
 func (f *facts) sight() sight {
-	names := f.fleet
+	names := slices.Clone(f.fleet)
 	if f.decision != nil {
 		for _, t := range slices.Concat(f.decision.Targets, f.decision.Evictions) {
 			names = append(names, t.Cluster)
@@ -394,7 +406,7 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	switch {
 	case b == nil && !f.placeable:
 		e.State, e.Current = fleetv1alpha1.PlacementReserved, true
-		e.Message = "no policy may claim it: every cluster makes such an object for itself, or it is the hub's own"
+		e.Message = "no policy may claim it: " + reserved
 		return
 	case !f.known:
 		e.State, e.Message = fleetv1alpha1.PlacementUnknown, "the hub has just started and does not know yet which policies, bindings and clusters there are: ask again in a moment"
@@ -489,9 +501,4 @@ func counted(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// parameter refuses a parameter that is missing.
-func parameter(name, example string) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("parameter %s: it is missing; give one such as %s=%s", name, name, example))
 }

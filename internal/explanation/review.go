@@ -76,7 +76,7 @@ func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1al
 			return nil, nil, err
 		}
 	}
-	sees, err := e.sight(ctx, may, authorizationv1.ResourceAttributes{}, o.GetNamespace())
+	sees, _, err := e.sight(ctx, may, authorizationv1.ResourceAttributes{}, o.GetNamespace())
 	return o, sees, err
 }
 

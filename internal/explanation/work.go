@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -63,7 +64,7 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 	if err != nil {
 		return nil, err
 	}
-	live, err := e.live(ctx, s, shown)
+	live, err := e.live(ctx, s, slices.DeleteFunc(slices.Clone(shown), func(name string) bool { return !s.reads(name) }))
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 
 // notThere answers for a cluster that has nothing of an object as for one that the caller may not see.
 func notThere(cluster string) error {
-	return apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "works"}, cluster,
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "works"}, cluster,
 		fmt.Sprintf("the object is not placed in a cluster %s that you may see", cluster), 0, true)
 }
 
@@ -134,6 +135,8 @@ func (e *Explainer) work(s *subject, cluster string, live *unstructured.Unstruct
 	w.hides = gr == schema.GroupResource{Resource: "secrets"}
 	m, joined := e.know.Registry.Member(cluster)
 	switch {
+	case !s.reads(cluster):
+		w.known, w.copy, w.Message = presence.Unknown, mirror.Object{}, "you may see that the cluster is there, and not what is in it"
 	case !joined:
 		w.Message = "the cluster is not joined, or not known yet"
 	case !m.Reachable():

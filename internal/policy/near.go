@@ -18,17 +18,17 @@ import (
 func Loses(won, lost Claim) string {
 	winner := Kind(won.Policy.Namespace) + " " + won.Policy.Name
 	if before(won, lost) > 0 {
-		return fmt.Sprintf("%s placed it first, and this one's preemption is Never", winner)
+		return winner + " placed it first, and this one's preemption is Never"
 	}
 	switch w, l := won.Policy, lost.Policy; {
 	case w.Namespace != "" && l.Namespace == "":
-		return fmt.Sprintf("%s is of the object's namespace, and comes before cluster-wide ones", winner)
+		return winner + " is of the object's namespace, and comes before cluster-wide ones"
 	case w.Spec.Priority != l.Spec.Priority:
 		return fmt.Sprintf("its priority, %d, is lower than that of %s, %d", l.Spec.Priority, winner, w.Spec.Priority)
 	case won.specificity != lost.specificity:
 		return fmt.Sprintf("it selects the object %s, and %s %s, which says more", specificities[lost.specificity], winner, specificities[won.specificity])
 	default:
-		return fmt.Sprintf("it says as much as %s, whose name comes first in the alphabet", winner)
+		return "it says as much as " + winner + ", whose name comes first in the alphabet"
 	}
 }
 
@@ -87,7 +87,7 @@ func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 		if !strings.EqualFold(named.Kind, is.Kind) {
 			return Miss{}, false
 		}
-		add(missedVersion, ": it selects %s %s, and the object is a %s %s", s.APIVersion, s.Kind, o.GetAPIVersion(), o.GetKind())
+		add(missedVersion, ": it selects %s %s, and the object is of %s %s", s.APIVersion, s.Kind, o.GetAPIVersion(), o.GetKind())
 	}
 	if err := problem(p, s); err != nil {
 		add(missedProblem, ".%s", err)

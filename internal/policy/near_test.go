@@ -19,7 +19,7 @@ func TestNear(t *testing.T) {
 		"OtherLabels":        {named("shop/p", 0, labelled(map[string]string{"app": "api"})), `resourceSelectors[0].labelSelector: it selects app=api, and the object has app=web`},
 		"OtherName":          {named("p", 0, deployment("api")), `resourceSelectors[0].name: it selects api`},
 		"OtherNamespace":     {named("p", 0, in("store", deployments())), `resourceSelectors[0].namespace: it selects in namespace store`},
-		"OtherGroup":         {named("p", 0, ofGroup), `resourceSelectors[0]: it selects extensions/v1beta1 Deployment, and the object is a apps/v1 Deployment`},
+		"OtherGroup":         {named("p", 0, ofGroup), `resourceSelectors[0]: it selects extensions/v1beta1 Deployment, and the object is of apps/v1 Deployment`},
 		"SelectsNothing":     {named("shop/p", 0, in("store", deployments())), `resourceSelectors[0].namespace "store" selects nothing`},
 		"TheNearestSelector": {named("p", 0, deployment("api"), labelled(map[string]string{"app": "api"})), `resourceSelectors[1].labelSelector`},
 		"TwoThingsDiffer":    {named("p", 0, in("store", deployment("api"))), ""},

@@ -1,0 +1,190 @@
+package explanation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/policy"
+	"orrery.dev/orrery/internal/records"
+)
+
+// someFacts are of a Deployment that a policy places in oak and elm, as was decided and applied.
+func someFacts() facts {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion("apps/v1")
+	o.SetKind("Deployment")
+	o.SetNamespace("shop")
+	o.SetName("web")
+	o.SetUID("web")
+	o.SetGeneration(3)
+	b := &workv1alpha2.ResourceBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", UID: "binding"},
+		Spec: workv1alpha2.BindingSpec{
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Generation: 3},
+			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "web"}, PlacementHash: "hash",
+			Clusters: []workv1alpha2.TargetCluster{{Name: "elm", Replicas: new(int32(1))}, {Name: "oak", Replicas: new(int32(2))}},
+		},
+	}
+	p := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 2}}
+	applied := fleetv1alpha1.PlacementResult{Applied: true, Reason: workv1alpha2.ReasonFullyApplied, Current: true}
+	return facts{
+		subject: &subject{object: o, binding: b, sees: func(string) bool { return true }}, placeable: true, known: true,
+		claims:  placement.Claims{Order: []policy.Claim{{Policy: p}}, Hash: "hash"},
+		outcome: &placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Message: "2 of 3 clusters; ash: it does not answer"},
+		decision: &records.Decision{
+			Binding: "binding", Template: records.Template{UID: "web", Generation: 1}, Time: time.Unix(1, 0), PlacementHash: "hash",
+			Reason: workv1alpha2.ReasonScheduled, Message: "2 of 3 clusters; ash: it does not answer", Replicas: new(int32(3)), Divided: true,
+			Targets:  []records.Target{{Cluster: "elm", Replicas: new(int32(1))}, {Cluster: "oak", Replicas: new(int32(2))}},
+			Verdicts: []records.Verdict{{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"ash"}}},
+		},
+		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied},
+		copies:  []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
+	}
+}
+
+func TestExplain(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(f *facts)
+		state   fleetv1alpha1.PlacementState
+		current bool
+		message string   // a part
+		waits   []string // FOR CLUSTERS
+	}{
+		"Placed":            {func(*facts) {}, fleetv1alpha1.PlacementPlaced, true, "it is placed in 2 clusters by PropagationPolicy shop/web", nil},
+		"TemplateIsNewer":   {func(f *facts) { f.object.SetGeneration(4) }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", []string{"Decision []"}},
+		"PolicyIsNewer":     {func(f *facts) { f.claims.Hash = "another" }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", nil},
+		"DecidedAnewSince":  {func(f *facts) { f.decision.Targets = f.decision.Targets[1:] }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", nil},
+		"NoRecord":          {func(f *facts) { f.decision = nil }, fleetv1alpha1.PlacementPlaced, true, "why is not known: the hub has no record of the decision", nil},
+		"Unreadable":        {func(f *facts) { f.decision, f.unread = nil, errors.New("disk") }, fleetv1alpha1.PlacementPlaced, true, "the hub's records cannot be read now", nil},
+		"NothingIsKnownYet": {func(f *facts) { f.known = false }, fleetv1alpha1.PlacementUnknown, false, "ask again", nil},
+		"Undecided":         {func(f *facts) { f.binding = nil }, fleetv1alpha1.PlacementWaiting, false, "PropagationPolicy shop/web claims it; where it belongs is decided in a moment", []string{"Decision []"}},
+		"NoClass":           {func(f *facts) { f.binding, f.claims.NoClass = nil, "urgent" }, fleetv1alpha1.PlacementWaiting, false, "PriorityClass urgent", []string{"PriorityClass []"}},
+		"Unclaimed":         {func(f *facts) { f.binding, f.claims = nil, placement.Claims{} }, fleetv1alpha1.PlacementUnclaimed, true, "no policy claims it", nil},
+		"Reserved":          {func(f *facts) { f.binding, f.claims, f.placeable = nil, placement.Claims{}, false }, fleetv1alpha1.PlacementReserved, true, "no policy may claim it", nil},
+		"PolicyGone":        {func(f *facts) { f.claims = placement.Claims{} }, fleetv1alpha1.PlacementPlaced, true, "no policy claims it any more, and its placement stays", nil},
+		"Nowhere": {func(f *facts) {
+			f.binding.Spec.Clusters, f.decision = nil, nil
+			f.outcome = &placement.Outcome{Reason: workv1alpha2.ReasonNoClusterFits, Message: "no cluster fits; ash: it does not answer"}
+		}, fleetv1alpha1.PlacementNowhere, true, "no cluster fits; ash: it does not answer", []string{"Room []"}},
+		"NowhereOfAnEarlierProcess": {func(f *facts) {
+			f.binding.Spec.Clusters, f.decision, f.outcome = nil, nil, nil
+			f.binding.Status.Conditions = []metav1.Condition{{Type: workv1alpha2.ConditionScheduled, Reason: workv1alpha2.ReasonNoClusterFits, Message: "no cluster fits; all left"}}
+		}, fleetv1alpha1.PlacementNowhere, true, "all left", []string{"Room []"}},
+		"Removed":           {func(f *facts) { f.binding.DeletionTimestamp = new(metav1.Now()) }, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [elm oak]"}},
+		"OfAnEarlierObject": {func(f *facts) { f.object.SetUID("other") }, fleetv1alpha1.PlacementWaiting, false, "an earlier object of its name", nil},
+		"Moves": {func(f *facts) {
+			f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "ash"}}
+			f.waiting = []string{"ash"}
+		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Availability [ash]"}},
+		"Refused": {func(f *facts) {
+			f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonRejected, Message: "no", Current: true}
+			f.results["elm"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonClusterUnreachable, Message: "the cluster cannot be reached", Current: true}
+		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Cluster [elm]", "Apply [oak]"}},
+		"NotApplied": {func(f *facts) { f.results = nil }, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Apply [elm oak]"}},
+		"OverrideMissing": {func(f *facts) {
+			f.missing = []string{"OverridePolicy shop/v"}
+			f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonOverrideMissing, Current: true}
+		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Override []"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := someFacts()
+			c.change(&f)
+			e := explain(f)
+			var waits []string
+			for _, w := range e.Waits {
+				waits = append(waits, fmt.Sprint(w.For, " ", w.Clusters))
+			}
+			if e.State != c.state || e.Current != c.current || !strings.Contains(e.Message, c.message) {
+				t.Errorf("%s, current %v: %s", e.State, e.Current, e.Message)
+			}
+			if name == "OfAnEarlierObject" {
+				return // what it waits for is the removal, which is not begun yet
+			}
+			if diff := cmp.Diff(c.waits, waits); diff != "" {
+				t.Errorf("waits (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a cluster that the caller may not see.
+func TestHiddenClustersAreNotNamed(t *testing.T) {
+	const seed = 20
+	random := rand.New(rand.NewPCG(seed, seed))
+	names := []string{"ash", "elm", "oak", "eu-west.1", "pine", "web"} // the last is the object's name, too
+	for round := range 300 {
+		f := someFacts()
+		f.object.SetName("shopfront")
+		f.fleet = names
+		hidden := map[string]bool{}
+		for _, n := range names {
+			hidden[n] = n != "oak" && random.IntN(2) == 0
+		}
+		hidden["web"] = false
+		f.sees = func(n string) bool { return !hidden[n] }
+		some := func() string { return names[random.IntN(len(names))] }
+		text := func() string {
+			return fmt.Sprintf("1 of 2 clusters; %s: it does not answer; how many have room in %s, %s is not known; what runs in %s stays", some(), some(), some(), some())
+		}
+		f.decision.Message, f.outcome.Message, f.outcome.Reason = text(), text(), workv1alpha2.ReasonInsufficient
+		f.decision.Verdicts = append(f.decision.Verdicts, records.Verdict{Reason: "Tainted", Message: "a taint", Clusters: []string{some(), some()}})
+		if random.IntN(3) == 0 {
+			f.decision.PlacementHash = "of before"
+		}
+		if random.IntN(3) == 0 {
+			f.decision = nil
+		}
+		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: some()}}
+		f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: some()}}
+		f.waiting, f.copies = []string{some()}, []string{some()}
+		f.overrides = []fleetv1alpha1.ExplainedPolicy{{Kind: "OverridePolicy", Name: "v", Clusters: []string{some(), some()}}}
+		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: "it was refused"}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: "gone"}}
+		if random.IntN(4) == 0 {
+			f.binding.DeletionTimestamp = new(metav1.Now())
+		}
+		review := placement.Decision{Spec: &f.binding.Spec, Outcome: *f.outcome}
+		if f.decision != nil {
+			review.Record = *f.decision
+		}
+		for _, answer := range []any{explain(f), answered(review, newSight(f.sees, names))} {
+			said, err := json.Marshal(answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n, is := range hidden {
+				if is && strings.Contains(string(said), n) {
+					t.Fatalf("seed %d, round %d: %s is named: %s", seed, round, n, said)
+				}
+			}
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for of, want := range map[string]string{
+		"Deployment.apps/shop/web": "Deployment.apps shop web", "Namespace/shop": "Namespace  shop", "ConfigMap/shop/a.b": "ConfigMap shop a.b",
+		"a": "", "a/b/c/d": "", "/b": "", "a//b": "", "a/": "", "": "",
+	} {
+		r, err := parse(of)
+		got := ""
+		if err == nil {
+			got = fmt.Sprintf("%s %s %s", r.kind, r.namespace, r.name)
+		}
+		if got != want {
+			t.Errorf("%q is %q, %v; want %q", of, got, err, want)
+		}
+	}
+}
