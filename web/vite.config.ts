@@ -13,6 +13,23 @@ export default defineConfig({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 700,
     manifest: "manifest.json",
+    rolldownOptions: {
+      output: {
+        // What every screen needs is two files, and not twenty.
+        codeSplitting: {
+          groups: [
+            {
+              name: "react",
+              test: /node_modules\/(react|react-dom|scheduler|wouter|regexparam|radix-ui|@radix-ui|@floating-ui)\//,
+            },
+            {
+              name: "base",
+              test: /src\/(text\/(text|en\/)|part\/(?!Diff|diff)|hub\/(client|answer|live|window|session|kinds|access|link)\.)/,
+            },
+          ],
+        },
+      },
+    },
     // The licences of what is in the page go along with it.
     license: { fileName: "licenses.md" },
   },

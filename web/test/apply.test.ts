@@ -23,8 +23,7 @@ const live = {
 } as unknown as Obj
 
 const base = editable({ ...live, spec: { replicas: 2, paused: false } } as never)
-const text =
-  "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  replicas: 2\n  paused: true\n"
+const text = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  replicas: 2\n  paused: true\n"
 const conflict = {
   kind: "Status",
   code: 409,
@@ -60,9 +59,7 @@ describe("review", () => {
     const found = await review({ path: "/x", text, base })
     expect(found.taken.map((d) => d.path)).toEqual(["spec.replicas"])
     expect(found.edit.text).toContain("replicas: 4")
-    expect(found.conflicts.map((c) => [c.path, c.managers, c.live, c.wanted])).toEqual([
-      ["spec.paused", ["kubectl"], false, true],
-    ])
+    expect(found.conflicts.map((c) => [c.path, c.managers, c.live, c.wanted])).toEqual([["spec.paused", ["kubectl"], false, true]])
     expect(calls.slice(1).every((c) => c.query.get("dryRun") === "All" && c.query.get("fieldValidation") === "Strict")).toBe(true)
     await send(found, { force: true })
     expect(calls.at(-1)?.query.get("dryRun")).toBeNull()

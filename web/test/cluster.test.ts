@@ -1,15 +1,5 @@
 import { expect, test } from "vitest"
-import {
-  type Cluster,
-  type Condition,
-  capacity,
-  cordoned,
-  parseTaint,
-  retaint,
-  taintText,
-  unschedulable,
-  verdict,
-} from "../src/cluster/cluster"
+import { type Cluster, type Condition, capacity, cordoned, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
 
@@ -32,32 +22,16 @@ const well = [is("Reachable", "True"), is("Joined", "True"), is("Ready", "True",
 
 test.each<[string, Cluster, string]>([
   ["Ready", cluster("a", well), "ready"],
-  [
-    "UnreachableIsUnknownNotFailed",
-    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown", "Unreachable")]),
-    "unreachable",
-  ],
-  [
-    "UnreachableThoughReadyIsOld",
-    cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "False", "Forbidden")]),
-    "unreachable",
-  ],
+  ["UnreachableIsUnknownNotFailed", cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown", "Unreachable")]), "unreachable"],
+  ["UnreachableThoughReadyIsOld", cluster("a", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "False", "Forbidden")]), "unreachable"],
   ["CredentialsRefused", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Unauthorized")]), "unready"],
   ["FirstLists", cluster("a", [is("Reachable", "True"), is("Ready", "False", "Mirroring")]), "joining"],
   ["CertificatesEnd", cluster("a", [...well, is("CertificatesExpiring", "True", "ExpiringSoon")]), "warning"],
   ["CertificatesAreValid", cluster("a", [...well, is("CertificatesExpiring", "False", "Valid")]), "ready"],
-  [
-    "WaitsForItsAgent",
-    cluster("a", [is("Reachable", "Unknown", "WaitingForAgent"), is("Ready", "Unknown")], { version: "" }),
-    "joining",
-  ],
+  ["WaitsForItsAgent", cluster("a", [is("Reachable", "Unknown", "WaitingForAgent"), is("Ready", "Unknown")], { version: "" }), "joining"],
   ["NothingIsSaidYet", cluster("a", []), "joining"],
   ["IsBuilt", cluster("a", [is("Provisioned", "False", "Provisioning")], { version: "", spec: { provision: {} } }), "building"],
-  [
-    "BuildFailed",
-    cluster("a", [is("Provisioned", "False", "OperationFailed")], { version: "", spec: { provision: {} } }),
-    "unready",
-  ],
+  ["BuildFailed", cluster("a", [is("Provisioned", "False", "OperationFailed")], { version: "", spec: { provision: {} } }), "unready"],
   ["Leaves", cluster("a", well, { metadata: { name: "a", deletionTimestamp: "2026-11-25T11:00:00Z" } }), "leaving"],
 ])("verdict %s", (_, c, want) => {
   expect(verdict(c).health).toBe(want)

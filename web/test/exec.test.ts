@@ -83,7 +83,5 @@ describe("readStatus", () => {
 })
 
 it("execQuery keeps each argument apart", () => {
-  expect(execQuery("web", ["sh", "-c", "a & b"])).toBe(
-    "container=web&stdin=true&stdout=true&tty=true&command=sh&command=-c&command=a+%26+b",
-  )
+  expect(execQuery("web", ["sh", "-c", "a & b"])).toBe("container=web&stdin=true&stdout=true&tty=true&command=sh&command=-c&command=a+%26+b")
 })

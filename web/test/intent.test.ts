@@ -70,9 +70,7 @@ describe("intent", () => {
       metadata: { name: "web", namespace: "shop" },
       spec: { template: { spec: { containers: [{ name: "web", image: "nginx:2" }] } } },
     })
-    expect(foreign.map((f) => [f.path, f.managers, f.live])).toEqual([
-      ["spec.template.spec.containers[name=web].image", ["kubectl"], "nginx:1"],
-    ])
+    expect(foreign.map((f) => [f.path, f.managers, f.live])).toEqual([["spec.template.spec.containers[name=web].image", ["kubectl"], "nginx:1"]])
   })
 
   it("sends lists and maps whole that are owned whole, or by nobody", () => {
@@ -170,8 +168,6 @@ describe("owners", () => {
     expect(managers(root, ["ports", { containerPort: 81 }])).toEqual([])
   })
   it("writes paths as API servers do", () => {
-    expect(causeOf(["spec", "ports", { protocol: "TCP", containerPort: 80 }, "name"])).toBe(
-      '.spec.ports[containerPort=80,protocol="TCP"].name',
-    )
+    expect(causeOf(["spec", "ports", { protocol: "TCP", containerPort: 80 }, "name"])).toBe('.spec.ports[containerPort=80,protocol="TCP"].name')
   })
 })

@@ -12,14 +12,10 @@ test("names that a Cluster cannot have", () => {
 
 test("commands", () => {
   expect(command(blank)).toBe("orrery cluster join NAME --pull --agent-process")
-  expect(
-    command({ ...blank, name: "oak", image: "r.example/agent:1", profile: "Placement", namespaces: "a, b", labels: "env=prod" }),
-  ).toBe(
+  expect(command({ ...blank, name: "oak", image: "r.example/agent:1", profile: "Placement", namespaces: "a, b", labels: "env=prod" })).toBe(
     "orrery cluster join oak --pull --agent-image r.example/agent:1 --profile Placement --profile-namespaces a,b --labels env=prod",
   )
-  expect(command({ ...blank, name: "oak", way: "kubeconfig", kubeconfig: "my file" })).toBe(
-    "orrery cluster join oak --cluster-kubeconfig 'my file'",
-  )
+  expect(command({ ...blank, name: "oak", way: "kubeconfig", kubeconfig: "my file" })).toBe("orrery cluster join oak --cluster-kubeconfig 'my file'")
 })
 
 test("nothing of the form is a command of its own", () => {
@@ -43,13 +39,7 @@ test("a join goes step by step", () => {
   const refused = steps(oak(["AgentConnected", "True"], ["Reachable", "True"], ["Joined", "False", "Forbidden"]), "agent")
   expect(refused.map((s) => s.state)).toEqual(["done", "done", "done", "failed", "later", "later", "later"])
   const mirrors = steps(
-    oak(
-      ["AgentConnected", "True"],
-      ["Reachable", "True"],
-      ["Joined", "True"],
-      ["APIsComplete", "True"],
-      ["Mirrored", "False", "Mirroring"],
-    ),
+    oak(["AgentConnected", "True"], ["Reachable", "True"], ["Joined", "True"], ["APIsComplete", "True"], ["Mirrored", "False", "Mirroring"]),
     "agent",
   )
   expect(mirrors.at(-2)?.state).toBe("now")

@@ -26,18 +26,13 @@ describe("Splitter", () => {
     expect(s.since).toBe("1970-01-01T00:00:01.000Z")
     s.resume()
     const again = s.add(
-      bytes(
-        "1970-01-01T00:00:01.1Z a\n1970-01-01T00:00:01.2Z b\n1970-01-01T00:00:01.2Z c\n1970-01-01T00:00:01.2Z d\n1970-01-01T00:00:03Z e\n",
-      ),
+      bytes("1970-01-01T00:00:01.1Z a\n1970-01-01T00:00:01.2Z b\n1970-01-01T00:00:01.2Z c\n1970-01-01T00:00:01.2Z d\n1970-01-01T00:00:03Z e\n"),
     )
     expect(again.map((l) => l.text)).toEqual(["d", "e"])
   })
   it("keeps lines without a time, and the last one without an end", () => {
     const s = new Splitter()
-    expect(s.add(bytes("1970-01-01T00:00:01Z a\nunable to retrieve logs\nrest"))).toEqual([
-      line(1e6, "a"),
-      line(1e6, "unable to retrieve logs"),
-    ])
+    expect(s.add(bytes("1970-01-01T00:00:01Z a\nunable to retrieve logs\nrest"))).toEqual([line(1e6, "a"), line(1e6, "unable to retrieve logs")])
     expect(s.end()).toEqual([line(1e6, "rest")])
   })
 })
@@ -98,9 +93,7 @@ describe("search", () => {
 
 describe("clean", () => {
   it("leaves nothing that a terminal or a browser would obey", () => {
-    expect(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\ \x1b[2J\x1bcok\x07")).toBe(
-      "red link ok",
-    )
+    expect(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\ \x1b[2J\x1bcok\x07")).toBe("red link ok")
     expect(clean("10%\r20%\r30%")).toBe("30%")
     expect(clean("dos\r")).toBe("dos")
     expect(clean("a\u202eb\u0000c\u009b31md\ttab\u2066")).toBe("abcd\ttab")

@@ -3,18 +3,11 @@ import type { Obj } from "../src/hub/client"
 import { bytesOf, conditionsOf, containersOf, decode, plain, podsOf, scalarsOf, summary } from "../src/object/object"
 import { below, type Document, fieldsOf, placeAt, resolved, schemaOf, valuesOf } from "../src/object/schema"
 
-const object = (kind: string, more: object, apiVersion = "v1"): Obj =>
-  ({ apiVersion, kind, metadata: { name: "web" }, ...more }) as Obj
+const object = (kind: string, more: object, apiVersion = "v1"): Obj => ({ apiVersion, kind, metadata: { name: "web" }, ...more }) as Obj
 
 describe("conditionsOf", () => {
   it("knows which conditions are bad news, and survives what is none", () => {
-    const conditions = [
-      { type: "Ready", status: "False", reason: "X" },
-      { type: "DiskPressure", status: "True" },
-      { type: "Odd", status: "Unknown" },
-      "no",
-      {},
-    ]
+    const conditions = [{ type: "Ready", status: "False", reason: "X" }, { type: "DiskPressure", status: "True" }, { type: "Odd", status: "Unknown" }, "no", {}]
     const node = object("Node", { status: { conditions } })
     expect(conditionsOf(node).map((c) => [c.type, c.tone])).toEqual([
       ["Ready", "bad"],
@@ -75,16 +68,7 @@ it("containersOf joins specs and statuses", () => {
   })
   expect(containersOf(pod)).toEqual([
     { name: "i", image: "y", init: true, state: "", ready: undefined, restarts: 0, ports: "", last: "" },
-    {
-      name: "a",
-      image: "x",
-      init: false,
-      state: "CrashLoopBackOff",
-      ready: false,
-      restarts: 4,
-      ports: "80/TCP",
-      last: "Error (2)",
-    },
+    { name: "a", image: "x", init: false, state: "CrashLoopBackOff", ready: false, restarts: 4, ports: "80/TCP", last: "Error (2)" },
   ])
 })
 
@@ -153,9 +137,9 @@ describe("placeAt", () => {
     })
     expect(place("spec:\n  containers:\n  - name: a\n    pu|")).toMatchObject({ path: ["spec", "containers", "[]"] })
     expect(place("spec:\n  containers:\n  - name: a\n  - na|")).toMatchObject({ path: ["spec", "containers", "[]"] })
-    expect(
-      place("spec:\n  template:\n    metadata:\n      labels:\n        a: b\n    spec:\n\n      # note\n      con|"),
-    ).toMatchObject({ path: ["spec", "template", "spec"] })
+    expect(place("spec:\n  template:\n    metadata:\n      labels:\n        a: b\n    spec:\n\n      # note\n      con|")).toMatchObject({
+      path: ["spec", "template", "spec"],
+    })
     expect(place("metadata:\n  name: x\nspec:\n  |")).toMatchObject({ path: ["spec"] })
   })
 })

@@ -17,12 +17,7 @@ const kind = (name: string, group: string, short: string[], namespaced = true): 
   subresources: [],
   of: group ? `${name}.${group}` : name,
 })
-const kinds = [
-  kind("Deployment", "apps", ["deploy"]),
-  kind("Node", "", ["no"], false),
-  kind("Pod", "", ["po"]),
-  kind("PodMonitor", "m.io", []),
-]
+const kinds = [kind("Deployment", "apps", ["deploy"]), kind("Node", "", ["no"], false), kind("Pod", "", ["po"]), kind("PodMonitor", "m.io", [])]
 
 test("commands of k9s lead to tables", () => {
   expect(command(":deploy shop", kinds)?.href).toBe("/table?kind=Deployment.apps&q=namespace%3Ashop")

@@ -6,18 +6,7 @@ import { fill } from "../src/text/text"
 
 const s = 1000
 test("ages as kubectl writes them", () => {
-  const of = [
-    0,
-    119 * s,
-    120 * s,
-    301 * s,
-    3600 * s,
-    7 * 3600 * s + 60 * s,
-    47 * 3600 * s,
-    49 * 3600 * s,
-    30 * 86400 * s,
-    800 * 86400 * s,
-  ].map(age)
+  const of = [0, 119 * s, 120 * s, 301 * s, 3600 * s, 7 * 3600 * s + 60 * s, 47 * 3600 * s, 49 * 3600 * s, 30 * 86400 * s, 800 * 86400 * s].map(age)
   expect(of).toEqual(["0s", "119s", "2m", "5m1s", "60m", "7h1m", "47h", "2d1h", "30d", "2y70d"])
   expect(age(-5)).toBe("0s")
 })
@@ -49,18 +38,7 @@ test("a diff of lines puts both texts together again, whatever they are", () => 
 test("a diff is short, and leaves out what is far from any difference", () => {
   const a = Array.from({ length: 40 }, (_, i) => `${i}`)
   const b = a.map((line) => (line === "20" ? "x" : line))
-  expect(diffLines(a, b).map((l) => (l.kind === "gap" ? `gap ${l.count}` : l.kind[0]))).toEqual([
-    "gap 17",
-    "s",
-    "s",
-    "s",
-    "r",
-    "a",
-    "s",
-    "s",
-    "s",
-    "gap 16",
-  ])
+  expect(diffLines(a, b).map((l) => (l.kind === "gap" ? `gap ${l.count}` : l.kind[0]))).toEqual(["gap 17", "s", "s", "s", "r", "a", "s", "s", "s", "gap 16"])
   expect(diffLines(a, a)).toEqual([{ kind: "gap", count: 40 }])
 })
 
@@ -72,11 +50,5 @@ test("what changes all the time is not compared", () => {
 })
 
 test("words of states", () => {
-  expect(["Running", "Pending", "CrashLoopBackOff", "Unknown", "1.2.3"].map(toneOf)).toEqual([
-    "good",
-    "warn",
-    "bad",
-    "unknown",
-    "plain",
-  ])
+  expect(["Running", "Pending", "CrashLoopBackOff", "Unknown", "1.2.3"].map(toneOf)).toEqual(["good", "warn", "bad", "unknown", "plain"])
 })

@@ -17,11 +17,7 @@ test.each<[string, Work, string]>([
   ["Unhealthy", work("a", { health: "Unhealthy" }), "bad"],
   ["Refused", work("a", { result: { applied: false, current: true } }), "bad"],
   ["NotThere", work("a", { state: "Absent", health: "Unknown" }), "bad"],
-  [
-    "UnreachableIsUnknown",
-    work("a", { state: "Unknown", health: "Unhealthy", result: { applied: false, current: true } }),
-    "unknown",
-  ],
+  ["UnreachableIsUnknown", work("a", { state: "Unknown", health: "Unhealthy", result: { applied: false, current: true } }), "unknown"],
   ["LeftBehind", work("a", { placed: false, health: "Unhealthy" }), "plain"],
 ])("tone %s", (_, w, want) => {
   expect(matrix([w])[0]?.tone).toBe(want)
@@ -54,9 +50,7 @@ test("unknown drift is not none", () => {
 })
 
 test("replicas add up over the clusters in which it is placed", () => {
-  expect(
-    sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })])),
-  ).toMatchObject({
+  expect(sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })]))).toMatchObject({
     clusters: 2,
     ready: 3,
     wanted: 4,

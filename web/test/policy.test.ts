@@ -1,19 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest"
-import {
-  append,
-  at,
-  fresh,
-  labelLine,
-  labels,
-  oneOf,
-  path,
-  problems,
-  put,
-  remove,
-  setOneOf,
-  text,
-  unseen,
-} from "../src/policy/form"
+import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
 import { Latest, type Told } from "../src/policy/latest"
 
 const policy = {
@@ -41,11 +27,7 @@ test("a field that is put leaves everything that the form does not know", () => 
 })
 
 test("nothing takes a field away, and what is empty then, but no element of a list", () => {
-  const bare = put(
-    put(policy, ["spec", "placement", "clusterAffinity", "clusterNames"], []),
-    ["spec", "placement", "clusterAffinity", "exclude"],
-    "",
-  )
+  const bare = put(put(policy, ["spec", "placement", "clusterAffinity", "clusterNames"], []), ["spec", "placement", "clusterAffinity", "exclude"], "")
   expect(at(bare, ["spec", "placement"])).toEqual({ futureField: { x: [1] } })
   expect(at(put({ l: [{ a: 1 }, { b: 2 }] }, ["l", 0, "a"], undefined), ["l"])).toEqual([{}, { b: 2 }])
 })
@@ -80,9 +62,7 @@ test("labels in one line, and back", () => {
 })
 
 test("problems name the field", () => {
-  expect(problems("PropagationPolicy", fresh("PropagationPolicy", "shop"))).toEqual([
-    { path: ["metadata", "name"], key: "needsName" },
-  ])
+  expect(problems("PropagationPolicy", fresh("PropagationPolicy", "shop"))).toEqual([{ path: ["metadata", "name"], key: "needsName" }])
   expect(problems("PropagationPolicy", policy)).toEqual([])
   const both = put(policy, ["spec", "placement", "clusterAffinities"], [{ clusterNames: ["oak"] }])
   expect(problems("PropagationPolicy", both).map((p) => p.key)).toEqual(["bothAffinities", "needsGroupName"])
@@ -90,9 +70,7 @@ test("problems name the field", () => {
 })
 
 test("paths", () => {
-  expect(path("PropagationPolicy", "shop", "web")).toBe(
-    "/apis/policy.orrery.dev/v1alpha1/namespaces/shop/propagationpolicies/web",
-  )
+  expect(path("PropagationPolicy", "shop", "web")).toBe("/apis/policy.orrery.dev/v1alpha1/namespaces/shop/propagationpolicies/web")
   expect(path("ClusterOverridePolicy", "shop")).toBe("/apis/policy.orrery.dev/v1alpha1/clusteroverridepolicies")
 })
 

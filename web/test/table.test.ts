@@ -23,12 +23,7 @@ const kind = (name: string, group = "", short: string[] = [], namespaced = true)
   subresources: [],
   of: group ? `${name}.${group}` : name,
 })
-const kinds = [
-  kind("Pod", "", ["po"]),
-  kind("Deployment", "apps", ["deploy"]),
-  kind("Node", "", ["no"], false),
-  kind("Pod", "x.example.com"),
-]
+const kinds = [kind("Pod", "", ["po"]), kind("Deployment", "apps", ["deploy"]), kind("Node", "", ["no"], false), kind("Pod", "x.example.com")]
 
 test("a kind has many names, and Kubernetes' own comes first", () => {
   for (const name of ["pod", "Pods", "po", "POD"]) expect(findKind(kinds, name)?.of).toBe("Pod")
@@ -39,9 +34,7 @@ test("a kind has many names, and Kubernetes' own comes first", () => {
 
 test("discovery gives each kind once, in the preferred version", () => {
   const resources = [{ resource: "jobs", responseKind: { kind: "Job", group: "", version: "" }, scope: "Namespaced" }]
-  const found = readKinds([
-    { items: [{ metadata: { name: "batch" }, versions: ["v1", "v1beta1"].map((version) => ({ version, resources })) }] },
-  ])
+  const found = readKinds([{ items: [{ metadata: { name: "batch" }, versions: ["v1", "v1beta1"].map((version) => ({ version, resources })) }] }])
   expect(found.map((k) => [k.of, k.version])).toEqual([["Job.batch", "v1"]])
 })
 
@@ -61,12 +54,7 @@ test("a reference survives the way through an URL", () => {
 })
 
 test("terms keep what is in quotes together", () => {
-  expect(terms(' web  text:"failed to pull"  "a \\" b" kind:po')).toEqual([
-    "web",
-    'text:"failed to pull"',
-    '"a \\" b"',
-    "kind:po",
-  ])
+  expect(terms(' web  text:"failed to pull"  "a \\" b" kind:po')).toEqual(["web", 'text:"failed to pull"', '"a \\" b"', "kind:po"])
 })
 
 test("a term that is not finished is not asked", () => {
@@ -146,6 +134,7 @@ test("the cursor moves by the keys of k9s and stays among the rows", () => {
 
 test("the URL is the state", () => {
   const state = {
+    hub: false,
     kind: "Deployment.apps",
     q: 'web text:"a b"',
     sort: "name desc",

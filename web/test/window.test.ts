@@ -1,11 +1,9 @@
 import { expect, test } from "vitest"
 import { broken, nothing, type Row, received, type Window } from "../src/hub/window"
 
-const row = (key: number, ...cells: unknown[]) =>
-  ({ key, cells, cluster: "oak", namespace: "shop", name: `p${key}`, uid: `${key}` }) as Row
+const row = (key: number, ...cells: unknown[]) => ({ key, cells, cluster: "oak", namespace: "shop", name: `p${key}`, uid: `${key}` }) as Row
 const columns = [{ name: "Name", type: "string" }]
-const whole = (rows: Row[]): Window =>
-  received(nothing, { type: "window", id: 1, offset: 20, total: 9, exact: true, columns, rows }, 1000)
+const whole = (rows: Row[]): Window => received(nothing, { type: "window", id: 1, offset: 20, total: 9, exact: true, columns, rows }, 1000)
 const keys = (w: Window) => w.rows.map((r) => r.key)
 
 test("a window is live as of its message", () => {
@@ -15,11 +13,7 @@ test("a window is live as of its message", () => {
 })
 
 test("what the wire leaves out is empty, not missing", () => {
-  const w = received(
-    nothing,
-    { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [{ key: 1, cells: [] } as never] },
-    1,
-  )
+  const w = received(nothing, { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [{ key: 1, cells: [] } as never] }, 1)
   expect(w.rows[0]).toMatchObject({ namespace: "", created: "" })
 })
 
@@ -39,11 +33,7 @@ test("a cell that becomes null is null", () => {
 })
 
 test("an order drops rows, moves them and takes in new ones", () => {
-  const w = received(
-    whole([row(1), row(2), row(3)]),
-    { type: "delta", id: 1, total: 10, exact: false, order: [3, 4, 1], rows: [row(4)] },
-    2,
-  )
+  const w = received(whole([row(1), row(2), row(3)]), { type: "delta", id: 1, total: 10, exact: false, order: [3, 4, 1], rows: [row(4)] }, 2)
   expect(keys(w)).toEqual([3, 4, 1])
   expect(w).toMatchObject({ total: 10, exact: false })
 })
@@ -65,9 +55,7 @@ test("a connection that breaks makes live rows stale and keeps when they were he
 test("nothing but a message of the hub makes stale rows live again", () => {
   const stale = broken(whole([row(1)]))
   expect(broken(stale)).toBe(stale)
-  expect(
-    received(stale, { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [row(1)] }, 5000),
-  ).toMatchObject({
+  expect(received(stale, { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [row(1)] }, 5000)).toMatchObject({
     state: "live",
     since: 5000,
   })

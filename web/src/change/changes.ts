@@ -98,10 +98,7 @@ export function rows(answers: { type: Type; items: ObjectChange[] }[]): Row[] {
   }
   for (const row of all.values()) row.clusters.sort()
   return [...all.values()].sort(
-    (a, b) =>
-      (b.time ?? "").localeCompare(a.time ?? "") ||
-      typeName(a.type).localeCompare(typeName(b.type)) ||
-      a.name.localeCompare(b.name),
+    (a, b) => (b.time ?? "").localeCompare(a.time ?? "") || typeName(a.type).localeCompare(typeName(b.type)) || a.name.localeCompare(b.name),
   )
 }
 
@@ -109,9 +106,7 @@ export function rows(answers: { type: Type; items: ObjectChange[] }[]): Row[] {
 export function sift(all: Row[], words: string): Row[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
   return all.filter((r) => {
-    const text = [r.type.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)]
-      .join(" ")
-      .toLowerCase()
+    const text = [r.type.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)].join(" ").toLowerCase()
     return wanted.every((w) => text.includes(w))
   })
 }

@@ -13,19 +13,7 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
-import {
-  brief,
-  clusterScoped,
-  type FieldDifference,
-  type ObjectChange,
-  type Row,
-  rows,
-  sift,
-  type Type,
-  typeName,
-  typePath,
-  types,
-} from "./changes"
+import { brief, clusterScoped, type FieldDifference, type ObjectChange, type Row, rows, sift, type Type, typeName, typePath, types } from "./changes"
 import "../cluster/cluster.css"
 import "../fleet/fleet.css"
 import "./change.css"
@@ -63,8 +51,7 @@ async function ask(since: string, chosen: Type[], namespaces: string[], signal: 
         } catch (e) {
           if (signal.aborted) throw e
           // A type that no cluster serves, or of which there is no history, has no changes to tell.
-          if (!(e instanceof StatusError) || ![400, 404].includes(e.code))
-            told.failed.push({ type, message: (e as Error).message })
+          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ type, message: (e as Error).message })
         }
       }
     }),
@@ -121,13 +108,7 @@ export default function ChangePage() {
       actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
     >
       <div className="filters" role="search">
-        <Input
-          type="search"
-          aria-label={t("change.search")}
-          placeholder={t("change.searchHint")}
-          value={words}
-          onChange={(e) => set("q", e.target.value)}
-        />
+        <Input type="search" aria-label={t("change.search")} placeholder={t("change.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
         <Select
           label={t("change.since")}
           value={since}
@@ -150,9 +131,7 @@ export default function ChangePage() {
         </Notice>
       ))}
       {answer.data?.from && <Notice>{t("change.from", { time: time(answer.data.from) })}</Notice>}
-      {answer.data && answer.data.cut.length > 0 && (
-        <Notice>{t("change.cut", { kinds: answer.data.cut.map((c) => c.kind).join(", "), n: page })}</Notice>
-      )}
+      {answer.data && answer.data.cut.length > 0 && <Notice>{t("change.cut", { kinds: answer.data.cut.map((c) => c.kind).join(", "), n: page })}</Notice>}
       {answer.data && all.length === 0 && <Empty title={t("change.none")}>{t("change.noneMore")}</Empty>}
       {all.length > 0 && shown.length === 0 && <Empty title={t("change.noneMatch")} />}
       <ul className="changes">
@@ -220,8 +199,7 @@ function Field({ field, whole }: { field: FieldDifference; whole: boolean }) {
         <span className="muted">{t("change.hidden")}</span>
       ) : (
         <>
-          {field.before !== undefined && <del>{brief(field.before, most)}</del>}{" "}
-          {field.after !== undefined && <ins>{brief(field.after, most)}</ins>}
+          {field.before !== undefined && <del>{brief(field.before, most)}</del>} {field.after !== undefined && <ins>{brief(field.after, most)}</ins>}
         </>
       )}
     </li>

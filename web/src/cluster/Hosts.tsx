@@ -35,10 +35,7 @@ export function Hosts({ cluster }: { cluster: Cluster }) {
           facts={[
             [t("operation.wanted"), cluster.spec.provision?.kubernetes?.version ?? t("common.unknown")],
             [t("operation.applied"), provision?.version ?? t("common.none")],
-            [
-              t("operation.certificates"),
-              provision?.certificatesExpire ? time(provision.certificatesExpire) : t("common.unknown"),
-            ],
+            [t("operation.certificates"), provision?.certificatesExpire ? time(provision.certificatesExpire) : t("common.unknown")],
             [
               t("operation.last"),
               provision?.operation ? (

@@ -24,16 +24,10 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
         <Facts
           facts={[
             [t("cluster.version"), status?.kubernetesVersion ?? t("common.unknown")],
-            [
-              t("cluster.nodesReady"),
-              status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown"),
-            ],
+            [t("cluster.nodesReady"), status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown")],
             [t("cluster.apis"), apis(cluster)],
             [t("cluster.lag"), <Lag key="lag" name={metadata.name} />],
-            [
-              t("cluster.where"),
-              [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none"),
-            ],
+            [t("cluster.where"), [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none")],
             [t("cluster.dials"), spec.syncMode === "Pull" ? t("cluster.pull") : t("cluster.push")],
             [
               t("cluster.endpoint"),
@@ -98,9 +92,7 @@ function AgentFacts({ cluster }: { cluster: Cluster }) {
   const profile = cluster.spec.agent?.profile ?? "All"
   return (
     <Section title={t("cluster.agent")}>
-      {!agent?.replicas && (
-        <Notice tone="unknown">{condition(cluster, "AgentConnected")?.message ?? t("cluster.agentGone")}</Notice>
-      )}
+      {!agent?.replicas && <Notice tone="unknown">{condition(cluster, "AgentConnected")?.message ?? t("cluster.agentGone")}</Notice>}
       <Facts
         facts={[
           [t("cluster.agentVersion"), agent?.version ?? t("common.unknown")],
@@ -114,10 +106,7 @@ function AgentFacts({ cluster }: { cluster: Cluster }) {
             </span>,
           ],
           [t("cluster.agentCertificate"), agent?.certificateExpires ? time(agent.certificateExpires) : t("common.unknown")],
-          [
-            t("cluster.agentProfile"),
-            t(`cluster.profile${profile}`, { namespaces: cluster.spec.agent?.namespaces?.join(", ") ?? "" }),
-          ],
+          [t("cluster.agentProfile"), t(`cluster.profile${profile}`, { namespaces: cluster.spec.agent?.namespaces?.join(", ") ?? "" })],
         ]}
       />
     </Section>
@@ -198,13 +187,7 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
         >
           <Field label={t("cluster.taintAdd")} error={wrong ? t("cluster.taintWrong") : undefined}>
             {(id, about) => (
-              <Input
-                id={id}
-                aria-describedby={about}
-                value={text}
-                placeholder={t("cluster.taintHint")}
-                onChange={(e) => setText(e.target.value)}
-              />
+              <Input id={id} aria-describedby={about} value={text} placeholder={t("cluster.taintHint")} onChange={(e) => setText(e.target.value)} />
             )}
           </Field>
           <Button type="submit">{t("cluster.taintAdd")}</Button>

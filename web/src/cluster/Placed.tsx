@@ -59,16 +59,10 @@ export function Placed({ cluster }: { cluster: string }) {
 /** The nodes as kubectl shows them. */
 export function Nodes({ cluster }: { cluster: string }) {
   const may = useCan({ verb: "list", resource: "nodes" })
-  const nodes = useAnswer<Table>(
-    may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined,
-    `nodes ${cluster}`,
-    10_000,
-  )
+  const nodes = useAnswer<Table>(may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined, `nodes ${cluster}`, 10_000)
   if (may === false) return <Empty title={t("cluster.nodesRefused")} />
   if (!nodes.data) return nodes.error ? <Failure error={nodes.error} retry={nodes.reload} /> : <Skeleton lines={4} />
-  const columns = nodes.data.columnDefinitions
-    .map((c, i) => ({ ...c, i }))
-    .filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
+  const columns = nodes.data.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
   return (
     <SmallTable
       label={t("cluster.nodes")}
@@ -145,13 +139,7 @@ export function MirrorTab({ path }: { path: string }) {
       <p className="muted">{t("cluster.mirrorTypes", { n: types.length })}</p>
       <SmallTable
         label={t("cluster.mirror")}
-        head={[
-          t("cluster.mirrorType"),
-          t("cluster.mirrorState"),
-          t("cluster.mirrorLag"),
-          t("cluster.mirrorWhat"),
-          t("cluster.message"),
-        ]}
+        head={[t("cluster.mirrorType"), t("cluster.mirrorState"), t("cluster.mirrorLag"), t("cluster.mirrorWhat"), t("cluster.message")]}
         rows={[...types]
           .sort((a, b) => ranks[a.state] - ranks[b.state] || name(a).localeCompare(name(b)))
           .map((m) => ({

@@ -66,11 +66,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       {away && <p>{policy === "Delete" ? t("cluster.unjoinAwayDelete") : t("cluster.unjoinAway")}</p>}
       {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
       {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}
-      {loses && (
-        <Field label={t("common.typeName", { name })}>
-          {(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}
-        </Field>
-      )}
+      {loses && <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>}
       {error && <Failure error={error} />}
     </Dialog>
   )

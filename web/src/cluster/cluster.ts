@@ -88,9 +88,7 @@ export function verdict(c: Cluster): Verdict {
   if (!c.status?.kubernetesVersion && reachable?.reason === "WaitingForAgent") return of("joining", reachable)
   const provisioned = condition(c, "Provisioned")
   if (c.spec.provision && !c.status?.kubernetesVersion) {
-    return provisioned?.status === "False" && provisioned.reason !== "Provisioning"
-      ? of("unready", provisioned)
-      : of("building", provisioned)
+    return provisioned?.status === "False" && provisioned.reason !== "Provisioning" ? of("unready", provisioned) : of("building", provisioned)
   }
   if (!ready) return of("joining", reachable, c.metadata.creationTimestamp)
   if (reachable && reachable.status !== "True") return of("unreachable", reachable)

@@ -78,10 +78,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
       about={<HealthMark health={is.health} since={is.since} />}
       actions={
         <>
-          <Link
-            className="button"
-            href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}
-          >
+          <Link className="button" href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}>
             YAML
           </Link>
           {mayChange && (
@@ -125,10 +122,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
 /** Who may not see Clusters sees what their namespaces have in this one. */
 function Restricted({ name, state, since }: { name: string; state?: string; since?: string }) {
   return (
-    <Page
-      title={name}
-      about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}
-    >
+    <Page title={name} about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}>
       <Notice title={t("cluster.refused")}>{t("cluster.refusedMore")}</Notice>
       <Link className="button" href={`/table?q=${encodeURIComponent(`cluster:${name}`)}`}>
         {t("cluster.yours")}

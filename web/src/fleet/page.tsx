@@ -54,13 +54,7 @@ export default function FleetPage() {
       {!live.connected && live.clusters.length > 0 && <Notice tone="unknown">{t("fleet.disconnected")}</Notice>}
       {all.length > 0 && (
         <div className="filters" role="search">
-          <Input
-            type="search"
-            aria-label={t("fleet.search")}
-            placeholder={t("fleet.searchHint")}
-            value={words}
-            onChange={(e) => set("q", e.target.value)}
-          />
+          <Input type="search" aria-label={t("fleet.search")} placeholder={t("fleet.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
           <div role="group" className="chips" aria-label={t("fleet.byHealth")}>
             {healths
               .filter((h) => counts[h] || h === health)
@@ -74,9 +68,7 @@ export default function FleetPage() {
       )}
       {!known && !clusters.error && <Skeleton lines={6} />}
       {known && all.length === 0 && (
-        <Empty title={clusters.allowed ? t("fleet.none") : t("fleet.noneVisible")}>
-          {clusters.allowed ? t("fleet.noneMore") : t("fleet.noneVisibleMore")}
-        </Empty>
+        <Empty title={clusters.allowed ? t("fleet.none") : t("fleet.noneVisible")}>{clusters.allowed ? t("fleet.noneMore") : t("fleet.noneVisibleMore")}</Empty>
       )}
       {all.length > 0 && shown.length === 0 && <Empty title={t("fleet.noneMatch")} />}
       <ul className="tiles">
@@ -101,9 +93,7 @@ function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
       </span>
       <span className="tile-facts">
         {tile.version && <span>{tile.version}</span>}
-        {tile.nodes && (
-          <span>{`${t("fleet.nodes")} ${t("fleet.nodesOf", { ready: tile.nodes.ready, total: tile.nodes.total })}`}</span>
-        )}
+        {tile.nodes && <span>{`${t("fleet.nodes")} ${t("fleet.nodesOf", { ready: tile.nodes.ready, total: tile.nodes.total })}`}</span>}
         {tile.where && <span>{tile.where}</span>}
         <Lag tile={tile} connected={connected} />
         {tile.agent && <Badge>{t("fleet.agent")}</Badge>}

@@ -67,17 +67,11 @@ export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {
         agent: false,
       }),
     )
-  return all.sort(
-    (a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }),
-  )
+  return all.sort((a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }))
 }
 
 /** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
-export function sift(
-  all: Tile[],
-  words: string,
-  health?: string,
-): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
+export function sift(all: Tile[], words: string, health?: string): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
   const matching = all.filter((t) => {
     const text = [t.name, t.version, t.where, t.health, t.message].join(" ").toLowerCase()

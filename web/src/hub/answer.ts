@@ -22,8 +22,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
       .then((data) => setState({ key, data, loading: false, since: Date.now() }))
       .catch((e) => {
         if (abort.signal.aborted) return
-        const error =
-          e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
+        const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
         setState((old) => ({ ...old, key, error, loading: false }))
       })
       .finally(() => {
@@ -46,9 +45,5 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
 
 /** useAnswer of a GET; nothing is asked while there is no path. */
 export function useGet<T>(path: string | undefined, query?: Query, everyMs = 0): Answer<T> {
-  return useAnswer<T>(
-    path === undefined ? undefined : (signal) => get<T>(path, query, signal),
-    JSON.stringify([path, query]),
-    everyMs,
-  )
+  return useAnswer<T>(path === undefined ? undefined : (signal) => get<T>(path, query, signal), JSON.stringify([path, query]), everyMs)
 }

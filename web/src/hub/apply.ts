@@ -56,10 +56,8 @@ export async function review(edit: Edit, signal?: AbortSignal): Promise<Review> 
   return tried({ edit: { ...edit, text, base: now, began }, live, intent: of, taken, conflicts: found }, signal)
 }
 
-const without = (object: JsonObject, keys: string[] = []): JsonObject =>
-  Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)))
-const only = (object: JsonObject, keys: string[] = []): JsonObject =>
-  Object.fromEntries(Object.entries(object).filter(([key]) => keys.includes(key)))
+const without = (object: JsonObject, keys: string[] = []): JsonObject => Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)))
+const only = (object: JsonObject, keys: string[] = []): JsonObject => Object.fromEntries(Object.entries(object).filter(([key]) => keys.includes(key)))
 
 /** theirs is the edit without what it wants of a field. */
 export function theirs(of: Review, conflict: Conflict): Edit {
@@ -101,13 +99,7 @@ export function othersOf(error: StatusError): { field: string; by: string }[] {
 function named(of: Review, field: string, by: string): Conflict {
   const within = (steps: Path) => {
     const path = causeOf(steps)
-    return (
-      field === path ||
-      field.startsWith(`${path}.`) ||
-      field.startsWith(`${path}[`) ||
-      path.startsWith(`${field}.`) ||
-      path.startsWith(`${field}[`)
-    )
+    return field === path || field.startsWith(`${path}.`) || field.startsWith(`${path}[`) || path.startsWith(`${field}.`) || path.startsWith(`${field}[`)
   }
   const known = of.conflicts.find((conflict) => within(conflict.steps))
   if (known) return { ...known, managers: known.managers.includes(by) ? known.managers : [...known.managers, by] }

@@ -63,8 +63,7 @@ export class StatusError extends Error {
 
 export const fleet = "/apis/fleet.orrery.dev/v1alpha1"
 /** Root of the API of all clusters together, or of one, as the mirror has it. */
-export const mirrored = (cluster = "") =>
-  `${fleet}/resources/fleet/proxy${cluster ? `/clusters/${encodeURIComponent(cluster)}` : ""}`
+export const mirrored = (cluster = "") => `${fleet}/resources/fleet/proxy${cluster ? `/clusters/${encodeURIComponent(cluster)}` : ""}`
 /** Root of a cluster's own API server; without a cluster, of the hub's. */
 export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
 
@@ -84,7 +83,7 @@ export const url = (path: string, query?: Query) => {
 }
 
 let unauthorized = () => {}
-/** Says what happens once the session is over. */
+/** Says what happens at a 401: it is a member's, or the session is over. */
 export function onUnauthorized(f: () => void): void {
   unauthorized = f
 }
@@ -101,8 +100,7 @@ export async function request(path: string, o: Options = {}): Promise<Response> 
   }
   if (answer.ok) return answer
   const error = new StatusError(await readStatus(answer))
-  // A member's 401 is not the session's end: the hub's own says so in this header.
-  if (error.code === 401 && !path.startsWith(`${fleet}/clusters/`)) unauthorized()
+  if (error.code === 401) unauthorized()
   throw error
 }
 
@@ -145,11 +143,7 @@ export async function post<T = Obj>(path: string, object: unknown, query?: Query
 export const manager = "orrery-console"
 
 /** Server-side apply as the user, through the console's field manager; invalid fields are refused. */
-export async function apply(
-  path: string,
-  object: Obj,
-  o: { force?: boolean; dryRun?: boolean; signal?: AbortSignal } = {},
-): Promise<Obj> {
+export async function apply(path: string, object: Obj, o: { force?: boolean; dryRun?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
   const query = {
     fieldManager: manager,
     fieldValidation: "Strict",
@@ -161,11 +155,7 @@ export async function apply(
 }
 
 /** A merge patch; the strategic kind only for Kubernetes' own types. */
-export async function patch(
-  path: string,
-  change: unknown,
-  o: { dryRun?: boolean; strategic?: boolean; signal?: AbortSignal } = {},
-): Promise<Obj> {
+export async function patch(path: string, change: unknown, o: { dryRun?: boolean; strategic?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
   const type = o.strategic ? "application/strategic-merge-patch+json" : "application/merge-patch+json"
   const query = { fieldManager: manager, dryRun: o.dryRun ? "All" : undefined }
   return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
@@ -180,12 +170,7 @@ export async function remove(path: string, o: { dryRun?: boolean; signal?: Abort
 }
 
 /** Calls with each line of an answer that goes on, such as logs and watches, until it ends or the signal aborts it. */
-export async function stream(
-  path: string,
-  query: Query | undefined,
-  line: (text: string) => void,
-  signal: AbortSignal,
-): Promise<void> {
+export async function stream(path: string, query: Query | undefined, line: (text: string) => void, signal: AbortSignal): Promise<void> {
   const answer = await request(path, { query, signal, accept: "*/*" })
   const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
   let rest = ""

@@ -114,8 +114,7 @@ function compareLists(steps: Path, a: Json[], b: Json[], whole: boolean, out: Di
     const [as, bs] = [namesBy(a, by), namesBy(b, by)]
     if (!as || !bs) continue
     const found = out.length
-    for (const name of new Set([...as.keys(), ...bs.keys()]))
-      compare([...steps, { [by]: name }], as.get(name), bs.get(name), whole, out)
+    for (const name of new Set([...as.keys(), ...bs.keys()])) compare([...steps, { [by]: name }], as.get(name), bs.get(name), whole, out)
     const [first, second] = [[...as.keys()], [...bs.keys()]]
     if (out.length === found && !equal(first, second)) out.push({ path: format(steps), steps, before: first, after: second }) // nothing but their order
     return

@@ -24,25 +24,14 @@ export interface Foreign {
 }
 
 /** The metadata that API servers write, which nobody sends. */
-const written = [
-  "managedFields",
-  "resourceVersion",
-  "uid",
-  "creationTimestamp",
-  "generation",
-  "selfLink",
-  "deletionTimestamp",
-  "deletionGracePeriodSeconds",
-]
+const written = ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"]
 
 /** editable is an object as people edit it: without what API servers and controllers write. */
 export function editable(object: JsonObject): JsonObject {
   const { status: _, metadata, ...rest } = object
   if (!isObject(metadata)) return rest
   const kept = Object.entries(metadata).filter(([key]) => !written.includes(key))
-  const annotations = isObject(metadata.annotations)
-    ? Object.entries(metadata.annotations).filter(([key]) => key !== lastApplied)
-    : []
+  const annotations = isObject(metadata.annotations) ? Object.entries(metadata.annotations).filter(([key]) => key !== lastApplied) : []
   const shown = kept.filter(([key]) => key !== "annotations")
   if (annotations.length > 0) shown.push(["annotations", Object.fromEntries(annotations)])
   const { apiVersion, kind, ...body } = rest
@@ -64,13 +53,7 @@ export function intent(live: JsonObject, wanted: JsonObject): Intent {
   const others = (path: Path) => managers(walk.all, path).filter((m) => m !== manager)
   const removed = walk.removed.filter((path) => others(path).length > 0 || managers(walk.all, path).length === 0)
   const foreign = [...walk.changed, ...walk.removed]
-    .map((steps) => ({
-      path: format(steps),
-      steps,
-      managers: others(steps),
-      live: get(now, ...steps),
-      wanted: get(wanted, ...steps),
-    }))
+    .map((steps) => ({ path: format(steps), steps, managers: others(steps), live: get(now, ...steps), wanted: get(wanted, ...steps) }))
     .filter((f) => f.managers.length > 0 && f.live !== undefined)
   const changes = walk.changed.length + walk.removed.length > 0
   if (removed.length === 0) return { changes, method: "apply", body: identified(live, isObject(sent) ? sent : {}), foreign }
@@ -88,8 +71,7 @@ function updated(live: JsonObject, wanted: JsonObject): JsonObject {
   const metadata = { ...(wanted.metadata as JsonObject) }
   for (const key of written) if (key in was && key !== "managedFields") metadata[key] = was[key]
   const applied = get(was, "annotations", lastApplied)
-  if (applied !== undefined)
-    metadata.annotations = { ...(isObject(metadata.annotations) ? metadata.annotations : {}), [lastApplied]: applied }
+  if (applied !== undefined) metadata.annotations = { ...(isObject(metadata.annotations) ? metadata.annotations : {}), [lastApplied]: applied }
   return { ...wanted, ...("status" in live ? { status: live.status } : {}), metadata }
 }
 
@@ -101,14 +83,7 @@ interface Walk {
 
 // build returns what is sent of a field. Where managedFields do not say that it has parts, it is sent whole: that is right for lists and maps that are owned as
 // a whole, and harmless for others, as what is not changed is equal to what is there.
-function build(
-  walk: Walk,
-  path: Path,
-  live: Json | undefined,
-  wanted: Json | undefined,
-  all: Owned | undefined,
-  own: Owned | undefined,
-): Json | undefined {
+function build(walk: Walk, path: Path, live: Json | undefined, wanted: Json | undefined, all: Owned | undefined, own: Owned | undefined): Json | undefined {
   if (wanted === undefined) {
     if (live !== undefined) walk.removed.push(path)
     return undefined
@@ -134,28 +109,13 @@ function build(
 
 type Names = JsonObject
 
-function buildElements(
-  walk: Walk,
-  path: Path,
-  live: Json[],
-  wanted: Json[],
-  by: string[],
-  all?: Owned,
-  own?: Owned,
-): Json[] | undefined {
+function buildElements(walk: Walk, path: Path, live: Json[], wanted: Json[], by: string[], all?: Owned, own?: Owned): Json[] | undefined {
   const [was, is] = [live.map((e) => namesOf(e, by)), wanted.map((e) => namesOf(e, by, live))]
   if ([...was, ...is].some((names) => names === undefined)) return undefined // the API server says what is wrong with it
   const out: Json[] = []
   is.forEach((names, i) => {
     const old = place(live, names as Names)
-    const value = build(
-      walk,
-      [...path, names as Names],
-      live[old],
-      wanted[i],
-      into(all, names as Names),
-      into(own, names as Names),
-    )
+    const value = build(walk, [...path, names as Names], live[old], wanted[i], into(all, names as Names), into(own, names as Names))
     if (isObject(value)) out.push({ ...value, ...names })
   })
   was.forEach((names) => {
@@ -172,19 +132,14 @@ function namesOf(element: Json, by: string[], among: Json[] = []): Names | undef
   const names = Object.fromEntries(given)
   if (given.length === by.length) return names
   const like = among[place(among, names)]
-  return isObject(like)
-    ? Object.fromEntries(by.filter((name) => at(like, name) !== undefined).map((name) => [name, like[name]]))
-    : names
+  return isObject(like) ? Object.fromEntries(by.filter((name) => at(like, name) !== undefined).map((name) => [name, like[name]])) : names
 }
 
 function buildSet(walk: Walk, path: Path, live: Json[], wanted: Json[], all?: Owned, own?: Owned): Json[] | undefined {
   const added = wanted.filter((element) => !live.some((old) => equal(old, element)))
   const gone = live.filter((old) => !wanted.some((element) => equal(old, element)))
   if (added.length > 0) walk.changed.push(path)
-  if (
-    gone.some((element) => !ownsElement(own, element) || (all?.below.get(`v:${JSON.stringify(element)}`)?.managers.size ?? 0) > 1)
-  )
-    walk.removed.push(path)
+  if (gone.some((element) => !ownsElement(own, element) || (all?.below.get(`v:${JSON.stringify(element)}`)?.managers.size ?? 0) > 1)) walk.removed.push(path)
   else if (gone.length > 0) walk.changed.push(path)
   const out = wanted.filter((element) => added.includes(element) || ownsElement(own, element))
   return out.length > 0 ? out : undefined

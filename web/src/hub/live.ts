@@ -18,7 +18,7 @@ type Open = {
 const quietMs = 30_000
 const answerMs = 10_000
 
-/** The one socket of a tab. It opens with the first window and closes after the last. */
+/** The one socket of a tab, open from when something needs it. */
 class Live {
   private socket?: WebSocket
   private readonly windows = new Map<number, Open>()
@@ -90,7 +90,7 @@ class Live {
   }
 
   private connect(): void {
-    if (this.socket) return
+    if (this.socket || !(this.windows.size || this.fleetListeners.size)) return
     clearTimeout(this.timer)
     const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/console/api/live`, "orrery-live.v1")
     this.socket = socket
@@ -100,8 +100,7 @@ class Live {
       this.attempt = 0
       this.connected = true
       this.lastHeard = Date.now()
-      for (const { id, path, query, offset, limit } of this.windows.values())
-        this.send({ type: "open", id, path, query, offset, limit })
+      for (const { id, path, query, offset, limit } of this.windows.values()) this.send({ type: "open", id, path, query, offset, limit })
       this.watchdog = window.setInterval(() => this.watch(), answerMs)
       this.tellFleet()
     }

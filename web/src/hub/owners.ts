@@ -22,8 +22,7 @@ export function owned(object: JsonObject, chosen: (entry: JsonObject) => boolean
 }
 
 /** ours are the fields that the console owns by an apply: those that it must go on sending. */
-export const ours = (object: JsonObject): Owned =>
-  owned(object, (e) => text(e, "manager") === manager && text(e, "operation") === "Apply" && !e.subresource)
+export const ours = (object: JsonObject): Owned => owned(object, (e) => text(e, "manager") === manager && text(e, "operation") === "Apply" && !e.subresource)
 
 function add(to: Owned, fields: JsonObject, by: string) {
   for (const [key, below] of Object.entries(fields)) {
@@ -56,8 +55,7 @@ export function into(field: Owned | undefined, step: Step): Owned | undefined {
 }
 
 /** ownsElement is true if an element of a set is owned. */
-export const ownsElement = (field: Owned | undefined, value: Json): boolean =>
-  field?.below.has(`v:${JSON.stringify(value)}`) ?? false
+export const ownsElement = (field: Owned | undefined, value: Json): boolean => field?.below.has(`v:${JSON.stringify(value)}`) ?? false
 
 /** managers are all that own a field, something in it, or what it is owned as a part of. */
 export function managers(root: Owned, path: Path): string[] {

@@ -4,9 +4,10 @@ import { live } from "./live"
 
 export type Session = { user: string; groups: string[]; expires: string; version: string }
 /** asking: not known yet. out: nobody is signed in; reason says why if somebody was. */
-export type Signed = { state: "asking" } | { state: "in"; session: Session } | { state: "out"; reason?: "ended" | "unreachable" }
+export type Signed = { state: "asking" } | { state: "in"; session: Session } | { state: "out"; reason?: "ended" | "link" | "unreachable" }
 
 const path = "/console/api/session"
+const againMs = 3000
 let signed: Signed = { state: "asking" }
 const listeners = new Set<() => void>()
 
@@ -43,7 +44,7 @@ async function ask(method: string, body?: object): Promise<Session> {
 
 /** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is. */
 export async function start(): Promise<void> {
-  onUnauthorized(ended)
+  onUnauthorized(() => void check())
   live.ended = ended
   live.refused = () => void check()
   const link = new URLSearchParams(location.hash.slice(1)).get("link")
@@ -56,11 +57,17 @@ export async function start(): Promise<void> {
       // Used or too old: a session that is there still counts.
     }
   }
+  await resume(link ? "link" : undefined)
+}
+
+/** Goes on with the session that there is. While the hub does not answer, it is asked again. */
+async function resume(reason?: "link"): Promise<void> {
   try {
     set({ state: "in", session: await ask("GET") })
   } catch (e) {
-    const away = !(e instanceof StatusError)
-    set({ state: "out", reason: away ? "unreachable" : link ? "ended" : undefined })
+    const away = !(e instanceof StatusError && e.code === 401)
+    set({ state: "out", reason: away ? "unreachable" : reason })
+    if (away) window.setTimeout(() => signed.state === "out" && void resume(reason), againMs)
   }
 }
 

@@ -53,12 +53,7 @@ export type DeltaMessage = {
 }
 export type ErrorMessage = { type: "error"; id: number; status: Status }
 export type Cluster = { name: string; state: string; since: string; lag: number }
-export type Message =
-  | WindowMessage
-  | DeltaMessage
-  | ErrorMessage
-  | { type: "fleet"; clusters: Cluster[] | null }
-  | { type: "end"; reason: string }
+export type Message = WindowMessage | DeltaMessage | ErrorMessage | { type: "fleet"; clusters: Cluster[] | null } | { type: "end"; reason: string }
 
 export const nothing: Window = {
   state: "loading",
@@ -110,8 +105,7 @@ function changed(w: Window, m: DeltaMessage): Row[] {
 
 /** A refusal takes what was shown away; an API that cannot say leaves it, as what it was. */
 function failed(w: Window, status: Status): Window {
-  if (status.code >= 400 && status.code < 500 && status.code !== 429)
-    return { ...nothing, columns: w.columns, state: "refused", status }
+  if (status.code >= 400 && status.code < 500 && status.code !== 429) return { ...nothing, columns: w.columns, state: "refused", status }
   return { ...w, state: w.since ? "stale" : "unknown", status }
 }
 

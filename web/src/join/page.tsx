@@ -19,20 +19,9 @@ export default function JoinPage() {
   const [join, setJoin] = useState<Join>(blank)
   const set = (change: Partial<Join>) => setJoin({ ...join, ...change })
   const problem = nameProblem(join.name)
-  const text = (
-    key: keyof Join & ("image" | "namespaces" | "kubeconfig" | "labels" | "provider" | "region"),
-    placeholder: string,
-  ) => (
+  const text = (key: keyof Join & ("image" | "namespaces" | "kubeconfig" | "labels" | "provider" | "region"), placeholder: string) => (
     <Field label={t(`join.${key}`)} hint={t(`join.${key}Hint`)}>
-      {(id, about) => (
-        <Input
-          id={id}
-          aria-describedby={about}
-          value={join[key]}
-          placeholder={placeholder}
-          onChange={(e) => set({ [key]: e.target.value })}
-        />
-      )}
+      {(id, about) => <Input id={id} aria-describedby={about} value={join[key]} placeholder={placeholder} onChange={(e) => set({ [key]: e.target.value })} />}
     </Field>
   )
   return (
@@ -46,13 +35,7 @@ export default function JoinPage() {
         <form className="join-form" onSubmit={(e) => e.preventDefault()}>
           <Field label={t("join.name")} hint={t("join.nameHint")} error={join.name && problem ? t(`join.${problem}`) : undefined}>
             {(id, about) => (
-              <Input
-                id={id}
-                aria-describedby={about}
-                value={join.name}
-                placeholder={examples.cluster}
-                onChange={(e) => set({ name: e.target.value.trim() })}
-              />
+              <Input id={id} aria-describedby={about} value={join.name} placeholder={examples.cluster} onChange={(e) => set({ name: e.target.value.trim() })} />
             )}
           </Field>
           <fieldset className="bare">

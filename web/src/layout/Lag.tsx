@@ -46,7 +46,11 @@ function LagItem({ cluster: c }: { cluster: { name: string; state: string; since
   return (
     <li className="lag-item">
       <Tooltip text={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name: c.name, since })}>
-        <Link href={clusterLink(c.name)} className="lag-link">
+        <Link
+          href={clusterLink(c.name)}
+          className="lag-link"
+          aria-label={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name: c.name, since })}
+        >
           <Dot tone={tone} />
           <span>{c.name}</span>
           <span className="muted">{since}</span>

@@ -24,8 +24,7 @@ const places: { href: string; icon: IconName; title: Key }[] = [
 
 function Places({ onGo }: { onGo?: () => void }) {
   const [path] = useLocation()
-  const here = (href: string) =>
-    href === "/" ? path === "/" || path.startsWith("/clusters/") : path === href || path.startsWith(`${href}/`)
+  const here = (href: string) => (href === "/" ? path === "/" || path.startsWith("/clusters/") : path === href || path.startsWith(`${href}/`))
   return (
     <ul>
       {places.map((p) => (
@@ -102,7 +101,7 @@ export function Layout({ session, children }: { session: Session; children: Reac
         <IconButton label={t("layout.menu")} className="phone-only" onClick={() => setOpen(true)}>
           <Icon name="menu" />
         </IconButton>
-        <Link href="/" className="brand">
+        <Link href="/" className="brand" aria-label={`Orrery: ${t("fleet.title")}`}>
           <img src="/console/icon.svg" alt="" width="20" height="20" />
           <span>Orrery</span>
         </Link>

@@ -6,7 +6,7 @@ import { Notice } from "../part/Notice"
 import { t } from "../text/text"
 import "./layout.css"
 
-export function SignIn({ reason }: { reason?: "ended" | "unreachable" }) {
+export function SignIn({ reason }: { reason?: "ended" | "link" | "unreachable" }) {
   const [token, setToken] = useState("")
   const [error, setError] = useState("")
   const [busy, setBusy] = useState(false)
@@ -24,6 +24,7 @@ export function SignIn({ reason }: { reason?: "ended" | "unreachable" }) {
         <h1>Orrery</h1>
       </div>
       {reason === "ended" && <Notice tone="warn">{t("layout.ended")}</Notice>}
+      {reason === "link" && <Notice tone="warn">{t("layout.badLink")}</Notice>}
       {reason === "unreachable" && <Notice tone="unknown">{t("layout.hubAway")}</Notice>}
       <p className="muted">
         {t("layout.signInMore", { command: "\u0000" })
@@ -32,9 +33,7 @@ export function SignIn({ reason }: { reason?: "ended" | "unreachable" }) {
       </p>
       <form className="stack" onSubmit={submit}>
         <Field label={t("layout.token")} error={error || undefined}>
-          {(id, about) => (
-            <Input id={id} aria-describedby={about} type="password" value={token} onChange={(e) => setToken(e.target.value)} />
-          )}
+          {(id, about) => <Input id={id} aria-describedby={about} type="password" value={token} onChange={(e) => setToken(e.target.value)} />}
         </Field>
         <Button look="main" type="submit" disabled={busy || !token.trim()}>
           {t("layout.signIn")}

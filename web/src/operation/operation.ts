@@ -65,9 +65,7 @@ export interface HostSteps extends HostRun {
 export function hosts(op: Operation, slices: OperationSlice[]): HostSteps[] {
   const kept = new Map<string, Map<string, Step>>()
   const newer = (a: Step, b: Step) =>
-    (a.attempt ?? 0) - (b.attempt ?? 0) ||
-    (a.started ?? "").localeCompare(b.started ?? "") ||
-    (a.finished ?? "").localeCompare(b.finished ?? "")
+    (a.attempt ?? 0) - (b.attempt ?? 0) || (a.started ?? "").localeCompare(b.started ?? "") || (a.finished ?? "").localeCompare(b.finished ?? "")
   for (const step of [...slices.flatMap((s) => s.steps ?? []), ...(op.status?.steps ?? [])]) {
     const of = kept.get(step.host) ?? new Map<string, Step>()
     kept.set(step.host, of)
@@ -124,8 +122,7 @@ export function expand(names: string): string[] {
   const [, before, from, to, after] = m as unknown as [string, string, string, string, string]
   const width = from.startsWith("0") ? from.length : 0
   const all: string[] = []
-  for (let i = Number(from); i <= Number(to) && all.length < 5000; i++)
-    all.push(`${before}${String(i).padStart(width, "0")}${after}`)
+  for (let i = Number(from); i <= Number(to) && all.length < 5000; i++) all.push(`${before}${String(i).padStart(width, "0")}${after}`)
   return all
 }
 
@@ -138,14 +135,7 @@ export function hostDiff(
     for (const name of groups.flatMap(expand)) roles.set(name, [...(roles.get(name) ?? []), role])
   }
   const there = new Map((now ?? []).map((n) => [n.hostname, n]))
-  const wanted = (spec?.hosts ?? []).map(
-    (h): HostDiff => ({ name: h.name, change: there.has(h.name) ? "kept" : "added", roles: roles.get(h.name) ?? [] }),
-  )
+  const wanted = (spec?.hosts ?? []).map((h): HostDiff => ({ name: h.name, change: there.has(h.name) ? "kept" : "added", roles: roles.get(h.name) ?? [] }))
   const names = new Set(wanted.map((h) => h.name))
-  return [
-    ...wanted,
-    ...(now ?? [])
-      .filter((n) => !names.has(n.hostname))
-      .map((n): HostDiff => ({ name: n.hostname, change: "removed", roles: n.roles ?? [] })),
-  ]
+  return [...wanted, ...(now ?? []).filter((n) => !names.has(n.hostname)).map((n): HostDiff => ({ name: n.hostname, change: "removed", roles: n.roles ?? [] }))]
 }

@@ -28,11 +28,7 @@ function Runs() {
   const answer = useOperations()
   return (
     <Page title={t("operation.title")} about={t("operation.about")}>
-      {may === false ? (
-        <Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty>
-      ) : (
-        <OperationTable answer={answer} ofAll />
-      )}
+      {may === false ? <Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty> : <OperationTable answer={answer} ofAll />}
     </Page>
   )
 }
@@ -49,9 +45,7 @@ function useRun(name: string, may: boolean | undefined): Answer<Told> {
           const labelSelector = `lifecycle.orrery.dev/operation=${name.slice(0, 63)}`
           const [operation, slices] = await Promise.all([
             get<Operation>(operationPath(name), undefined, signal),
-            list<OperationSlice>(`${operationsPath.replace("operations", "operationslices")}`, { labelSelector }, signal).catch(
-              () => ({ items: [] }),
-            ),
+            list<OperationSlice>(`${operationsPath.replace("operations", "operationslices")}`, { labelSelector }, signal).catch(() => ({ items: [] })),
           ])
           return { operation, slices: slices.items }
         }
@@ -128,24 +122,13 @@ function Run({ name }: { name: string }) {
         </Notice>
       )}
       {spec.paused && status?.phase === "Running" && <Notice tone="warn">{t("operation.willPause")}</Notice>}
-      {part !== undefined && (
-        <Meter
-          label={t("operation.steps")}
-          tone="plain"
-          value={part}
-          text={`${status?.stepsDone ?? 0} / ${status?.stepsTotal ?? 0}`}
-        />
-      )}
+      {part !== undefined && <Meter label={t("operation.steps")} tone="plain" value={part} text={`${status?.stepsDone ?? 0} / ${status?.stepsTotal ?? 0}`} />}
       <Facts
         facts={[
           [t("operation.began"), status?.started ? time(status.started) : t("operation.notYet")],
           [
             t("operation.ended"),
-            status?.finished
-              ? time(status.finished)
-              : status?.estimate
-                ? t("operation.about2", { time: time(status.estimate) })
-                : t("operation.notYet"),
+            status?.finished ? time(status.finished) : status?.estimate ? t("operation.about2", { time: time(status.estimate) }) : t("operation.notYet"),
           ],
           [t("operation.attempt"), status?.attempt ?? 0],
           [
@@ -173,9 +156,7 @@ function HostRun({ host, open }: { host: HostSteps; open: boolean }) {
       <summary>
         <span className="host-name">{host.name === "cluster" ? t("operation.throughAPI") : host.name}</span>
         <Mark tone={stepTones[host.state]}>{t(`operation.step${host.state}`)}</Mark>
-        <span className="muted">
-          {[host.stage, host.total ? `${host.done ?? 0} / ${host.total}` : ""].filter(Boolean).join(" · ")}
-        </span>
+        <span className="muted">{[host.stage, host.total ? `${host.done ?? 0} / ${host.total}` : ""].filter(Boolean).join(" · ")}</span>
       </summary>
       {host.message && <p className="bad selectable">{host.message}</p>}
       <ol className="steps">

@@ -2,13 +2,19 @@ import { lazy, Suspense, useEffect, useState } from "react"
 import { useKeys } from "./Keys"
 import { type Mode, onPalette } from "./open"
 
-const Palette = lazy(() => import("./Palette"))
+const load = () => import("./Palette")
+const Palette = lazy(load)
 
 /** Where the palette is, once somebody opened it. */
 export function PaletteHost() {
   const [mode, setMode] = useState<Mode>()
   useKeys()
   useEffect(() => onPalette(setMode), [])
+  // Whoever opens it types at once: it is there before it is asked for.
+  useEffect(() => {
+    const timer = window.setTimeout(load, 1000)
+    return () => clearTimeout(timer)
+  }, [])
   return mode ? (
     <Suspense fallback={null}>
       <Palette mode={mode} onClose={() => setMode(undefined)} />

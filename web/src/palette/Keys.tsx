@@ -20,9 +20,9 @@ export function useKeys(): void {
       run: () => navigate(href),
     })
     return [
-      { id: "palette.find", section, keys: "ctrl+k", title: t("palette.find"), run: () => openPalette("find") },
-      { id: "palette.command", section, keys: ":", title: t("palette.command"), run: () => openPalette("command") },
-      { id: "palette.keys", section, keys: "?", title: t("palette.showKeys"), run: () => openPalette("keys") },
+      { id: "palette.find", quiet: true, section, keys: "ctrl+k", title: t("palette.find"), run: () => openPalette("find") },
+      { id: "palette.command", quiet: true, section, keys: ":", title: t("palette.command"), run: () => openPalette("command") },
+      { id: "palette.keys", quiet: true, section, keys: "?", title: t("palette.showKeys"), run: () => openPalette("keys") },
       go("g f", "/", t("fleet.title")),
       go("g t", "/table", t("table.title")),
       go("g p", "/policies", t("policy.title")),

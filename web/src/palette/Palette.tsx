@@ -1,10 +1,10 @@
 import { Command } from "cmdk"
 import { Dialog as Radix } from "radix-ui"
-import { type ReactNode, useDeferredValue, useEffect, useState } from "react"
+import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react"
 import { useLocation } from "wouter"
 import { useAnswer } from "../hub/answer"
 import { encode, mirrored, table } from "../hub/client"
-import { useFleetKinds } from "../hub/kinds"
+import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
@@ -31,14 +31,7 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
     const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
     const at = (name: string) => answer.columnDefinitions.findIndex((c) => c.name === name)
-    const [kind, cluster, namespace, name, status, version] = [
-      "Kind",
-      "Cluster",
-      "Namespace",
-      "Name",
-      "Status",
-      "API Version",
-    ].map(at)
+    const [kind, cluster, namespace, name, status, version] = ["Kind", "Cluster", "Namespace", "Name", "Status", "API Version"].map(at)
     return answer.rows.map(({ cells }) => {
       const cell = (i: number | undefined) => String(cells[i ?? -1] ?? "")
       return {
@@ -72,7 +65,7 @@ export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => 
 function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const [typed, setTyped] = useState(start)
   const [, navigate] = useLocation()
-  const kinds = useFleetKinds() ?? []
+  const [kinds, onHub] = [useFleetKinds() ?? [], useHubKinds() ?? []]
   const { clusters } = useFleet()
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
@@ -86,19 +79,49 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const exact = asCommand || text.includes(" ") ? command(text, kinds) : undefined
   const [first = ""] = text.split(/\s+/)
   const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
-  const clustersFound = clusters.filter((c) => c.name.toLowerCase().includes(lower)).slice(0, asCommand || !text ? 5 : 8)
+  const otherKinds = kindsFound.filter((k) => k !== exact?.kind)
+  const hubFound = text ? kindsLike(onHub, first, 4) : []
+  const clustersFound = (asCommand && text ? [] : clusters).filter((c) => c.name.toLowerCase().includes(lower)).slice(0, asCommand || !text ? 5 : 8)
   const actionsFound = asCommand
     ? []
     : unique(all)
         .filter((a) => matches(a, lower))
         .slice(0, text ? 6 : 12)
+  // The first answer is chosen until somebody chooses: answers come one after another.
+  const values = [
+    ...(exact ? ["exact"] : []),
+    ...actionsFound.map((a) => `action ${a.id}`),
+    ...otherKinds.map((k) => `kind ${k.of}`),
+    ...hubFound.map((k) => `hub ${k.of}`),
+    ...clustersFound.map((c) => `cluster ${c.name}`),
+    ...found.map((o) => `object ${idOf(o)}`),
+    "every",
+  ]
+  const [chosen, setChosen] = useState<string>()
+  const byHand = useRef(false)
   return (
-    <Command label={t("palette.title")} shouldFilter={false} loop>
+    <Command
+      label={t("palette.title")}
+      shouldFilter={false}
+      loop
+      value={chosen !== undefined && values.includes(chosen) ? chosen : values[0]}
+      onValueChange={(value) => byHand.current && setChosen(value)}
+      onKeyDownCapture={(e) => {
+        if (/^(Arrow|Home|End|n$|p$|j$|k$)/.test(e.key) && (e.ctrlKey || e.key.length > 1)) byHand.current = true
+      }}
+      onPointerMoveCapture={() => {
+        byHand.current = true
+      }}
+    >
       <Command.Input
         className="palette-input"
         autoFocus
         value={typed}
-        onValueChange={setTyped}
+        onValueChange={(next) => {
+          byHand.current = false
+          setTyped(next)
+          setChosen(undefined)
+        }}
         placeholder={t(asCommand ? "palette.commandPlaceholder" : "palette.placeholder")}
       />
       <Command.List className="palette-list" label={t("palette.about")}>
@@ -106,9 +129,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         {exact && (
           <Item value="exact" onSelect={() => go(exact.href)}>
             <span>
-              {exact.namespace && exact.kind
-                ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace })
-                : (exact.kind?.kind ?? text)}
+              {exact.namespace && exact.kind ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace }) : (exact.kind?.kind ?? text)}
             </span>
             <span className="faint">{`:${text}`}</span>
           </Item>
@@ -116,32 +137,37 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         {!asCommand && <Group heading={t("palette.actions")} items={actionsFound.map((a) => actionItem(a, onClose))} />}
         <Group
           heading={t("palette.kinds")}
-          items={kindsFound
-            .filter((k) => k !== exact?.kind)
-            .map((k) => (
-              <Item key={k.of} value={`kind ${k.of}`} onSelect={() => go(tableLink(k))}>
-                <span>{k.kind}</span>
-                <span className="faint">{[...k.shortNames, k.group].filter(Boolean).join(" · ")}</span>
-              </Item>
-            ))}
+          items={otherKinds.map((k) => (
+            <Item key={k.of} value={`kind ${k.of}`} onSelect={() => go(tableLink(k))}>
+              <span>{k.kind}</span>
+              <span className="faint">{[...k.shortNames, k.group].filter(Boolean).join(" · ")}</span>
+            </Item>
+          ))}
         />
-        {!(asCommand && text) && (
-          <Group
-            heading={t("palette.clusters")}
-            items={clustersFound.map((c) => (
-              <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
-                <span className="row">
-                  <Dot tone={toneOfCluster(c)} />
-                  {c.name}
-                </span>
-              </Item>
-            ))}
-          />
-        )}
+        <Group
+          heading={t("palette.onHub")}
+          items={hubFound.map((k) => (
+            <Item key={k.of} value={`hub ${k.of}`} onSelect={() => go(tableLink(k, { hub: "1" }))}>
+              <span>{k.kind}</span>
+              <span className="faint">{k.group}</span>
+            </Item>
+          ))}
+        />
+        <Group
+          heading={t("palette.clusters")}
+          items={clustersFound.map((c) => (
+            <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
+              <span className="row">
+                <Dot tone={toneOfCluster(c)} />
+                {c.name}
+              </span>
+            </Item>
+          ))}
+        />
         <Group
           heading={t("palette.objects")}
           items={found.map((o) => {
-            const id = `${o.cluster}/${o.kind}.${o.group}/${o.namespace}/${o.name}`
+            const id = idOf(o)
             return (
               <Item key={id} value={`object ${id}`} onSelect={() => go(objectLink(o))}>
                 <span className="palette-name">{o.name}</span>
@@ -177,8 +203,9 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   }
 }
 
+const idOf = (o: Found) => `${o.cluster}/${o.kind}.${o.group}/${o.namespace}/${o.name}`
 const matches = (a: Action, text: string) => `${a.title} ${a.words ?? ""}`.toLowerCase().includes(text)
-const unique = (all: Action[]) => all.filter((a, i) => !a.id.startsWith("palette.") && all.findIndex((b) => b.id === a.id) === i)
+const unique = (all: Action[]) => all.filter((a, i) => !a.quiet && all.findIndex((b) => b.id === a.id) === i)
 const shownKeys = (keys: string) => keys.replace(/ctrl\+(\w)/, (_, key: string) => `Ctrl+${key.toUpperCase()}`)
 
 function Group({ heading, items }: { heading: string; items: ReactNode[] }) {

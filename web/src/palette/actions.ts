@@ -11,6 +11,8 @@ export type Action = {
   /** Other words by which it is found. */
   words?: string
   run: () => void
+  /** Only a key, such as one that moves: not listed as a command. */
+  quiet?: boolean
   /** Shown under this heading in the list of keys. */
   section?: string
 }

@@ -27,9 +27,6 @@ export function Field({
   )
 }
 
-export function Input({
-  className = "",
-  ...rest
-}: InputHTMLAttributes<HTMLInputElement> & { ref?: React.Ref<HTMLInputElement> }) {
+export function Input({ className = "", ...rest }: InputHTMLAttributes<HTMLInputElement> & { ref?: React.Ref<HTMLInputElement> }) {
   return <input className={`input ${className}`} spellCheck={false} autoComplete="off" {...rest} />
 }

@@ -14,17 +14,7 @@ export function Value({ value }: { value: Json | undefined }) {
 const short = (value: Json): boolean => JSON.stringify(value).length < 80
 
 /** Fields that differ, one in a row: what it was and what it is. */
-export function FieldDiff({
-  fields,
-  label,
-  before,
-  after,
-}: {
-  fields: Difference[]
-  label: string
-  before?: string
-  after?: string
-}) {
+export function FieldDiff({ fields, label, before, after }: { fields: Difference[]; label: string; before?: string; after?: string }) {
   if (fields.length === 0) return <Empty title={t("common.noDifference")} />
   return (
     <SmallTable

@@ -29,8 +29,7 @@ const paths = {
   table: "M2.5 3h11v10h-11zM2.5 6.3h11M2.5 9.7h11",
   policy: "M8 2l5 2v4c0 3-2 5-5 6-3-1-5-3-5-6V4z",
   changes: "M2.5 8h2.7l1.6-4.5 2.4 9L10.8 8h2.7",
-  operation:
-    "M8 5.6a2.4 2.4 0 1 0 0 4.8 2.4 2.4 0 0 0 0-4.8zM8 1.8v2M8 12.2v2M1.8 8h2M12.2 8h2M3.6 3.6 5 5M11 11l1.4 1.4M12.4 3.6 11 5M5 11l-1.4 1.4",
+  operation: "M8 5.6a2.4 2.4 0 1 0 0 4.8 2.4 2.4 0 0 0 0-4.8zM8 1.8v2M8 12.2v2M1.8 8h2M12.2 8h2M3.6 3.6 5 5M11 11l1.4 1.4M12.4 3.6 11 5M5 11l-1.4 1.4",
   join: "M8 3v10M3 8h10",
   terminal: "M2.5 3h11v10h-11zM5 6.2 7 8l-2 1.8M8 10.4h3",
   logs: "M3 4h10M3 7h7M3 10h10M3 13h5",
@@ -41,14 +40,7 @@ export type IconName = keyof typeof paths
 export function Icon({ name }: { name: IconName }) {
   return (
     <svg className="sign" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
-      <path
-        d={paths[name]}
-        fill="none"
-        stroke="currentColor"
-        strokeWidth={name === "more" ? 2.2 : 1.4}
-        strokeLinecap="round"
-        strokeLinejoin="round"
-      />
+      <path d={paths[name]} fill="none" stroke="currentColor" strokeWidth={name === "more" ? 2.2 : 1.4} strokeLinecap="round" strokeLinejoin="round" />
     </svg>
   )
 }

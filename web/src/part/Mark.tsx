@@ -19,9 +19,7 @@ export function Dot({ tone }: { tone: Tone }) {
       {tone === "good" && <circle cx="5" cy="5" r="3.5" fill="currentColor" />}
       {tone === "warn" && <path d="M5 1l4.4 8H.6z" fill="currentColor" />}
       {tone === "bad" && <path d="M1.2 1.2h7.6v7.6H1.2z" fill="currentColor" />}
-      {tone === "unknown" && (
-        <circle cx="5" cy="5" r="3.2" fill="none" stroke="currentColor" strokeWidth="1.5" strokeDasharray="2 1.4" />
-      )}
+      {tone === "unknown" && <circle cx="5" cy="5" r="3.2" fill="none" stroke="currentColor" strokeWidth="1.5" strokeDasharray="2 1.4" />}
       {tone === "plain" && <circle cx="5" cy="5" r="3" fill="none" stroke="currentColor" strokeWidth="1.5" />}
     </svg>
   )
@@ -34,17 +32,8 @@ export function Badge({ tone = "plain", children }: { tone?: Tone; children: Rea
 
 /** Pure: what the words that Kubernetes uses for states mean. */
 export function toneOf(word: string): Tone {
-  if (
-    /^(Running|Ready|Active|Bound|Available|Succeeded|Completed?|Healthy|Synced|True|Approved|Issued|Normal|Deployed|Established)$/i.test(
-      word,
-    )
-  )
-    return "good"
-  if (
-    /^(Pending|ContainerCreating|Init:.*|Progressing|Terminating|Waiting|Behind|Released|Warning|Suspended|SchedulingDisabled|Ready,.*)$/i.test(
-      word,
-    )
-  )
+  if (/^(Running|Ready|Active|Bound|Available|Succeeded|Completed?|Healthy|Synced|True|Approved|Issued|Normal|Deployed|Established)$/i.test(word)) return "good"
+  if (/^(Pending|ContainerCreating|Init:.*|Progressing|Terminating|Waiting|Behind|Released|Warning|Suspended|SchedulingDisabled|Ready,.*)$/i.test(word))
     return "warn"
   if (
     /^(Failed|Error|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|Err.*|.*BackOff|OOMKilled|Evicted|NotReady.*|Lost|False|Degraded|Invalid.*|.*Error)$/i.test(

@@ -28,15 +28,7 @@ export function MenuItem({ children, keys, danger, disabled, onSelect }: ItemPro
 }
 
 /** An item that is on or off; the menu stays open. */
-export function MenuToggle({
-  checked,
-  onChange,
-  children,
-}: {
-  checked: boolean
-  onChange: (on: boolean) => void
-  children: ReactNode
-}) {
+export function MenuToggle({ checked, onChange, children }: { checked: boolean; onChange: (on: boolean) => void; children: ReactNode }) {
   return (
     <Radix.CheckboxItem className="menu-item" checked={checked} onCheckedChange={onChange} onSelect={(e) => e.preventDefault()}>
       {children}

@@ -6,17 +6,7 @@ import { Icon } from "./Icon"
 import type { Tone } from "./Mark"
 
 /** Something that is to be known about what is below it. */
-export function Notice({
-  tone = "plain",
-  title,
-  children,
-  action,
-}: {
-  tone?: Tone
-  title?: string
-  children?: ReactNode
-  action?: ReactNode
-}) {
+export function Notice({ tone = "plain", title, children, action }: { tone?: Tone; title?: string; children?: ReactNode; action?: ReactNode }) {
   return (
     <div className={`notice ${tone}`} role={tone === "bad" ? "alert" : "status"}>
       <Icon name={tone === "plain" || tone === "good" ? "info" : tone === "unknown" ? "clock" : "warning"} />
@@ -33,13 +23,7 @@ export function Notice({
 export function Failure({ error, retry }: { error: Error; retry?: () => void }) {
   const status = error instanceof StatusError ? error : undefined
   const unknown = status && (status.code === 0 || status.code >= 500)
-  const title = status?.refused
-    ? t("common.refused")
-    : status?.code === 0
-      ? t("common.unreachable")
-      : unknown
-        ? t("common.unknown")
-        : t("common.failed")
+  const title = status?.refused ? t("common.refused") : status?.code === 0 ? t("common.unreachable") : unknown ? t("common.unknown") : t("common.failed")
   const tone = status?.refused ? "warn" : unknown ? "unknown" : "bad"
   return (
     <Notice tone={tone} title={title} action={retry && <Button onClick={retry}>{t("common.retry")}</Button>}>

@@ -48,15 +48,7 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
 }
 
 /** A table of few rows; many go to the table of objects. */
-export function SmallTable({
-  label,
-  head,
-  rows,
-}: {
-  label: string
-  head: ReactNode[]
-  rows: { key: string; cells: ReactNode[] }[]
-}) {
+export function SmallTable({ label, head, rows }: { label: string; head: ReactNode[]; rows: { key: string; cells: ReactNode[] }[] }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
     <section className="small-table" aria-label={label} tabIndex={0}>

@@ -15,6 +15,4 @@ export function Tooltip({ text, keys, children }: { text: ReactNode; keys?: stri
   )
 }
 
-export const TooltipProvider = ({ children }: { children: ReactNode }) => (
-  <Radix.Provider delayDuration={400}>{children}</Radix.Provider>
-)
+export const TooltipProvider = ({ children }: { children: ReactNode }) => <Radix.Provider delayDuration={400}>{children}</Radix.Provider>

@@ -1,7 +1,5 @@
 /** Pure: what differs between two texts, line by line (Myers), with the middle of long equal stretches left out. */
-export type Line =
-  | { kind: "same" | "added" | "removed"; text: string; before?: number; after?: number }
-  | { kind: "gap"; count: number }
+export type Line = { kind: "same" | "added" | "removed"; text: string; before?: number; after?: number } | { kind: "gap"; count: number }
 
 const maxEdits = 4000
 

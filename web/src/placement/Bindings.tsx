@@ -44,9 +44,7 @@ export function Bindings() {
       {(answer.error ?? rights.error) && <Failure error={(answer.error ?? rights.error) as Error} retry={answer.reload} />}
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
       {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
-      {answer.data && !nothing && answer.data.items.length === 0 && (
-        <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>
-      )}
+      {answer.data && !nothing && answer.data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
       {answer.data && answer.data.items.length > 0 && <Table bindings={answer.data.items} />}
       {answer.data?.more && <p className="muted">{t("placement.cut", { n: answer.data.items.length })}</p>}
     </Page>
@@ -66,10 +64,7 @@ const rank = (b: Obj) => ["False", "Unknown", undefined, "True"].indexOf(worst(b
 
 function Table({ bindings }: { bindings: Obj[] }) {
   const sorted = [...bindings].sort(
-    (a, b) =>
-      rank(a) - rank(b) ||
-      (a.metadata.namespace ?? "").localeCompare(b.metadata.namespace ?? "") ||
-      a.metadata.name.localeCompare(b.metadata.name),
+    (a, b) => rank(a) - rank(b) || (a.metadata.namespace ?? "").localeCompare(b.metadata.namespace ?? "") || a.metadata.name.localeCompare(b.metadata.name),
   )
   return (
     <SmallTable

@@ -34,14 +34,7 @@ export interface MatrixRow {
 
 function replicas(w: Work): MatrixRow["replicas"] {
   if (w.wanted === undefined && w.asked === undefined && w.ready === undefined) return undefined
-  const tone =
-    w.state !== "Present" || w.ready === undefined
-      ? "unknown"
-      : w.ready >= (w.wanted ?? w.asked ?? 0)
-        ? "good"
-        : w.ready === 0
-          ? "bad"
-          : "warn"
+  const tone = w.state !== "Present" || w.ready === undefined ? "unknown" : w.ready >= (w.wanted ?? w.asked ?? 0) ? "good" : w.ready === 0 ? "bad" : "warn"
   return { ready: w.ready, asked: w.asked, wanted: w.wanted, tone }
 }
 

@@ -24,10 +24,7 @@ export default function PlacementPage() {
   const of = params.get("of") ?? ""
   const ref = parseOf(of)
   if (!of) return <Bindings />
-  if (!ref)
-    return (
-      <Page title={t("placement.title")}>{<Empty title={t("placement.wrong", { of })}>{t("placement.wrongMore")}</Empty>}</Page>
-    )
+  if (!ref) return <Page title={t("placement.title")}>{<Empty title={t("placement.wrong", { of })}>{t("placement.wrongMore")}</Empty>}</Page>
   return <Matrix key={of} of={of} subject={ref} />
 }
 
@@ -122,11 +119,7 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
               {images && (
                 <td data-label={t("placement.image")}>
                   {r.images.map((i) => (
-                    <div
-                      key={i.container}
-                      className="matrix-image"
-                      title={[i.container, i.wanted, i.live].filter(Boolean).join("\n")}
-                    >
+                    <div key={i.container} className="matrix-image" title={[i.container, i.wanted, i.live].filter(Boolean).join("\n")}>
                       <span className={i.odd ? "mono odd" : "mono"}>{shortImage(i.live ?? i.wanted ?? "")}</span>
                       {i.differs && <Badge tone="warn">{t("placement.wanted", { image: shortImage(i.wanted ?? "") })}</Badge>}
                     </div>
@@ -156,11 +149,7 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
                 <Button look="quiet" onClick={() => onDiff(r.cluster)} aria-label={t("placement.diffOf", { cluster: r.cluster })}>
                   {t("placement.diff")}
                 </Button>
-                <Link
-                  className="button quiet"
-                  href={objectLink({ ...subject, cluster: r.cluster })}
-                  aria-label={t("placement.openIn", { cluster: r.cluster })}
-                >
+                <Link className="button quiet" href={objectLink({ ...subject, cluster: r.cluster })} aria-label={t("placement.openIn", { cluster: r.cluster })}>
                   {t("placement.open")}
                 </Link>
               </td>
@@ -179,9 +168,7 @@ function Replicas({ of }: { of: NonNullable<MatrixRow["replicas"]> }) {
       <Mark tone={of.tone}>
         <span className="number">{`${of.ready ?? "?"} / ${wanted ?? "?"}`}</span>
       </Mark>
-      {of.asked !== undefined && of.wanted !== undefined && of.asked !== of.wanted && (
-        <Badge tone="warn">{t("placement.asked", { n: of.asked })}</Badge>
-      )}
+      {of.asked !== undefined && of.wanted !== undefined && of.asked !== of.wanted && <Badge tone="warn">{t("placement.asked", { n: of.asked })}</Badge>}
     </>
   )
 }

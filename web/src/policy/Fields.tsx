@@ -5,23 +5,7 @@ import { Icon } from "../part/Icon"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
 import type { Spec } from "./fields"
-import {
-  append,
-  at,
-  labelLine,
-  labels,
-  list,
-  names,
-  oneOf,
-  type Path,
-  type Problem,
-  put,
-  remove,
-  setOneOf,
-  text,
-  unseen,
-  type Value,
-} from "./form"
+import { append, at, labelLine, labels, list, names, oneOf, type Path, type Problem, put, remove, setOneOf, text, unseen, type Value } from "./form"
 
 export interface Form {
   object: Value
@@ -32,9 +16,7 @@ export interface Form {
 
 /** Fields of the object at a path. Each shows one value and puts it back. */
 export function Fields({ specs, path, ...form }: Form & { specs: Spec[]; path: Path }) {
-  return specs
-    .filter((s) => s.when?.(at(form.object, path)) ?? true)
-    .map((s) => <One key={`${s.as} ${s.at.join("/")}`} spec={s} path={path} {...form} />)
+  return specs.filter((s) => s.when?.(at(form.object, path)) ?? true).map((s) => <One key={`${s.as} ${s.at.join("/")}`} spec={s} path={path} {...form} />)
 }
 
 function One({ spec, path: of, ...form }: Form & { spec: Spec; path: Path }) {
@@ -48,40 +30,18 @@ function One({ spec, path: of, ...form }: Form & { spec: Spec; path: Path }) {
     case "text":
       return <Line {...field} value={text(object, path)} read={(v) => v} onValue={set} />
     case "number":
-      return (
-        <Line
-          {...field}
-          type="number"
-          value={text(object, path)}
-          read={(v) => v}
-          onValue={(v) => set(v === "" ? undefined : Number(v))}
-        />
-      )
+      return <Line {...field} type="number" value={text(object, path)} read={(v) => v} onValue={(v) => set(v === "" ? undefined : Number(v))} />
     case "names":
       return <Line {...field} value={list(object, path).map(String).join(", ")} read={names} onValue={set} />
     case "labels":
       return <Line {...field} value={labelLine(at(object, path))} read={labels} onValue={set} wrong={t("policy.badLabels")} />
     case "json":
-      return (
-        <Line
-          {...field}
-          value={show(at(object, path))}
-          read={(v) => ({ v: v === "" ? undefined : parse(v) })}
-          onValue={({ v }) => set(v)}
-        />
-      )
+      return <Line {...field} value={show(at(object, path))} read={(v) => ({ v: v === "" ? undefined : parse(v) })} onValue={({ v }) => set(v)} />
     case "oneOf": {
       const affinity = path.slice(0, -1)
       const key = String(path.at(-1))
       const value = oneOf(at(object, affinity), key).join(", ")
-      return (
-        <Line
-          {...field}
-          value={value}
-          read={names}
-          onValue={(v) => onChange(put(object, affinity, setOneOf(at(object, affinity), key, v)))}
-        />
-      )
+      return <Line {...field} value={value} read={names} onValue={(v) => onChange(put(object, affinity, setOneOf(at(object, affinity), key, v)))} />
     }
     case "unseen": {
       const n = unseen(at(object, path))
@@ -91,13 +51,7 @@ function One({ spec, path: of, ...form }: Form & { spec: Spec; path: Path }) {
       return <Check {...field} checked={at(object, path) === true} onChange={(on) => set(on || undefined)} />
     case "switch": {
       const [key = ""] = Object.keys(spec.value as object)
-      return (
-        <Check
-          {...field}
-          checked={at(object, [...path, key]) !== undefined}
-          onChange={(on) => set(on ? spec.value : undefined)}
-        />
-      )
+      return <Check {...field} checked={at(object, [...path, key]) !== undefined} onChange={(on) => set(on ? spec.value : undefined)} />
     }
     case "choice": {
       const first = spec.options[0]?.[0] ?? ""
@@ -110,13 +64,7 @@ function One({ spec, path: of, ...form }: Form & { spec: Spec; path: Path }) {
             readOnly ? (
               <Input id={id} readOnly value={options.find((o) => o.value === value)?.label} />
             ) : (
-              <Select
-                id={id}
-                label={field.label}
-                value={value}
-                options={options}
-                onChange={(v) => set(v === first ? undefined : v)}
-              />
+              <Select id={id} label={field.label} value={value} options={options} onChange={(v) => set(v === first ? undefined : v)} />
             )
           }
         </Field>
@@ -135,10 +83,7 @@ function One({ spec, path: of, ...form }: Form & { spec: Spec; path: Path }) {
                 <Fields {...form} specs={spec.fields} path={[...path, i]} />
               </div>
               {!readOnly && (
-                <IconButton
-                  label={t("policy.remove", { what: field.label, n: i + 1 })}
-                  onClick={() => onChange(remove(object, path, i))}
-                >
+                <IconButton label={t("policy.remove", { what: field.label, n: i + 1 })} onClick={() => onChange(remove(object, path, i))}>
                   <Icon name="close" />
                 </IconButton>
               )}

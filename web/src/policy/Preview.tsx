@@ -23,12 +23,7 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const key = JSON.stringify([placement, namespace, may])
   useEffect(() => {
     const asks = new Latest<Review["spec"], Review>((spec, signal) => {
-      return post<Review>(
-        `${fleet}/placementreviews`,
-        { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec },
-        undefined,
-        signal,
-      )
+      return post<Review>(`${fleet}/placementreviews`, { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec }, undefined, signal)
     }, setTold)
     latest.current = asks
     return () => asks.stop()
@@ -42,10 +37,7 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const all = groups(status?.clusters ?? [])
   const chosen = (status?.clusters ?? []).filter((c) => c.placed).length
   return (
-    <Section
-      title={t("policy.preview")}
-      actions={told.stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}
-    >
+    <Section title={t("policy.preview")} actions={told.stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}>
       {told.error !== undefined && !told.stale && <Failure error={told.error as Error} />}
       {!status && told.error === undefined && <Skeleton lines={4} />}
       {status && (

@@ -256,11 +256,7 @@ const words = (name: string, label: Key, add: Key): Spec => ({
   label,
   add,
   fresh: () => ({ operator: "add" }),
-  fields: [
-    { as: "text", at: ["containerName"], label: "policy.container" },
-    operator,
-    { as: "names", at: ["value"], label: "policy.words" },
-  ],
+  fields: [{ as: "text", at: ["containerName"], label: "policy.container" }, operator, { as: "names", at: ["value"], label: "policy.words" }],
 })
 const keys = (name: string, label: Key, add: Key): Spec => ({
   as: "rows",
@@ -316,9 +312,7 @@ const overriders: Spec[] = [
 
 // A single rule may be written in an older way, directly in spec: it is edited where it stands.
 const old = (spec: Value) => at(spec, ["overriders"]) !== undefined && list(spec, ["overrideRules"]).length === 0
-const oldRule = [...inside(affinity, "targetCluster"), ...inside(overriders, "overriders")].map(
-  (s): Spec => ({ ...s, when: old }),
-)
+const oldRule = [...inside(affinity, "targetCluster"), ...inside(overriders, "overriders")].map((s): Spec => ({ ...s, when: old }))
 
 const override: Part = {
   title: "policy.changes",

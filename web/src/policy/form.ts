@@ -32,13 +32,7 @@ export function text(object: Value, path: Path): string {
 }
 
 function nothing(v: Value): boolean {
-  return (
-    v === undefined ||
-    v === null ||
-    v === "" ||
-    (Array.isArray(v) && v.length === 0) ||
-    (isFields(v) && Object.keys(v).length === 0)
-  )
+  return v === undefined || v === null || v === "" || (Array.isArray(v) && v.length === 0) || (isFields(v) && Object.keys(v).length === 0)
 }
 
 /**
@@ -118,24 +112,14 @@ export function path(kind: PolicyKind, namespace?: string, name?: string): strin
 export function fresh(kind: PolicyKind, namespace: string): Value {
   const metadata = { name: "", ...(kinds[kind].namespaced ? { namespace } : {}) }
   const resourceSelectors = [{ apiVersion: "apps/v1", kind: "Deployment" }]
-  const spec = kinds[kind].overrides
-    ? { resourceSelectors, overrideRules: [{ overriders: {} }] }
-    : { resourceSelectors, placement: {} }
+  const spec = kinds[kind].overrides ? { resourceSelectors, overrideRules: [{ overriders: {} }] } : { resourceSelectors, placement: {} }
   return { apiVersion: `${group}/${version}`, kind, metadata, spec }
 }
 
 export interface Problem {
   path: Path
   /** A key of the texts of policies. */
-  key:
-    | "needsName"
-    | "needsSelector"
-    | "needsKind"
-    | "needsVersion"
-    | "needsRule"
-    | "bothAffinities"
-    | "needsGroupName"
-    | "badWeight"
+  key: "needsName" | "needsSelector" | "needsKind" | "needsVersion" | "needsRule" | "bothAffinities" | "needsGroupName" | "badWeight"
 }
 
 /** What is wrong before the hub is asked. Everything else is the hub's to say, by a dry run. */
@@ -155,26 +139,21 @@ export function problems(kind: PolicyKind, object: Value): Problem[] {
   }
   const placement = ["spec", "placement"]
   const groups = list(object, [...placement, "clusterAffinities"])
-  if (groups.length > 0 && at(object, [...placement, "clusterAffinity"]))
-    all.push({ path: [...placement, "clusterAffinities"], key: "bothAffinities" })
+  if (groups.length > 0 && at(object, [...placement, "clusterAffinity"])) all.push({ path: [...placement, "clusterAffinities"], key: "bothAffinities" })
   groups.forEach((g, i) => {
-    if (!text(g, ["affinityName"]))
-      all.push({ path: [...placement, "clusterAffinities", i, "affinityName"], key: "needsGroupName" })
+    if (!text(g, ["affinityName"])) all.push({ path: [...placement, "clusterAffinities", i, "affinityName"], key: "needsGroupName" })
   })
   const weights = [...placement, "replicaScheduling", "weightPreference", "staticWeightList"]
   list(object, weights).forEach((w, i) => {
     const weight = at(w, ["weight"])
-    if (!(typeof weight === "number" && Number.isInteger(weight) && weight >= 1))
-      all.push({ path: [...weights, i, "weight"], key: "badWeight" })
+    if (!(typeof weight === "number" && Number.isInteger(weight) && weight >= 1)) all.push({ path: [...weights, i, "weight"], key: "badWeight" })
   })
   return all
 }
 
 /** What a cluster's field must be one of, by a fieldSelector's expression with In; other expressions stay as they are. */
 export function oneOf(affinity: Value, key: string): string[] {
-  const found = list(affinity, ["fieldSelector", "matchExpressions"]).find(
-    (e) => text(e, ["key"]) === key && text(e, ["operator"]) === "In",
-  )
+  const found = list(affinity, ["fieldSelector", "matchExpressions"]).find((e) => text(e, ["key"]) === key && text(e, ["operator"]) === "In")
   return list(found, ["values"]).map(String)
 }
 

@@ -69,9 +69,7 @@ function Policies() {
       {error && <Failure error={error} retry={answer.reload} />}
       {!answer.data && !error && <Skeleton lines={6} />}
       {rights.data && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
-      {answer.data && readable.length > 0 && answer.data.length === 0 && (
-        <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>
-      )}
+      {answer.data && readable.length > 0 && answer.data.length === 0 && <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>}
       {answer.data && answer.data.length > 0 && <Table policies={answer.data} />}
     </Page>
   )
@@ -81,9 +79,7 @@ const tones: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unkn
 
 function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
   const condition = (o: Obj, type: string) =>
-    (o.status?.conditions as { type: string; status: string; reason: string; message?: string }[] | undefined)?.find(
-      (c) => c.type === type,
-    )
+    (o.status?.conditions as { type: string; status: string; reason: string; message?: string }[] | undefined)?.find((c) => c.type === type)
   const mark = (o: Obj, type: string) => {
     const c = condition(o, type)
     return (

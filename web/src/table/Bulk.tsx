@@ -24,19 +24,7 @@ type Result = { done: number; failed: { row: Row; error: Error }[] }
 const none: Result = { done: 0, failed: [] }
 
 /** What is about to happen in which cluster, whether they would refuse it, and then what happened. */
-export function Bulk({
-  act,
-  rows,
-  kindOf,
-  onClose,
-  onDone,
-}: {
-  act: Act
-  rows: Row[]
-  kindOf: (row: Row) => Kind
-  onClose: () => void
-  onDone: () => void
-}) {
+export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: Row[]; kindOf: (row: Row) => Kind; onClose: () => void; onDone: () => void }) {
   const [typed, setTyped] = useState("")
   const [replicas, setReplicas] = useState("1")
   const [dry, setDry] = useState<Result>(none)
@@ -82,9 +70,7 @@ export function Bulk({
         real ? (
           <>
             <output>
-              {finished
-                ? t("table.done", { n: real.done })
-                : t("table.running", { n: real.done + real.failed.length, all: rows.length })}
+              {finished ? t("table.done", { n: real.done }) : t("table.running", { n: real.done + real.failed.length, all: rows.length })}
               {real.failed.length > 0 && <span className="bad"> · {t("table.failed", { n: real.failed.length })}</span>}
             </output>
             <Button onClick={onClose}>{t("common.close")}</Button>
@@ -92,11 +78,7 @@ export function Bulk({
         ) : (
           <>
             <Button onClick={onClose}>{t("common.cancel")}</Button>
-            <Button
-              look={act === "delete" ? "danger" : "main"}
-              disabled={!valid || (asksTyped && typed.trim() !== count)}
-              onClick={() => void run()}
-            >
+            <Button look={act === "delete" ? "danger" : "main"} disabled={!valid || (asksTyped && typed.trim() !== count)} onClick={() => void run()}>
               {t(`table.${act}`)}
             </Button>
           </>
@@ -106,7 +88,7 @@ export function Bulk({
       <div className="stack">
         {byCluster(rows).map(([cluster, mine]) => (
           <section key={cluster}>
-            <h3>{t("table.inCluster", { cluster, n: mine.length })}</h3>
+            <h3>{t("table.inCluster", { cluster: cluster || t("common.hub"), n: mine.length })}</h3>
             <ul className="bulk-rows">
               {mine.slice(0, shownOfCluster).map((row) => (
                 <li key={idOf(row)}>
@@ -114,9 +96,7 @@ export function Bulk({
                   {row.name}
                 </li>
               ))}
-              {mine.length > shownOfCluster && (
-                <li className="muted">{t("table.andMore", { n: mine.length - shownOfCluster })}</li>
-              )}
+              {mine.length > shownOfCluster && <li className="muted">{t("table.andMore", { n: mine.length - shownOfCluster })}</li>}
             </ul>
           </section>
         ))}
@@ -126,22 +106,17 @@ export function Bulk({
           </Field>
         )}
         {!real && checking && <p className="muted">{t("table.checking")}</p>}
-        {!real && dry.failed.length > 0 && (
-          <Failures title={t("table.wouldRefuse", { n: dry.failed.length })} failed={dry.failed} />
-        )}
+        {!real && dry.failed.length > 0 && <Failures title={t("table.wouldRefuse", { n: dry.failed.length })} failed={dry.failed} />}
         {real && real.failed.length > 0 && <Failures title={t("table.failed", { n: real.failed.length })} failed={real.failed} />}
         {asksTyped && !real && (
-          <Field label={t("common.typeName", { name: count })}>
-            {(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}
-          </Field>
+          <Field label={t("common.typeName", { name: count })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
         )}
       </div>
     </Dialog>
   )
 }
 
-const add = (r: Result, row: Row, error?: Error): Result =>
-  error ? { ...r, failed: [...r.failed, { row, error }] } : { ...r, done: r.done + 1 }
+const add = (r: Result, row: Row, error?: Error): Result => (error ? { ...r, failed: [...r.failed, { row, error }] } : { ...r, done: r.done + 1 })
 
 function Failures({ title, failed }: { title: string; failed: Result["failed"] }) {
   return (
@@ -149,7 +124,7 @@ function Failures({ title, failed }: { title: string; failed: Result["failed"] }
       <ul>
         {failed.slice(0, 5).map(({ row, error }) => (
           <li key={idOf(row)} className="selectable">
-            {row.cluster}: {row.name}: {error.message}
+            {row.cluster || t("common.hub")}: {row.name}: {error.message}
           </li>
         ))}
       </ul>

@@ -7,19 +7,7 @@ import { has } from "./query"
 type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
 
 /** How many objects there are by one thing; one of them narrows the query, and again widens it. */
-export function Facets({
-  path,
-  query,
-  by,
-  q,
-  onToggle,
-}: {
-  path: string
-  query: string
-  by: string
-  q: string
-  onToggle: (value: string) => void
-}) {
+export function Facets({ path, query, by, q, onToggle }: { path: string; query: string; by: string; q: string; onToggle: (value: string) => void }) {
   const params = Object.fromEntries(new URLSearchParams(query))
   delete params.orderby
   const answer = useGet<Counts>(mirrored() + path, { ...params, group: by }, 10_000)

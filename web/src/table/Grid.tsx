@@ -133,24 +133,14 @@ export function Grid(p: Props) {
         onScroll={onScroll}
         onKeyDown={onKeyDown}
       >
-        <div
-          className={narrow ? "grid-head hidden" : "grid-head"}
-          role="row"
-          aria-rowindex={1}
-          style={{ gridTemplateColumns: template, minWidth: least }}
-        >
+        <div className={narrow ? "grid-head hidden" : "grid-head"} role="row" aria-rowindex={1} style={{ gridTemplateColumns: template, minWidth: least }}>
           <span role="columnheader">
             <span className="hidden">{t("table.mark")}</span>
           </span>
           {p.columns.map((c) => (
             <span key={c.name} role="columnheader" aria-sort={sorted(p.sort, c.sort)}>
               {c.sort ? (
-                <button
-                  type="button"
-                  tabIndex={-1}
-                  title={t("table.sortBy", { column: c.name })}
-                  onClick={() => p.onSort(nextSort(p.sort, c.sort!))}
-                >
+                <button type="button" tabIndex={-1} title={t("table.sortBy", { column: c.name })} onClick={() => p.onSort(nextSort(p.sort, c.sort!))}>
                   {c.name}
                   {p.sort.startsWith(c.sort) && <Icon name={p.sort.endsWith(" desc") ? "down" : "up"} />}
                 </button>
@@ -187,16 +177,7 @@ type RowProps = Omit<Props, "selected"> & {
   selected: boolean
 }
 
-function GridRow({
-  index,
-  row,
-  y,
-  height,
-  template,
-  current,
-  selected,
-  ...p
-}: Omit<RowProps, "selected"> & { selected: boolean }) {
+function GridRow({ index, row, y, height, template, current, selected, ...p }: Omit<RowProps, "selected"> & { selected: boolean }) {
   const at = { transform: `translateY(${y}px)`, height, gridTemplateColumns: p.narrow ? undefined : template }
   if (!row) {
     return (
@@ -210,23 +191,9 @@ function GridRow({
   const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""}`
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the grid, which knows the current row.
-    <div
-      id={`row-${index}`}
-      role="row"
-      aria-rowindex={index + 2}
-      aria-selected={selected}
-      className={look}
-      style={at}
-      onClick={() => p.onAt(index, row)}
-    >
+    <div id={`row-${index}`} role="row" aria-rowindex={index + 2} aria-selected={selected} className={look} style={at} onClick={() => p.onAt(index, row)}>
       <span role="gridcell" className="grid-mark">
-        <input
-          type="checkbox"
-          tabIndex={-1}
-          aria-label={t("table.select", { name: row.name })}
-          checked={selected}
-          onChange={() => p.onToggle(row)}
-        />
+        <input type="checkbox" tabIndex={-1} aria-label={t("table.select", { name: row.name })} checked={selected} onChange={() => p.onToggle(row)} />
       </span>
       {p.narrow ? (
         <NarrowCells row={row} columns={p.columns} link={p.link(row)} onOpen={() => p.onOpen(row)} />
@@ -272,7 +239,8 @@ function Cell({ row, column, link, onOpen }: { row: Row; column: Shown; link: st
 /** On a phone a row is two lines: the name and its state, and below it where it is and the rest. */
 function NarrowCells({ row, columns, link, onOpen }: { row: Row; columns: Shown[]; link: string; onOpen: () => void }) {
   const name = columns.find((c) => c.name === "Name")
-  const state = columns.find((c) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain")
+  const states = columns.filter((c) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain")
+  const state = states.find((c) => c.name === "Status") ?? states[0]
   const rest = columns.filter((c) => c !== name && c !== state && c.name !== "Age").map((c) => textOf(cellOf(row, c)))
   return (
     <span role="gridcell" className="narrow-cells">

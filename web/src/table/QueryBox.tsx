@@ -128,12 +128,7 @@ export function QueryBox({ value, kinds, path, inputRef, onChange, onLeave }: Pr
           <Icon name="close" />
         </IconButton>
       )}
-      <div
-        id={`${id}-options`}
-        role="listbox"
-        aria-label={t("table.options")}
-        className={options.length ? "menu query-options" : "hidden"}
-      >
+      <div id={`${id}-options`} role="listbox" aria-label={t("table.options")} className={options.length ? "menu query-options" : "hidden"}>
         {options.map((option, i) => (
           // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the box.
           <div

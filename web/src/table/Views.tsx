@@ -13,10 +13,7 @@ export function Views({ search, onOpen }: { search: string; onOpen: (search: str
   const [all, setAll] = useState(() => views(localStorage))
   const [asking, setAsking] = useState(false)
   const [name, setName] = useState("")
-  useActions(
-    () => all.map((v) => ({ id: `view.${v.name}`, title: v.name, section: t("table.views"), run: () => onOpen(v.search) })),
-    [all],
-  )
+  useActions(() => all.map((v) => ({ id: `view.${v.name}`, title: v.name, section: t("table.views"), run: () => onOpen(v.search) })), [all])
   return (
     <>
       <Menu
@@ -46,9 +43,7 @@ export function Views({ search, onOpen }: { search: string; onOpen: (search: str
             setName("")
           }}
         >
-          <Field label={t("table.viewName")}>
-            {(id) => <Input id={id} value={name} maxLength={60} onChange={(e) => setName(e.target.value)} />}
-          </Field>
+          <Field label={t("table.viewName")}>{(id) => <Input id={id} value={name} maxLength={60} onChange={(e) => setName(e.target.value)} />}</Field>
           <Button look="main" type="submit" disabled={!name.trim()}>
             {t("table.keep")}
           </Button>

@@ -9,16 +9,9 @@ export type Shown = { index: number; name: string; sort?: string; width: string 
 /** What the fleet API orders by. */
 const sorts: Record<string, string> = { Name: "name", Namespace: "namespace", Cluster: "cluster", Age: "created" }
 
-export function shown(
-  columns: Column[],
-  rows: Row[],
-  chosen: string[] | undefined,
-  o: { namespaced: boolean; kinds: boolean },
-): Shown[] {
+export function shown(columns: Column[], rows: Row[], chosen: string[] | undefined, o: { namespaced: boolean; kinds: boolean }): Shown[] {
   const all = everyColumn(columns, o)
-  const visible = chosen
-    ? all.filter((c) => chosen.includes(c.name))
-    : all.filter((c) => c.index < 0 || !columns[c.index]!.priority)
+  const visible = chosen ? all.filter((c) => chosen.includes(c.name)) : all.filter((c) => c.index < 0 || !columns[c.index]!.priority)
   return (visible.length ? visible : all).map((c) => ({
     ...c,
     sort: o.kinds ? undefined : sorts[c.name],
@@ -28,6 +21,7 @@ export function shown(
 
 /** All columns there are, those that say which object it is first. The table of all kinds has its own order. */
 export function everyColumn(columns: Column[], o: { namespaced: boolean; kinds: boolean }): { index: number; name: string }[] {
+  if (!columns.length) return []
   const own = columns.map((c, index) => ({ index, name: c.name }))
   if (o.kinds) return own
   const first = (name: string) => own.filter((c) => c.name === name)
@@ -52,9 +46,10 @@ function width(c: { index: number; name: string }, column: Column | undefined, r
   const lengths = rows.slice(0, 80).map((row) => textOf(cellOf(row, c)).length)
   lengths.sort((a, b) => a - b)
   const typical = lengths[Math.floor(lengths.length * 0.95)] ?? 10
-  const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 26))
-  if (c.name === "Name") return `minmax(${Math.max(180, Math.min(px, 320))}px, 3fr)`
-  return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 200)}px, ${Math.max(px, 80)}fr)`
+  const mark = rows.some((row) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain") ? 18 : 0
+  const px = Math.round(Math.max(c.name.length * 7.5 + 26, Math.min(typical, 44) * 7.2 + 22 + mark))
+  if (c.name === "Name") return `minmax(${Math.max(160, Math.min(px, 300))}px, ${Math.round(1.6 * Math.max(px, 160))}fr)`
+  return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 190)}px, ${px}fr)`
 }
 
 /** Colour only where a cell is a state. */

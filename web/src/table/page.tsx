@@ -1,7 +1,7 @@
 import { useCallback, useMemo, useRef, useState } from "react"
 import { useLocation, useSearch as useURL } from "wouter"
 import { StatusError } from "../hub/client"
-import { findKind, useFleetKinds } from "../hub/kinds"
+import { findKind, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { groupOf, objectLink } from "../hub/link"
 import { type Row, useFleet, useWindow, type Window } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
@@ -21,7 +21,7 @@ import { Facets } from "./Facets"
 import { Grid } from "./Grid"
 import { QueryBox } from "./QueryBox"
 import { splitKind, toggled } from "./query"
-import { useSearch } from "./search"
+import { useHubObjects, useSearch } from "./search"
 import { type Act, actsOf, idOf, toggle } from "./selection"
 import { every, question, readState, type TableState, writeState } from "./state"
 import { Views } from "./Views"
@@ -33,16 +33,19 @@ export default function TablePage() {
   const url = useURL()
   const [, navigate] = useLocation()
   const state = useMemo(() => readState(url), [url])
-  const kinds = useFleetKinds()
+  const [fleetKinds, hubKinds] = [useFleetKinds(), useHubKinds()]
+  const kinds = state.hub ? hubKinds : fleetKinds
   const narrow = useNarrow()
   const { kind, path, query } = useMemo(() => question(state, kinds ?? []), [state, kinds])
-  const all = state.kind === every
+  const all = state.kind === every && !state.hub
 
-  const [asked, setAsked] = useState({ offset: 0, limit: 80 })
+  const [asked, setAsked] = useState({ offset: 0, limit: 120 })
   const onWindow = useCallback((offset: number, limit: number) => setAsked({ offset, limit }), [])
-  const live = useWindow(all ? undefined : path, query, asked.offset, asked.limit)
+  const live = useWindow(all || state.hub ? undefined : path, query, asked.offset, asked.limit)
   const searched = useSearch(all ? query : undefined)
-  const window = all ? searched : live
+  const version = kind && (kind.group ? `${kind.group}/${kind.version}` : kind.version)
+  const hubs = useHubObjects(state.hub ? path : undefined, kind && { apiVersion: version!, kind: kind.kind }, state.q)
+  const window = all ? searched : state.hub ? hubs : live
 
   const [selected, setSelected] = useState(new Map<string, Row>())
   const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
@@ -52,41 +55,39 @@ export default function TablePage() {
 
   const set = (change: Partial<TableState>) => {
     const next = { ...state, ...change }
-    if (change.q !== undefined) {
+    if (change.q !== undefined && !next.hub) {
       const split = splitKind(change.q, kinds ?? [])
       if (split.kind) {
         next.kind = split.kind.of
         next.q = split.rest
       }
     }
-    if (next.kind !== state.kind) {
+    if (next.kind !== state.kind || next.hub !== state.hub) {
       next.columns = undefined
       if (next.kind === every) next.sort = ""
       setSelected(new Map())
     }
     setCursor({ index: -1 })
+    setAsked({ offset: 0, limit: 120 })
     navigate(`/table?${writeState(next)}`, { replace: change.q !== undefined })
   }
 
+  const layoutOf = state.hub ? "hub" : "fleet"
   const layout = { namespaced: kind?.namespaced ?? true, kinds: all }
   // Widths are of the first rows of a question: they do not move while one scrolls.
   const first = useRef<{ key: string; window: Window }>(undefined)
-  const layoutKey = `${path} ${window.columns.map((c) => c.name).join()}`
+  const layoutKey = `${layoutOf} ${path} ${window.columns.map((c) => c.name).join()}`
   if (window.rows.length && first.current?.key !== layoutKey) first.current = { key: layoutKey, window }
   const sample = first.current?.key === layoutKey ? first.current.window : undefined
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the columns.
   const columns = useMemo(
-    () => shown(window.columns, sample?.rows ?? [], state.columns, layout),
+    () => shown(window.columns, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
     [layoutKey, sample, state.columns?.join(), layout.namespaced],
   )
 
-  const kindOf = (row: Row) =>
-    findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
+  const kindOf = (row: Row) => findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
   const link = (row: Row, tab?: string) =>
-    objectLink(
-      { cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name },
-      tab ? { tab } : {},
-    )
+    objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
   const current = window.rows[cursor.index - window.offset]
   const acts = kind ? actsOf(kind) : []
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
@@ -98,6 +99,7 @@ export default function TablePage() {
       section,
       keys,
       title,
+      quiet: !current,
       run: () => current && navigate(link(current, tab)),
     })
     // The grid knows its keys when it has the focus; from elsewhere the first press brings it there.
@@ -106,6 +108,7 @@ export default function TablePage() {
       section,
       keys,
       title,
+      quiet: true,
       run: () => {
         const element = grid.current?.querySelector<HTMLElement>("[role=grid]")
         element?.focus()
@@ -117,9 +120,16 @@ export default function TablePage() {
       press("k", t("table.up")),
       press("G", t("table.bottom")),
       { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
-      { id: "table.filter", section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
-      { id: "table.kind", section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
-      { id: "table.open", section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
+      { id: "table.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
+      { id: "table.kind", quiet: true, section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
+      {
+        id: "table.open",
+        quiet: true,
+        section,
+        keys: "Enter",
+        title: t("table.open"),
+        run: () => current && navigate(link(current)),
+      },
       to("describe", "d", t("table.describe"), "overview"),
       to("logs", "l", t("table.logs"), "logs"),
       to("shell", "s", t("table.shell"), "shell"),
@@ -136,6 +146,7 @@ export default function TablePage() {
         id: `table.${a}`,
         section,
         keys: a === "delete" ? "ctrl+d" : undefined,
+        quiet: targets.length === 0,
         title: t(`table.${a}`),
         run: () => targets.length > 0 && setAct(a),
       })),
@@ -157,9 +168,12 @@ export default function TablePage() {
       about={<Count window={window} />}
       actions={
         <>
+          <Button aria-pressed={state.hub} title={t("table.hubAbout")} onClick={() => set({ hub: !state.hub, q: "", sort: "", group: "" })}>
+            {t("table.hub")}
+          </Button>
           <Menu
             trigger={
-              <Button aria-label={t("table.group")} aria-pressed={state.group !== ""}>
+              <Button disabled={state.hub} aria-label={t("table.group")} aria-pressed={state.group !== ""}>
                 <Icon name="group" />
                 <span className="wide-only">{t("table.group")}</span>
               </Button>
@@ -203,7 +217,7 @@ export default function TablePage() {
       <QueryBox
         value={state.q}
         kinds={kinds ?? []}
-        path={path}
+        path={state.hub ? undefined : path}
         inputRef={box}
         onChange={(q) => q !== state.q && set({ q })}
         onLeave={() => grid.current?.querySelector<HTMLElement>("[role=grid]")?.focus()}
@@ -213,7 +227,7 @@ export default function TablePage() {
         <Empty title={t("table.noKind", { kind: state.kind })}>{t("table.noKindMore")}</Empty>
       ) : (
         <div className="table-area" ref={grid}>
-          {state.group && path && (
+          {state.group && path && !state.hub && (
             <Facets
               path={path}
               query={query}
@@ -223,8 +237,8 @@ export default function TablePage() {
             />
           )}
           <Grid
-            key={`${path} ${query}`}
-            label={t("table.grid", { kind: name })}
+            key={`${layoutOf} ${path} ${query}`}
+            label={t(state.hub ? "table.gridHub" : "table.grid", { kind: name })}
             window={window}
             columns={columns}
             sort={state.sort}
@@ -237,7 +251,7 @@ export default function TablePage() {
             onAt={(index, row) => setCursor({ index, row })}
             onToggle={(row) => setSelected((s) => toggle(s, row))}
             onOpen={(row) => navigate(link(row))}
-            empty={<Nothing window={window} name={name} q={state.q} onClear={() => set({ q: "" })} />}
+            empty={<Nothing window={window} name={name} q={state.q} all={all} hub={state.hub} onClear={() => set({ q: "" })} />}
           />
         </div>
       )}
@@ -290,7 +304,9 @@ function Trouble({ window: w }: { window: Window }) {
 }
 
 /** No rows, for one of four reasons. */
-function Nothing({ window: w, name, q, onClear }: { window: Window; name: string; q: string; onClear: () => void }) {
+type NothingProps = { window: Window; name: string; q: string; all: boolean; hub: boolean; onClear: () => void }
+
+function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
   const { clusters } = useFleet()
   const away = clusters.filter((c) => toneOfCluster(c) === "unknown").length
   if (w.state === "loading") {
@@ -310,10 +326,10 @@ function Nothing({ window: w, name, q, onClear }: { window: Window; name: string
     w.state === "refused"
       ? [t("table.refused"), ""]
       : w.state === "unknown"
-        ? [t("table.unknown"), t("table.unknownMore")]
+        ? [t("table.unknown"), `${w.status?.message ?? ""} ${t("table.unknownMore")}`]
         : [
-            t(q ? "table.empty" : "table.emptyAll", { kind: name }),
-            away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),
+            all ? t("table.emptyEvery") : t(q ? "table.empty" : "table.emptyAll", { kind: name }),
+            hub ? "" : away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),
           ]
   return (
     <div role="row" className={`grid-nothing ${w.state}`}>

@@ -24,7 +24,7 @@ export function visible(f: Frame, top: number, around = 4): { first: number; cou
 /** The window to ask for: steps of it, so that not each pixel asks anew, and at most what may be asked. */
 export function asked(first: number, count: number, step = 20, most = 200): { offset: number; limit: number } {
   const offset = Math.max(0, Math.floor((first - step) / step) * step)
-  return { offset, limit: Math.min(most, Math.ceil((count + 3 * step) / step) * step) }
+  return { offset, limit: count + 2 * step <= 120 ? 120 : most }
 }
 
 /** Where to scroll to have a row on screen; undefined if it is there. */

@@ -54,12 +54,7 @@ export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number
 export const many = 5
 
 /** Runs f for each item, a few at a time, and tells of each result. */
-export async function forEach<T>(
-  items: T[],
-  atOnce: number,
-  f: (item: T) => Promise<void>,
-  told: (item: T, error?: Error) => void,
-): Promise<void> {
+export async function forEach<T>(items: T[], atOnce: number, f: (item: T) => Promise<void>, told: (item: T, error?: Error) => void): Promise<void> {
   const rest = [...items]
   const worker = async () => {
     for (let item = rest.shift(); item !== undefined; item = rest.shift()) {

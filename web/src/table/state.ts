@@ -2,7 +2,7 @@
 import { findKind, type Kind, pathOf } from "../hub/kinds"
 import { quote } from "./query"
 
-export type TableState = { kind: string; q: string; sort: string; group: string; columns?: string[] }
+export type TableState = { hub: boolean; kind: string; q: string; sort: string; group: string; columns?: string[] }
 
 /** All kinds at once. */
 export const every = "*"
@@ -13,6 +13,7 @@ export function readState(search: string): TableState {
   // Links may name a cluster and a namespace by themselves: they are terms like others.
   const named = ["cluster", "namespace"].flatMap((key) => (p.get(key) ? [`${key}:${quote(p.get(key)!)}`] : []))
   return {
+    hub: p.get("hub") === "1",
     kind: p.get("kind") || "Pod",
     q: [...named, p.get("q") ?? ""].join(" ").trim(),
     sort: p.get("sort") ?? "",
@@ -23,6 +24,7 @@ export function readState(search: string): TableState {
 
 export function writeState(s: TableState): string {
   const p = new URLSearchParams()
+  if (s.hub) p.set("hub", "1")
   p.set("kind", s.kind)
   if (s.q) p.set("q", s.q)
   if (s.sort) p.set("sort", s.sort)
@@ -31,12 +33,12 @@ export function writeState(s: TableState): string {
   return p.toString()
 }
 
-/** The question to the fleet API that a state is. */
+/** The question to the fleet API that a state is; to the hub's own, where q is a part of the name. */
 export function question(s: TableState, kinds: Kind[]): { kind?: Kind; path?: string; query: string } {
   const p = new URLSearchParams()
   if (s.q) p.set("q", s.q)
   if (s.kind === every) return { path: "/search", query: p.toString() }
   const kind = findKind(kinds, s.kind)
-  if (s.sort) p.set("orderby", s.sort)
+  if (s.sort && !s.hub) p.set("orderby", s.sort)
   return { kind, path: kind && pathOf(kind), query: p.toString() }
 }

@@ -20,9 +20,7 @@ export default function WhyPage() {
   if (!ref) {
     return (
       <Page title={t("why.title")}>
-        <Empty title={of ? t("placement.wrong", { of }) : t("why.which")}>
-          {of ? t("placement.wrongMore") : t("why.whichMore")}
-        </Empty>
+        <Empty title={of ? t("placement.wrong", { of }) : t("why.which")}>{of ? t("placement.wrongMore") : t("why.whichMore")}</Empty>
       </Page>
     )
   }
@@ -90,23 +88,14 @@ function Explained({ e }: { e: Explanation }) {
               ],
               [t("why.outcome"), `${e.decision.reason}${e.decision.message ? `: ${e.decision.message}` : ""}`],
               [t("why.generation"), t("why.generationOf", { decided: e.decision.generation ?? 0, now: e.of.generation ?? 0 })],
-              ...(e.decision.policyGeneration
-                ? [[t("why.policyGeneration"), e.decision.policyGeneration] as [string, number]]
-                : []),
+              ...(e.decision.policyGeneration ? [[t("why.policyGeneration"), e.decision.policyGeneration] as [string, number]] : []),
               ...(e.decision.replicas !== undefined
-                ? [
-                    [
-                      t("policy.replicas"),
-                      t(e.decision.divided ? "why.divided" : "why.duplicated", { n: e.decision.replicas }),
-                    ] as [string, string],
-                  ]
+                ? [[t("policy.replicas"), t(e.decision.divided ? "why.divided" : "why.duplicated", { n: e.decision.replicas })] as [string, string]]
                 : []),
             ]}
           />
         ) : (
-          <p className="muted">
-            {e.state === "Unclaimed" || e.state === "Reserved" ? t("why.noDecision") : t("why.lostDecision")}
-          </p>
+          <p className="muted">{e.state === "Unclaimed" || e.state === "Reserved" ? t("why.noDecision") : t("why.lostDecision")}</p>
         )}
       </Section>
       <Policies e={e} />
@@ -148,11 +137,7 @@ function Policies({ e }: { e: Explanation }) {
       {rows.length === 0 ? (
         <p className="muted">{t("why.noPolicy")}</p>
       ) : (
-        <SmallTable
-          label={t("why.policies")}
-          head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]}
-          rows={rows}
-        />
+        <SmallTable label={t("why.policies")} head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]} rows={rows} />
       )}
     </Section>
   )

@@ -55,9 +55,7 @@ export function groups(clusters: ExplainedCluster[]): Group[] {
   return order
     .map((s) => ({
       stand: s,
-      clusters: clusters
-        .filter((c) => stand(c) === s)
-        .sort((a, b) => close(a) - close(b) || a.name.localeCompare(b.name, "en", { numeric: true })),
+      clusters: clusters.filter((c) => stand(c) === s).sort((a, b) => close(a) - close(b) || a.name.localeCompare(b.name, "en", { numeric: true })),
     }))
     .filter((g) => g.clusters.length > 0)
 }

@@ -64,15 +64,13 @@ export default {
   cordonAbout: "New objects stay out of {name} from then on. What is placed there stays, and goes on being updated.",
   cordoned: "Nothing new is placed here; what is here stays.",
   unreachableTitle: "{name} does not answer",
-  unreachableAbout:
-    "Nobody can tell a dead cluster from a cut line: nothing is deleted, moved or marked as gone. What is shown here is as it was last seen.",
+  unreachableAbout: "Nobody can tell a dead cluster from a cut line: nothing is deleted, moved or marked as gone. What is shown here is as it was last seen.",
   unjoin: "Unjoin",
   unjoinTitle: "Take {name} out of the fleet?",
   unjoinPlaced: "{n|object was|objects were} placed here by the hub.",
   unjoinPlacedUnknown: "How much is placed here is not known.",
   unjoinOrphan: "Leave the workloads",
-  unjoinOrphanAbout:
-    "They keep running and lose only the hub's marks. When the cluster joins again, what is still placed here is taken up as it is.",
+  unjoinOrphanAbout: "They keep running and lose only the hub's marks. When the cluster joins again, what is still placed here is taken up as it is.",
   unjoinDelete: "Delete the workloads",
   unjoinDeleteAbout: "Everything that the hub placed here is deleted. What others made stays.",
   unjoinAway:

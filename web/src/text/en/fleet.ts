@@ -10,8 +10,7 @@ export default {
   noneMore: "A cluster joins with one command: an agent in it dials the hub, or the hub dials it.",
   noneMatch: "No cluster matches",
   noneVisible: "You see no cluster",
-  noneVisibleMore:
-    "You see the clusters that your namespaces may use. Ask an administrator of the hub for a right in a namespace.",
+  noneVisibleMore: "You see the clusters that your namespaces may use. Ask an administrator of the hub for a right in a namespace.",
   nodes: "Nodes ready",
   nodesOf: "{ready} of {total}",
   version: "Kubernetes",

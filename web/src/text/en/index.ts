@@ -6,6 +6,7 @@ import join from "./join"
 import layout from "./layout"
 import object from "./object"
 import operation from "./operation"
+import own from "./own"
 import palette from "./palette"
 import placement from "./placement"
 import policy from "./policy"
@@ -13,4 +14,4 @@ import table from "./table"
 import why from "./why"
 
 // One file for each folder of screens: the key "table.empty" is empty in table.ts.
-export default { common, table, palette, layout, object, fleet, placement, why, policy, cluster, join, operation, change }
+export default { common, table, own, palette, layout, object, fleet, placement, why, policy, cluster, join, operation, change }

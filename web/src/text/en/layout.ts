@@ -14,8 +14,7 @@ export default {
   version: "Orrery {version}",
   keys: "Keys",
   signIn: "Sign in",
-  signInMore:
-    "Run {command} to open the console as whoever your kubeconfig says. Or paste a bearer token of the hub; it is not kept in the browser.",
+  signInMore: "Run {command} to open the console as whoever your kubeconfig says. Or paste a bearer token of the hub; it is not kept in the browser.",
   token: "Bearer token",
   ended: "The session has ended. Sign in again; what you were looking at is still at this address.",
   hubAway: "The hub does not answer. This page tries again by itself.",
@@ -24,4 +23,5 @@ export default {
   synced: "{n|cluster|clusters} current",
   lagBehind: "{name} is behind: what is shown of it may be {since} old",
   lagUnknown: "{name} has not been heard of for {since}: what is shown of it is as it was then",
+  badLink: "This link has been used, or is older than 30 seconds. Ask for another.",
 }

@@ -18,4 +18,5 @@ export default {
   command: "Go to a kind, as in k9s",
   showKeys: "Show the keys",
   inNamespace: "{kind} in {namespace}",
+  onHub: "On the hub",
 }

@@ -22,8 +22,7 @@ export default {
   unreadable: "The YAML cannot be read",
   delete: "Delete",
   deleteTitle: "Delete the policy {name}?",
-  deleteAbout:
-    "What it placed stays as it is: {n|object is|objects are} placed by it, and followed by no policy then unless another selects them.",
+  deleteAbout: "What it placed stays as it is: {n|object is|objects are} placed by it, and followed by no policy then unless another selects them.",
   deleteOverride: "What it changes is rendered without it, and applied to the clusters that it speaks of.",
   remove: "Remove: {what} {n}",
   badLabels: "Write key=value, with commas between",

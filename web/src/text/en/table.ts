@@ -35,7 +35,7 @@ export default {
   clearQuery: "Clear the query",
   refused: "This is not answered",
   unknown: "Nobody can say now",
-  unknownMore: "The store did not answer. It is asked again by itself.",
+  unknownMore: "It is asked again by itself.",
   stale: "Not current: as it was {age} ago. Trying again.",
   select: "Select {name}",
   selected: "{n} selected",
@@ -51,8 +51,7 @@ export default {
   scaleTitle: "Scale {n|workload|workloads}",
   cordonTitle: "Cordon {n|node|nodes}",
   uncordonTitle: "Uncordon {n|node|nodes}",
-  deleteAbout:
-    "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
+  deleteAbout: "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
   restartAbout: "Their pods are replaced step by step, as their strategy says.",
   scaleAbout: "What the hub places is scaled back: change its template on the hub instead.",
   cordonAbout: "No new pods come to them. Those that run stay.",
@@ -78,4 +77,8 @@ export default {
   rows: "Rows",
   down: "Next row",
   up: "Row before",
+  hub: "Hub",
+  hubAbout: "Objects of the hub itself: templates, policies and whatever it places",
+  gridHub: "{kind} of the hub",
+  emptyEvery: "Nothing matches",
 }

@@ -23,8 +23,7 @@ export default {
   divided: "{n}, shared out over the clusters",
   duplicated: "{n} in each cluster",
   noDecision: "Nobody decides where it belongs.",
-  lostDecision:
-    "Why it was decided so is not known: the hub's records were lost, or it was long ago. Where it is placed is known even so.",
+  lostDecision: "Why it was decided so is not known: the hub's records were lost, or it was long ago. Where it is placed is known even so.",
   policies: "Policies",
   noPolicy: "No policy selects it.",
   role: "Role",

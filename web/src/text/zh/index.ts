@@ -7,6 +7,7 @@ import join from "./join"
 import layout from "./layout"
 import object from "./object"
 import operation from "./operation"
+import own from "./own"
 import palette from "./palette"
 import placement from "./placement"
 import policy from "./policy"
@@ -17,6 +18,7 @@ import why from "./why"
 const zh: { [F in keyof Texts]: { [K in keyof Texts[F]]: string } } = {
   common,
   table,
+  own,
   palette,
   layout,
   object,

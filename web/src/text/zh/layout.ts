@@ -23,4 +23,5 @@ export default {
   synced: "{n} 个集群为最新",
   lagBehind: "{name} 滞后:显示的内容可能是 {since}前的",
   lagUnknown: "{name} 已 {since}没有消息:显示的是当时的状态",
+  badLink: "此链接已被使用,或已超过 30 秒。请重新获取。",
 }

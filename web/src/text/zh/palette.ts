@@ -18,4 +18,5 @@ export default {
   command: "前往某个类型,如同 k9s",
   showKeys: "显示快捷键",
   inNamespace: "{namespace} 中的 {kind}",
+  onHub: "在中枢上",
 }

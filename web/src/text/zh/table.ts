@@ -35,7 +35,7 @@ export default {
   clearQuery: "清除查询",
   refused: "此查询被拒绝",
   unknown: "目前无法得知",
-  unknownMore: "存储没有响应,将自动重试。",
+  unknownMore: "将自动重试。",
   stale: "并非最新:这是 {age}前的状态。正在重试。",
   select: "选择 {name}",
   selected: "已选择 {n} 个",
@@ -77,4 +77,8 @@ export default {
   rows: "行",
   down: "下一行",
   up: "上一行",
+  hub: "中枢",
+  hubAbout: "中枢自身的对象:模板、策略及其所分发的内容",
+  gridHub: "中枢的 {kind}",
+  emptyEvery: "没有匹配的对象",
 }

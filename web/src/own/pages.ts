@@ -1,0 +1,16 @@
+import { type ComponentType, lazy } from "react"
+import type { Obj } from "../hub/client"
+import { groupOf } from "../hub/link"
+
+/** A page of a kind's own: it stands first in the overview of each object of the kind. */
+export type OwnPage = ComponentType<{ object: Obj; cluster: string }>
+
+const pages: Record<string, OwnPage> = {
+  "Website.apps.orrery.dev": lazy(() => import("./Website")),
+}
+
+/** The page of an object's kind, if it has one of its own. */
+export function ownPage(object: Obj): OwnPage | undefined {
+  const group = groupOf(object.apiVersion)
+  return pages[group ? `${object.kind}.${group}` : object.kind]
+}
