@@ -9,11 +9,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/enrollment"
 	"orrery.dev/orrery/internal/hub"
 )
 
@@ -35,6 +37,42 @@ func TestNoTokenForNobody(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "--apply-with-kubeconfig") || made {
 		t.Errorf("made a token: %t; %v", made, err)
+	}
+}
+
+// TestRejoin: a rejoin has the hub forget the agents' key, and prints a manifest with another token, for the rights that the Cluster says.
+func TestRejoin(t *testing.T) {
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.agent"}}
+	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(
+		key,
+		&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak", UID: "one"}, Spec: clusterv1alpha1.ClusterSpec{
+			SyncMode: clusterv1alpha1.Pull, Agent: &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfileMirror},
+		}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "listener.orrery.dev"},
+			Data:       map[string]string{"url": "https://hub.example.com", "key": "a2V5"},
+		},
+	).Build()
+	token := func() string {
+		t.Helper()
+		var out strings.Builder
+		p := pullFlags{process: true}
+		if err := p.hand(t.Context(), streams{out: &out, err: io.Discard}, c, "oak", enrollment.Rejoin); err != nil {
+			t.Fatal(err)
+		}
+		if text := out.String(); !strings.Contains(text, "orrery-mirror") || strings.Contains(text, "\n  name: orrery-all\n") || strings.Contains(text, "kind: Deployment") {
+			t.Errorf("the manifest is not that of the profile and of a process:\n%s", text)
+		}
+		_, after, _ := strings.Cut(out.String(), "\n  token: ")
+		token, _, _ := strings.Cut(after, "\n")
+		return token
+	}
+	first := token()
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); !apierrors.IsNotFound(err) {
+		t.Errorf("the hub still knows the agents' key: %v", err)
+	}
+	if second := token(); first == "" || second == first {
+		t.Error("the second token is the first")
 	}
 }
 

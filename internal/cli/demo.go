@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -85,6 +86,7 @@ simulated: pods become ready, but nothing runs in them.`,
 		},
 	}
 	cmd.Flags().IntVar(&o.Clusters, "clusters", 3, fmt.Sprintf("number of member clusters, 1 to %d", demo.MaxClusters))
+	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", []string{demo.ByAgent}, "clusters whose agents dial the hub; the hub dials the others")
 	cmd.Flags().StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the demo is ready and leave it running")
 	return cmd
@@ -115,7 +117,8 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	}
 	defer out.Close() //nolint:errcheck // the child has its own
 	// Not CommandContext: the child outlives this process.
-	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), "--kube-binary="+o.KubeBinary) //nolint:noctx // it outlives this command
+	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters),
+		"--by-agent="+strings.Join(o.ByAgent, ","), "--kube-binary="+o.KubeBinary) //nolint:noctx // it outlives this command
 	child.Stdout, child.Stderr = out, out
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
@@ -261,11 +264,15 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 	if err := c.List(ctx, &clusters); err != nil {
 		return fmt.Errorf("list clusters: %w", err)
 	}
+	var dialIn []string
 	for _, cluster := range clusters.Items {
 		if cluster.Spec.SyncMode == clusterv1alpha1.Pull {
-			if err := say(w, "\nThe hub dials the clusters, but for %s: an agent there dials the hub, and nobody notices.\n", cluster.Name); err != nil {
-				return err
-			}
+			dialIn = append(dialIn, cluster.Name)
+		}
+	}
+	if len(dialIn) > 0 {
+		if err := say(w, "\nThe hub dials the clusters, but for %s: an agent there dials the hub, and nobody notices.\n", strings.Join(dialIn, ", ")); err != nil {
+			return err
 		}
 	}
 	if err := say(w, `

@@ -640,6 +640,12 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "deployment.apps/web is there\nDeployment web is placed in cluster oak\n") {
 		t.Errorf("again printed %q", out)
 	}
+	if out = mustRun(t, f, "why", "deploy/web", "-n", "shop"); !strings.HasPrefix(out, "Deployment shop/web: it is placed in 1 cluster by PropagationPolicy shop/deployment-web") ||
+		!strings.Contains(out, "\noak       yes ") {
+		t.Errorf("why printed %q", out)
+	}
+	f.fails(1, `deployments.apps "nil" not found`, "why", "deploy/nil", "-n", "shop")
+	f.fails(2, "exactly one object", "why", "deploy", "-n", "shop")
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
 	f.fails(1, `the hub has the Deployment "web" already`, "promote", "deploy/web", "-n", "shop", "-C", "elm", "--policy-name", "other")
 

@@ -46,9 +46,9 @@ func clusterNames() [MaxClusters]string {
 	return [...]string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
 }
 
-// byAgent is the cluster that an agent joins, where there are as many: it dials the hub, as one would that the hub cannot dial. Nothing runs on
-// the nodes of a demonstration, so the agent is a process beside the cluster.
-const byAgent = "birch"
+// ByAgent is the cluster that an agent joins unless Options say otherwise, where there are as many: it dials the hub, as one would that the hub
+// cannot dial. Nothing runs on the nodes of a demonstration, so the agent is a process beside the cluster.
+const ByAgent = "birch"
 
 // MaxClusters is the most clusters that a demonstration can have.
 const MaxClusters = 10
@@ -59,6 +59,8 @@ type Options struct {
 	DataDir string
 	// Clusters is the number of member clusters, 1 to MaxClusters.
 	Clusters int
+	// ByAgent names the clusters that agents join. One that there is none of is refused, unless it is the constant of that name.
+	ByAgent []string
 	// KubeBinary is the multicall binary of Kubernetes components; empty: found beside the
 	// running executable.
 	KubeBinary string
@@ -186,15 +188,24 @@ func ignoreCanceled(err error) error {
 
 // agents are the programs of the agents, by the cluster that each joins.
 func (o *Options) agents() (map[string]string, error) {
-	names := clusterNames()
-	if !slices.Contains(names[:o.Clusters], byAgent) {
-		return nil, nil
+	all := clusterNames()
+	names := all[:o.Clusters]
+	agents := map[string]string{}
+	for _, name := range o.ByAgent {
+		switch {
+		case slices.Contains(names, name):
+		case name == ByAgent:
+			continue
+		default:
+			return nil, fmt.Errorf("--by-agent %s: the demo has no such cluster, but %s", name, strings.Join(names, ", "))
+		}
+		file, err := content.AgentFile(runtime.GOARCH)
+		if err != nil {
+			return nil, err
+		}
+		agents[name] = file
 	}
-	file, err := content.AgentFile(runtime.GOARCH)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{byAgent: file}, nil
+	return agents, nil
 }
 
 // setUp waits for the processes, joins the clusters and deploys the sample.

@@ -74,19 +74,32 @@ func TestManyHostsOnHub(t *testing.T) {
 		return &provision.Store{Client: hub, Cached: everything{hub}, Logs: t.TempDir(), Holder: name, Lost: func(string) {}}
 	}
 	p := l.mortal()
-	run := func(store *provision.Store, at string) (*lifecyclev1alpha1.Operation, error) {
+	run := func(store *provision.Store, at func(step string) bool) (*lifecyclev1alpha1.Operation, error) {
 		t.Helper()
 		l.env.Store = mortalStore{store, p}
 		op, err := store.Operation(t.Context(), "oak-1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := p.start(t.Context(), func(step string) bool { return step == at })
+		ctx := p.start(t.Context(), at)
 		err = l.engine.Run(ctx, op, l.spec)
 		p.end()
 		return op, err
 	}
-	_, err := run(server("one"), "h-30 kubelet/unit")
+	// The record is written in the background, for the first time after a moment: without it there is nothing to go on from.
+	_, err := run(server("one"), func(step string) bool {
+		if step != "h-30 kubelet/unit" {
+			return false
+		}
+		testenv.Eventually(t, "steps are kept", 30*time.Second, func() error {
+			kept := &lifecyclev1alpha1.OperationSliceList{}
+			if err := hub.List(t.Context(), kept); err != nil || len(kept.Items) > 0 {
+				return err
+			}
+			return errors.New("no slices")
+		})
+		return true
+	})
 	if err == nil || !p.killed.Load() {
 		t.Fatalf("the run was not killed: %v", err)
 	}
@@ -119,7 +132,7 @@ func TestManyHostsOnHub(t *testing.T) {
 	}
 
 	two := server("two")
-	if _, err := run(two, ""); err != nil {
+	if _, err := run(two, nil); err != nil {
 		t.Fatal(err)
 	}
 	op, err := two.Operation(t.Context(), "oak-1")

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -11,61 +12,66 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// lookInterval is the least time between two looks at the files of a certificate.
-const lookInterval = time.Second
+// lookInterval is the time between two looks at the files of a certificate beside those at which they are seen to change: a link to them that
+// moves is not seen.
+const lookInterval = time.Minute
 
 // certificate is a certificate in files, which somebody replaces.
 type certificate struct {
-	certFile, keyFile string
-	log               logr.Logger
+	files *dynamiccertificates.DynamicCertKeyPairContent
+	every time.Duration
+	log   logr.Logger
 
-	mu     sync.Mutex
-	looked time.Time
-	read   [2][]byte // what was read last, whether it was of use or not
-	pair   *tls.Certificate
+	mu   sync.Mutex
+	read [2][]byte // that pair is of
+	pair *tls.Certificate
 }
 
 func newCertificate(certFile, keyFile string, log logr.Logger) (*certificate, error) {
-	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
-	return c, c.load()
+	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("public", certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate %s with key %s: %w", certFile, keyFile, err)
+	}
+	c := &certificate{files: files, every: lookInterval, log: log}
+	_, err = c.get(nil)
+	return c, err
 }
 
-// get is for tls.Config. While the files are of no use, as one is replaced after the other, the certificate from before is.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.looked) >= lookInterval {
-		c.looked = now
-		if err := c.load(); err != nil {
-			c.log.Error(err, "The public listener keeps its certificate")
+// run looks at the files until ctx ends. While they are of no use, as one is replaced after the other, the certificate from before is used.
+func (c *certificate) run(ctx context.Context) {
+	go c.files.Run(ctx, 1)
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := c.files.RunOnce(ctx); err != nil {
+				c.log.Error(err, "The public listener keeps its certificate")
+			}
 		}
 	}
-	return c.pair, nil
 }
 
-// load reads the files. What was read before is not judged, nor complained of, again.
-func (c *certificate) load() error {
-	cert, err := os.ReadFile(c.certFile)
-	if err != nil {
-		return fmt.Errorf("read certificate: %w", err)
+// get is for tls.Config.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	cert, key := c.files.CurrentCertKeyContent()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != nil && bytes.Equal(cert, c.read[0]) && bytes.Equal(key, c.read[1]) {
+		return c.pair, nil
 	}
-	key, err := os.ReadFile(c.keyFile)
-	if err != nil {
-		return fmt.Errorf("read key of a certificate: %w", err)
-	}
-	if bytes.Equal(cert, c.read[0]) && bytes.Equal(key, c.read[1]) {
-		return nil
-	}
-	c.read = [2][]byte{cert, key}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return fmt.Errorf("read certificate %s with key %s: %w", c.certFile, c.keyFile, err)
+		return nil, fmt.Errorf("read the certificate of the public listener: %w", err)
 	}
-	c.pair = &pair
+	c.read, c.pair = [2][]byte{cert, key}, &pair
 	certificateEnds.Set(float64(pair.Leaf.NotAfter.Unix()))
-	return nil
+	return c.pair, nil
 }
 
 // readAuthorities reads certificates in PEM.

@@ -132,6 +132,9 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)
+	looking, looked := context.WithCancel(ctx)
+	defer looked()
+	go l.certificate.run(looking)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

@@ -59,7 +59,7 @@ func newSite(t *testing.T, o Options) *site {
 	if s.listener, err = New(o, Serving{Address: s.address, CertFile: s.file, KeyFile: s.file, CAFile: s.caFile}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
-	s.listener.headers = 500 * time.Millisecond
+	s.listener.headers, s.listener.certificate.every = 500*time.Millisecond, 50*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.listener.Serve(ctx, tcp) }()
@@ -126,46 +126,86 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// presents is the name in the certificate that the listener shows.
+func (s *site) presents() string {
+	s.t.Helper()
+	c, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+// untilPresents waits until that is so.
+func (s *site) untilPresents(name string) {
+	s.t.Helper()
+	testenv.Eventually(s.t, "the listener shows certificate "+name, testenv.Patience, func() error {
+		if got := s.presents(); got != name {
+			return fmt.Errorf("it shows %s", got)
+		}
+		return nil
+	})
+}
+
 // TestCertificateIsReloaded: a certificate that is replaced is used from then on, and one that is half replaced changes nothing.
 func TestCertificateIsReloaded(t *testing.T) {
 	s := newSite(t, Options{})
-	name := func() string {
-		t.Helper()
-		s.listener.certificate.mu.Lock()
-		s.listener.certificate.looked = time.Time{}
-		s.listener.certificate.mu.Unlock()
-		c, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		return c.ConnectionState().PeerCertificates[0].Subject.CommonName
-	}
-	if got := name(); got != "first" {
-		t.Error(got)
-	}
+	s.untilPresents("first")
 	s.renew("second")
-	if got := name(); got != "second" {
-		t.Error(got)
-	}
+	s.untilPresents("second")
 	text, err := os.ReadFile(s.file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, s.file, text[:len(text)/2])
-	if got := name(); got != "second" {
-		t.Error(got)
+	if err := s.listener.certificate.files.RunOnce(t.Context()); err == nil || s.presents() != "second" {
+		t.Errorf("half a file: %v, %s", err, s.presents())
 	}
 	if err := os.Remove(s.file); err != nil {
 		t.Fatal(err)
 	}
-	if got := name(); got != "second" {
-		t.Error(got)
+	if err := s.listener.certificate.files.RunOnce(t.Context()); err == nil || s.presents() != "second" {
+		t.Errorf("no file: %v, %s", err, s.presents())
 	}
 	s.renew("third")
-	if got := name(); got != "third" {
-		t.Error(got)
+	s.untilPresents("third")
+}
+
+// TestCertificateBehindLinks: a certificate is used as well when not the file but a link on the way to it is replaced, as in the volumes of pods.
+func TestCertificateBehindLinks(t *testing.T) {
+	s := newSite(t, Options{})
+	dir := t.TempDir()
+	now := filepath.Join(dir, "now")
+	for _, name := range []string{"one", "two"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s.file = filepath.Join(dir, name, "tls.pem")
+		s.renew(name)
 	}
+	link := func(to string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(to, now+".new"), os.Rename(now+".new", now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("one")
+	behind := filepath.Join(now, "tls.pem")
+	c, err := newCertificate(behind, behind, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.every = 20 * time.Millisecond
+	go c.run(t.Context())
+	link("two")
+	testenv.Eventually(t, "the other certificate is used", testenv.Patience, func() error {
+		pair, err := c.get(nil)
+		if err == nil && pair.Leaf.Subject.CommonName != "two" {
+			err = errors.New(pair.Leaf.Subject.CommonName)
+		}
+		return err
+	})
 }
 
 // TestSlowClients: who says nothing, or takes its time to say what it wants, is cut off.

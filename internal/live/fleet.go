@@ -60,6 +60,7 @@ type audience struct {
 	cancel  context.CancelFunc
 	turns   chan struct{}
 	open    int // sockets, and those that are about to be
+	asked   int // questions
 	sockets map[*socket]bool
 	visible map[string]bool // clusters; nil: not known yet
 }

@@ -43,6 +43,7 @@ func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) 
 		q = &question{audience: s.audience, key: key, path: path, query: query, offset: offset, limit: limit}
 		ctx, q.cancel = context.WithCancel(s.audience.ctx)
 		l.asked[key] = q
+		s.audience.asked++
 		go q.run(ctx)
 	}
 	q.askers = append(q.askers, s)
@@ -58,6 +59,7 @@ func (q *question) drop(s *socket) {
 	if q.askers = slices.Delete(q.askers, i, i+1); len(q.askers) == 0 {
 		q.cancel()
 		delete(l.asked, q.key)
+		q.audience.asked--
 	}
 }
 
@@ -96,7 +98,7 @@ func (q *question) run(ctx context.Context) {
 		case <-moved:
 		case <-grants:
 		}
-		timer.Reset(min(max(10*took, l.pace.soonest), l.pace.latest) - time.Since(began))
+		timer.Reset(q.pause(took) - time.Since(began))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -107,6 +109,17 @@ func (q *question) run(ctx context.Context) {
 			due = time.Now().Add(l.pace.reviewAgain)
 		}
 	}
+}
+
+// share is how much of a core a user's windows take that are asked again.
+const share = 0.4
+
+// pause is how long after it was asked, and answered in a time, a question is asked again at the earliest.
+func (q *question) pause(took time.Duration) time.Duration {
+	l := q.audience.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(float64(q.audience.asked)*float64(took)/share))
 }
 
 // until is how long it is to a moment, if that is to come, and sooner than a time.

@@ -118,7 +118,7 @@ func (r *rows) differing(a, b row) (columns []int) {
 type window struct {
 	id       int
 	question *question
-	whole    bool  // the browser is to be told everything: it has just asked
+	fresh    bool  // the browser has just asked, and is to be told everything
 	sent     *rows // what it knows
 	keys     map[id]int64
 	last     int64 // key
@@ -126,16 +126,15 @@ type window struct {
 
 // news is what the browser is to be told of an answer; nil: it knows.
 func (w *window) news(now *rows) any {
-	before := w.sent
-	if before == now && !w.whole {
+	before, fresh := w.sent, w.fresh
+	if before == now && !fresh {
 		return nil
 	}
-	w.sent = now
+	w.sent, w.fresh = now, false
 	if now.refused != nil {
-		if before != nil && before.refused != nil && !w.whole && before.equal(now) {
+		if before != nil && before.equal(now) && !fresh {
 			return nil
 		}
-		w.whole = true
 		return refusal{Type: "error", ID: w.id, Status: now.refused}
 	}
 	keys := make(map[id]int64, len(now.rows))
@@ -149,8 +148,7 @@ func (w *window) news(now *rows) any {
 	}
 	known := w.keys
 	w.keys = keys
-	if w.whole || before == nil || !before.alike(now) {
-		w.whole = false
+	if fresh || before == nil || before.refused != nil || !before.alike(now) {
 		out := whole{Type: "window", ID: w.id, Offset: now.offset, Total: now.total, Exact: now.exact, Columns: columnsOf(now.columns), Rows: []rowMessage{}, Warnings: now.warnings}
 		for _, r := range now.rows {
 			out.Rows = append(out.Rows, r.message(keys[r.id]))

@@ -224,12 +224,13 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 	if err != nil {
 		return nil, nil, refuse(ReasonKubeconfigInvalid, "kubeconfig: %w", err)
 	}
-	a, err := newAccounts(c.transport, c, checkTimeout)
+	// Each request dials: one that is sent on a connection which is being closed fails, and would not be sent again.
+	a, err := newAccounts(c.fresh, c, checkTimeout)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer c.close()
 	added, err := a.ensure(ctx, hubID, cluster.Name)
-	c.close() // what is asked later dials anew
 	undo = func() {
 		if !added {
 			return

@@ -147,6 +147,9 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 		skip = offset
 	}
 	v.query.Offset = p.offset
+	if uniform(v.kind) {
+		v.query.Version = "" // indexes do not have it
+	}
 	pages, err := s.pages(v, p, 0)
 	if err != nil {
 		return err
@@ -201,18 +204,21 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 func (s *Search) total(ctx context.Context, p params, v view, known int64, further int) (n int64, exact bool, err error) {
 	q := v.query
 	q.Continue, q.Limit, q.Offset = "", int(known)+further+mostCounted, 0
-	others := false
-	for _, clusters := range v.kind.others {
-		others = others || len(clusters) > 0
-	}
-	if !others { // what there is of it is all of one version, but for a moment
-		q.Version = ""
-		if p.plain() {
-			q.Limit = 0
-		}
+	if uniform(v.kind) && p.plain() {
+		q.Limit = 0
 	}
 	n, err = s.count(ctx, q)
 	return max(n, known), q.Limit == 0 || n < int64(q.Limit), err
+}
+
+// uniform says whether what there is of a type is all of the version asked for, but for a moment in which it changes.
+func uniform(k kind) bool {
+	for _, clusters := range k.others {
+		if len(clusters) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // isTerminating says whether the deletion of an object has begun.

@@ -48,6 +48,7 @@ type plan struct {
 	counting bool     // only how many rows there are
 	spread   bool     // the columns of objects are needed, although they are counted
 	valued   bool     // pair has a key alone, and any value
+	slim     bool     // only the ids of rows
 }
 
 // follow makes a key lead, of whatever value, and what would have led a condition.
@@ -140,7 +141,7 @@ func (p *plan) position() (values []any) {
 func (p *plan) ordered() bool { return !p.counting && (!p.leads || p.sorted) }
 
 // whole says whether the rows of objects are needed besides what leads.
-func (p *plan) whole() bool { return !p.counting || len(p.where) > 0 || p.spread }
+func (p *plan) whole() bool { return !p.counting && !p.slim || len(p.where) > 0 || p.spread }
 
 // condition is what must hold for a row.
 type condition interface{ write(s *statement) }

@@ -23,6 +23,7 @@ type database struct {
 	read     *sql.DB
 	batches  batches
 	patience time.Duration // how long a write may take; 0: for ever
+	nearby   int           // rows that are passed over rather than counted
 
 	mu         sync.Mutex           // held while writing
 	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
@@ -60,7 +61,7 @@ var (
 // openDatabase makes an open database usable: schema, statements, leftovers of an interrupted dropCluster.
 func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*database, error) {
 	d := &database{
-		dialect: dialect, write: write, read: read, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
+		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
 		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
 	}
 	d.read.SetMaxOpenConns(readers)

@@ -65,14 +65,14 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 		}
 	}
 	if field < 0 {
-		return d.grouped(ctx, q, by, "")
+		return d.grouped(ctx, d.read, q, by, "", mostGroups)
 	}
 	// Those with the field, and what is left of all: those without.
-	some, err := d.grouped(ctx, q, by, declaredPair(by[field].Field, "").key)
+	some, err := d.grouped(ctx, d.read, q, by, declaredPair(by[field].Field, "").key, mostGroups)
 	if err != nil || several(by[field].Field) {
 		return some, err
 	}
-	all, err := d.grouped(ctx, q, slices.Delete(slices.Clone(by), field, field+1), "")
+	all, err := d.grouped(ctx, d.read, q, slices.Delete(slices.Clone(by), field, field+1), "", mostGroups)
 	if err != nil {
 		return nil, err
 	}
@@ -95,9 +95,9 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 // several says whether an object may have more than one value of a declared field.
 func several(path string) bool { return path == FieldImages || path == FieldReferences }
 
-// grouped counts by columns and labels, or also by the declared field that has a key: then that leads.
-func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([]Group, error) {
-	q.Order = ByKey
+// grouped counts by columns and labels, or also by the declared field that has a key: then that leads. At most so many groups are returned.
+func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, key string, most int) ([]Group, error) {
+	q.Order, q.Limit = ByKey, 0
 	var lead *pair
 	if key != "" {
 		lead = &pair{key: key}
@@ -110,7 +110,7 @@ func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([
 	if p.index == byTally && labelled {
 		p.index = byKey
 	}
-	p.spread = labelled || !p.valued
+	p.spread = labelled || p.leads || p.alias() == "o"
 	alias := "o."
 	if !p.whole() {
 		alias = "l." // all that is needed is in the index
@@ -144,12 +144,12 @@ func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([
 	for i := range by {
 		s.sql(map[bool]string{true: " GROUP BY ", false: ", "}[i == 0] + fmt.Sprintf("g%d", i))
 	}
-	s.sql(" LIMIT ").arg(mostGroups + 1)
+	s.sql(" LIMIT ").arg(most + 1)
 	if err := s.fits(); err != nil {
 		return nil, err
 	}
 	var out []Group
-	err = each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+	err = each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
 		g := Group{Values: make([]string, len(by))}
 		to := make([]any, 0, len(by)+1)
 		for i := range by {
@@ -170,8 +170,8 @@ func (d *database) grouped(ctx context.Context, q Query, by []By, key string) ([
 	if err != nil {
 		return nil, fmt.Errorf("count %s: %w", q.Resource, err)
 	}
-	if len(out) > mostGroups {
-		return nil, fmt.Errorf("%w: there are more than %d groups; narrow the query, or count by less", ErrGroups, mostGroups)
+	if len(out) > most {
+		return nil, fmt.Errorf("%w: there are more than %d groups; narrow the query, or count by less", ErrGroups, most)
 	}
 	return out, nil
 }

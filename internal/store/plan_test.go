@@ -76,7 +76,8 @@ func explained(t *testing.T, s *Store, st *statement) string {
 		var a, b, c int
 		var step string
 		err := rows.Scan(&a, &b, &c, &step)
-		if !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "SUBQUERY") && !strings.HasPrefix(step, "REUSE LIST") && step != "CO-ROUTINE o" && step != "MATERIALIZE o" && step != "SCAN o" {
+		if !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "SUBQUERY") && !strings.HasPrefix(step, "REUSE LIST") &&
+			step != "CO-ROUTINE o" && step != "MATERIALIZE o" && step != "SCAN o" && step != "CO-ROUTINE page" && step != "MATERIALIZE page" && step != "SCAN page" {
 			steps = append(steps, step)
 		}
 		return err

@@ -85,6 +85,9 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	if err != nil || p == nil {
 		return page, err
 	}
+	if rows, ok, err := d.far(ctx, q, p); ok || err != nil {
+		return pageOf(rows, q), err
+	}
 	if q.Limit > 0 {
 		p.limit = q.Limit + 1 // one more says whether there is a next page
 	}

@@ -190,14 +190,15 @@ func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (d sqliteDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody())
-	if p.sorted && p.limit > 0 || p.offset > 0 { // bodies of those of the page alone
-		s.sql(" FROM (SELECT " + columns)
+	if p.sorted && p.limit > 0 || p.offset > 0 { // of those that are sorted or passed over, what is in the index is enough
+		p.slim = true
+		s.sql(" FROM (SELECT " + map[string]string{"o": "o.id", "l": "l.object"}[p.alias()] + " AS id")
 		d.from(s, p, p.fields)
 		if p.ordered() {
 			s.sql(p.orderBy(p.ordering()))
 		}
 		s.page(p)
-		s.sql(") o CROSS JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
+		s.sql(") page CROSS JOIN object o ON o.id = page.id CROSS JOIN body b ON b.object = o.id" + p.orderBy(p.shown()))
 		return
 	}
 	d.from(s, p, true)

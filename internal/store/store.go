@@ -486,7 +486,7 @@ func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	return page, err
 }
 
-// Count returns how many objects a query selects, on all pages together.
+// Count returns how many objects a query selects, on all pages together. With a limit it counts no further than that, unless counters say it.
 func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		n, err = d.count(ctx, q)

@@ -145,10 +145,12 @@ type loop struct {
 	opening  map[int]attempt // the connections that are being opened, by number
 	opened   int
 	failures int
-	notUntil time.Time   // no connection is tried before
-	alive    time.Time   // when the hub was heard last
-	takes    []time.Time // of the last minute
-	count    uint64
+	// connected is whether the log says last that the hub was reached.
+	connected bool
+	notUntil  time.Time   // no connection is tried before
+	alive     time.Time   // when the hub was heard last
+	takes     []time.Time // of the last minute
+	count     uint64
 }
 
 // attempt is a connection that is being opened.
@@ -219,9 +221,10 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	case opened:
 		l.settled(e.number)
 		l.failures, l.notUntil = 0, time.Time{}
-		if len(l.spares) == 0 {
+		if !l.connected {
 			log.Info("connected to the hub")
 		}
+		l.connected = true
 		e.spare.heard = now
 		l.spares[e.spare] = true
 		l.heard(now)
@@ -233,6 +236,7 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 		if errors.Is(e.err, context.Canceled) {
 			return nil // it was given up
 		}
+		l.connected = false
 		if l.failures++; l.failures == 1 || l.failures%20 == 0 {
 			log.Info("the hub cannot be reached", "cause", e.err.Error(), "failures", l.failures)
 		}
@@ -292,6 +296,7 @@ func (l *loop) probe(ctx context.Context, now time.Time) error {
 		case now.Sub(s.probed) < t.Silence:
 		case l.alive.Before(s.probed):
 			logr.FromContextOrDiscard(ctx).Info("nothing is heard from the hub: connecting anew", "since", l.alive)
+			l.connected = false
 			l.dropAll()
 			return nil
 		default:

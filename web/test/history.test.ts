@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest"
 import { collapse, type Graph } from "../src/graph/collapse"
 import { layout } from "../src/graph/layout"
-import { authors, type Change, nearest, stepsOf } from "../src/history/steps"
+import { authors, type Change, stepsOf } from "../src/history/steps"
 
 const change = (time: string | undefined, kind: Change["change"] = "Updated", cluster = "oak"): Change => ({
   cluster,
@@ -13,24 +13,19 @@ const change = (time: string | undefined, kind: Change["change"] = "Updated", cl
 
 describe("stepsOf", () => {
   it("puts the oldest first, those of one moment together, and what has no time at the beginning", () => {
-    const steps = stepsOf(
-      [
-        change("2026-01-01T00:00:10.000000Z", "Deleted"),
-        change("2026-01-01T00:00:05.000000Z"),
-        change("2026-01-01T00:00:05.000000Z", "Updated", "elm"),
-        change(undefined, "Seen"),
-        change("2026-01-01T00:00:00.000000Z"),
-      ],
-      Date.parse("2026-01-01T00:00:20Z"),
-    )
-    expect(steps.map((s) => [s.time.slice(17, 19), s.changes.length, s.at, s.there])).toEqual([
-      ["", 1, 0, true],
-      ["00", 1, 0, true],
-      ["05", 2, 0.25, true],
-      ["10", 1, 0.5, false],
+    const steps = stepsOf([
+      change("2026-01-01T00:00:10.000000Z", "Deleted"),
+      change("2026-01-01T00:00:05.000000Z"),
+      change("2026-01-01T00:00:05.000000Z", "Updated", "elm"),
+      change(undefined, "Seen"),
+      change("2026-01-01T00:00:00.000000Z"),
     ])
-    expect(nearest(steps, 0.3)).toBe(2)
-    expect(nearest([], 0.3)).toBe(0)
+    expect(steps.map((s) => [s.time.slice(17, 19), s.changes.length, s.there])).toEqual([
+      ["", 1, true],
+      ["00", 1, true],
+      ["05", 2, true],
+      ["10", 1, false],
+    ])
   })
   it("names authors once", () => {
     expect(authors({ ...change("x"), by: [{ manager: "a" }, { manager: "a" }, { manager: "b", subresource: "status" }] })).toBe("a, b (status)")

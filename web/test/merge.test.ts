@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest"
 import type { JsonObject } from "../src/hub/fields"
-import { fieldPath, merge, position, put, read } from "../src/object/merge"
+import { fieldPath, merge, put, read } from "../src/object/merge"
 
 const text = `apiVersion: apps/v1
 kind: Deployment
@@ -102,13 +102,7 @@ describe("read", () => {
   })
 })
 
-describe("position", () => {
-  it("finds a field that a cause names", () => {
-    const at = position(text, fieldPath("spec.containers[1].image"))
-    expect(text.slice(at?.from, at?.to)).toBe("image")
-    expect(at?.from).toBe(text.lastIndexOf("image"))
-    expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual(["spec", "ports", { containerPort: 80, protocol: "TCP" }, "name"])
-    const near = position(text, fieldPath("spec.containers[0].resources.limits"))
-    expect(text.slice(near?.from, near?.to)).toContain("name: web")
-  })
+it("fieldPath reads paths as API servers write them", () => {
+  expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual(["spec", "ports", { containerPort: 80, protocol: "TCP" }, "name"])
+  expect(fieldPath("spec.containers[1].image")).toEqual(["spec", "containers", 1, "image"])
 })

@@ -68,16 +68,7 @@ it("containersOf joins specs and statuses", () => {
   })
   expect(containersOf(pod)).toEqual([
     { name: "i", image: "y", init: true, state: "", ready: undefined, restarts: 0, ports: "", last: "" },
-    {
-      name: "a",
-      image: "x",
-      init: false,
-      state: "CrashLoopBackOff",
-      ready: false,
-      restarts: 4,
-      ports: "80/TCP",
-      last: "Error (2)",
-    },
+    { name: "a", image: "x", init: false, state: "CrashLoopBackOff", ready: false, restarts: 4, ports: "80/TCP", last: "Error (2)" },
   ])
 })
 

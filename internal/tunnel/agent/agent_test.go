@@ -2,10 +2,12 @@ package agent_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/agent"
@@ -232,6 +235,44 @@ func TestProxy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWrongAuthority: who has no certificate of the authority in the manifest is told nothing, however often the agent tries.
+func TestWrongAuthority(t *testing.T) {
+	h := newHub(t)
+	hellos := make(chan struct{})
+	stranger := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the agent speaks to a stranger") }))
+	stranger.Config.ErrorLog = log.New(io.Discard, "", 0) // the agent breaks off
+	own, err := pki.NewAuthority("stranger", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := own.Issue(pki.Leaf{Name: "stranger", CommonName: "stranger", Server: true, IPs: []string{"127.0.0.1"}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(leaf.Cert, leaf.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		select {
+		case hellos <- struct{}{}:
+		default:
+		}
+		return nil, nil //nolint:nilnil // that of the server
+	}}
+	stranger.StartTLS()
+	t.Cleanup(stranger.Close)
+	apply(t, h.manifest("one", func(o *manifest.Options) { o.URL = stranger.URL }))
+	run(t, options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a"))
+	for range 3 {
+		select {
+		case <-hellos:
+		case <-time.After(testenv.Patience):
+			t.Fatal("the agent does not try")
+		}
+	}
 }
 
 // TestKubeconfig: what a kubeconfig may not be is refused by name.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
@@ -47,7 +48,7 @@ type site struct {
 	timing   tunnel.Timing
 	patience time.Duration
 	gateway  *gateway.Gateway
-	network  *network
+	network  *testenv.Network
 	server   *httptest.Server
 	changed  chan struct{}
 
@@ -82,7 +83,7 @@ func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
 	s.server = httptest.NewUnstartedServer(mux)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
 	s.server.StartTLS()
-	s.network = newNetwork(t, s.server.Listener.Addr().String())
+	s.network = testenv.NewNetwork(t, s.server.Listener.Addr().String(), 0)
 	t.Cleanup(func() {
 		s.gateway.Close()
 		s.server.Close()
@@ -166,7 +167,7 @@ func (s *site) agent(cluster string) *tunnel.Agent {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(s.server.Certificate())
 	return &tunnel.Agent{
-		URL: "wss://" + s.network.address() + tunnel.Path, TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS13},
+		URL: "wss://" + s.network.Address() + tunnel.Path, TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS13},
 		Identity: func() (tls.Certificate, error) { return id, nil }, Replica: "one", Version: "v1",
 		Destinations: map[string]func(context.Context) (net.Conn, error){tunnel.APIServer: echo(s.t)}, Timing: s.timing,
 	}
@@ -379,7 +380,7 @@ func TestGone(t *testing.T) {
 	s := newSite(t)
 	s.refuse("oak", errors.New("nobody knows this cluster"))
 	_, ended := s.run(s.agent("oak"))
-	s.await("agents are refused", func() bool { return s.network.count() > 3 })
+	s.await("agents are refused", func() bool { return s.network.Count() > 3 })
 	select {
 	case err := <-ended:
 		t.Fatalf("an unknown cluster's agent ended: %v", err)
@@ -506,7 +507,7 @@ func TestSwallowed(t *testing.T) {
 		s.run(s.agent("oak"))
 		c := s.dial("oak")
 		s.await("two spares are there", func() bool { return s.spares("oak") >= 2 })
-		s.network.swallow()
+		s.network.Swallow()
 		if err := says(t, s.dial("oak"), "hello"); err != nil {
 			t.Error(err)
 		}
@@ -526,7 +527,7 @@ func TestSwallowed(t *testing.T) {
 			taken = append(taken, s.dial("oak"))
 		}
 		s.await("more spares are there than one dial takes", func() bool { return s.spares("oak") > 8 })
-		s.network.swallow()
+		s.network.Swallow()
 		if err := says(t, s.dial("oak"), "hello"); err != nil {
 			t.Error(err)
 		}
@@ -541,10 +542,10 @@ func TestDark(t *testing.T) {
 	timing := quick()
 	timing.Silence, timing.Handshake = time.Second, time.Hour
 	s := newSiteWith(t, timing)
-	s.network.dark(true)
+	s.network.Dark(true)
 	stop, _ := s.run(s.agent("oak"))
-	s.await("connections hang", func() bool { return s.network.count() >= 2 })
-	s.network.dark(false)
+	s.await("connections hang", func() bool { return s.network.Count() >= 2 })
+	s.network.Dark(false)
 	if err := says(t, s.dial("oak"), "hello"); err != nil {
 		t.Error(err)
 	}
@@ -563,7 +564,7 @@ func TestResets(t *testing.T) {
 	}
 	for range resets {
 		c := s.dial("oak")
-		s.network.reset()
+		s.network.Reset()
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Fatal("bytes that nobody sent")
 		}
@@ -573,7 +574,7 @@ func TestResets(t *testing.T) {
 		t.Error(err)
 	}
 	stop()
-	s.network.reset()
+	s.network.Reset()
 	s.await("nothing is left", func() bool { return len(s.gateway.Agents("oak")) == 0 && runtime.NumGoroutine() <= before })
 }
 

@@ -1,14 +1,5 @@
 import "@xyflow/react/dist/base.css"
-import {
-  Background,
-  Controls,
-  Handle,
-  type NodeProps,
-  Position,
-  ReactFlow,
-  type Edge as Shown,
-  type Node as ShownNode,
-} from "@xyflow/react"
+import { Background, Controls, Handle, type NodeProps, Position, ReactFlow, type Edge as Shown, type Node as ShownNode } from "@xyflow/react"
 import { useEffect, useState } from "react"
 import { Link } from "wouter"
 import { Skeleton } from "../part/Notice"
@@ -40,9 +31,7 @@ export default function Picture({ graph }: { graph: Graph }) {
       ...size,
     }),
   )
-  const edges = graph.edges.map(
-    (e): Shown => ({ id: `${e.from} ${e.to} ${e.relation}`, source: String(e.from), target: String(e.to), label: e.relation }),
-  )
+  const edges = graph.edges.map((e): Shown => ({ id: `${e.from} ${e.to} ${e.relation}`, source: String(e.from), target: String(e.to), label: e.relation }))
   return (
     <section className="graph" aria-label={t("object.relations")}>
       <ReactFlow

@@ -15,13 +15,7 @@ const Picture = lazy(() => import("./Picture"))
 export const linkOf = (node: Node): string | undefined =>
   node.kind === "Image" || node.count || node.state
     ? undefined
-    : objectLink({
-        cluster: node.cluster ?? "",
-        kind: node.kind,
-        group: node.group ?? "",
-        namespace: node.namespace ?? "",
-        name: node.name,
-      })
+    : objectLink({ cluster: node.cluster ?? "", kind: node.kind, group: node.group ?? "", namespace: node.namespace ?? "", name: node.name })
 
 export const nameOf = (node: Node): string => (node.count ? t("object.pods", { n: node.count }) : node.name)
 
@@ -70,11 +64,7 @@ export default function Relations({ of }: { of: Ref }) {
               head={[t("object.fromObject"), t("object.relation"), t("object.toObject")]}
               rows={small.graph.edges.map((e) => ({
                 key: `${e.from} ${e.to} ${e.relation}`,
-                cells: [
-                  <Name key="from" node={small.graph.nodes[e.from]} />,
-                  e.relation,
-                  <Name key="to" node={small.graph.nodes[e.to]} />,
-                ],
+                cells: [<Name key="from" node={small.graph.nodes[e.from]} />, e.relation, <Name key="to" node={small.graph.nodes[e.to]} />],
               }))}
             />
           </details>
@@ -97,11 +87,7 @@ function Name({ node }: { node: Node | undefined }) {
       ) : (
         name
       )}{" "}
-      {node.state && (
-        <Badge tone={node.state === "Missing" ? "bad" : "unknown"}>
-          {t(node.state === "Missing" ? "object.missing" : "object.unknown")}
-        </Badge>
-      )}{" "}
+      {node.state && <Badge tone={node.state === "Missing" ? "bad" : "unknown"}>{t(node.state === "Missing" ? "object.missing" : "object.unknown")}</Badge>}{" "}
       <span className="muted">{[node.cluster, node.namespace].filter(Boolean).join(" · ")}</span>
     </span>
   )

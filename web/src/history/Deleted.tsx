@@ -33,10 +33,7 @@ export default function Deleted({ kind, cluster, namespace }: { kind: Kind; clus
             <Link
               key="name"
               className="link"
-              href={objectLink(
-                { cluster: c.cluster, kind: kind.kind, group: kind.group, namespace: c.namespace ?? "", name: c.name },
-                { tab: "history" },
-              )}
+              href={objectLink({ cluster: c.cluster, kind: kind.kind, group: kind.group, namespace: c.namespace ?? "", name: c.name }, { tab: "history" })}
             >
               {c.name}
             </Link>,

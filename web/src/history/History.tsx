@@ -1,4 +1,4 @@
-import { useMemo, useState } from "react"
+import { useId, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, StatusError } from "../hub/client"
@@ -24,13 +24,7 @@ import { authors, type Change, moment, type Step, stepsOf } from "./steps"
 type Props = { of: Ref; kind: Kind; mayWrite: boolean; onSaved: () => void }
 type Answer = { items: Change[]; metadata: { continue?: string } }
 
-const tones: Record<Change["change"], Tone> = {
-  Created: "good",
-  Seen: "plain",
-  Updated: "plain",
-  Deleted: "bad",
-  Recreated: "warn",
-}
+const tones: Record<Change["change"], Tone> = { Created: "good", Seen: "plain", Updated: "plain", Deleted: "bad", Recreated: "warn" }
 
 /** What became of an object, who did it, and what it was at any moment. */
 export default function History(props: Props) {
@@ -41,39 +35,34 @@ export default function History(props: Props) {
   const clusters = [...new Set(data?.items.map((c) => c.cluster))].sort()
   const [chosen, setChosen] = useState("")
   const cluster = clusters.includes(chosen) ? chosen : (clusters[0] ?? "")
-  const steps = useMemo(
-    () =>
-      stepsOf(
-        (data?.items ?? []).filter((c) => c.cluster === cluster),
-        Date.now(),
-      ),
-    [data, cluster],
-  )
+  const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))), [data, cluster, all])
+  const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
+  if (error?.code === 404) return nothing
   if (error) return <Failure error={error} retry={reload} />
   if (!data) return <Skeleton lines={6} />
-  if (steps.length === 0) return <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
+  if (data.items.length === 0) return nothing
   return (
     <div className="stack">
       <div className="row">
         {clusters.length > 1 && (
-          <Select
-            label={t("common.cluster")}
-            value={cluster}
-            onChange={setChosen}
-            options={clusters.map((value) => ({ value, label: value }))}
-          />
+          <Select label={t("common.cluster")} value={cluster} onChange={setChosen} options={clusters.map((value) => ({ value, label: value }))} />
         )}
         <Button aria-pressed={all} onClick={() => setAll(!all)}>
           {t("object.allFields")}
         </Button>
         {data.metadata.continue && <span className="muted">{t("object.moreHistory")}</span>}
       </div>
-      <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} />
+      {steps.length === 0 && nothing}
+      {steps.length > 0 && <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} />}
     </div>
   )
 }
 
+/** Without all fields, a change of nothing but status is none. */
+const tells = (change: Change): boolean => change.change !== "Updated" || (change.fields?.length ?? 0) > 0
+
 function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: Step[]; hub: boolean }) {
+  const marks = useId()
   const [at, setAt] = useState(steps.length - 1)
   const [against, setAgainst] = useState<"before" | "now">("before")
   const [restoring, setRestoring] = useState<Edit>()
@@ -84,10 +73,7 @@ function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: St
   const state = useAnswer((signal) => stateAt(path, moment(step), signal), `state ${path} ${step.time}`)
   const other = against === "now" ? undefined : steps[place - 1]
   const known = against === "now" || (other !== undefined && moment(other) !== undefined)
-  const compared = useAnswer(
-    known ? (signal) => stateAt(path, other && moment(other), signal) : undefined,
-    `state ${path} ${against} ${other?.time}`,
-  )
+  const compared = useAnswer(known ? (signal) => stateAt(path, other && moment(other), signal) : undefined, `state ${path} ${against} ${other?.time}`)
   const restore = async () => {
     if (!state.data) return
     const target = own(of.cluster) + pathOf(kind, of.namespace, of.name)
@@ -111,21 +97,26 @@ function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: St
     <>
       <Section title={step.time ? time(step.time) : t("object.beforeHistory")} actions={<Age since={step.time} />}>
         <div className="timeline">
-          <div className="timeline-marks" aria-hidden="true">
-            {steps.map((s, i) => (
-              <span key={s.time} className={i === place ? "here" : ""} style={{ left: `${s.at * 100}%` }} />
-            ))}
-          </div>
           <input
             type="range"
             aria-label={t("object.moment")}
             aria-valuetext={`${step.time ? time(step.time) : t("object.beforeHistory")}: ${step.changes.map((c) => t(`object.change${c.change}` as Key)).join(", ")}`}
+            list={marks}
             min={0}
             max={steps.length - 1}
             value={place}
             onChange={(e) => setAt(Number(e.target.value))}
           />
-          <span className="muted number">{t("object.stepOf", { n: place + 1, of: steps.length })}</span>
+          <datalist id={marks}>
+            {steps.map((s, i) => (
+              <option key={s.time} value={i} />
+            ))}
+          </datalist>
+          <div className="timeline-ends muted number" aria-hidden="true">
+            <span>{steps[0]?.time ? time(steps[0].time) : t("object.beforeHistory")}</span>
+            <span>{t("object.stepOf", { n: place + 1, of: steps.length })}</span>
+            <span>{time(steps.at(-1)?.time ?? "")}</span>
+          </div>
         </div>
         {step.changes.map((change) => (
           <div key={`${change.uid} ${change.revision}`} className="stack">

@@ -35,3 +35,12 @@ export function can(act: Act): Promise<boolean> {
 export function useCan(act: Act | undefined): boolean | undefined {
   return useAnswer(act && (() => can(act)), JSON.stringify(act ?? "")).data
 }
+
+/** The right to ask a cluster's own API server through the hub. */
+export const reaching = (cluster: string, verb: "get" | "patch"): Act => ({
+  verb,
+  group: "fleet.orrery.dev",
+  resource: "clusters",
+  subresource: "proxy",
+  name: cluster,
+})

@@ -53,13 +53,7 @@ export function intent(live: JsonObject, wanted: JsonObject): Intent {
   const others = (path: Path) => managers(walk.all, path).filter((m) => m !== manager)
   const removed = walk.removed.filter((path) => others(path).length > 0 || managers(walk.all, path).length === 0)
   const foreign = [...walk.changed, ...walk.removed]
-    .map((steps) => ({
-      path: format(steps),
-      steps,
-      managers: others(steps),
-      live: get(now, ...steps),
-      wanted: get(wanted, ...steps),
-    }))
+    .map((steps) => ({ path: format(steps), steps, managers: others(steps), live: get(now, ...steps), wanted: get(wanted, ...steps) }))
     .filter((f) => f.managers.length > 0 && f.live !== undefined)
   const changes = walk.changed.length + walk.removed.length > 0
   if (removed.length === 0) return { changes, method: "apply", body: identified(live, isObject(sent) ? sent : {}), foreign }

@@ -56,17 +56,14 @@ function sourcesOf(pods: Obj[], cluster: string): Source[] {
     const name = cluster ? pod.metadata.name : `${where}/${pod.metadata.name}`
     return containersOf(pod)
       .filter((c) => c.state !== "")
-      .map((c) => ({ path, container: c.name, name: `${name}/${c.name}` }))
+      .map((c) => ({ cluster: where, path, container: c.name, name: `${name}/${c.name}` }))
   })
 }
 
 type Streams = { ring: Ring; names: Map<number, string>; health: Map<string, Health> }
 
 /** Streams come and go with the pods; what they said stays. */
-function useStreams(
-  sources: Source[],
-  previous: boolean,
-): { lines: readonly Line[]; names: Map<number, string>; health: Map<string, Health> } {
+function useStreams(sources: Source[], previous: boolean): { lines: readonly Line[]; names: Map<number, string>; health: Map<string, Health> } {
   const state = useRef<Streams>({ ring: new Ring(kept), names: new Map(), health: new Map() })
   const open = useRef(new Map<string, AbortController>())
   const [, changed] = useState(0)
@@ -185,17 +182,7 @@ function Merged({ sources, left, choice, previous, onPrevious }: MergedProps) {
       {left > 0 && <Notice title={t("object.streamsLeft", { n: left })} />}
       {failed.length > 0 && <Failures failed={failed} />}
       {lines.length === 0 && failed.length < sources.length && <p className="muted">{t("object.noLines")}</p>}
-      {lines.length > 0 && (
-        <Lines
-          lines={lines}
-          names={names}
-          many={sources.length > 1}
-          wrap={wrap}
-          current={current}
-          wanted={wanted}
-          follow={!paused}
-        />
-      )}
+      {lines.length > 0 && <Lines lines={lines} names={names} many={sources.length > 1} wrap={wrap} current={current} wanted={wanted} follow={!paused} />}
     </div>
   )
 }

@@ -1,32 +1,25 @@
+import { can, reaching } from "../hub/access"
 import { request, StatusError } from "../hub/client"
+import { t } from "../text/text"
 import { type Ring, Splitter } from "./merge"
 
-export type Source = { path: string; name: string; container: string }
+export type Source = { cluster: string; path: string; name: string; container: string }
 /** How a stream is: following, at its end, or why not. */
 export type Health = { state: "opening" | "following" | "ended" | "failed"; message: string }
 
 const again = 5000
 
 /** follow reads the log of one container into the ring, and goes on after breaks. It ends with the signal, and with the container if an earlier one is read. */
-export async function follow(
-  source: Source,
-  stream: number,
-  ring: Ring,
-  tail: number,
-  previous: boolean,
-  tell: (health: Health) => void,
-  signal: AbortSignal,
-) {
+export async function follow(source: Source, stream: number, ring: Ring, tail: number, previous: boolean, tell: (health: Health) => void, signal: AbortSignal) {
+  if (source.cluster && !(await can(reaching(source.cluster, "get")))) {
+    tell({ state: "failed", message: t("object.noReach", { cluster: source.cluster }) })
+    return
+  }
   const splitter = new Splitter()
   while (!signal.aborted) {
     try {
       const since = splitter.since
-      const query = {
-        container: source.container,
-        timestamps: true,
-        previous: previous || undefined,
-        follow: previous ? undefined : true,
-      }
+      const query = { container: source.container, timestamps: true, previous: previous || undefined, follow: previous ? undefined : true }
       const answer = await request(source.path, {
         query: { ...query, ...(since ? { sinceTime: since } : { tailLines: tail }) },
         accept: "*/*",

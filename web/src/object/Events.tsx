@@ -25,14 +25,7 @@ export function Events({ of, object }: { of: Ref; object: Obj }) {
       {events.length > 0 && (
         <SmallTable
           label={t("object.events")}
-          head={[
-            t("object.last"),
-            t("object.type"),
-            t("object.reason"),
-            t("object.message"),
-            t("object.times"),
-            t("object.from"),
-          ]}
+          head={[t("object.last"), t("object.type"), t("object.reason"), t("object.message"), t("object.times"), t("object.from")]}
           rows={events.map((e) => ({
             key: `${clusterOf(e)} ${e.metadata.uid}`,
             cells: [
@@ -41,7 +34,7 @@ export function Events({ of, object }: { of: Ref; object: Obj }) {
                 {e.type}
               </Mark>,
               e.reason,
-              <span key="message" className="selectable">
+              <span key="message" className="selectable message">
                 {clean(String(e.message ?? e.note ?? ""))}
               </span>,
               e.count ?? e.series?.count ?? 1,
@@ -55,5 +48,4 @@ export function Events({ of, object }: { of: Ref; object: Obj }) {
 }
 
 const clusterOf = (e: Obj): string => e.metadata.annotations?.["fleet.orrery.dev/cluster"] ?? ""
-const lastOf = (e: Obj): string =>
-  e.series?.lastObservedTime ?? e.lastTimestamp ?? e.eventTime ?? e.metadata.creationTimestamp ?? ""
+const lastOf = (e: Obj): string => e.series?.lastObservedTime ?? e.lastTimestamp ?? e.eventTime ?? e.metadata.creationTimestamp ?? ""

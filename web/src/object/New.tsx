@@ -41,12 +41,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
   const known = useSchema(cluster, kind)
   const metadata = isObject(object?.metadata) ? object.metadata : {}
   const problem =
-    problems[0]?.message ??
-    (kinds && !kind
-      ? t("object.unknownKind", { kind: wanted, version: apiVersion })
-      : text(metadata, "name")
-        ? ""
-        : t("object.noName"))
+    problems[0]?.message ?? (kinds && !kind ? t("object.unknownKind", { kind: wanted, version: apiVersion }) : text(metadata, "name") ? "" : t("object.noName"))
   const review = () => {
     if (!kind || problem) return
     const inside = kind.namespaced ? text(metadata, "namespace") || namespace || "default" : ""
@@ -62,10 +57,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
           onChange={setCluster}
           options={[
             { value: "", label: t("object.atHub") },
-            ...[...new Set([...(first ? [first] : []), ...clusters.map((c) => c.name)])].map((value) => ({
-              value,
-              label: value,
-            })),
+            ...[...new Set([...(first ? [first] : []), ...clusters.map((c) => c.name)])].map((value) => ({ value, label: value })),
           ]}
         />
         <Button look="main" disabled={problem !== ""} onClick={review}>

@@ -17,7 +17,7 @@ import { t } from "../text/text"
 import { bytesOf, conditionsOf, containersOf, decode, podsOf, scalarsOf } from "./object"
 import { useReach } from "./Reach"
 
-type Props = { of: Ref; kind: Kind; object: Obj; mayReach: boolean; go: (tab: string, more?: Record<string, string>) => void }
+type Props = { of: Ref; kind: Kind; object: Obj; mayReach?: boolean; go: (tab: string, more?: Record<string, string>) => void }
 
 /** What an object is, of any kind: its columns, conditions and fields; of some kinds more. */
 export function Overview(props: Props) {
@@ -27,12 +27,19 @@ export function Overview(props: Props) {
       <Special {...props} />
       <Conditions object={object} />
       <Columns {...props} />
-      <Section title={t("object.spec")}>
-        <Facts facts={scalarsOf(object.spec).map(([name, value]) => [name, <Value key={name} value={value} />])} />
-        {scalarsOf(object.spec).length === 0 && <p className="muted">{t("object.seeYaml")}</p>}
-      </Section>
+      <Spec object={object} />
       <Metadata {...props} />
     </div>
+  )
+}
+
+function Spec({ object }: { object: Obj }) {
+  const scalars = scalarsOf(object.spec)
+  if (scalars.length === 0) return null
+  return (
+    <Section title={t("object.spec")}>
+      <Facts facts={scalars.map(([name, value]) => [name, <Value key={name} value={value} />])} />
+    </Section>
   )
 }
 
@@ -72,7 +79,7 @@ function Conditions({ object }: { object: Obj }) {
               {c.status}
             </Mark>,
             c.reason,
-            <span key="message" className="selectable">
+            <span key="message" className="selectable message">
               {c.message}
             </span>,
             <Age key="since" since={c.since} />,
@@ -95,7 +102,8 @@ function Columns({ of, kind, object }: Props) {
       ["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) ||
       value === undefined ||
       value === null ||
-      value === ""
+      value === "" ||
+      /^<(none|unknown)>$/.test(String(value))
     )
       return []
     const word = String(value)
@@ -127,16 +135,7 @@ function Columns({ of, kind, object }: Props) {
 }
 
 function Metadata({ of, object }: Props) {
-  const {
-    labels = {},
-    annotations = {},
-    ownerReferences = [],
-    finalizers = [],
-    uid,
-    resourceVersion,
-    generation,
-    creationTimestamp,
-  } = object.metadata
+  const { labels = {}, annotations = {}, ownerReferences = [], finalizers = [], uid, resourceVersion, generation, creationTimestamp } = object.metadata
   const shown = Object.entries(annotations).filter(
     ([key]) => !key.startsWith("fleet.orrery.dev/") && key !== "kubectl.kubernetes.io/last-applied-configuration",
   )
@@ -210,15 +209,7 @@ function Pod({ of, object, mayReach, go }: Props) {
       )}
       <SmallTable
         label={t("object.containers")}
-        head={[
-          t("common.name"),
-          t("object.state"),
-          t("object.restarts"),
-          t("object.lastEnd"),
-          t("object.image"),
-          t("object.ports"),
-          "",
-        ]}
+        head={[t("common.name"), t("object.state"), t("object.restarts"), t("object.lastEnd"), t("object.image"), t("object.ports"), t("common.more")]}
         rows={containersOf(object).map((c) => ({
           key: c.name,
           cells: [
@@ -261,12 +252,7 @@ function Workload({ of, kind, object, go }: Props) {
   const selector = podsOf(object)
   return (
     <Section title={kind.kind}>
-      <Meter
-        label={t("object.ready")}
-        value={wanted ? ready / wanted : 1}
-        text={`${ready} / ${wanted}`}
-        tone={ready >= wanted ? "good" : "warn"}
-      />
+      <Meter label={t("object.ready")} value={wanted ? ready / wanted : 1} text={`${ready} / ${wanted}`} tone={ready >= wanted ? "good" : "warn"} />
       <Facts
         facts={[
           [
@@ -277,9 +263,7 @@ function Workload({ of, kind, object, go }: Props) {
               </code>
             )),
           ],
-          ...(of.cluster || !reach
-            ? []
-            : [[t("object.clusters"), reach.clusters.map((c) => <Badge key={c}>{c}</Badge>)] as [string, ReactNode]]),
+          ...(of.cluster || !reach ? [] : [[t("object.clusters"), reach.clusters.map((c) => <Badge key={c}>{c}</Badge>)] as [string, ReactNode]]),
         ]}
       />
       <div className="row">
@@ -305,9 +289,7 @@ const podsLink = (of: Ref, labelSelector: string) =>
 
 function Node({ of, object }: Props) {
   const [capacity, free] = [object.status?.capacity ?? {}, object.status?.allocatable ?? {}]
-  const taints = list(object.spec ?? {}, "taints").map(
-    (taint) => `${text(taint, "key")}=${text(taint, "value")}:${text(taint, "effect")}`,
-  )
+  const taints = list(object.spec ?? {}, "taints").map((taint) => `${text(taint, "key")}=${text(taint, "value")}:${text(taint, "effect")}`)
   const addresses = list(object.status ?? {}, "addresses").map((a): [string, ReactNode] => [
     text(a, "type"),
     <span key="a" className="selectable">
@@ -335,9 +317,7 @@ function Node({ of, object }: Props) {
 }
 
 function Service({ of, object }: Props) {
-  const path = of.cluster
-    ? `${mirrored(of.cluster)}/apis/discovery.k8s.io/v1/namespaces/${encodeURIComponent(of.namespace)}/endpointslices`
-    : undefined
+  const path = of.cluster ? `${mirrored(of.cluster)}/apis/discovery.k8s.io/v1/namespaces/${encodeURIComponent(of.namespace)}/endpointslices` : undefined
   const slices = useGet<List>(path, { labelSelector: `kubernetes.io/service-name=${of.name}` }, 10_000)
   const ends = (slices.data?.items ?? []).flatMap((slice) => list(slice as unknown as JsonObject, "endpoints"))
   return (
@@ -405,11 +385,8 @@ function SecretData({ of, kind, mayReach }: Props) {
   const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
   const { data, error } = useAnswer(asked ? (signal) => get(path, undefined, signal) : undefined, `secret ${path}`)
   return (
-    <Section
-      title={t("object.data")}
-      actions={!asked && mayReach && <Button onClick={() => setAsked(true)}>{t("object.showKeys")}</Button>}
-    >
-      {!mayReach && <p className="muted">{t("object.readOnly")}</p>}
+    <Section title={t("object.data")} actions={!asked && mayReach && <Button onClick={() => setAsked(true)}>{t("object.showKeys")}</Button>}>
+      {mayReach === false && <p className="muted">{t("object.readOnly")}</p>}
       {error && <Failure error={error} />}
       {data && (
         <SmallTable

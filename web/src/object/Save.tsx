@@ -145,17 +145,7 @@ export function Refusal({ error }: { error: StatusError }) {
   )
 }
 
-function Choose({
-  conflict,
-  mine,
-  onMine,
-  onTheirs,
-}: {
-  conflict: Conflict
-  mine: boolean
-  onMine: () => void
-  onTheirs: () => void
-}) {
+function Choose({ conflict, mine, onMine, onTheirs }: { conflict: Conflict; mine: boolean; onMine: () => void; onTheirs: () => void }) {
   const id = useId()
   return (
     <fieldset className="choose">

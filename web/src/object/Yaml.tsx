@@ -43,13 +43,13 @@ export function without(object: JsonObject, keys: string[]): JsonObject {
   return Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)))
 }
 
-type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite: boolean; onSaved: () => void }
+type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite?: boolean; onSaved: () => void }
 
 /** The object as YAML, to read and to edit: as its own API server has it, or, where that cannot be asked, as it is mirrored. */
 export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
   const live = useGet<Obj>(mayWrite ? path : undefined)
-  const object = live.data ?? (mayWrite && !live.error ? undefined : mirror)
+  const object = live.data ?? (mayWrite === false || live.error ? mirror : undefined)
   const [shown, setShown] = useState(false)
   const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
   const [saving, setSaving] = useState<Edit>()
@@ -70,7 +70,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   if (!object || !start) return <Skeleton lines={12} />
   const text = draft?.text ?? start.text
   const base = draft?.base ?? start.base
-  const save = () => mayWrite && dirty && setSaving({ path, text, base, keep })
+  const save = () => mayWrite === true && dirty && setSaving({ path, text, base, keep })
   const moved = dirty && mirror.metadata.generation !== object.metadata.generation
   return (
     <div className="stack">

@@ -35,13 +35,7 @@ const restartedAt = ["spec", "template", "metadata", "annotations", "kubectl.kub
 
 function Restart(props: Props) {
   const [now] = useState(() => new Date().toISOString().replace(/\.\d+/, ""))
-  return (
-    <Changed
-      {...props}
-      title={t("object.restartTitle", { name: props.of.name })}
-      change={(text) => put(text, [{ steps: restartedAt, value: now }])}
-    />
-  )
+  return <Changed {...props} title={t("object.restartTitle", { name: props.of.name })} change={(text) => put(text, [{ steps: restartedAt, value: now }])} />
 }
 
 function Scale(props: Props) {
@@ -49,8 +43,7 @@ function Scale(props: Props) {
   const [typed, setTyped] = useState(String(props.object.spec?.replicas ?? ""))
   const valid = /^\d{1,6}$/.test(typed)
   const title = t("object.scaleTitle", { name: props.of.name })
-  if (wanted !== undefined)
-    return <Changed {...props} title={title} change={(text) => put(text, [{ steps: ["spec", "replicas"], value: wanted }])} />
+  if (wanted !== undefined) return <Changed {...props} title={title} change={(text) => put(text, [{ steps: ["spec", "replicas"], value: wanted }])} />
   return (
     <Dialog
       open
@@ -72,15 +65,7 @@ function Scale(props: Props) {
         }}
       >
         <Field label={t("object.replicas")} error={valid ? undefined : t("object.notNumber")}>
-          {(id, about) => (
-            <Input
-              id={id}
-              aria-describedby={about}
-              inputMode="numeric"
-              value={typed}
-              onChange={(e) => setTyped(e.target.value)}
-            />
-          )}
+          {(id, about) => <Input id={id} aria-describedby={about} inputMode="numeric" value={typed} onChange={(e) => setTyped(e.target.value)} />}
         </Field>
       </form>
     </Dialog>

@@ -1,6 +1,6 @@
 // Three-way merge of YAML: what somebody edits, what the object was when they began, and what it is now.
 
-import { type Document, isMap, isScalar, isSeq, type Node, parseDocument, stringify } from "yaml"
+import { type Document, isMap, isSeq, parseDocument, stringify } from "yaml"
 import { type Difference, diff, equal, get, isObject, type Json, type JsonObject, overlap, type Path } from "../hub/fields"
 
 /** Clash is a field that both changed, to something else each. */
@@ -40,13 +40,11 @@ export function read(text: string): Read {
   } catch (e) {
     return { problems: [{ message: e instanceof Error ? e.message : String(e), from: 0, to: 1 }] }
   }
-  if (!isObject(value))
-    return { problems: [{ message: "an object is a map: apiVersion, kind, metadata …", from: 0, to: Math.max(1, text.length) }] }
+  if (!isObject(value)) return { problems: [{ message: "an object is a map: apiVersion, kind, metadata …", from: 0, to: Math.max(1, text.length) }] }
   return { object: value, problems }
 }
 
-const parse = (text: string): Document =>
-  parseDocument(text, { prettyErrors: false, strict: true, uniqueKeys: true, version: "1.2", schema: "core" })
+const parse = (text: string): Document => parseDocument(text, { prettyErrors: false, strict: true, uniqueKeys: true, version: "1.2", schema: "core" })
 
 /** write is an object as the editor shows it first. */
 export const write = (object: JsonObject): string => stringify(object, { lineWidth: 0, aliasDuplicateObjects: false })
@@ -117,9 +115,7 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
     }
     const list = keys.length === 0 ? doc.contents : doc.getIn(keys)
     const items = isSeq(list) ? list.items : []
-    let index = items.findIndex(
-      (item) => isMap(item) && Object.entries(step).every(([by, is]) => equal(item.get(by) as Json, is)),
-    )
+    let index = items.findIndex((item) => isMap(item) && Object.entries(step).every(([by, is]) => equal(item.get(by) as Json, is)))
     if (index < 0) {
       if (!putting) return undefined
       index = items.length
@@ -131,34 +127,6 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
   return keys
 }
 
-/** position is where in a text a field is, for a mark beside it: of a field that is not there, what it would be in. */
-export function position(text: string, steps: Path): { from: number; to: number } | undefined {
-  const doc = parse(text)
-  let node: Node | null = doc.contents as Node | null
-  let range: { from: number; to: number } | undefined
-  for (const step of steps) {
-    if (isMap(node) && typeof step === "string") {
-      const pair = node.items.find((item) => isScalar(item.key) && String(item.key.value) === step)
-      if (!pair || !isScalar(pair.key) || !pair.key.range) return range
-      range = { from: pair.key.range[0], to: pair.key.range[1] }
-      node = pair.value as Node | null
-    } else if (isSeq(node)) {
-      const items: unknown[] = node.items
-      const item =
-        typeof step === "number"
-          ? items[step]
-          : items.find(
-              (i) =>
-                typeof step === "object" && isMap(i) && Object.entries(step).every(([by, is]) => equal(i.get(by) as Json, is)),
-            )
-      if (!item) return range
-      node = item as Node
-      if (node.range) range = { from: node.range[0], to: Math.min(node.range[1], text.indexOf("\n", node.range[0]) >>> 0) }
-    } else return range
-  }
-  return range
-}
-
 /** fieldPath reads a path as API servers write it in the causes of a refusal: spec.template.spec.containers[0].image. */
 export function fieldPath(path: string): Path {
   const out: Path = []
@@ -166,9 +134,7 @@ export function fieldPath(path: string): Path {
     if (key !== undefined) out.push(key)
     else if (/^\d+$/.test(inner ?? "")) out.push(Number(inner))
     else if (/^[\w-]+=/.test(inner ?? "")) {
-      const names = [...(inner ?? "").matchAll(/([\w-]+)=("(?:[^"\\]|\\.)*"|[^,]*)/g)].map(
-        ([, by = "", is = ""]) => [by, json(is)] as const,
-      )
+      const names = [...(inner ?? "").matchAll(/([\w-]+)=("(?:[^"\\]|\\.)*"|[^,]*)/g)].map(([, by = "", is = ""]) => [by, json(is)] as const)
       out.push(Object.fromEntries(names))
     } else out.push((inner ?? "").replace(/^['"]|['"]$/g, ""))
   }

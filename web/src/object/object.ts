@@ -6,17 +6,14 @@ import type { Tone } from "../part/Mark"
 export type Condition = { type: string; status: string; reason: string; message: string; since: string; tone: Tone }
 
 /** Conditions of which True is bad news, in all kinds that are known. */
-const bad =
-  /(Pressure|Failure|Failed|Unavailable|Degraded|Stalled|Problem|Conflict|Terminating|Suspended|Paused|FailureTarget|NotReady|Unhealthy|Error)$/
+const bad = /(Pressure|Failure|Failed|Unavailable|Degraded|Stalled|Problem|Conflict|Terminating|Suspended|Paused|FailureTarget|NotReady|Unhealthy|Error)$/
 
 export function conditionsOf(object: Obj): Condition[] {
   return list(object.status ?? {}, "conditions").flatMap((c) => {
     const type = text(c, "type")
     const status = text(c, "status")
     const since = text(c, "lastTransitionTime") || text(c, "lastUpdateTime")
-    return type
-      ? [{ type, status, reason: text(c, "reason"), message: text(c, "message"), since, tone: toneOf(type, status) }]
-      : []
+    return type ? [{ type, status, reason: text(c, "reason"), message: text(c, "message"), since, tone: toneOf(type, status) }] : []
   })
 }
 
@@ -120,8 +117,7 @@ export function scalarsOf(value: unknown): [string, string][] {
   if (!isObject(value)) return []
   return Object.entries(value).flatMap(([key, v]): [string, string][] => {
     if (typeof v === "string" || typeof v === "number" || typeof v === "boolean") return [[key, String(v)]]
-    if (Array.isArray(v) && v.length > 0 && v.length < 8 && v.every((e) => typeof e === "string" || typeof e === "number"))
-      return [[key, v.join(", ")]]
+    if (Array.isArray(v) && v.length > 0 && v.length < 8 && v.every((e) => typeof e === "string" || typeof e === "number")) return [[key, v.join(", ")]]
     return []
   })
 }

@@ -1,6 +1,6 @@
 import { lazy, type ReactNode, Suspense, useState } from "react"
 import { Link, useLocation, useSearchParams } from "wouter"
-import { useCan } from "../hub/access"
+import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import { mirrored, type Obj, own } from "../hub/client"
 import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
@@ -82,11 +82,7 @@ function Known({ of }: { of: Ref }) {
   const kinds = of.cluster ? fleet : hub
   const kind = kinds?.find((k) => k.kind === of.kind && k.group === of.group)
   if (kind) return <One of={of} kind={kind} inFleet={fleet?.some((k) => k.kind === of.kind && k.group === of.group) ?? false} />
-  return (
-    <Page title={of.name}>
-      {kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}
-    </Page>
-  )
+  return <Page title={of.name}>{kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}</Page>
 }
 
 function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
@@ -95,41 +91,15 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const [act, setAct] = useState<Act>()
   const path = pathOf(kind, of.namespace, of.name)
   const target = own(of.cluster) + path
-  const {
-    data: object,
-    error,
-    loading,
-    since,
-    reload,
-  } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
-  const proxy = useCan(
-    of.cluster
-      ? { verb: "patch", group: "fleet.orrery.dev", resource: "clusters", subresource: "proxy", name: of.cluster }
-      : undefined,
-  )
-  const update = useCan(
-    of.cluster
-      ? undefined
-      : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name },
-  )
-  const mayWrite = (of.cluster ? proxy : update) ?? false
-  const go = (tab: string, more: Record<string, string> = {}) =>
-    setParams({ ...(of.cluster ? { cluster: of.cluster } : {}), of: ofRef(of), tab, ...more })
+  const { data: object, error, loading, since, reload } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
+  const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
+  const update = useCan(of.cluster ? undefined : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name })
+  const mayWrite = of.cluster ? proxy : update
+  const go = (tab: string, more: Record<string, string> = {}) => setParams({ ...(of.cluster ? { cluster: of.cluster } : {}), of: ofRef(of), tab, ...more })
   const gone = error?.code === 404
-  const pods =
-    object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || proxy !== false)
+  const pods = object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || proxy !== false)
   const tab = params.get("tab") ?? (gone ? "history" : "overview")
-  const tabs = tabsOf({
-    of,
-    kind,
-    object,
-    inFleet,
-    pods: pods ?? false,
-    mayWrite,
-    container: params.get("container") ?? "",
-    go,
-    reload,
-  })
+  const tabs = tabsOf({ of, kind, object, inFleet, pods: pods ?? false, mayWrite, container: params.get("container") ?? "", go, reload })
   const shown = tabs.some((one) => one.value === tab) ? tab : (tabs[0]?.value ?? "")
   const acts = object && mayWrite && !object.metadata.deletionTimestamp ? actsOf(object) : []
   useActions(() => {
@@ -141,9 +111,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       section,
       run: () => go(one.value),
     }))
-    const edit = tabs.some((one) => one.value === "yaml")
-      ? [{ id: "object.edit", title: t("object.edit"), keys: "e", section, run: () => go("yaml") }]
-      : []
+    const edit = tabs.some((one) => one.value === "yaml") ? [{ id: "object.edit", title: t("object.edit"), keys: "e", section, run: () => go("yaml") }] : []
     const toAct = acts.map((one) => ({
       id: `object.${one}`,
       title: t(`object.${one}` as Key),
@@ -158,7 +126,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       title={`${kind.kind} ${of.name}`}
       heading={of.name}
       about={<About of={of} kind={kind} object={object} />}
-      actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite} onAct={setAct} go={go} />}
+      actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite === true} onAct={setAct} go={go} />}
     >
       {error && !gone && <Failure error={error} retry={reload} />}
       {error && !gone && object && (
@@ -221,26 +189,14 @@ type TabsOf = {
   object?: Obj
   inFleet: boolean
   pods: boolean
-  mayWrite: boolean
+  mayWrite?: boolean
   container: string
   go: (tab: string, more?: Record<string, string>) => void
   reload: () => void
 }
 
-function tabsOf({
-  of,
-  kind,
-  object,
-  inFleet,
-  pods,
-  mayWrite,
-  container,
-  go,
-  reload,
-}: TabsOf): { value: string; content: ReactNode }[] {
-  const history = inFleet
-    ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite} onSaved={reload} /> }]
-    : []
+function tabsOf({ of, kind, object, inFleet, pods, mayWrite, container, go, reload }: TabsOf): { value: string; content: ReactNode }[] {
+  const history = inFleet ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite === true} onSaved={reload} /> }] : []
   if (!object) return history
   return [
     {
@@ -301,8 +257,7 @@ function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
 }
 
 /** Copies of templates carry the mark of the hub that made them. */
-const templateOf = (object: Obj): boolean =>
-  Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
+const templateOf = (object: Obj): boolean => Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
 
 type ButtonsProps = { of: Ref; kind: Kind; acts: Act[]; mayWrite: boolean; onAct: (act: Act) => void; go: (tab: string) => void }
 
@@ -338,18 +293,10 @@ function Buttons({ of, kind, acts, mayWrite, onAct, go }: ButtonsProps) {
             {t(`object.${act}` as Key)}
           </MenuItem>
         ))}
-        <MenuItem
-          onSelect={() =>
-            navigate(`/object?${new URLSearchParams({ deleted: kind.of, cluster: of.cluster, namespace: of.namespace })}`)
-          }
-        >
+        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ deleted: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
           {t("object.deletedOf", { kind: kind.kind })}
         </MenuItem>
-        <MenuItem
-          onSelect={() =>
-            navigate(`/object?${new URLSearchParams({ kind: kind.of, cluster: of.cluster, namespace: of.namespace })}`)
-          }
-        >
+        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ kind: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
           {t("object.newOf", { kind: kind.kind })}
         </MenuItem>
       </Menu>

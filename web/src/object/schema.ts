@@ -30,12 +30,7 @@ export function below(doc: Document, schema: Schema | undefined, path: string[])
   for (const step of path) {
     if (!here) return undefined
     const properties = here.properties
-    const next =
-      step === "[]"
-        ? here.items
-        : isObject(properties) && Object.hasOwn(properties, step)
-          ? properties[step]
-          : here.additionalProperties
+    const next = step === "[]" ? here.items : isObject(properties) && Object.hasOwn(properties, step) ? properties[step] : here.additionalProperties
     here = resolved(doc, next)
   }
   return here
@@ -85,8 +80,7 @@ export function placeAt(source: string, position: number): Place {
     const line = lines[i] ?? ""
     if (/^\s*(#|$)/.test(line)) continue
     const above = parts(line)
-    const isParent =
-      above.key !== undefined && (above.column < column || (inList && above.column === column && above.dashes.length === 0))
+    const isParent = above.key !== undefined && (above.column < column || (inList && above.column === column && above.dashes.length === 0))
     if (isParent) {
       path.unshift(above.key ?? "")
       column = above.column

@@ -15,12 +15,20 @@ type Props = {
   children?: ReactNode
 }
 
+/** A dialog begins at what is to be filled in, or as a whole: not at the button that closes it. */
+function focusFirst(e: Event) {
+  e.preventDefault()
+  const dialog = e.target as HTMLElement
+  const field = dialog.querySelector<HTMLElement>(".dialog-body :is(input:not([type=radio]), textarea), .dialog-body [autofocus]")
+  ;(field ?? dialog).focus()
+}
+
 export function Dialog({ open, onClose, title, description, wide, foot, children }: Props) {
   return (
     <Radix.Root open={open} onOpenChange={(now) => !now && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="overlay" />
-        <Radix.Content className={`dialog ${wide ? "wide" : ""}`} {...(description ? {} : { "aria-describedby": undefined })}>
+        <Radix.Content className={`dialog ${wide ? "wide" : ""}`} onOpenAutoFocus={focusFirst} {...(description ? {} : { "aria-describedby": undefined })}>
           <header>
             <Radix.Title>{title}</Radix.Title>
             <Radix.Close asChild>

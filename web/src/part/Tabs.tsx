@@ -1,13 +1,20 @@
 import { Tabs as Radix } from "radix-ui"
-import type { ReactNode } from "react"
+import { type ReactNode, useEffect, useRef } from "react"
 
 export type Tab = { value: string; label: ReactNode; content: ReactNode }
 
 /** Only the chosen tab is there. */
 export function Tabs({ label, value, tabs, onChange }: { label: string; value: string; tabs: Tab[]; onChange: (value: string) => void }) {
+  const list = useRef<HTMLDivElement>(null)
+  // The chosen one of a row that is wider than the screen is seen. The page itself does not move.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is looked for when another is chosen.
+  useEffect(() => {
+    const chosen = list.current?.querySelector<HTMLElement>('[data-state="active"]')
+    if (list.current && chosen) list.current.scrollLeft = chosen.offsetLeft - list.current.offsetLeft - (list.current.clientWidth - chosen.offsetWidth) / 2
+  }, [value])
   return (
     <Radix.Root className="tabs" value={value} onValueChange={onChange}>
-      <Radix.List className="tab-list" aria-label={label}>
+      <Radix.List ref={list} className="tab-list" aria-label={label}>
         {tabs.map((tab) => (
           <Radix.Trigger key={tab.value} className="tab" value={tab.value}>
             {tab.label}

@@ -1,11 +1,12 @@
 import { lazy, Suspense, useState } from "react"
+import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import { type List, mirrored, type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { containersOf, podsOf } from "../object/object"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
-import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
 import { execQuery } from "./exec"
@@ -24,7 +25,7 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
   const [pod, setPod] = useState("")
   const [name, setName] = useState(container)
   const [command, setCommand] = useState("sh")
-  const [opened, setOpened] = useState<{ path: string; query: string; round: number }>()
+  const [opened, setOpened] = useState<{ cluster: string; path: string; query: string; round: number }>()
   if (error) return <Failure error={error} retry={reload} />
   if (!data) return <Skeleton lines={4} />
   const keyOf = (p: Obj) => `${of.cluster || p.metadata.annotations?.["fleet.orrery.dev/cluster"] || ""}/${p.metadata.name}`
@@ -35,6 +36,7 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
   const [cluster = ""] = keyOf(chosen).split("/")
   const open = () =>
     setOpened((last) => ({
+      cluster,
       path: `${own(cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods/${encodeURIComponent(chosen.metadata.name)}/exec`,
       query: execQuery(inside, command.trim().split(/\s+/)),
       round: (last?.round ?? 0) + 1,
@@ -56,18 +58,8 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
             options={data.items.map((p) => ({ value: keyOf(p), label: of.cluster ? p.metadata.name : keyOf(p) }))}
           />
         )}
-        <Select
-          label={t("object.container")}
-          value={inside}
-          onChange={setName}
-          options={containers.map((c) => ({ value: c.name, label: c.name }))}
-        />
-        <Input
-          className="command"
-          aria-label={t("object.command")}
-          value={command}
-          onChange={(e) => setCommand(e.target.value)}
-        />
+        <Select label={t("object.container")} value={inside} onChange={setName} options={containers.map((c) => ({ value: c.name, label: c.name }))} />
+        <Input className="command" aria-label={t("object.command")} value={command} onChange={(e) => setCommand(e.target.value)} />
         <Button type="submit" look="main" disabled={!command.trim() || !inside}>
           {opened ? t("object.openAgain") : t("object.open")}
         </Button>
@@ -75,9 +67,16 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
       </form>
       {opened && (
         <Suspense fallback={<Skeleton lines={8} />}>
-          <Terminal key={opened.round} path={opened.path} query={opened.query} />
+          <Reached key={opened.round} {...opened} />
         </Suspense>
       )}
     </div>
   )
+}
+
+function Reached({ cluster, path, query }: { cluster: string; path: string; query: string }) {
+  const reached = useCan(cluster ? reaching(cluster, "get") : undefined)
+  if (cluster && reached === undefined) return <Skeleton lines={8} />
+  if (cluster && !reached) return <Notice tone="warn" title={t("object.noReach", { cluster })} />
+  return <Terminal path={path} query={query} />
 }

@@ -3,7 +3,7 @@ import { Terminal as XTerm } from "@xterm/xterm"
 import "@xterm/xterm/css/xterm.css"
 import { useEffect, useRef, useState } from "react"
 import { request, StatusError, socketURL } from "../hub/client"
-import { Failure, Notice } from "../part/Notice"
+import { Notice } from "../part/Notice"
 import { t } from "../text/text"
 import { type Ended, Exec, PROTOCOL, type Socket } from "./exec"
 import "./shell.css"
@@ -69,7 +69,11 @@ export default function Terminal({ path, query }: { path: string; query: string 
   }, [path, query])
   return (
     <>
-      {refused && <Failure error={refused} />}
+      {refused && (
+        <Notice tone="unknown" title={t("object.shellRefused")}>
+          {refused.message}
+        </Notice>
+      )}
       {ended && !refused && (
         <Notice
           tone={ended.code === 0 ? "plain" : "warn"}
@@ -78,7 +82,7 @@ export default function Terminal({ path, query }: { path: string; query: string 
           {ended.message}
         </Notice>
       )}
-      <section className="terminal" ref={host} aria-label={t("object.shell")} />
+      <section className={refused ? "hidden" : "shell-screen"} ref={host} aria-label={t("object.shell")} />
     </>
   )
 }

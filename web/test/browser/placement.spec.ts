@@ -15,7 +15,7 @@ test("one workload in all of its clusters, with what is changed and what drifts"
   await row("oak").getByText("2 / 2").waitFor()
   await row("pine").getByRole("button", { name: "Diff of rendered and live in pine" }).click()
   const dialog = v.page.getByRole("dialog")
-  await dialog.locator(".diff ins", { hasText: "status:" }).waitFor()
+  await dialog.getByText("+ status:", { exact: true }).waitFor()
 })
 
 test("why it is there, and not elsewhere: the stored decision in words", async () => {
@@ -27,7 +27,7 @@ test("why it is there, and not elsewhere: the stored decision in words", async (
   await v.page.getByRole("link", { name: "web", exact: true }).first().waitFor()
   await v.page.getByText("Decided").waitFor()
   await v.go("/why?of=Service/default/kubernetes")
-  await v.page.getByText("No policy may claim it").waitFor()
+  await v.page.getByText("No policy may claim it", { exact: true }).waitFor()
 })
 
 test("what changed in the fleet, one row for the same change in several clusters", async () => {
@@ -42,7 +42,7 @@ test("what changed in the fleet, one row for the same change in several clusters
 
 test("a policy is edited by form: the clusters that it takes now, a conflict that names its owner, and nothing else is lost", async () => {
   await apply(
-    `{apiVersion: policy.orrery.dev/v1alpha1, kind: PropagationPolicy, metadata: {name: edited, namespace: shop}, spec: {
+    `{apiVersion: policy.orrery.dev/v1alpha1, kind: PropagationPolicy, metadata: {name: edited, namespace: shop}, spec: {priority: 5,
     resourceSelectors: [{apiVersion: v1, kind: Service, name: none}], placement: {clusterAffinity: {clusterNames: [oak], exclude: [birch]},
     clusterTolerations: [{key: k, operator: Exists, tolerationSeconds: 7}]}}}`,
     "--server-side",
@@ -54,9 +54,10 @@ test("a policy is edited by form: the clusters that it takes now, a conflict tha
   const clusters = v.page.getByRole("textbox", { name: "Clusters" }).first()
   await clusters.fill("oak, pine")
   await v.page.locator(".preview li[data-placed=true]", { hasText: "pine" }).waitFor()
+  await v.page.getByRole("spinbutton", { name: "Priority" }).fill("7")
   await v.page.getByRole("button", { name: "Review and save" }).click()
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText("gitops").waitFor()
+  await dialog.getByText("gitops").first().waitFor()
   await dialog
     .getByRole("radio", { name: /mine|my/i })
     .first()
@@ -64,6 +65,7 @@ test("a policy is edited by form: the clusters that it takes now, a conflict tha
   await dialog.getByRole("button", { name: "Save" }).click()
   await dialog.waitFor({ state: "detached" })
   const saved = JSON.parse(await kubectl("-n", "shop", "get", "propagationpolicy", "edited", "-o", "json"))
+  expect(saved.spec.priority).toBe(7)
   expect(saved.spec.placement).toMatchObject({
     clusterAffinity: { clusterNames: ["oak", "pine"], exclude: ["birch"] },
     clusterTolerations: [{ key: "k", operator: "Exists", tolerationSeconds: 7 }],
@@ -79,17 +81,9 @@ test("a new policy is made by form", async () => {
   await v.page.getByRole("button", { name: "Review and save" }).click()
   await v.page.getByRole("dialog").getByRole("button", { name: "Create" }).click()
   await v.page.getByRole("heading", { level: 1, name: "made-by-form" }).waitFor()
-  expect(
-    await kubectl(
-      "-n",
-      "shop",
-      "get",
-      "propagationpolicy",
-      "made-by-form",
-      "-o",
-      "jsonpath={.spec.placement.clusterAffinity.clusterNames}",
-    ),
-  ).toBe('["oak"]')
+  expect(await kubectl("-n", "shop", "get", "propagationpolicy", "made-by-form", "-o", "jsonpath={.spec.placement.clusterAffinity.clusterNames}")).toBe(
+    '["oak"]',
+  )
   await v.page.getByRole("button", { name: "Delete" }).click()
   await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
   await v.page.getByRole("heading", { level: 1, name: "Policies" }).waitFor()

@@ -131,14 +131,13 @@ export async function settled(page: Page): Promise<void> {
 
 /** What axe finds wrong with a page. */
 export async function axe(page: Page): Promise<string[]> {
-  await page.addScriptTag({ content: AxeBuilder.source }).catch(() => page.evaluate(AxeBuilder.source))
+  await page.evaluate(AxeBuilder.source)
   const found = await page.evaluate(() =>
     // biome-ignore lint/suspicious/noExplicitAny: axe is brought into the page as a script.
     (window as any).axe.run(document, { resultTypes: ["violations"] }),
   )
   return (found.violations as { id: string; nodes: { html: string; failureSummary?: string }[] }[]).map(
-    (v) =>
-      `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
+    (v) => `${v.id}: ${v.nodes.map((n) => `${n.html.slice(0, 160)} ${n.failureSummary?.split("\n").at(-1)?.trim()}`).join("\n  ")}`,
   )
 }
 

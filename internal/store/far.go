@@ -1,0 +1,155 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A page that is far down a list is reached without walking there, where it is known how many objects there are on the way: of each namespace of a
+// cluster for orders by these, and of all for others, which are read from their nearer end.
+
+// nearby is how many rows are passed over rather than counted.
+const nearby = 500
+
+// mostPlaces is how many namespaces of clusters are counted to find a page.
+const mostPlaces = 200_000
+
+// far reads the rows of a page that are found so; false: they are to be read as planned.
+func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok bool, err error) {
+	if q.Limit == 0 || q.Continue != "" || q.Offset < d.nearby && !q.Order.spaced() || q.chained() || q.OwnerUID != "" {
+		return nil, false, nil
+	}
+	plain := len(p.where) == 0
+	var read func(db querier) ([]found, error)
+	switch {
+	case p.index == byCandidates, p.name != "", p.prefix != "":
+		return nil, false, nil // they are few
+	case q.Order.spaced() && (plain && q.Offset >= d.nearby || p.sorted && q.Order != ByKey && !q.Order.reverse(ByKey)):
+		read = func(db querier) ([]found, error) { return d.byPlaces(ctx, db, q) }
+	case plain && q.Offset >= d.nearby:
+		read = func(db querier) ([]found, error) { return d.fromNearer(ctx, db, q) }
+	default:
+		return nil, false, nil
+	}
+	tx, err := d.read.BeginTx(ctx, d.dialect.snapshot()) // what is counted is what is read
+	if err != nil {
+		return nil, false, fmt.Errorf("list %s: %w", q.Resource, err)
+	}
+	rows, err = read(tx)
+	if errors.Is(err, ErrGroups) {
+		return nil, false, rollback(d.dialect, tx)
+	}
+	return rows, true, errors.Join(err, rollback(d.dialect, tx))
+}
+
+// spaced says whether the objects of a namespace of a cluster follow each other in an order.
+func (o Order) spaced() bool {
+	columns := o.columns()
+	return len(columns) == 3 && columns[2].Name == "name"
+}
+
+// byPlaces reads a page in an order by clusters and namespaces, each by itself.
+func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []found, err error) {
+	places, err := d.grouped(ctx, db, q, []By{{Column: "cluster"}, {Column: "namespace"}}, "", mostPlaces)
+	if err != nil {
+		return nil, err
+	}
+	columns := q.Order.columns()
+	of := map[string]int{"cluster": 0, "namespace": 1}
+	first, second := of[columns[0].Name], of[columns[1].Name]
+	slices.SortFunc(places, func(a, b Group) int {
+		return cmp.Or(columns[0].turn(strings.Compare(a.Values[first], b.Values[first])), columns[1].turn(strings.Compare(a.Values[second], b.Values[second])))
+	})
+	offset, wanted := int64(q.Offset), int64(q.Limit)+1
+	for _, place := range places {
+		if offset >= place.Objects {
+			offset -= place.Objects
+			continue
+		}
+		n := min(place.Objects-offset, wanted-int64(len(out)))
+		one := q
+		one.Clusters, one.Namespaces, one.Scopes, one.Order = place.Values[:1], place.Values[1:], nil, ByKey
+		one.Offset, one.Limit = int(offset), int(n)
+		if columns[2].Down { // from the end of the namespace
+			one.Offset = int(place.Objects - offset - n)
+		}
+		p, err := d.plan(ctx, one, position{}, false)
+		if err != nil || p == nil {
+			return nil, err
+		}
+		p.offset = one.Offset
+		rows, err := d.page(ctx, db, one, p)
+		if err != nil {
+			return nil, err
+		}
+		if columns[2].Down {
+			slices.Reverse(rows)
+		}
+		if out, offset = append(out, rows...), 0; int64(len(out)) >= wanted {
+			break
+		}
+	}
+	return out, nil
+}
+
+// turn is a comparison of values of the column, in its direction.
+func (c OrderColumn) turn(comparison int) int {
+	if c.Down {
+		return -comparison
+	}
+	return comparison
+}
+
+// fromNearer reads a page of an order that an index has, from that end of it which is nearer.
+func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found, error) {
+	p, err := d.plan(ctx, q, position{}, true)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	s := &statement{dialect: d.dialect}
+	p.limit = 0
+	d.dialect.count(s, p)
+	var total int64
+	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error { return rows.Scan(&total) }, s.args...); err != nil {
+		return nil, fmt.Errorf("count %s: %w", q.Resource, err)
+	}
+	n := min(int64(q.Limit)+1, total-int64(q.Offset))
+	if n <= 0 {
+		return nil, nil
+	}
+	backwards := int64(q.Offset) > total/2
+	if backwards {
+		q.Order, q.Offset = q.Order.back(), int(total-int64(q.Offset)-n)
+	}
+	q.Limit = int(n)
+	if p, err = d.plan(ctx, q, position{}, false); err != nil || p == nil {
+		return nil, err
+	}
+	p.offset = q.Offset
+	rows, err := d.page(ctx, db, q, p)
+	if backwards {
+		slices.Reverse(rows)
+	}
+	return rows, err
+}
+
+// back is the reverse of a valid order.
+func (o Order) back() Order {
+	switch o {
+	case Newest:
+		return Oldest
+	case Oldest:
+		return Newest
+	}
+	columns := o.columns()
+	for i := range columns {
+		columns[i].Down = !columns[i].Down
+	}
+	back, _ := OrderBy(columns...) // they are those of an order
+	return back
+}

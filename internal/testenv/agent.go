@@ -1,0 +1,112 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// BuildAgent builds the agent of this tree into a directory.
+func BuildAgent(dir string) (binary string, err error) {
+	binary = filepath.Join(dir, "orrery-agent")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/orrery-agent")
+	cmd.Dir = Root()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// Agent is a process by which a member dials its hub.
+type Agent struct {
+	cmd   *exec.Cmd
+	log   bytes.Buffer
+	ended chan error
+}
+
+// StartAgent starts an agent of a member, which does all that it does there through the recorder. It ends with the test at the latest.
+func (m *Member) StartAgent(t testing.TB, binary string) *Agent {
+	t.Helper()
+	a := &Agent{ended: make(chan error, 1)}
+	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", "one")
+	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := startFromLastingThread(a.cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		a.ended <- a.cmd.Wait()
+		close(a.ended)
+	}()
+	t.Cleanup(func() {
+		a.Kill()
+		if t.Failed() {
+			t.Logf("the agent of %s:\n%s", m.Name, a.log.String())
+		}
+	})
+	return a
+}
+
+// Kill ends the agent with SIGKILL.
+func (a *Agent) Kill() {
+	_ = a.cmd.Process.Kill()
+	for range a.ended { //nolint:revive // it is closed when the process has ended
+	}
+}
+
+// Wait waits until the agent has ended by itself, and returns how.
+func (a *Agent) Wait(ctx context.Context) error {
+	select {
+	case err := <-a.ended:
+		return err
+	case <-ctx.Done():
+		return errors.New("it goes on")
+	}
+}
+
+// PID of the agent.
+func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Listener is the host:port where agents find the hub.
+func (h *Hub) Listener(t testing.TB) string {
+	t.Helper()
+	m := h.Object(t, "v1", "ConfigMap", "orrery-cluster", "listener.orrery.dev")
+	data, _ := m.Object["data"].(map[string]any)
+	u, err := url.Parse(fmt.Sprint(data["url"]))
+	if err != nil || u.Host == "" {
+		t.Fatalf("the hub says that agents find it at %v: %v", data["url"], err)
+	}
+	return u.Host
+}
+
+// JoinByAgent applies in a member what a join by agent prints, so that its agent finds the hub through a network; nil: directly. It does not wait.
+func (h *Hub) JoinByAgent(t testing.TB, m *Member, through *Network, args ...string) {
+	t.Helper()
+	cmd := exec.Command(h.binary, append([]string{"cluster", "join", m.Name, "--pull", "--agent-process", "--kubeconfig", h.Kubeconfig()}, args...)...)
+	var says bytes.Buffer
+	cmd.Stderr = &says
+	manifest, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("join %s by agent: %v\n%s", m.Name, err, says.String())
+	}
+	text := string(manifest)
+	if through != nil {
+		encode := func(address string) string { return base64.StdEncoding.EncodeToString([]byte("https://" + address)) }
+		at := encode(h.Listener(t))
+		if !strings.Contains(text, at) {
+			t.Fatal("the manifest does not say where the hub is")
+		}
+		text = strings.ReplaceAll(text, at, encode(through.Address()))
+	}
+	m.Apply(t, text)
+}
