@@ -87,17 +87,14 @@ func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLi
 
 // openBrowser opens a URL, if there is a browser.
 func openBrowser(ctx context.Context, w io.Writer, url string) error {
-	program := ""
+	program := "xdg-open"
 	switch {
 	case runtime.GOOS == "darwin":
 		program = "open"
-	case os.Getenv("DISPLAY") != "" || os.Getenv("WAYLAND_DISPLAY") != "":
-		program = "xdg-open"
-	}
-	if _, err := exec.LookPath(program); err != nil || program == "" {
+	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
 		return nil // the link is printed
 	}
-	if out, err := exec.CommandContext(ctx, program, url).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, program, url).CombinedOutput(); err != nil && !errors.Is(err, exec.ErrNotFound) {
 		return say(w, "No browser could be opened (%v): open the link yourself\n%s", err, out)
 	}
 	return nil

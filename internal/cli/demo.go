@@ -117,8 +117,8 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	}
 	defer out.Close() //nolint:errcheck // the child has its own
 	// Not CommandContext: the child outlives this process.
-	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters),
-		"--by-agent="+strings.Join(o.ByAgent, ","), "--kube-binary="+o.KubeBinary) //nolint:noctx // it outlives this command
+	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), //nolint:noctx // it outlives this command
+		"--by-agent="+strings.Join(o.ByAgent, ","), "--kube-binary="+o.KubeBinary)
 	child.Stdout, child.Stderr = out, out
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {

@@ -174,7 +174,7 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) 
 	defer cut.done()
 	ctx, over := context.WithCancelCause(request.WithUser(context.WithValue(r.Context(), sessionKey{}, s), liveUser{s}))
 	defer over(nil)
-	defer context.AfterFunc(s.ctx, func() { over(context.Cause(s.ctx)) })()
+	defer context.AfterFunc(s.ctx, func() { over(context.Cause(s.ctx)) })() //nolint:contextcheck // the session ends it, too
 	c.options.Live.ServeHTTP(cut, r.WithContext(ctx))
 	return nil
 }

@@ -142,7 +142,7 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request, name string, one *
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	h.Set("Vary", "Accept-Encoding")
-	h.Set("Etag", form.tag)
+	h.Set("ETag", form.tag)
 	h.Set("Cache-Control", "no-cache")
 	if strings.HasPrefix(name, assets) {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")

@@ -74,7 +74,7 @@ func TestFiles(t *testing.T) {
 			}
 		})
 	}
-	plain, packed := get(c, script).Header().Get("Etag"), get(c, script, "Accept-Encoding", "br").Header().Get("Etag")
+	plain, packed := get(c, script).Header().Get("ETag"), get(c, script, "Accept-Encoding", "br").Header().Get("ETag")
 	if plain == "" || plain == packed {
 		t.Errorf("two forms are one to caches: %s, %s", plain, packed)
 	}

@@ -41,7 +41,7 @@ var (
 )
 
 // tokenProtocol begins a subprotocol in which API servers take a bearer token.
-const tokenProtocol = "base64url.bearer.authorization.k8s.io."
+const tokenProtocol = "base64url.bearer.authorization.k8s.io." //nolint:gosec // it is a name
 
 var (
 	errRedirect    = errors.New("the answer is a redirect, which is not followed")
@@ -102,7 +102,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	defer leave()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })() //nolint:contextcheck // the session ends it, too
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
 	defer func() {
 		cut.done()
@@ -140,7 +140,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 			}
 			keep(resp.Header, passedBack)
 			inert(w.Header()) // informational answers have taken it away
-			if resp.Header.Get("Etag") != "" {
+			if resp.Header.Get("ETag") != "" {
 				w.Header().Set("Cache-Control", "private, no-cache")
 			}
 			return nil
@@ -192,7 +192,7 @@ func withoutTokens(h http.Header) {
 	}
 	delete(h, "Sec-Websocket-Protocol")
 	if len(kept) > 0 {
-		h.Set("Sec-Websocket-Protocol", strings.Join(kept, ", "))
+		h.Set("Sec-WebSocket-Protocol", strings.Join(kept, ", "))
 	}
 }
 

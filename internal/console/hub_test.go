@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -105,7 +106,7 @@ func TestSmuggledHeaders(t *testing.T) {
 	}
 	// A token of an API server in a subprotocol would be one of two identities.
 	b.do(http.MethodGet, hubPath+"/api", "", "Upgrade", "websocket", "Connection", "Upgrade", "Sec-WebSocket-Protocol", "v5.channel.k8s.io, Base64url.bearer.authorization.k8s.io.bWluZQ")
-	if got := hub.take()[0].Header; got.Get("Sec-Websocket-Protocol") != "v5.channel.k8s.io" || got.Get("Upgrade") != "websocket" || got.Get("Impersonate-User") != "alice" {
+	if got := hub.take()[0].Header; got.Get("Sec-WebSocket-Protocol") != "v5.channel.k8s.io" || got.Get("Upgrade") != "websocket" || got.Get("Impersonate-User") != "alice" {
 		t.Errorf("%v", got)
 	}
 }
@@ -225,9 +226,7 @@ func TestAnswersAreData(t *testing.T) {
 		"Www-Authenticate": {"Basic realm=x"}, "Cache-Control": {"public, max-age=9999"}, "Report-To": {"x"}, "Server": {"x"},
 	}
 	hub.answering(func(w http.ResponseWriter, r *http.Request) {
-		for name, values := range hostile {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), hostile)
 		w.Header().Set("Content-Type", "text/html")
 		code := http.StatusOK
 		if r.URL.Query().Get("code") == "103" {
@@ -274,7 +273,7 @@ func TestAnswersAreData(t *testing.T) {
 	}
 	// 304 is of something that the browser has.
 	hub.answering(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Etag", `"x"`)
+		w.Header().Set("ETag", `"x"`)
 		w.WriteHeader(http.StatusNotModified)
 	})
 	if r, _ := b.do(http.MethodGet, hubPath+"/openapi/v3", "", "If-None-Match", `"x"`); r.StatusCode != http.StatusNotModified || r.Header.Get("Cache-Control") != "private, no-cache" {

@@ -1,10 +1,10 @@
 package console
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 
-	"errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )

@@ -8,6 +8,7 @@ package explanation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -86,10 +87,8 @@ func parse(of string) (reference, error) {
 	if len(parts) < 2 || len(parts) > 3 {
 		return reference{}, fmt.Errorf("%q is not KIND[.GROUP]/NAMESPACE/NAME, or KIND[.GROUP]/NAME of what is in no namespace, such as Deployment.apps/shop/web", of)
 	}
-	for _, p := range parts {
-		if p == "" {
-			return reference{}, fmt.Errorf("%q has an empty part: write KIND[.GROUP]/NAMESPACE/NAME, such as Deployment.apps/shop/web", of)
-		}
+	if slices.Contains(parts, "") {
+		return reference{}, fmt.Errorf("%q has an empty part: write KIND[.GROUP]/NAMESPACE/NAME, such as Deployment.apps/shop/web", of)
 	}
 	r := reference{kind: schema.ParseGroupKind(parts[0]), name: parts[len(parts)-1]}
 	if len(parts) == 3 {

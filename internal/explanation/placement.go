@@ -443,8 +443,8 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 			visible++
 		}
 	}
-	switch n := len(b.Spec.Clusters); {
-	case n == 0:
+	switch n := len(b.Spec.Clusters); n {
+	case 0:
 		e.State, e.Message = fleetv1alpha1.PlacementNowhere, fmt.Sprintf("it is placed in no cluster %s: %s", how, f.outcomeMessage(seen))
 	default:
 		e.State, e.Message = fleetv1alpha1.PlacementPlaced, fmt.Sprintf("it is placed in %s %s", counted(n, "cluster"), how)

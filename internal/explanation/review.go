@@ -52,7 +52,7 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (*unstructured.Unstructured, func(string) bool, error) {
 	switch {
 	case spec.Of != "" && len(spec.Object) > 0:
-		return nil, nil, apierrors.NewBadRequest("spec: at most one of of and object may be set")
+		return nil, nil, apierrors.NewBadRequest("spec: at most one of the fields of and object may be set")
 	case spec.Replicas != nil && (spec.Of != "" || len(spec.Object) > 0):
 		return nil, nil, apierrors.NewBadRequest("spec.replicas: it is for a review without an object; this one has its own")
 	case spec.Replicas != nil && *spec.Replicas < 0:
@@ -110,7 +110,7 @@ func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error
 	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
 	switch {
 	case !namespaced && namespace != "":
-		return apierrors.NewBadRequest(fmt.Sprintf("spec.object: a PropagationPolicy places nothing that is in no namespace, such as a %s", o.GetKind()))
+		return apierrors.NewBadRequest("spec.object: a PropagationPolicy places nothing that is in no namespace, such as a " + o.GetKind())
 	case !namespaced:
 		o.SetNamespace("")
 	case o.GetNamespace() == "":

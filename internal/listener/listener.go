@@ -95,7 +95,8 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 // Handle serves what a pattern of http.ServeMux matches. It is called before Run.
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := &status{ResponseWriter: w, code: http.StatusOK, last: func() bool { return len(l.pending) > maxConnections/2 && !claimed(r.Context()) }}
+		crowded := func() bool { return len(l.pending) > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
+		s := &status{ResponseWriter: w, code: http.StatusOK, last: crowded}
 		defer func() { requests.WithLabelValues(pattern, strconv.Itoa(s.code)).Inc() }()
 		handler.ServeHTTP(s, r)
 	}))

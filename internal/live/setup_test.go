@@ -47,12 +47,11 @@ type world struct {
 	rights   map[string][]string // by user, the namespaces in which they may list; "*": in all
 	states   map[string]state
 	grants   chan struct{}
-	sessions map[context.Context]context.CancelFunc
 }
 
 var podKind = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 
-// the world is what the mirror says.
+// The world is what the mirror says.
 
 func (w *world) Types() []mirror.Type {
 	return mirror.GroupTypes(func(yield func(string, member.API) bool) {
@@ -63,6 +62,7 @@ func (w *world) Types() []mirror.Type {
 		}
 	})
 }
+
 func (w *world) names() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,6 +76,7 @@ func (w *world) Stale(cluster string) (time.Time, bool) {
 	s := w.states[cluster]
 	return s.since, s.state == mirror.StateUnknown
 }
+
 func (w *world) Freshness(cluster string, _ schema.GroupResource) (time.Time, bool) {
 	return w.Stale(cluster)
 }

@@ -152,7 +152,7 @@ func (s *socket) open(ctx context.Context, o order) {
 		s.refuse(ctx, o, err)
 		return
 	}
-	s.windows[o.ID] = &window{id: o.ID, fresh: true, question: s.live.ask(s, o.Path, values, o.Offset, o.Limit)}
+	s.windows[o.ID] = &window{id: o.ID, fresh: true, question: s.live.ask(s, o.Path, values, o.Offset, o.Limit)} //nolint:contextcheck // a question is of several sockets
 	s.poke()
 }
 
@@ -184,7 +184,7 @@ func (s *socket) move(ctx context.Context, o order) {
 		return
 	}
 	was := w.question
-	w.question, w.fresh = s.live.ask(s, was.path, was.query, o.Offset, o.Limit), true
+	w.question, w.fresh = s.live.ask(s, was.path, was.query, o.Offset, o.Limit), true //nolint:contextcheck // a question is of several sockets
 	was.drop(s)
 	s.poke()
 }

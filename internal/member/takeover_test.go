@@ -128,7 +128,7 @@ func TestJoinAndRedemptionAtOnce(t *testing.T) {
 		})
 		both.Go(func() {
 			_, err := Join(t.Context(), f.hub, JoinOptions{Name: name, Kubeconfig: testenv.Kubeconfig(1)})
-			if refused := (*JoinError)(nil); err != nil && !(errors.As(err, &refused) && refused.Reason == ReasonNotConfirmed) {
+			if refused := (*JoinError)(nil); err != nil && (!errors.As(err, &refused) || refused.Reason != ReasonNotConfirmed) {
 				t.Errorf("join: %v", err)
 			}
 		})

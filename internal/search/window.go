@@ -121,7 +121,7 @@ func (s *Search) windowed(path string, query url.Values) (at location, p params,
 	at, ok := locate(path)
 	if _, metrics := s.live(at); !ok || at.Resource == "" || at.name != "" || at.watch || metrics || at.GroupVersion() == collectionVersion {
 		return at, p, failure(http.StatusBadRequest, metav1.StatusReasonBadRequest,
-			fmt.Sprintf("%s: windows are of the list of one type that is mirrored, as /api/v1/pods or /clusters/NAME/apis/apps/v1/deployments", path))
+			path+": windows are of the list of one type that is mirrored, as /api/v1/pods or /clusters/NAME/apis/apps/v1/deployments")
 	}
 	if p, err = parseParams(query); err != nil {
 		return at, p, err

@@ -60,7 +60,7 @@ func (m *Member) StartAgent(t testing.TB, binary string) *Agent {
 // Kill ends the agent with SIGKILL.
 func (a *Agent) Kill() {
 	_ = a.cmd.Process.Kill()
-	for range a.ended { //nolint:revive // it is closed when the process has ended
+	for range a.ended { // it is closed when the process has ended
 	}
 }
 

@@ -5,9 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // ConsoleLink opens the console as whoever creates it, with the groups that they have. It is created, and nothing else: nobody else gets to see it.
 type ConsoleLink struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	Status ConsoleLinkStatus `json:"status,omitempty"`
+	Status ConsoleLinkStatus `json:"status,omitzero"`
 }
 
 // ConsoleLinkStatus is the link.

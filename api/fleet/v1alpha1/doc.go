@@ -3,6 +3,7 @@
 // is stored in etcd.
 //
 // +groupName=fleet.orrery.dev
+// +kubebuilder:skip
 package v1alpha1
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
