@@ -16,17 +16,26 @@ if ! web/build.sh --node || [ ! -f internal/console/dist/index.html ]; then
 fi
 web/build.sh --install
 
+export ORRERY=$PWD/bin/orrery
+tests=
 if [ -z "${CONSOLE_DATA:-}" ]; then
   CONSOLE_DATA=$(mktemp -d)
   stop() {
+    trap '' INT TERM HUP
+    [ -z "$tests" ] || { kill "$tests" 2>/dev/null && wait "$tests"; } || true
     # What a failed test left stopped is not ended by asking.
     for pid in "$CONSOLE_DATA"/processes/*.pid; do kill -CONT "$(head -n 1 "$pid")" 2>/dev/null || true; done
-    bin/orrery demo down --data-dir "$CONSOLE_DATA" --delete-data >/dev/null || cat "$CONSOLE_DATA/demo.log" >&2
+    "$ORRERY" demo down --data-dir "$CONSOLE_DATA" --delete-data >/dev/null || cat "$CONSOLE_DATA"/*.log >&2
     rm -rf "$CONSOLE_DATA"
   }
   trap stop EXIT
-  bin/orrery demo up --detach --clusters 3 --data-dir "$CONSOLE_DATA" >"$CONSOLE_DATA/up.log" 2>&1 || { cat "$CONSOLE_DATA/up.log" >&2; exit 1; }
+  trap 'exit 130' INT TERM HUP
+  "$ORRERY" demo up --detach --clusters 3 --data-dir "$CONSOLE_DATA" >"$CONSOLE_DATA/up.log" 2>&1 || { cat "$CONSOLE_DATA/up.log" >&2; exit 1; }
 fi
-export CONSOLE_DATA ORRERY=$PWD/bin/orrery
+export CONSOLE_DATA
 cd web
-node_modules/.bin/vitest run --config vitest.browser.config.ts "$@"
+# In the background, for a shell that waits for it can be interrupted at once.
+node_modules/.bin/vitest run --config vitest.browser.config.ts "$@" &
+tests=$!
+wait "$tests" || { code=$?; tests=; exit $code; }
+tests=

@@ -45,10 +45,11 @@ func (c *cutWriter) done() {
 	c.ended = true
 }
 
-// WriteHeader implements http.ResponseWriter. Answers before the answer, whose headers nobody has looked at, are left out.
+// WriteHeader implements http.ResponseWriter. Answers before the answer, whose headers nobody has looked at, are left out; that of who
+// switches protocols is the answer.
 func (c *cutWriter) WriteHeader(code int) {
-	if code < http.StatusOK {
-		return // what switches protocols takes the connection over
+	if code < http.StatusOK && code != http.StatusSwitchingProtocols {
+		return
 	}
 	if c.code == 0 {
 		c.code = code

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -15,6 +17,12 @@ func TestLiveHasASession(t *testing.T) {
 			session, ok := SessionFrom(r.Context())
 			if !ok || session.Context().Err() != nil {
 				http.Error(w, "no session", http.StatusTeapot)
+				return
+			}
+			if r.Header.Get("Upgrade") != "" {
+				if socket, err := websocket.Accept(w, r, nil); err == nil {
+					_ = socket.CloseNow()
+				}
 				return
 			}
 			_, _ = io.WriteString(w, session.User().GetName())
@@ -30,6 +38,8 @@ func TestLiveHasASession(t *testing.T) {
 		t.Error(got)
 	}
 	b.want(http.StatusForbidden, http.MethodGet, livePath, "", "Upgrade", "websocket", "Connection", "Upgrade", "Origin", "https://evil.example.com")
+	b.want(http.StatusSwitchingProtocols, http.MethodGet, livePath, "", "Upgrade", "websocket", "Connection", "Upgrade",
+		"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
 	stays := b.start(http.MethodGet, livePath+"?stay=true", "")
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	if _, err := io.ReadAll(stays.Body); err != nil {

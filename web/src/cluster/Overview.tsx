@@ -1,5 +1,5 @@
 import { useState } from "react"
-import { patch, type StatusError } from "../hub/client"
+import { get, patch, type StatusError } from "../hub/client"
 import { useFleet } from "../hub/live"
 import { Age } from "../part/Age"
 import { Button, IconButton } from "../part/Button"
@@ -152,7 +152,7 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
   async function put(taint: Taint, on: boolean) {
     setError(undefined)
     try {
-      await setTaint(cluster, taint, on)
+      await setTaint(cluster.metadata.name, taint, on)
       setText("")
       changed()
     } catch (e) {
@@ -197,11 +197,12 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
   )
 }
 
-/** The list is replaced as a whole: the version says that it is still the one that was seen. */
-export async function setTaint(c: Cluster, taint: Taint, on: boolean): Promise<void> {
-  const resourceVersion = (c.metadata as { resourceVersion?: string }).resourceVersion
-  await patch(clusterPath(c.metadata.name), {
-    metadata: { resourceVersion },
-    spec: { taints: retaint(c.spec.taints, taint, on) },
+/** The list is replaced as a whole, by what it is now: the version says that nobody was faster, nor the hub, which often says how a cluster fares. */
+export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
+  const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
+  const { resourceVersion } = metadata
+  await patch(clusterPath(name), { metadata: { resourceVersion }, spec: { taints: retaint(spec.taints, taint, on) } }).catch((e: StatusError) => {
+    if (!e.conflict || tries === 1) throw e
+    return setTaint(name, taint, on, tries - 1)
   })
 }

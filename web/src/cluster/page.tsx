@@ -51,7 +51,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
   async function cordon() {
     setError(undefined)
     try {
-      await setTaint(cluster, unschedulable, !off)
+      await setTaint(name, unschedulable, !off)
       reload()
     } catch (e) {
       setError(e as StatusError)

@@ -6,7 +6,7 @@ import { Skeleton } from "../part/Notice"
 import { t } from "../text/text"
 import type { Graph, Node } from "./collapse"
 import "./graph.css"
-import { type Point, size } from "./layout"
+import { layout, type Point, size } from "./layout"
 import { linkOf, nameOf } from "./Relations"
 
 type Card = ShownNode<{ node: Node; root: boolean }, "card">
@@ -18,6 +18,7 @@ export default function Picture({ graph }: { graph: Graph }) {
     setPoints(undefined)
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" })
     worker.onmessage = ({ data }: MessageEvent<Point[]>) => setPoints(data)
+    worker.onerror = () => setPoints(layout(graph))
     worker.postMessage(graph)
     return () => worker.terminate()
   }, [graph])

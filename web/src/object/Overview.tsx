@@ -268,13 +268,11 @@ function Workload({ of, kind, object, go }: Props) {
       />
       <div className="row">
         {selector && (
-          <Link className="link" href={podsLink(of, selector.labels)}>
+          <Link className="button" href={podsLink(of, selector.labels)}>
             {t("object.itsPods")}
           </Link>
         )}
-        <Button look="quiet" onClick={() => go("logs")}>
-          {t("object.logs")}
-        </Button>
+        <Button onClick={() => go("logs")}>{t("object.logs")}</Button>
       </div>
     </Section>
   )

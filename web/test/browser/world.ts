@@ -124,8 +124,9 @@ export async function visit(as?: string, viewport = sizes.desk): Promise<Visit> 
   return v
 }
 
-/** Waits until the page asks for nothing more of what it shows first. */
+/** Waits until the code of the page has come, and it asks for nothing more of what it shows first. */
 export async function settled(page: Page): Promise<void> {
+  await page.locator("h1").first().waitFor()
   await page.locator(".skeleton").first().waitFor({ state: "detached" })
 }
 
