@@ -140,10 +140,10 @@ func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found
 
 // back is the reverse of a valid order.
 func (o Order) back() Order {
-	switch o {
-	case Newest:
+	switch {
+	case o == Newest:
 		return Oldest
-	case Oldest:
+	case o == Oldest:
 		return Newest
 	}
 	columns := o.columns()
