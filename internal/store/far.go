@@ -140,10 +140,10 @@ func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found
 
 // back is the reverse of a valid order.
 func (o Order) back() Order {
-	switch {
-	case o == Newest:
+	if o == Newest {
 		return Oldest
-	case o == Oldest:
+	}
+	if o == Oldest {
 		return Newest
 	}
 	columns := o.columns()
