@@ -190,6 +190,12 @@ func TestExplanations(t *testing.T) {
 	w.grant(t, "one-type", shop, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}}, "carol")
 	of := "Deployment.apps/" + shop + "/web"
 
+	testenv.Eventually(t, "the hub's API server forwards to the fleet API", testenv.Patience, func() error {
+		if code, text := w.ask(t, "", http.MethodGet, placementOf(of), ""); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, text)
+		}
+		return nil
+	})
 	testenv.Eventually(t, "nothing claims it", testenv.Patience, func() error {
 		p, _ := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
 		if p.State != fleetv1alpha1.PlacementUnclaimed || !p.Current || p.Of.UID != web.UID {
