@@ -41,7 +41,11 @@ func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rend
 	case state != presence.Present:
 		return Rendered{Message: "the hub does not know the object at present"}
 	}
-	selecting, _ := a.overrides.of(source, nil)
+	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
+	if len(missing) > 0 { // without them it would be another manifest, which nobody wants there
+		_, message := suspended(b, cluster, missing)
+		return Rendered{Message: message}
+	}
 	r := Rendered{Overrides: slices.DeleteFunc(slices.Clone(selecting), func(v *render.Override) bool { return !v.Concerns(m.Cluster()) })}
 	if binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source) && !b.Spec.SuspendedOn(cluster) {
 		o, _ := a.placedAs(b, cluster)

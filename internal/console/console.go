@@ -172,7 +172,7 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) 
 	defer leave()
 	cut := &cutWriter{ResponseWriter: w, over: s.ctx, grace: goodbyeTime}
 	defer cut.done()
-	ctx, over := context.WithCancelCause(request.WithUser(context.WithValue(r.Context(), sessionKey{}, s), liveUser{s}))
+	ctx, over := context.WithCancelCause(request.WithUser(r.Context(), liveUser{s}))
 	defer over(nil)
 	defer context.AfterFunc(s.ctx, func() { over(context.Cause(s.ctx)) })() //nolint:contextcheck // the session ends it, too
 	c.options.Live.ServeHTTP(cut, r.WithContext(ctx))

@@ -55,14 +55,6 @@ func (s *Session) User() user.Info { return s.user.Load() }
 // Context ends with the session; its cause says why.
 func (s *Session) Context() context.Context { return s.ctx }
 
-type sessionKey struct{}
-
-// SessionFrom returns the session of a request that the console passes on.
-func SessionFrom(ctx context.Context) (*Session, bool) {
-	s, ok := ctx.Value(sessionKey{}).(*Session)
-	return s, ok
-}
-
 // enter takes one of the session's places for requests.
 func (s *Session) enter() (leave func(), err error) {
 	select {
