@@ -1,11 +1,12 @@
 import { useState } from "react"
-import { Link, useSearchParams } from "wouter"
+import { Link } from "wouter"
 import { can } from "../hub/access"
 import { useAnswer } from "../hub/answer"
 import { get, mirrored, StatusError } from "../hub/client"
 import { clusterLink, objectLink } from "../hub/link"
 import { useRights } from "../hub/rights"
 import { Age } from "../part/Age"
+import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Badge, Mark, type Tone } from "../part/Mark"
@@ -78,19 +79,10 @@ async function known(path: string, since: string, signal: AbortSignal): Promise<
 
 export default function ChangePage() {
   const rights = useRights()
-  const [params, setParams] = useSearchParams()
+  const [params, set] = useAddress()
   const since = params.get("since") ?? "-1h"
   const only = params.get("type") ?? ""
   const words = params.get("q") ?? ""
-  const set = (name: string, value: string) =>
-    setParams(
-      (now) => {
-        if (value) now.set(name, value)
-        else now.delete(name)
-        return now
-      },
-      { replace: true },
-    )
   const chosen = only ? types.filter((x) => typeName(x) === only) : types
   const namespaces = rights.data?.namespaces ?? []
   const answer = useAnswer(

@@ -1,4 +1,4 @@
-import { Link, useSearchParams } from "wouter"
+import { Link } from "wouter"
 import { useClusters } from "../cluster/api"
 import { HealthMark, tones } from "../cluster/Health"
 import { amount } from "../cluster/quantity"
@@ -6,6 +6,7 @@ import { useCan } from "../hub/access"
 import { clusterLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { useAge } from "../part/Age"
+import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Badge, Dot } from "../part/Mark"
@@ -21,18 +22,9 @@ export default function FleetPage() {
   const clusters = useClusters()
   const live = useFleet()
   const mayJoin = useCan({ verb: "create", group: "cluster.orrery.dev", resource: "clusters" })
-  const [params, setParams] = useSearchParams()
+  const [params, set] = useAddress()
   const words = params.get("q") ?? ""
   const health = params.get("health") ?? ""
-  const set = (name: string, value: string) =>
-    setParams(
-      (now) => {
-        if (value) now.set(name, value)
-        else now.delete(name)
-        return now
-      },
-      { replace: true },
-    )
   const known = clusters.allowed === false ? live.connected || live.clusters.length > 0 : clusters.data !== undefined
   const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live.clusters)
   const { shown, counts } = sift(all, words, health)

@@ -1,0 +1,16 @@
+import { useSearchParams } from "wouter"
+
+/** The parameters of the address, and a function that sets one of them, or takes it out if it is empty. */
+export function useAddress(): [URLSearchParams, (name: string, value: string) => void] {
+  const [params, setParams] = useSearchParams()
+  const set = (name: string, value: string) =>
+    setParams(
+      (now) => {
+        if (value) now.set(name, value)
+        else now.delete(name)
+        return now
+      },
+      { replace: true },
+    )
+  return [params, set]
+}
