@@ -34,8 +34,8 @@ if [ -z "${CONSOLE_DATA:-}" ]; then
 fi
 export CONSOLE_DATA
 cd web
-# In the background, for a shell that waits for it can be interrupted at once.
-node_modules/.bin/vitest run --config vitest.browser.config.ts "$@" &
+# In the background, for a shell that waits for it can be interrupted at once. test/lab has a configuration of its own.
+node_modules/.bin/vitest run --config "${CONSOLE_CONFIG:-vitest.browser.config.ts}" "$@" &
 tests=$!
 wait "$tests" || { code=$?; tests=; exit $code; }
 tests=
