@@ -21,7 +21,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -35,8 +34,6 @@ import (
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/testenv"
 )
-
-func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
 // fleetOfTwo is a hub with the clusters oak and elm, of which each has a kubelet. In namespace shop both have a Deployment web, with pods web-1 and web-2 in oak and
 // web-1 in elm, each with the containers web and side; elm has a pod solo, too.

@@ -27,7 +27,7 @@ import (
 // Kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
 type Kubelet struct {
 	t         testing.TB
-	mu        sync.Mutex
+	lock      sync.Mutex
 	logs      map[string][]logged // by POD/CONTAINER
 	last      url.Values          // of the last request for a log
 	commands  []string
@@ -80,29 +80,29 @@ func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 
 // Says has a container log a line, so many seconds after some time.
 func (k *Kubelet) Says(container string, second int, text string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock.Lock()
+	defer k.lock.Unlock()
 	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
 }
 
-// Asked are the parameters of the last request for a log.
+// Asked is what the last request for a log asked for.
 func (k *Kubelet) Asked() url.Values {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock.Lock()
+	defer k.lock.Unlock()
 	return k.last
 }
 
 // Commands are all that it was told to run.
 func (k *Kubelet) Commands() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock.Lock()
+	defer k.lock.Unlock()
 	return slices.Clone(k.commands)
 }
 
 // OnCommand has a function called with each command that it is told to run, before it answers; nil: none.
 func (k *Kubelet) OnCommand(f func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock.Lock()
+	defer k.lock.Unlock()
 	k.onCommand = f
 }
 
@@ -124,10 +124,10 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
-	k.mu.Lock()
+	k.lock.Lock()
 	k.last = r.URL.Query()
 	lines := k.logs[of]
-	k.mu.Unlock()
+	k.lock.Unlock()
 	if lines == nil {
 		http.Error(w, "the container is waiting to start", http.StatusBadRequest)
 		return
@@ -151,10 +151,10 @@ func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
 	query := r.URL.Query()
 	if at[0] == "exec" {
-		k.mu.Lock()
+		k.lock.Lock()
 		k.commands = append(k.commands, strings.Join(query["command"], " "))
 		f := k.onCommand
-		k.mu.Unlock()
+		k.lock.Unlock()
 		if f != nil {
 			f()
 		}
