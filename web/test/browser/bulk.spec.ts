@@ -1,4 +1,4 @@
-import { beforeAll, describe, test } from "vitest"
+import { beforeEach, describe, test } from "vitest"
 import { axe, expect, kubeconfig, run, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
@@ -7,7 +7,7 @@ const namespace = `bulk-${Date.now()}`
 const clusters = ["birch", "oak", "pine"]
 const inCluster = (cluster: string, ...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, "-n", namespace, ...args])
 
-beforeAll(async () => {
+beforeEach(async () => {
   const deployment = (name: string) => ({
     apiVersion: "apps/v1",
     kind: "Deployment",
@@ -74,7 +74,7 @@ describe("what is done to several rows of several clusters", () => {
     expect(await axe(v.page)).toEqual([])
     asked.length = 0
     await dialog.getByRole("button", { name: "Restart" }).click()
-    await dialog.getByText("2").and(dialog.locator("output")).waitFor()
+    await dialog.locator("output", { hasText: "2 done" }).waitFor()
     await expect.poll(() => marks(asked)).toEqual(["PATCH oak/one", "PATCH pine/two"])
     expect(asked.every((a) => !a.dry && a.body.includes("kubectl.kubernetes.io/restartedAt"))).toBe(true)
     const at = "jsonpath={.spec.template.metadata.annotations}"
@@ -100,7 +100,6 @@ describe("what is done to several rows of several clusters", () => {
     for (const c of ["birch", "oak"]) {
       await expect.poll(() => inCluster(c, "get", "deployment", "two", "-o", "jsonpath={.spec.replicas}")).toBe("3")
     }
-    await inCluster("pine", "create", "deployment", "two", "--image", "registry.example.com/web:1")
   })
 
   test("is a deletion, whose number is typed where they are many; nothing is deleted before", async () => {
@@ -124,6 +123,6 @@ describe("what is done to several rows of several clusters", () => {
     expect(asked.some((a) => a.dry)).toBe(false)
     for (const c of clusters) await expect.poll(() => inCluster(c, "get", "deployments", "-o", "name")).toBe("")
     await dialog.getByRole("button", { name: "Close" }).last().click()
-    await v.page.getByText("No Deployment").or(v.page.locator(".grid-nothing")).first().waitFor()
+    await v.page.locator(".grid-nothing").waitFor()
   })
 })
