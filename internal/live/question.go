@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -111,15 +112,16 @@ func (q *question) run(ctx context.Context) {
 	}
 }
 
-// share is how much of a core a user's windows take that are asked again.
-const share = 0.4
+// share is how much of the time a user's windows are being asked again, and of that of each core all users' are. What is looked for in objects is so on several cores at once.
+const share = 0.2
 
 // pause is how long after it was asked, and answered in a time, a question is asked again at the earliest.
 func (q *question) pause(took time.Duration) time.Duration {
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(float64(q.audience.asked)*float64(took)/share))
+	turns := max(float64(q.audience.asked), float64(len(l.asked))/float64(runtime.GOMAXPROCS(0)))
+	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(turns*float64(took)/share))
 }
 
 // until is how long it is to a moment, if that is to come, and sooner than a time.
