@@ -1,5 +1,6 @@
 import { useAnswer } from "./answer"
 import { own, post } from "./client"
+import type { Kind } from "./kinds"
 
 export type Act = {
   verb: string
@@ -34,6 +35,14 @@ export function can(act: Act): Promise<boolean> {
 /** undefined until it is known. */
 export function useCan(act: Act | undefined): boolean | undefined {
   return useAnswer(act && (() => can(act)), JSON.stringify(act ?? "")).data
+}
+
+/** Where the user may list a kind: "" is everywhere, else it is some of the namespaces. */
+export async function listable(kind: Pick<Kind, "group" | "resource" | "namespaced">, namespaces: string[]): Promise<string[]> {
+  const may = (namespace?: string) => can({ verb: "list", group: kind.group, resource: kind.resource, namespace })
+  if (await may()) return [""]
+  const allowed = await Promise.all(kind.namespaced ? namespaces.map(may) : [])
+  return namespaces.filter((_, i) => allowed[i])
 }
 
 /** The right to ask a cluster's own API server through the hub. */

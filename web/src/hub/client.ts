@@ -131,9 +131,10 @@ export async function get<T = Obj>(path: string, query?: Query, signal?: AbortSi
 
 export const list = <T = Obj>(path: string, query?: Query, signal?: AbortSignal) => get<List<T>>(path, query, signal)
 
+export const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
 export async function table(path: string, query?: Query, signal?: AbortSignal): Promise<Table> {
-  const accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-  return (await request(path, { accept, query, signal })).json()
+  return (await request(path, { accept: asTable, query, signal })).json()
 }
 
 export async function post<T = Obj>(path: string, object: unknown, query?: Query, signal?: AbortSignal): Promise<T> {
@@ -167,21 +168,6 @@ export async function remove(path: string, o: { dryRun?: boolean; signal?: Abort
     query: { propagationPolicy: "Background", dryRun: o.dryRun ? "All" : undefined },
     signal: o.signal,
   })
-}
-
-/** Calls with each line of an answer that goes on, such as logs and watches, until it ends or the signal aborts it. */
-export async function stream(path: string, query: Query | undefined, line: (text: string) => void, signal: AbortSignal): Promise<void> {
-  const answer = await request(path, { query, signal, accept: "*/*" })
-  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
-  let rest = ""
-  for (;;) {
-    const { done, value } = await reader.read()
-    if (done) break
-    const lines = (rest + value).split("\n")
-    rest = lines.pop()!
-    for (const text of lines) line(text)
-  }
-  if (rest) line(rest)
 }
 
 /** The URL of an upgrade (exec, attach) at the hub. */

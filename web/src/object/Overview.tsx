@@ -14,7 +14,8 @@ import { Meter } from "../part/Meter"
 import { Failure, Skeleton } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
 import { t } from "../text/text"
-import { bytesOf, conditionsOf, containersOf, decode, podsOf, scalarsOf } from "./object"
+import { Conditions } from "./Conditions"
+import { bytesOf, containersOf, decode, podsOf, scalarsOf } from "./object"
 import { useReach } from "./Reach"
 
 type Props = { of: Ref; kind: Kind; object: Obj; mayReach?: boolean; go: (tab: string, more?: Record<string, string>) => void }
@@ -61,33 +62,6 @@ function Special(props: Props) {
   if (core && object.kind === "ConfigMap") return <ConfigData object={object} />
   if (object.spec?.template?.spec?.containers) return <Workload {...props} />
   return null
-}
-
-function Conditions({ object }: { object: Obj }) {
-  const conditions = conditionsOf(object)
-  if (conditions.length === 0) return null
-  return (
-    <Section title={t("object.conditions")}>
-      <SmallTable
-        label={t("object.conditions")}
-        head={[t("object.condition"), t("object.status"), t("object.reason"), t("object.message"), t("object.since")]}
-        rows={conditions.map((c) => ({
-          key: c.type,
-          cells: [
-            c.type,
-            <Mark key="status" tone={c.tone}>
-              {c.status}
-            </Mark>,
-            c.reason,
-            <span key="message" className="selectable message">
-              {c.message}
-            </span>,
-            <Age key="since" since={c.since} />,
-          ],
-        }))}
-      />
-    </Section>
-  )
 }
 
 /** The columns that kubectl would print, the wide ones as well. */

@@ -8,8 +8,8 @@ import { useAge } from "../part/Age"
 import { Button } from "../part/Button"
 import { Mark } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Facts, Page, Section } from "../part/Page"
+import { Empty, Failure, Notice } from "../part/Notice"
+import { Absent, Facts, Page, Section } from "../part/Page"
 import { age } from "../part/time"
 import { t, time } from "../text/text"
 import { OperationTable, operationPath, operationsPath, PhaseMark, stepTones, useMayRead, useOperations } from "./Operations"
@@ -63,20 +63,7 @@ function Run({ name }: { name: string }) {
   const [error, setError] = useState<StatusError>()
   const [, go] = useLocation()
   if (may === false) return <Page title={name}>{<Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty>}</Page>
-  if (!answer.data) {
-    const gone = answer.error?.code === 404
-    return (
-      <Page title={name}>
-        {gone ? (
-          <Empty title={t("operation.gone", { name })} />
-        ) : answer.error ? (
-          <Failure error={answer.error} retry={answer.reload} />
-        ) : (
-          <Skeleton lines={8} />
-        )}
-      </Page>
-    )
-  }
+  if (!answer.data) return <Absent title={name} answer={answer} gone={t("operation.gone", { name })} />
   const { operation, slices } = answer.data
   const { spec, status } = operation
   const part = progress(operation)

@@ -1,6 +1,5 @@
 import { lazy, Suspense, useState } from "react"
 import { useLocation, useSearchParams } from "wouter"
-import { Conditions } from "../cluster/Overview"
 import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import type { Edit as Change } from "../hub/apply"
@@ -8,12 +7,13 @@ import { json } from "../hub/apply"
 import { type Obj, remove, type StatusError } from "../hub/client"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
+import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
 import { Button } from "../part/Button"
 import { Dialog } from "../part/Dialog"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Page, Section } from "../part/Page"
+import { Failure, Notice, Skeleton } from "../part/Notice"
+import { Absent, Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
 import { t } from "../text/text"
 import { Fields } from "./Fields"
@@ -38,19 +38,7 @@ const identity: Spec[] = [
 /** A policy as a form and as YAML, which are two views of one text. */
 export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: string; name: string }) {
   const live = useGet<Obj>(name ? path(kind, namespace, name) : undefined, undefined, 5_000)
-  if (name && !live.data) {
-    return (
-      <Page title={name}>
-        {live.error?.code === 404 ? (
-          <Empty title={t("policy.gone", { name })} />
-        ) : live.error ? (
-          <Failure error={live.error} retry={live.reload} />
-        ) : (
-          <Skeleton lines={10} />
-        )}
-      </Page>
-    )
-  }
+  if (name && !live.data) return <Absent title={name} answer={live} gone={t("policy.gone", { name })} />
   return <Editing kind={kind} namespace={namespace} live={live.data} reload={live.reload} />
 }
 
@@ -168,11 +156,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
         </div>
         <aside className="policy-side stack">
           {!kinds[kind].overrides && object && <Preview kind={kind} object={object} />}
-          {live?.status?.conditions && (
-            <Section title={t("cluster.conditions")}>
-              <Conditions conditions={live.status.conditions} />
-            </Section>
-          )}
+          {live && <Conditions object={live} />}
           {params.get("view") !== "yaml" && (
             <Section title="YAML">
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard. */}

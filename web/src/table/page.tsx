@@ -43,8 +43,7 @@ export default function TablePage() {
   const onWindow = useCallback((offset: number, limit: number) => setAsked({ offset, limit }), [])
   const live = useWindow(all || state.hub ? undefined : path, query, asked.offset, asked.limit)
   const searched = useSearch(all ? query : undefined)
-  const version = kind && (kind.group ? `${kind.group}/${kind.version}` : kind.version)
-  const hubs = useHubObjects(state.hub ? path : undefined, kind && { apiVersion: version!, kind: kind.kind }, state.q)
+  const hubs = useHubObjects(state.hub ? kind : undefined, state.q)
   const window = all ? searched : state.hub ? hubs : live
 
   const [selected, setSelected] = useState(new Map<string, Row>())

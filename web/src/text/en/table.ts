@@ -10,8 +10,6 @@ export default {
   clear: "Clear",
   count: "{n|object|objects}",
   countAtLeast: "more than {n|object|objects}",
-  countOf: "{n} of them",
-  first: "The first {n} are shown: narrow the query to see others.",
   grid: "{kind} in all clusters",
   columns: "Columns",
   group: "Group",
@@ -79,6 +77,7 @@ export default {
   up: "Row before",
   hub: "Hub",
   hubAbout: "Objects of the hub itself: templates, policies and whatever it places",
+  hubRefused: "You may not list {kind} at the hub",
   gridHub: "{kind} of the hub",
   emptyEvery: "Nothing matches",
 }

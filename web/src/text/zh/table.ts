@@ -10,8 +10,6 @@ export default {
   clear: "清除",
   count: "{n} 个对象",
   countAtLeast: "超过 {n} 个对象",
-  countOf: "其中 {n} 个",
-  first: "仅显示前 {n} 个:请缩小查询范围以查看其他对象。",
   grid: "所有集群中的 {kind}",
   columns: "列",
   group: "分组",
@@ -79,6 +77,7 @@ export default {
   up: "上一行",
   hub: "中枢",
   hubAbout: "中枢自身的对象:模板、策略及其所分发的内容",
+  hubRefused: "你无权列出中枢上的 {kind}",
   gridHub: "中枢的 {kind}",
   emptyEvery: "没有匹配的对象",
 }
