@@ -3,7 +3,7 @@ import { Link, useParams, useSearchParams } from "wouter"
 import { liveHealth } from "../fleet/tiles"
 import { useCan } from "../hub/access"
 import { fleet, type StatusError } from "../hub/client"
-import { objectLink } from "../hub/link"
+import { objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { Button } from "../part/Button"
 import { Failure, Notice } from "../part/Notice"
@@ -73,6 +73,12 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
       about={<HealthMark health={is.health} since={is.since} />}
       actions={
         <>
+          <Link className="button" href={tableLink("Pod", { cluster: name })}>
+            {t("cluster.objects")}
+          </Link>
+          <Link className="button" href={`/changes?q=${encodeURIComponent(name)}`}>
+            {t("change.title")}
+          </Link>
           <Link className="button" href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}>
             YAML
           </Link>

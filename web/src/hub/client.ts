@@ -36,6 +36,8 @@ export type List<T = Obj> = {
   metadata: { continue?: string; remainingItemCount?: number; resourceVersion?: string }
   items: T[]
 }
+/** How many objects there are, by some of their fields. */
+export type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
 export type Column = { name: string; type: string; format?: string; description?: string; priority?: number }
 export type Table = {
   columnDefinitions: Column[]
@@ -155,9 +157,9 @@ export async function apply(path: string, object: Obj, o: { force?: boolean; dry
   return (await request(path, { method: "PATCH", type: "application/apply-patch+yaml", body, query, signal: o.signal })).json()
 }
 
-/** A merge patch; the strategic kind only for Kubernetes' own types. */
-export async function patch(path: string, change: unknown, o: { dryRun?: boolean; strategic?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
-  const type = o.strategic ? "application/strategic-merge-patch+json" : "application/merge-patch+json"
+/** A merge patch. */
+export async function patch(path: string, change: unknown, o: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
+  const type = "application/merge-patch+json"
   const query = { fieldManager: manager, dryRun: o.dryRun ? "All" : undefined }
   return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
 }

@@ -71,34 +71,15 @@ function Columns({ of, kind, object }: Props) {
   const cells = data?.rows[0]?.cells
   if (!data || !cells) return null
   const facts = data.columnDefinitions.flatMap((column, i): [string, ReactNode][] => {
-    const value = cells[i]
-    if (
-      ["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) ||
-      value === undefined ||
-      value === null ||
-      value === "" ||
-      /^<(none|unknown)>$/.test(String(value))
-    )
-      return []
-    const word = String(value)
-    const text = (
+    const word = String(cells[i] ?? "")
+    if (["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) || /^(<(none|unknown)>)?$/.test(word)) return []
+    const tone = toneOf(word)
+    const shown = (
       <span key={column.name} className="selectable" title={column.description}>
         {word}
       </span>
     )
-    const tone = toneOf(word)
-    return [
-      [
-        column.name,
-        tone === "plain" ? (
-          text
-        ) : (
-          <Mark key={word} tone={tone}>
-            {text}
-          </Mark>
-        ),
-      ],
-    ]
+    return [[column.name, tone === "plain" ? shown : <Mark key={word} tone={tone}>{shown}</Mark>]]
   })
   if (facts.length === 0) return null
   return (

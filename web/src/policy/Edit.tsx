@@ -1,5 +1,5 @@
 import { lazy, Suspense, useState } from "react"
-import { useLocation, useSearchParams } from "wouter"
+import { useLocation } from "wouter"
 import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import type { Edit as Change } from "../hub/apply"
@@ -10,8 +10,9 @@ import { editable } from "../hub/intent"
 import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
+import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
+import { Dialog, Foot } from "../part/Dialog"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { Absent, Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
@@ -44,7 +45,7 @@ export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: s
 
 function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespace: string; live?: Obj; reload: () => void }) {
   const [, go] = useLocation()
-  const [params, setParams] = useSearchParams()
+  const [params, setParam] = useAddress()
   const [draft, setDraft] = useState<Draft>()
   const [saving, setSaving] = useState<Change>()
   const [deleting, setDeleting] = useState(false)
@@ -108,16 +109,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
           <Tabs
             label={t("policy.views")}
             value={params.get("view") ?? "form"}
-            onChange={(view) =>
-              setParams(
-                (p) => {
-                  if (view === "form") p.delete("view")
-                  else p.set("view", view)
-                  return p
-                },
-                { replace: true },
-              )
-            }
+            onChange={(view) => setParam("view", view === "form" ? "" : view)}
             tabs={[
               {
                 value: "form",
@@ -209,12 +201,9 @@ function Delete({ kind, live, onClose }: { kind: PolicyKind; live: Obj; onClose:
       title={t("policy.deleteTitle", { name })}
       description={kinds[kind].overrides ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: live.status?.claimed ?? 0 })}
       foot={
-        <>
-          <Button onClick={onClose}>{t("common.cancel")}</Button>
-          <Button look="danger" onClick={() => void act()}>
-            {t("policy.delete")}
-          </Button>
-        </>
+        <Foot onClose={onClose} look="danger" onClick={() => void act()}>
+          {t("policy.delete")}
+        </Foot>
       }
     >
       {error && <Failure error={error} />}

@@ -13,6 +13,7 @@ export default {
   placed: "Placed here",
   mirror: "APIs and mirror",
   hosts: "Hosts",
+  objects: "Objects",
   facts: "Facts",
   version: "Kubernetes",
   where: "Where",

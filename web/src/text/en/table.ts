@@ -50,6 +50,8 @@ export default {
   cordonTitle: "Cordon {n|node|nodes}",
   uncordonTitle: "Uncordon {n|node|nodes}",
   deleteAbout: "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
+  deleteHubAbout: "They are deleted at the hub, and with them their copies in clusters.",
+  copiesGo: "Copies go in {n|cluster|clusters}",
   restartAbout: "Their pods are replaced step by step, as their strategy says.",
   scaleAbout: "What the hub places is scaled back: change its template on the hub instead.",
   cordonAbout: "No new pods come to them. Those that run stay.",

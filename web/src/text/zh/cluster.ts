@@ -13,6 +13,7 @@ export default {
   placed: "已分发到此",
   mirror: "API 与镜像",
   hosts: "主机",
+  objects: "对象",
   facts: "基本信息",
   version: "Kubernetes",
   where: "位置",

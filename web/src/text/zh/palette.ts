@@ -1,7 +1,7 @@
 export default {
   title: "命令",
-  about: "查找集群、类型或对象,或执行操作",
-  placeholder: "集群、类型、对象或操作;输入 : 使用命令",
+  about: "查找集群、类型或对象，或执行操作",
+  placeholder: "集群、类型、对象或操作；输入 : 使用命令",
   commandPlaceholder: "类型和命名空间:deploy shop",
   nothing: "没有这样的名称",
   searching: "正在所有集群中查找…",
@@ -14,8 +14,8 @@ export default {
   keysAbout: "未在输入文字时均可使用。",
   everywhere: "全局",
   find: "查找或执行操作",
-  command: "前往某个类型,如同 k9s",
+  command: "前往某个类型，如同 k9s",
   showKeys: "显示快捷键",
   inNamespace: "{namespace} 中的 {kind}",
-  onHub: "在中枢上",
+  onHub: "在枢纽上",
 }
