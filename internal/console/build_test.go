@@ -15,9 +15,8 @@ import (
 // earlier build, and is no failure.
 func TestBuildWithoutNode(t *testing.T) {
 	t.Parallel()
-	node, err := exec.LookPath("node")
-	npm, err2 := exec.LookPath("npm")
-	there := err == nil && err2 == nil
+	node, noNode := exec.LookPath("node")
+	npm, noNPM := exec.LookPath("npm")
 	script, err := os.ReadFile(filepath.Join(testenv.Root(), "web", "build.sh"))
 	if err != nil {
 		t.Fatal(err)
@@ -29,8 +28,8 @@ func TestBuildWithoutNode(t *testing.T) {
 		"None": {"", false}, "18": {"18.20.4", false}, "20.18": {"20.18.3", false}, "20.19": {"20.19.0", true}, "22": {"22.1.0", true}, "Newer": {"100.0.0", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.version != "" && !there {
-				t.Skip("Node is not on PATH")
+			if tc.version != "" && (noNode != nil || noNPM != nil) {
+				t.Skip("Node with npm is not on PATH")
 			}
 			dir := t.TempDir()
 			bin, web, dist := filepath.Join(dir, "bin"), filepath.Join(dir, "web"), filepath.Join(dir, "internal", "console", "dist")
