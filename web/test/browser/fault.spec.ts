@@ -36,7 +36,7 @@ describe.each([...Object.entries(pages), ...tabs])("%s", (_, path) => {
     await v.page.route(answers, (route) => route.abort())
     await v.go(path)
     await v.page.getByText(unanswered).first().waitFor()
-    await settled(v.page)
+    await v.page.locator(".skeleton").first().waitFor({ state: "detached" })
     await v.page.unroute(answers)
     await again(v)
   })
