@@ -11,9 +11,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -442,6 +445,70 @@ func TestRevocation(t *testing.T) {
 	}
 	s.remove(pine)
 	stays.refused("knows no cluster pine")
+}
+
+// TestRevocationAtOnce: a revocation closes what is open, that of a stolen certificate too, and lets none of them in again, by itself: before
+// the second passes after which the hub would look again, for its clock stands still.
+func TestRevocationAtOnce(t *testing.T) {
+	s := newSite(t)
+	s.server.stop()
+	still := testingclock.NewFakeClock(time.Now())
+	start := still.Now()
+	s.retries = still
+	s.start()
+	s.cluster("oak")
+	a := s.agent("oak")
+	a.redeem(s.token("oak"))
+	a.run()
+	open := s.dial("oak")
+	stolen, welcome := a.introduce(tunnel.Path)
+	if err := echoes(open, "hello"); err != nil || welcome != (tunnel.Welcome{}) {
+		t.Fatalf("%v, %+v", err, welcome)
+	}
+	order := make(chan string, 8)
+	var ends sync.WaitGroup
+	ends.Go(func() {
+		_ = open.SetReadDeadline(time.Time{})
+		if _, err := open.Read(make([]byte, 1)); err != nil {
+			order <- "an open connection ends"
+		}
+	})
+	ends.Go(func() {
+		if _, _, err := stolen.ReadMessage(); err != nil {
+			order <- "an open connection ends"
+		}
+	})
+	order <- "revoked"
+	token, _, err := Rejoin(t.Context(), s.hub, "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends.Wait()
+	if w := a.welcome(); strings.Contains(w.Refused, "revoked") {
+		order <- "the old key is refused"
+	}
+	b := s.agent("oak")
+	b.redeem(token)
+	b.run()
+	if err := echoes(s.dial("oak"), "hello"); err == nil {
+		order <- "the new key comes in"
+	}
+	if w := a.welcome(); strings.Contains(w.Refused, "revoked") {
+		order <- "the old key is refused"
+	}
+	order <- fmt.Sprintf("the clock has moved by %s", still.Since(start))
+	close(order)
+	want := []string{
+		"revoked", "an open connection ends", "an open connection ends", "the old key is refused", "the new key comes in", "the old key is refused",
+		"the clock has moved by 0s",
+	}
+	var got []string
+	for event := range order {
+		got = append(got, event)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what happened (-want +got):\n%s", diff)
+	}
 }
 
 // TestAuthorityIsReplaced: an authority gets a successor when a third of its life is left, and is trusted beside it until it ends.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -50,6 +51,7 @@ type Options struct {
 
 	now      func() time.Time
 	bodyTime time.Duration // for the body of a redemption to arrive
+	retries  clock.WithTicker
 }
 
 // Enrollment lets agents in.
@@ -79,9 +81,12 @@ func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	if o.bodyTime == 0 {
 		o.bodyTime = bodyTime
 	}
+	if o.retries == nil {
+		o.retries = clock.RealClock{}
+	}
 	e := &Enrollment{
 		options: o, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), log: mgr.GetLogger().WithName("enrollment"), now: o.now,
-		limits: newLimits(), queue: workqueue.NewTypedDelayingQueue[string](),
+		limits: newLimits(), queue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: o.retries}),
 	}
 	e.gateway = gateway.New(gateway.Options{Admit: e.Admit, Changed: o.Changed, Timing: o.Timing, Log: mgr.GetLogger().WithName("tunnel")})
 	secrets := &metav1.PartialObjectMetadata{}

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -58,6 +59,7 @@ type site struct {
 	offers  []offered
 	refused error // what Offer says
 	changes client.Client
+	retries clock.WithTicker // nil: the real one
 }
 
 // offered is what the hub was told.
@@ -138,7 +140,7 @@ func (s *site) start() {
 		t.Fatal(err)
 	}
 	e, err := Add(mgr, Options{
-		URL: public.URL(), Authorities: public.Authorities, Timing: tunneltest.Timing(), bodyTime: 200 * time.Millisecond,
+		URL: public.URL(), Authorities: public.Authorities, Timing: tunneltest.Timing(), bodyTime: 200 * time.Millisecond, retries: s.retries,
 		now: func() time.Time { return time.Now().Add(s.ahead()) },
 		Offer: func(_ context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
 			s.mu.Lock()

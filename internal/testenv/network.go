@@ -114,6 +114,7 @@ func (n *Network) half(l *networkLink, to, from net.Conn) {
 		select {
 		case <-l.lost:
 			_, _ = io.Copy(io.Discard, from)
+			_ = from.Close() // the other side is not told
 			return
 		default:
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/gorilla/websocket"
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -502,7 +503,7 @@ func Pipe(a, b net.Conn) {
 	half := func(to, from net.Conn) {
 		p, _ := copies.Get().(*[]byte)
 		defer copies.Put(p)
-		_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, *p) // how it ended, its ends know
+		_, _ = io.CopyBuffer(struct{ io.Writer }{to}, &yielding{from: from}, *p) // how it ended, its ends know
 		_ = to.Close()
 		_ = from.Close()
 	}
@@ -512,3 +513,24 @@ func Pipe(a, b net.Conn) {
 }
 
 var copies = sync.Pool{New: func() any { return new(make([]byte, bufferSize-64)) }}
+
+// turn is how many bytes a connection copies until others have their turn.
+const turn = 64 << 10
+
+// yielding reads, and now and then lets other threads have the core. Kernels that do not preempt, as those of servers, would let one that
+// copies what is always there go on until their next tick, 4 ms later, whoever waits for a few bytes of another connection.
+type yielding struct {
+	from io.Reader
+	read int
+}
+
+// Read implements io.Reader.
+func (y *yielding) Read(p []byte) (int, error) {
+	if y.read >= turn {
+		y.read = 0
+		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) //nolint:dogsled // it never fails
+	}
+	n, err := y.from.Read(p)
+	y.read += n
+	return n, err
+}

@@ -22,15 +22,20 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// agentsVariable makes the test binary a process of so many agents; see TestMain.
+// Each of these makes the test binary another process; see TestMain.
 const (
-	agentsVariable = "TUNNEL_AGENTS"
-	memberVariable = "TUNNEL_MEMBER" // of one cluster; see site.member
+	agentsVariable = "TUNNEL_AGENTS" // so many agents
+	serverVariable = "TUNNEL_SERVER" // what an agent dials; see site.member
+	memberVariable = "TUNNEL_MEMBER" // the agent of a cluster of this name
 )
 
 func TestMain(m *testing.M) {
 	if n, err := strconv.Atoi(os.Getenv(agentsVariable)); err == nil {
 		manyAgents(n)
+		return
+	}
+	if os.Getenv(serverVariable) != "" {
+		oneServer()
 		return
 	}
 	if name := os.Getenv(memberVariable); name != "" {
@@ -65,14 +70,9 @@ func manyAgents(n int) {
 	cancel()
 }
 
-// oneMember runs what site.member says, until the standard input ends.
-func oneMember(name string) {
-	a := remote(name)
-	a.Destinations = map[string]func(context.Context) (net.Conn, error){}
-	id, err := a.Identity()
-	if err != nil {
-		panic(err)
-	}
+// oneServer serves what site.member says and prints the addresses, until the standard input ends.
+func oneServer() {
+	id := identity(&testing.B{}, "server", time.Now().Add(time.Hour))
 	addresses := map[string]string{}
 	for destination, say := range map[string]func(net.Conn){
 		"echo": func(c net.Conn) { _, _ = io.Copy(c, c) },
@@ -82,9 +82,7 @@ func oneMember(name string) {
 		if err != nil {
 			panic(err)
 		}
-		address := l.Addr().String()
-		addresses[destination] = address
-		a.Destinations[destination] = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
+		addresses[destination] = l.Addr().String()
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -100,6 +98,20 @@ func oneMember(name string) {
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(addresses); err != nil {
 		panic(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// oneMember runs an agent that may dial the addresses in its environment, until the standard input ends.
+func oneMember(name string) {
+	a := remote(name)
+	a.Destinations = map[string]func(context.Context) (net.Conn, error){}
+	addresses := map[string]string{}
+	if err := json.Unmarshal([]byte(os.Getenv("TUNNEL_DESTINATIONS")), &addresses); err != nil {
+		panic(err)
+	}
+	for destination, address := range addresses {
+		a.Destinations[destination] = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
 	}
 	go a.Run(context.Background())
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -159,7 +171,8 @@ func report(b *testing.B, took []time.Duration) {
 }
 
 // BenchmarkEcho tells how long 1 KiB takes there and back while 100 MB are read by another connection, by an agent and directly. Both are TLS, as
-// to an API server, and agent and server are another process than the hub: two cores that are never idle would look at their connections every 10 ms only.
+// to an API server, and hub, agent and server are a process each, as they are on machines of their own: one whose two threads are never idle looks at
+// its connections every 10 ms only.
 func BenchmarkEcho(b *testing.B) {
 	for range 2 {
 		for _, name := range []string{"Agent", "Directly"} {
@@ -209,36 +222,47 @@ func BenchmarkEcho(b *testing.B) {
 	}
 }
 
-// member starts a process that is an agent of a cluster, and what it dials there: over TLS, as an API server is, echo says back what it hears,
-// and bulk says 100 MB. It returns their addresses.
+// member starts two processes: what an agent of a cluster dials, over TLS, as an API server is, of which echo says back what it hears and bulk
+// says 100 MB; and the agent. It returns the addresses of the former.
 func (s *site) member(b *testing.B, name string) map[string]string {
 	b.Helper()
-	cmd := s.process(b, memberVariable+"="+name)
-	out, err := cmd.StdoutPipe()
+	server := s.process(b, serverVariable+"=yes")
+	out, err := server.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	addresses := map[string]string{}
+	start(b, server)
+	var addresses map[string]string
 	if err := json.NewDecoder(out).Decode(&addresses); err != nil {
 		b.Fatal(err)
 	}
+	text, err := json.Marshal(addresses)
+	if err != nil {
+		b.Fatal(err)
+	}
+	start(b, s.process(b, memberVariable+"="+name, "TUNNEL_DESTINATIONS="+string(text)))
 	s.await("the agent is there", func() bool { return s.spares(name) > 0 })
 	return addresses
 }
 
+// start starts a process that ends with the benchmark.
+func start(b *testing.B, cmd *exec.Cmd) {
+	b.Helper()
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
 // process is this program as another process, which ends with its standard input.
-func (s *site) process(b *testing.B, variable string) *exec.Cmd {
+func (s *site) process(b *testing.B, variables ...string) *exec.Cmd {
 	b.Helper()
 	ca := filepath.Join(b.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw}), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	cmd := exec.CommandContext(b.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), variable, "TUNNEL_CA="+ca, "TUNNEL_URL=wss://"+s.server.Listener.Addr().String()+tunnel.Path)
+	cmd.Env = append(append(os.Environ(), variables...), "TUNNEL_CA="+ca, "TUNNEL_URL=wss://"+s.server.Listener.Addr().String()+tunnel.Path)
 	cmd.Stderr = os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil {
 		b.Fatal(err)
@@ -264,11 +288,7 @@ func BenchmarkSpares(b *testing.B) {
 		return float64(m.HeapInuse + m.StackInuse)
 	}
 	before := memory()
-	cmd := s.process(b, agentsVariable+"="+strconv.Itoa(agents))
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	start(b, s.process(b, agentsVariable+"="+strconv.Itoa(agents)))
 	all := func() bool {
 		for i := range agents {
 			if s.spares(fmt.Sprintf("c%d", i)) < 2 {

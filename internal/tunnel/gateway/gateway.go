@@ -75,6 +75,8 @@ type replica struct {
 	spares int
 	heard  time.Time
 	silent *time.Timer
+	// certificate by which it came last. Connections share it while it is the same one.
+	certificate *x509.Certificate
 }
 
 // Agent is what is known of one that is connected.
@@ -168,6 +170,9 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 	if err == nil {
 		s, err = g.keep(ws, certificate, name, hello, address)
 	}
+	if err == nil { // a Recheck of a revocation since it was judged did not see it
+		_, err = g.options.Admit(ctx, certificate)
+	}
 	if err != nil {
 		g.refuse(ws, address, name, err)
 	} else if err = s.write(tunnel.Welcome{}, g.options.Timing.Silence); err == nil && stop() {
@@ -237,6 +242,10 @@ func (g *Gateway) keep(ws *websocket.Conn, certificate *x509.Certificate, name s
 		c.replicas[hello.Replica] = r
 	}
 	r.agent.Replica, r.agent.Version, r.agent.Address, r.agent.CertificateEnds = hello.Replica, hello.Version, address, certificate.NotAfter
+	if r.certificate.Equal(certificate) {
+		certificate = r.certificate
+	}
+	r.certificate = certificate
 	s := &spare{of: c, by: r, answer: make(chan tunnel.Word, 1)}
 	s.held = held{ws: ws, certificate: certificate}
 	s.expiry = time.AfterFunc(time.Until(certificate.NotAfter), func() { _ = ws.Close() })
@@ -289,12 +298,16 @@ func (g *Gateway) judge(c *cluster, r *replica) {
 	go g.options.Changed(c.name)
 }
 
-// listen hears what an agent says on a spare, until that is taken or lost.
+// listen hears what an agent says on a spare, until that is taken or lost. One on which nothing is said while the agent could have probed
+// all that it has was given up by the agent, and whatever is between did not tell.
 func (g *Gateway) listen(s *spare) {
 	words := rate.NewLimiter(wordsPerSecond, wordsAtOnce)
 	for {
 		var w tunnel.Word
-		err := s.ws.ReadJSON(&w)
+		err := s.ws.SetReadDeadline(time.Now().Add(tunnel.MaxSpares*g.options.Timing.Probe + g.limit()))
+		if err == nil {
+			err = s.ws.ReadJSON(&w)
+		}
 		switch {
 		case err != nil:
 		case w.Probe != 0:
@@ -303,6 +316,7 @@ func (g *Gateway) listen(s *spare) {
 				err = s.write(tunnel.Word{Probe: w.Probe}, g.options.Timing.Silence)
 			}
 		case s.dialling.Load() && (w.OK || w.Refused != ""):
+			_ = s.ws.SetReadDeadline(time.Time{}) // if it is closed, whoever reads is told
 			s.answer <- w
 			return // whoever dialled has it now
 		default:

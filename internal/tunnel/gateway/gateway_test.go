@@ -54,6 +54,7 @@ type site struct {
 
 	mu      sync.Mutex
 	refused map[string]error // by cluster: what Admit says
+	judged  func()           // called when Admit has judged, before it says so; may be nil
 }
 
 func newSite(t *testing.T) *site {
@@ -68,8 +69,12 @@ func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
 		Timing: s.timing,
 		Admit: func(_ context.Context, c *x509.Certificate) (string, error) {
 			s.mu.Lock()
-			defer s.mu.Unlock()
-			return c.Subject.CommonName, s.refused[c.Subject.CommonName]
+			err, judged := s.refused[c.Subject.CommonName], s.judged
+			s.mu.Unlock()
+			if judged != nil {
+				judged()
+			}
+			return c.Subject.CommonName, err
 		},
 		Changed: func(string) {
 			select {
@@ -82,6 +87,8 @@ func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
 	mux.Handle(tunnel.Path, s.gateway)
 	s.server = httptest.NewUnstartedServer(mux)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
+	// A key as the hub makes them: httptest's own is of RSA, which costs ten times as much to prove.
+	s.server.TLS = &tls.Config{Certificates: []tls.Certificate{identity(t, "hub", time.Now().Add(time.Hour))}}
 	s.server.StartTLS()
 	s.network = testenv.NewNetwork(t, s.server.Listener.Addr().String(), 0)
 	t.Cleanup(func() {
@@ -120,14 +127,17 @@ func (s *site) spares(cluster string) int {
 	return n
 }
 
-// identity makes a certificate of an agent.
+// identity makes a certificate of an agent, or of a server here.
 func identity(t testing.TB, cluster string, ends time.Time) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cluster}, NotBefore: time.Unix(0, 0), NotAfter: ends}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cluster}, NotBefore: time.Unix(0, 0), NotAfter: ends,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -318,7 +328,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // meet goes through the first messages with an agent's certificate.
-func (s *site) meet(t *testing.T, a *tunnel.Agent) (*websocket.Conn, tunnel.Welcome) {
+func (s *site) meet(t testing.TB, a *tunnel.Agent) (*websocket.Conn, tunnel.Welcome) {
 	t.Helper()
 	d := websocket.Dialer{TLSClientConfig: a.TLS, Subprotocols: []string{tunnel.Protocol}}
 	ws, resp, err := d.DialContext(t.Context(), a.URL, nil)
@@ -413,6 +423,22 @@ func TestRevoked(t *testing.T) {
 	if err := says(t, pine, "hello"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestRevokedMeanwhile: who is revoked after it was judged, and before its connection is there to be closed, does not come in.
+func TestRevokedMeanwhile(t *testing.T) {
+	s := newSite(t)
+	var once sync.Once
+	s.judged = func() {
+		once.Do(func() {
+			s.refuse("oak", errors.New("revoked"))
+			s.gateway.Recheck(t.Context(), "oak")
+		})
+	}
+	if _, welcome := s.meet(t, s.agent("oak")); !strings.Contains(welcome.Refused, "revoked") {
+		t.Errorf("the hub says %+v", welcome)
+	}
+	s.await("nothing of it is left", func() bool { return len(s.gateway.Clusters()) == 0 })
 }
 
 // TestCertificateEnds: a connection does not outlive the certificate by which it came.
@@ -597,46 +623,54 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// attacks are what an agent may do that was let in, and for which it loses its connection.
+var attacks = map[string]func(*websocket.Conn) error{
+	"Garbage":   func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte("{")) },
+	"Bytes":     func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.BinaryMessage, []byte("hello")) },
+	"NoWord":    func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{}) },
+	"UnaskedOK": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{OK: true}) },
+	"LongWord": func(ws *websocket.Conn) error {
+		return ws.WriteJSON(tunnel.Word{Refused: strings.Repeat("x", tunnel.MaxWord)})
+	},
+	"DialsTheHub": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{Dial: tunnel.APIServer}) },
+	"Flood": func(ws *websocket.Conn) error {
+		for range 10_000 {
+			if err := ws.WriteJSON(tunnel.Word{Probe: 1}); err != nil {
+				return nil //nolint:nilerr // it was closed, which is what is wanted
+			}
+		}
+		return nil
+	},
+}
+
+// attacked has an agent do something for which its connection must end.
+func (s *site) attacked(t testing.TB, cluster string, attack func(*websocket.Conn) error) {
+	t.Helper()
+	ws, welcome := s.meet(t, s.agent(cluster))
+	if welcome.Refused != "" {
+		t.Fatal(welcome.Refused)
+	}
+	if err := attack(ws); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, _, err := ws.ReadMessage(); err != nil {
+			if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+				t.Error("the connection stays")
+			}
+			return
+		}
+	}
+}
+
 // TestHostile: an agent that does anything but what it should loses its connection, and others notice nothing.
 func TestHostile(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
 	good := s.dial("oak")
-	for name, attack := range map[string]func(*websocket.Conn) error{
-		"Garbage":   func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte("{")) },
-		"Bytes":     func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.BinaryMessage, []byte("hello")) },
-		"NoWord":    func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{}) },
-		"UnaskedOK": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{OK: true}) },
-		"LongWord": func(ws *websocket.Conn) error {
-			return ws.WriteJSON(tunnel.Word{Refused: strings.Repeat("x", tunnel.MaxWord)})
-		},
-		"DialsTheHub": func(ws *websocket.Conn) error { return ws.WriteJSON(tunnel.Word{Dial: tunnel.APIServer}) },
-		"Flood": func(ws *websocket.Conn) error {
-			for range 10_000 {
-				if err := ws.WriteJSON(tunnel.Word{Probe: 1}); err != nil {
-					return nil //nolint:nilerr // it was closed, which is what is wanted
-				}
-			}
-			return nil
-		},
-	} {
+	for name, attack := range attacks {
 		t.Run(name, func(t *testing.T) {
-			bad := s.agent("pine")
-			ws, welcome := s.meet(t, bad)
-			if welcome.Refused != "" {
-				t.Fatal(welcome.Refused)
-			}
-			if err := attack(ws); err != nil {
-				t.Fatal(err)
-			}
-			for {
-				if _, _, err := ws.ReadMessage(); err != nil {
-					if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
-						t.Error("the connection stays")
-					}
-					break
-				}
-			}
+			s.attacked(t, "pine", attack)
 		})
 	}
 	t.Run("NeverReads", func(t *testing.T) {
