@@ -34,11 +34,11 @@ type Agent struct {
 	ended chan error
 }
 
-// StartAgent starts an agent of a member, which does all that it does there through the recorder. It ends with the test at the latest.
-func (m *Member) StartAgent(t testing.TB, binary string) *Agent {
+// StartAgent starts an agent of a member, one of its replicas, which does all that it does there through the recorder, if there is one. It ends with the test at the latest.
+func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	t.Helper()
 	a := &Agent{ended: make(chan error, 1)}
-	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", "one")
+	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", replica)
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := startFromLastingThread(a.cmd); err != nil {
@@ -62,6 +62,14 @@ func (a *Agent) Kill() {
 	_ = a.cmd.Process.Kill()
 	for range a.ended { // it is closed when the process has ended
 	}
+}
+
+// Quit ends the agent with SIGQUIT, and returns the stacks of its goroutines.
+func (a *Agent) Quit() string {
+	_ = a.cmd.Process.Signal(syscall.SIGQUIT)
+	for range a.ended { // it is closed when the process has ended
+	}
+	return a.log.String()
 }
 
 // Wait waits until the agent has ended by itself, and returns how.

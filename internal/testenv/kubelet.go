@@ -1,4 +1,4 @@
-package cli
+package testenv
 
 import (
 	"encoding/json"
@@ -14,17 +14,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
-
-	"orrery.dev/orrery/internal/testenv"
 )
 
-// kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
-type kubelet struct {
-	t    *testing.T
+// Kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
+type Kubelet struct {
+	t    testing.TB
 	lock sync.Mutex
 	logs map[string][]logged // by POD/CONTAINER
 	last url.Values          // of the last request for a log
@@ -36,10 +35,10 @@ type logged struct {
 	text string
 }
 
-// startKubelet makes a node in a cluster.
-func startKubelet(t *testing.T, of *testenv.Server) *kubelet {
+// StartKubelet makes a node, n1, in a cluster.
+func StartKubelet(t testing.TB, of *Server) *Kubelet {
 	t.Helper()
-	k := &kubelet{t: t, logs: map[string][]logged{}}
+	k := &Kubelet{t: t, logs: map[string][]logged{}}
 	server := httptest.NewTLSServer(k)
 	t.Cleanup(server.Close)
 	u, err := url.Parse(server.URL)
@@ -57,28 +56,30 @@ func startKubelet(t *testing.T, of *testenv.Server) *kubelet {
 	}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
-	node.Status.Allocatable = corev1.ResourceList{"cpu": quantity("2"), "memory": quantity("4Gi")}
-	node.Status.Capacity = corev1.ResourceList{"cpu": quantity("4"), "memory": quantity("8Gi")}
+	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi")}
+	node.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi")}
 	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return k
 }
 
-// says has a container log a line, so many seconds after some time.
-func (k *kubelet) says(container string, second int, text string) {
+// Says has a container log a line, so many seconds after some time.
+func (k *Kubelet) Says(container string, second int, text string) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
 }
 
-func (k *kubelet) asked() url.Values {
+// Asked is what the last request for a log asked for.
+func (k *Kubelet) Asked() url.Values {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return k.last
 }
 
-func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // WHAT/NAMESPACE/POD/CONTAINER
 	if len(segments) != 4 {
 		http.NotFound(w, r)
@@ -94,7 +95,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
+func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 	k.lock.Lock()
 	k.last = r.URL.Query()
 	lines := k.logs[of]
@@ -119,7 +120,7 @@ func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 }
 
 // serveSession runs the commands cat, false and echo, and tells who attaches where it is.
-func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
+func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
 	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
 		k.t.Error(err)
 		return
