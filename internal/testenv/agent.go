@@ -88,12 +88,18 @@ func (a *Agent) PID() int { return a.cmd.Process.Pid }
 // Listener is the host:port where agents find the hub.
 func (h *Hub) Listener(t testing.TB) string {
 	t.Helper()
-	m := h.Object(t, "v1", "ConfigMap", "orrery-cluster", "listener.orrery.dev")
-	data, _ := m.Object["data"].(map[string]any)
-	u, err := url.Parse(fmt.Sprint(data["url"]))
-	if err != nil || u.Host == "" {
-		t.Fatalf("the hub says that agents find it at %v: %v", data["url"], err)
-	}
+	var u *url.URL
+	Eventually(t, "the hub says where agents find it", Patience, func() error {
+		m, err := h.Find(context.Background(), "v1", "ConfigMap", "orrery-cluster", "listener.orrery.dev")
+		if err != nil {
+			return err
+		}
+		data, _ := m.Object["data"].(map[string]any)
+		if u, err = url.Parse(fmt.Sprint(data["url"])); err != nil || u.Host == "" {
+			return fmt.Errorf("that is %v: %w", data["url"], err)
+		}
+		return nil
+	})
 	return u.Host
 }
 

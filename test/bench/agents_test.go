@@ -286,7 +286,7 @@ func BenchmarkAgentLatency(b *testing.B) {
 		server := testenv.StartServer(b)
 		by[name] = server.Config()
 		m := server.Member(b, name)
-		m.Apply(b, "{apiVersion: v1, kind: Namespace, metadata: {name: direct}}")
+		m.Apply(b, "apiVersion: v1\nkind: Namespace\nmetadata: {name: direct}\n")
 		if name == "push" {
 			if err := hub.Join(m); err != nil {
 				b.Fatal(err)
@@ -349,14 +349,16 @@ func BenchmarkAgentMemory(b *testing.B) {
 	for range b.N {
 		d.settled()
 		report(b, d.resident("VmRSS"), "MiB-RSS")
-		ctx, cancel := context.WithCancel(context.Background())
 		var open, echoes errgroup.Group
+		var ends []io.Closer
 		for range execs {
 			in, send := io.Pipe()
+			ends = append(ends, send)
 			receive, out := io.Pipe()
 			open.Go(func() error {
-				err := d.exec(ctx, "cat", in, out)
-				return errors.Join(err, out.CloseWithError(io.ErrUnexpectedEOF), in.Close())
+				err := d.exec(context.Background(), "cat", in, out)
+				_ = out.CloseWithError(io.ErrUnexpectedEOF)
+				return err
 			})
 			echoes.Go(func() error {
 				message, answer := make([]byte, 16<<10), make([]byte, 16<<10)
@@ -376,8 +378,12 @@ func BenchmarkAgentMemory(b *testing.B) {
 		}
 		report(b, d.resident("VmRSS"), "MiB-RSS-with-execs")
 		report(b, d.resident("VmHWM"), "MiB-RSS-at-most")
-		cancel()
-		_ = open.Wait() // they were ended
+		for _, end := range ends {
+			_ = end.Close()
+		}
+		if err := open.Wait(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
@@ -402,10 +408,12 @@ func (d *dialled) resident(what string) float64 {
 }
 
 // BenchmarkAgentFaults counts the goroutines and descriptors of the hub and an agent before and after a reset of all connections RESETS (1,000) times, and each
-// other fault FAULTS (20) times. How many goroutines an agent has, it tells at its end; those of one that had no fault are told beside them.
+// other fault FAULTS (20) times. How many goroutines an agent has, it tells at its end.
 func BenchmarkAgentFaults(b *testing.B) {
 	resets, faults := number(b, "RESETS", 1000), number(b, "FAULTS", 20)
 	d := startDialled(b)
+	before := d.least(b, time.Minute, held{})
+	without := d.goroutines(b)
 	for _, f := range []fault{
 		{name: "Reset", do: func(int) { d.network.Reset() }},
 		{name: "Swallowed", do: func(int) { d.network.Swallow() }},
@@ -416,7 +424,6 @@ func BenchmarkAgentFaults(b *testing.B) {
 	} {
 		b.Run(f.name, func(b *testing.B) {
 			for range b.N {
-				before := d.least(b, held{})
 				for round := range faults {
 					if f.name == "Reset" {
 						for range resets/faults - 1 {
@@ -432,15 +439,12 @@ func BenchmarkAgentFaults(b *testing.B) {
 					}
 					d.recovers(b, time.Now())
 				}
-				after := d.least(b, before)
+				after := d.least(b, 3*time.Minute, before)
 				b.Logf("before: %+v; after: %+v", before, after)
 				b.ReportMetric(float64(after.hubGoroutines-before.hubGoroutines), "goroutines-more-in-the-hub")
 				b.ReportMetric(float64(after.hubDescriptors-before.hubDescriptors), "descriptors-more-in-the-hub")
 				b.ReportMetric(float64(after.agentDescriptors-before.agentDescriptors), "descriptors-more-in-the-agent")
-				with := d.goroutines(b)
-				d.least(b, after)
-				without := d.goroutines(b)
-				b.ReportMetric(float64(with-without), "goroutines-more-in-the-agent")
+				b.ReportMetric(float64(d.goroutines(b)-without), "goroutines-more-in-the-agent")
 			}
 		})
 	}
@@ -463,12 +467,12 @@ func (d *dialled) goroutines(b *testing.B) int {
 // held is what the hub and the agent hold.
 type held struct{ hubGoroutines, hubDescriptors, agentDescriptors int }
 
-// least is what they hold at least of each within two minutes, or as soon as that is not more than before: what was given up is closed after a while.
-func (d *dialled) least(b *testing.B, before held) held {
+// least is what they hold at least of each within a time, or as soon as that is not more than before: what was given up is closed after a while.
+func (d *dialled) least(b *testing.B, within time.Duration, before held) held {
 	b.Helper()
 	d.settled()
 	var least held
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+	for end := time.Now().Add(within); ; time.Sleep(time.Second) {
 		now := d.holds(b)
 		if least == (held{}) {
 			least = now
