@@ -61,7 +61,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 		}
 	})
 	for name, server := range map[string]*testenv.Server{"oak": f.oak, "elm": f.elm} {
-		f.kubelets[name] = testenv.StartKubelet(t, server)
+		f.kubelets[name] = testenv.StartKubelet(t, server.Config(), "n1")
 		serveMetrics(t, server)
 		kubeconfig := filepath.Join(dir, name)
 		if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {

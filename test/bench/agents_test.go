@@ -67,7 +67,7 @@ func startDialled(b *testing.B) *dialled {
 		Member: server.Member(b, "oak"), b: b, hub: hub, network: testenv.NewNetwork(b, hub.Listener(b), 0), agents: map[string]*testenv.Agent{},
 		direct: clientset(b, server.Config()),
 	}
-	testenv.StartKubelet(b, server)
+	testenv.StartKubelet(b, server.Config(), "n1")
 	d.Apply(b, `
 apiVersion: v1
 kind: Namespace
