@@ -23,7 +23,7 @@ export function Reach({ of }: { of: Ref }) {
   if (!reach || (!of.cluster && (!reach.state || reach.state === "Reserved"))) return null
   return (
     <p className="reach">
-      {reach.clusters.length > 0 ? t("object.goesTo") : t("object.goesNowhere")}{" "}
+      {t(reach.clusters.length > 0 ? "object.goesTo" : of.group === "policy.orrery.dev" ? "object.goesAsSelected" : "object.goesNowhere")}{" "}
       {reach.clusters.map((name) => (
         <Badge key={name}>{name}</Badge>
       ))}{" "}

@@ -22,7 +22,7 @@ type Found = ReturnType<typeof objectsOf>[number]
 
 const pauseMs = 60
 
-/** Objects whose names have what is typed in them, or begin with two characters, for which there is no index else; of all kinds and clusters. */
+/** Objects whose names have what is typed in them, of all kinds and clusters. */
 function useObjects(text: string): { found: Found[]; loading: boolean } {
   const [asked, setAsked] = useState("")
   useEffect(() => {
@@ -30,8 +30,7 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
     return () => clearTimeout(timer)
   }, [text])
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
-    const q = /^\w[\w.-]$/.test(asked) ? `name:${asked}*` : `"${asked.replace(/["\\]/g, "\\$&")}"`
-    const answer = await table(`${mirrored()}/search`, { q, limit: 12 }, signal)
+    const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
     return objectsOf(answer)
   }
   const answer = useAnswer(asked.length > 1 ? ask : undefined, asked)

@@ -111,6 +111,7 @@ export default {
   mine: "Take mine",
   goesTo: "Goes to",
   goesNowhere: "Goes to no cluster",
+  goesAsSelected: "Stays on the hub: it is about the objects that it selects.",
   goesToHidden: "and {n|cluster|clusters} that you may not see",
   field: "Field",
   before: "Before",

@@ -111,6 +111,7 @@ export default {
   mine: "采用我的",
   goesTo: "将分发到",
   goesNowhere: "不会分发到任何集群",
+  goesAsSelected: "保留在枢纽上：作用于其选中的对象。",
   goesToHidden: "以及您无权查看的 {n} 个集群",
   field: "字段",
   before: "之前",
