@@ -84,13 +84,13 @@ export default function ChangePage() {
   const only = params.get("type") ?? ""
   const words = params.get("q") ?? ""
   const chosen = only ? types.filter((x) => typeName(x) === only) : types
-  const namespaces = rights.data?.namespaces ?? []
+  const namespaces = rights?.namespaces ?? []
   const answer = useAnswer(
-    rights.data && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
+    rights && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
     JSON.stringify(["changes", since, only, namespaces]),
     30_000,
   )
-  const error = rights.error ?? answer.error
+  const { error } = answer
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (

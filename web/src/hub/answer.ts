@@ -19,7 +19,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
     setState((old) => (old.key === key ? { ...old, loading: true } : { key, loading: true, since: 0 }))
     let timer = 0
     ask(abort.signal)
-      .then((data) => setState({ key, data, loading: false, since: Date.now() }))
+      .then((data) => abort.signal.aborted || setState({ key, data, loading: false, since: Date.now() }))
       .catch((e) => {
         if (abort.signal.aborted) return
         const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })

@@ -68,7 +68,10 @@ export const mirrored = (cluster = "") => `${fleet}/resources/fleet/proxy${clust
 export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
 
 export type Query = Record<string, string | number | boolean | undefined>
-export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal }
+export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal; endless?: boolean }
+
+/** Longer than the API server lets anything take that is no stream. */
+const answerMs = 75_000
 
 /** The query as it stands in a URL: what is undefined or empty is left out. */
 export function encode(query: Query = {}): string {
@@ -91,9 +94,10 @@ export function onUnauthorized(f: () => void): void {
 export async function request(path: string, o: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: o.accept ?? "application/json" }
   if (o.body !== undefined) headers["Content-Type"] = o.type ?? "application/json"
+  const signal = AbortSignal.any([...(o.signal ? [o.signal] : []), ...(o.endless ? [] : [AbortSignal.timeout(answerMs)])])
   let answer: Response
   try {
-    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal: o.signal })
+    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal })
   } catch (e) {
     if (o.signal?.aborted) throw e
     throw new StatusError({ code: 0, reason: "Unreachable", message: String((e as Error).message) })
@@ -171,7 +175,7 @@ export async function remove(path: string, o: { dryRun?: boolean; signal?: Abort
 
 /** Calls with each line of an answer that goes on, such as logs and watches, until it ends or the signal aborts it. */
 export async function stream(path: string, query: Query | undefined, line: (text: string) => void, signal: AbortSignal): Promise<void> {
-  const answer = await request(path, { query, signal, accept: "*/*" })
+  const answer = await request(path, { query, signal, accept: "*/*", endless: true })
   const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
   let rest = ""
   for (;;) {

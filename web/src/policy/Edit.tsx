@@ -1,4 +1,4 @@
-import { lazy, Suspense, useState } from "react"
+import { lazy, useState } from "react"
 import { useLocation, useSearchParams } from "wouter"
 import { Conditions } from "../cluster/Overview"
 import { useCan } from "../hub/access"
@@ -10,6 +10,7 @@ import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Dialog } from "../part/Dialog"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
@@ -157,9 +158,9 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                 label: "YAML",
                 content: (
                   <div className="policy-yaml">
-                    <Suspense fallback={<Skeleton lines={12} />}>
+                    <Later lines={12}>
                       <Editor label={t("policy.yaml")} text={now} readOnly={!mayWrite} onChange={set} />
-                    </Suspense>
+                    </Later>
                   </div>
                 ),
               },
