@@ -8,18 +8,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ORRERY_PROGRAMS=$(sha256sum bin/orrery* | sha256sum)
 export ORRERY_PROGRAMS
 
-# The console's page: its pure parts, texts, licences and sizes.
+code=0
+
+# The console's page: its pure parts, texts, licences and sizes; then the page in a browser, against a demo.
 if web/build.sh --node; then
   web/build.sh
   (cd web && node_modules/.bin/vitest run --reporter dot)
+  hack/console.sh || code=$?
 else
-  echo "not run, because Node 20.19 or newer is not on PATH: the tests of web" >&2
+  echo "not run, because Node 20.19 or newer is not on PATH: the tests of web and of the console in a browser" >&2
 fi
 
 # Clusters of hosts are built before anything else runs: their members of etcd elect and answer in time only where they get a share of
 # the processors, as they would on hosts of their own. Then the longest first: most of their time is waiting, which the others fill.
 if [ "$(id -u)" -eq 0 ]; then
-  code=0
   go test -timeout 30m -parallel 2 ./test/lab || code=$?
   mapfile -t packages < <(go list ./... | grep -v /test/lab)
   go test -timeout 60m -p 3 ./test/spine ./test/e2e ./internal/lifecycle "${packages[@]}" || code=$?

@@ -24,7 +24,7 @@ var elsewhere = map[string]string{
 	"make test":               "this is it",
 	"make bench":              "it measures; it is run when figures are taken",
 	"make generate":           "`make check` runs it",
-	"make console-test":       "it has a demo of its own, and takes five minutes",
+	"make console-test":       "make test runs it",
 	"make screenshots":        "pictures are looked at, not compared",
 	"make soak":               "it attacks at random, for long",
 	"make race":               "it runs most of these tests again, slower",

@@ -81,13 +81,13 @@ export default function ChangePage() {
   const words = params.get("q") ?? ""
   const kinds = useFleetKinds()
   const chosen = (only ? [only] : watched).flatMap((name) => findKind(kinds ?? [], name) ?? [])
-  const namespaces = rights.data?.namespaces ?? []
+  const namespaces = rights?.namespaces ?? []
   const answer = useAnswer(
-    rights.data && kinds && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
+    rights && kinds && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
     JSON.stringify(["changes", since, chosen.map((k) => k.of), namespaces]),
     30_000,
   )
-  const error = rights.error ?? answer.error
+  const { error } = answer
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (

@@ -24,7 +24,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
       else document.addEventListener("visibilitychange", reload, { once: true, signal: abort.signal })
     }
     ask(abort.signal)
-      .then((data) => setState({ key, data, loading: false, since: Date.now() }))
+      .then((data) => abort.signal.aborted || setState({ key, data, loading: false, since: Date.now() }))
       .catch((e) => {
         if (abort.signal.aborted) return
         const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })

@@ -70,7 +70,10 @@ export const mirrored = (cluster = "") => `${fleet}/resources/fleet/proxy${clust
 export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
 
 export type Query = Record<string, string | number | boolean | undefined>
-export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal }
+export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal; endless?: boolean }
+
+/** Longer than the API server lets anything take that is no stream. */
+const answerMs = 75_000
 
 /** The query as it stands in a URL: what is undefined or empty is left out. */
 export function encode(query: Query = {}): string {
@@ -93,9 +96,10 @@ export function onUnauthorized(f: () => void): void {
 export async function request(path: string, o: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: o.accept ?? "application/json" }
   if (o.body !== undefined) headers["Content-Type"] = o.type ?? "application/json"
+  const signal = AbortSignal.any([...(o.signal ? [o.signal] : []), ...(o.endless ? [] : [AbortSignal.timeout(answerMs)])])
   let answer: Response
   try {
-    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal: o.signal })
+    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal })
   } catch (e) {
     if (o.signal?.aborted) throw e
     throw new StatusError({ code: 0, reason: "Unreachable", message: String((e as Error).message) })

@@ -1,4 +1,4 @@
-import { lazy, Suspense, useMemo, useState } from "react"
+import { lazy, useMemo, useState } from "react"
 import { useLocation } from "wouter"
 import type { Edit } from "../hub/apply"
 import { own, type StatusError } from "../hub/client"
@@ -6,6 +6,7 @@ import { isObject, text } from "../hub/fields"
 import { findKind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { groupOf, objectLink, type Ref } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
@@ -73,9 +74,9 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
       {problem && written !== undefined && <Notice tone="warn">{problem}</Notice>}
       <div className="editor-frame">
         {kinds ? (
-          <Suspense fallback={<Skeleton lines={12} />}>
+          <Later lines={12}>
             <Editor label={t("object.new")} text={source} known={known} onChange={write} onSave={review} refusal={refusal} />
-          </Suspense>
+          </Later>
         ) : (
           <Skeleton lines={12} />
         )}

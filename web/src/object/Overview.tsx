@@ -1,4 +1,4 @@
-import { type ReactNode, Suspense, useState } from "react"
+import { type ReactNode, useState } from "react"
 import { Link } from "wouter"
 import { useAnswer, useGet } from "../hub/answer"
 import { get, type List, mirrored, type Obj, own, table } from "../hub/client"
@@ -7,11 +7,12 @@ import { type Kind, pathOf } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, type Ref, tableLink } from "../hub/link"
 import { ownPage } from "../own/pages"
 import { Age } from "../part/Age"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Value } from "../part/FieldDiff"
 import { Badge, Mark, toneOf } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Failure, Skeleton } from "../part/Notice"
+import { Failure } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
 import { t } from "../text/text"
 import { Conditions } from "./Conditions"
@@ -49,9 +50,9 @@ function Special(props: Props) {
   const Own = ownPage(object)
   if (Own) {
     return (
-      <Suspense fallback={<Skeleton lines={3} />}>
+      <Later lines={3}>
         <Own object={object} cluster={props.of.cluster} />
-      </Suspense>
+      </Later>
     )
   }
   const core = groupOf(object.apiVersion) === ""

@@ -1,4 +1,4 @@
-import { lazy, Suspense, useEffect, useMemo, useState } from "react"
+import { lazy, useEffect, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
@@ -6,6 +6,7 @@ import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Kind, pathOf } from "../hub/kinds"
 import type { Ref } from "../hub/link"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { t } from "../text/text"
@@ -97,7 +98,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
         <span className="muted">{t("object.editorHint")}</span>
       </div>
       <div className="editor-frame">
-        <Suspense fallback={<Skeleton lines={12} />}>
+        <Later lines={12}>
           <Editor
             label={t("object.yamlOf", { name: of.name })}
             text={text}
@@ -110,7 +111,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
             refusal={refusal}
             onSave={save}
           />
-        </Suspense>
+        </Later>
       </div>
       {saving && (
         <Save

@@ -7,6 +7,7 @@ import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { Badge, Mark } from "../part/Mark"
@@ -69,9 +70,9 @@ function DeletedPage({ name, cluster, namespace }: { name: string; cluster: stri
       {!kinds && <Skeleton lines={6} />}
       {kinds && !kind && <Empty title={t("object.noKind", { kind: name })} />}
       {kind && (
-        <Suspense fallback={<Skeleton lines={6} />}>
+        <Later lines={6}>
           <Deleted kind={kind} cluster={cluster} namespace={namespace} />
-        </Suspense>
+        </Later>
       )}
     </Page>
   )
@@ -160,7 +161,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
           tabs={tabs.map((one) => ({
             ...one,
             label: t(`object.${one.value}` as Key),
-            content: <Suspense fallback={<Skeleton lines={8} />}>{one.content}</Suspense>,
+            content: <Later lines={8}>{one.content}</Later>,
           }))}
         />
       )}

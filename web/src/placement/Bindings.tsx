@@ -23,10 +23,10 @@ interface Condition {
 /** What is placed, as far as the user may see it: trouble first. */
 export function Bindings() {
   const rights = useRights()
-  const inside = where(rights.data, "list", "work.orrery.dev", "resourcebindings")
-  const outside = where(rights.data, "list", "work.orrery.dev", "clusterresourcebindings")
+  const inside = where(rights, "list", "work.orrery.dev", "resourcebindings")
+  const outside = where(rights, "list", "work.orrery.dev", "clusterresourcebindings")
   const answer = useAnswer(
-    rights.data &&
+    rights &&
       (async (signal) => {
         const paths = [
           ...scopes(inside).map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`),
@@ -38,10 +38,10 @@ export function Bindings() {
     `bindings ${JSON.stringify([inside, outside])}`,
     5_000,
   )
-  const nothing = rights.data && !somewhere(inside) && !somewhere(outside)
+  const nothing = rights && !somewhere(inside) && !somewhere(outside)
   return (
     <Page title={t("placement.title")} about={t("placement.about")}>
-      {(answer.error ?? rights.error) && <Failure error={(answer.error ?? rights.error) as Error} retry={answer.reload} />}
+      {answer.error && <Failure error={answer.error} retry={answer.reload} />}
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
       {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
       {answer.data && !nothing && answer.data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}

@@ -1,4 +1,4 @@
-import { lazy, Suspense, useState } from "react"
+import { lazy, useState } from "react"
 import { useLocation } from "wouter"
 import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
@@ -11,6 +11,7 @@ import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
 import { useAddress } from "../part/address"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Dialog, Foot } from "../part/Dialog"
 import { Failure, Notice, Skeleton } from "../part/Notice"
@@ -137,9 +138,9 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                 label: "YAML",
                 content: (
                   <div className="policy-yaml">
-                    <Suspense fallback={<Skeleton lines={12} />}>
+                    <Later lines={12}>
                       <Editor label={t("policy.yaml")} text={now} readOnly={!mayWrite} onChange={set} />
-                    </Suspense>
+                    </Later>
                   </div>
                 ),
               },

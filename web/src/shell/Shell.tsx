@@ -1,9 +1,10 @@
-import { lazy, Suspense, useState } from "react"
+import { lazy, useState } from "react"
 import { reaching, useCan } from "../hub/access"
 import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { clusterOf, usePods } from "../logs/pods"
 import { containersOf } from "../object/object"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
@@ -60,9 +61,9 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
         <span className="muted">{t("object.leaveTerminal")}</span>
       </form>
       {opened && (
-        <Suspense fallback={<Skeleton lines={8} />}>
+        <Later lines={8}>
           <Reached key={opened.round} {...opened} />
-        </Suspense>
+        </Later>
       )}
     </div>
   )

@@ -47,13 +47,13 @@ export function useSearch(query: string | undefined): Window {
 export function useHubObjects(kind: Kind | undefined, q: string): Window {
   const words = q.toLowerCase().split(/\s+/).filter(Boolean)
   const rights = useRights()
-  const namespaces = rights.data?.namespaces ?? []
+  const namespaces = rights?.namespaces ?? []
   const paths = async () => {
     const places = await listable(kind!, namespaces)
     if (places.length === 0) throw new StatusError({ code: 403, reason: "Forbidden", message: t("table.hubRefused", { kind: kind!.kind }) })
     return places.map((namespace) => pathOf(kind!, namespace))
   }
-  return usePolled(kind && rights.data && paths, JSON.stringify(["hub", kind?.of, namespaces]), 5000, ({ rows }) =>
+  return usePolled(kind && rights && paths, JSON.stringify(["hub", kind?.of, namespaces]), 5000, ({ rows }) =>
     rows
       .map(({ cells, object: { metadata: m } }) => ({
         cells,

@@ -103,7 +103,8 @@ describe("the object's page", () => {
     const v = await visit()
     await applyInOak(workload("scaled"), "--server-side", "--field-manager", "orrery-console")
     await v.go(of("Deployment.apps", "scaled"))
-    await settled(v.page)
+    // The key is there once the right to write is known, as the button is.
+    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
     await v.page.keyboard.press("Shift+S")
     await v.page.getByLabel("Replicas").fill("4")
     await v.page.keyboard.press("Enter")
@@ -132,6 +133,7 @@ describe("the object's page", () => {
     await dialog.getByLabel("Take mine").check()
     await dialog.getByRole("button", { name: "Save" }).click()
     await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 }).toBe("red")
+    await dialog.waitFor({ state: "detached" })
 
     await v.page.keyboard.press("Control+d")
     await v.page.getByRole("dialog").getByText("in the cluster oak").waitFor()

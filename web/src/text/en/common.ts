@@ -1,5 +1,6 @@
 export default {
   loading: "Loading",
+  long: "Still waiting: this takes longer than it should",
   close: "Close",
   cancel: "Cancel",
   retry: "Try again",

@@ -1,5 +1,6 @@
 export default {
   loading: "加载中",
+  long: "仍在等待：比预期的时间长",
   close: "关闭",
   cancel: "取消",
   retry: "重试",
