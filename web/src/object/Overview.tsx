@@ -80,7 +80,18 @@ function Columns({ of, kind, object }: Props) {
         {word}
       </span>
     )
-    return [[column.name, tone === "plain" ? shown : <Mark key={word} tone={tone}>{shown}</Mark>]]
+    return [
+      [
+        column.name,
+        tone === "plain" ? (
+          shown
+        ) : (
+          <Mark key={word} tone={tone}>
+            {shown}
+          </Mark>
+        ),
+      ],
+    ]
   })
   if (facts.length === 0) return null
   return (
