@@ -21,7 +21,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -36,15 +35,13 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-func quantity(text string) resource.Quantity { return resource.MustParse(text) }
-
 // fleetOfTwo is a hub with the clusters oak and elm, of which each has a kubelet. In namespace shop both have a Deployment web, with pods web-1 and web-2 in oak and
 // web-1 in elm, each with the containers web and side; elm has a pod solo, too.
 type fleetOfTwo struct {
 	t        *testing.T
 	hub      *testenv.Hub
 	oak, elm *testenv.Server
-	kubelets map[string]*kubelet
+	kubelets map[string]*testenv.Kubelet
 }
 
 func startFleetOfTwo(t *testing.T) *fleetOfTwo {
@@ -54,7 +51,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleetOfTwo{t: t, oak: testenv.StartServer(t), elm: testenv.StartServer(t), kubelets: map[string]*kubelet{}}
+	f := &fleetOfTwo{t: t, oak: testenv.StartServer(t), elm: testenv.StartServer(t), kubelets: map[string]*testenv.Kubelet{}}
 	if f.hub, err = testenv.StartHub(dir, binary); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +61,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 		}
 	})
 	for name, server := range map[string]*testenv.Server{"oak": f.oak, "elm": f.elm} {
-		f.kubelets[name] = startKubelet(t, server)
+		f.kubelets[name] = testenv.StartKubelet(t, server.Config(), "n1")
 		serveMetrics(t, server)
 		kubeconfig := filepath.Join(dir, name)
 		if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
@@ -82,7 +79,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 	for container, lines := range map[string]map[int]string{"oak/web-1/web": {1: "a", 4: "d"}, "oak/web-2/web": {2: "b"}, "elm/web-1/web": {3: "c"}, "elm/solo/web": {9: "alone"}} {
 		cluster, of, _ := strings.Cut(container, "/")
 		for _, second := range slices.Sorted(keysOf(lines)) {
-			f.kubelets[cluster].says(of, second, lines[second])
+			f.kubelets[cluster].Says(of, second, lines[second])
 		}
 	}
 	return f
@@ -370,15 +367,15 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	f.prints("[elm/solo] alone\n", "logs", "pod/solo", "-n", "shop", "--prefix")
 	f.prints("2026-01-02T03:04:09Z alone\n", "logs", "solo", "-n", "shop", "--timestamps")
 	f.prints("[oak/web-2] b\n[elm/web-1] c\n[oak/web-1] d\n", "logs", "-l", "app=web", "-n", "shop", "--tail", "1")
-	if got := f.kubelets["oak"].asked(); got.Get("tailLines") != "1" {
+	if got := f.kubelets["oak"].Asked(); got.Get("tailLines") != "1" {
 		t.Errorf("asked %v", got)
 	}
 	f.prints("alone\n", "logs", "solo", "-n", "shop", "--since", "1500ms", "--limit-bytes", "100", "-p", "-c", "web")
-	if got := f.kubelets["elm"].asked(); got.Get("sinceSeconds") != "2" || got.Get("limitBytes") != "100" || got.Get("previous") != "true" {
+	if got := f.kubelets["elm"].Asked(); got.Get("sinceSeconds") != "2" || got.Get("limitBytes") != "100" || got.Get("previous") != "true" {
 		t.Errorf("asked %v", got)
 	}
 	f.prints("alone\n", "logs", "solo", "-n", "shop", "--since-time", "2026-01-01T00:00:00Z")
-	if got := f.kubelets["elm"].asked(); got.Get("sinceTime") != "2026-01-01T00:00:00Z" {
+	if got := f.kubelets["elm"].Asked(); got.Get("sinceTime") != "2026-01-01T00:00:00Z" {
 		t.Errorf("asked %v", got)
 	}
 

@@ -45,7 +45,7 @@ type manner int
 const (
 	shared manner = iota // HTTP/2, kept open
 	fresh                // one for each request
-	plain                // HTTP/1.1, which upgrades need
+	plain                // one for each request, of HTTP/1.1, which upgrades need
 )
 
 // newTransport makes the transport of every client of a member: it authenticates and does nothing else but send.
@@ -62,8 +62,10 @@ func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken)
 	t := &http.Transport{
 		TLSClientConfig: tlsConfig, DialContext: dial, Proxy: config.Proxy,
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: maxHeader,
-		MaxIdleConnsPerHost: maxLimit, DisableKeepAlives: as == fresh, DisableCompression: config.DisableCompression,
+		MaxIdleConnsPerHost: maxLimit, DisableCompression: config.DisableCompression,
 	}
+	// A GET that finds a connection lost which was kept open is sent again, and an exec may be one.
+	t.DisableKeepAlives = as != shared
 	if as != fresh {
 		t = utilnet.SetTransportDefaults(t) // HTTP/2, where that is offered, and pings on it
 	}

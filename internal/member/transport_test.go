@@ -66,6 +66,41 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
+// What an upgrade runs is not run again when it is lost before it is answered, though it is a GET.
+func TestUpgradesAreSentOnce(t *testing.T) {
+	var asked atomic.Int32
+	server := newHostile(t, func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) > 1 {
+			panic(http.ErrAbortHandler)
+		}
+		http.Error(w, "no such container", http.StatusBadRequest) // the connection could be used again
+	})
+	p := memberAt(t, server).Passage()
+	for _, answered := range []bool{true, false} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/exec", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}
+		resp, err := p.Upgrades.RoundTrip(req)
+		if (err == nil) != answered {
+			t.Fatal(err)
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("2 requests arrived %d times", n)
+	}
+}
+
 // A member cannot fill our memory with its answers, and a watch may go on for ever.
 func TestAnswersAreBounded(t *testing.T) {
 	event := func(size int) []byte {

@@ -119,14 +119,16 @@ func (s *site) placedOn(hub string) {
 	})
 }
 
-// TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl, while the hub is killed
-// once; and takes it off the hosts by deleting the object.
+// TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl, while the hub is killed once. It joins by agents whose
+// image its host has made. Deleting the object takes it off the hosts.
 func TestClusterObject(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
 	h := s.Host("host-1")
 	before := s.snapshot(h)
-	hub, kill := s.startHub()
+	listener := s.freeAddress()
+	listens := []string{"--public-address", listener, "--public-url", "https://" + listener}
+	hub, kill := s.startHub(listens...)
 	key, err := os.ReadFile(h.SSH().KeyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +141,7 @@ func TestClusterObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := s.file(layout{
-		Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}, Extra: "    deletionPolicy: Delete\n",
+		Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}, Extra: "    join: Pull\n    deletionPolicy: Delete\n",
 	})
 	// With the key in the object it is refused.
 	content, err := os.ReadFile(file)
@@ -163,9 +165,14 @@ func TestClusterObject(t *testing.T) {
 	})
 	s.mustHubctl(hub, "", "wait", "--for=jsonpath={.status.steps[?(@.id=='etcd/unit')].state}=Changed", "operation/oak-1", "--timeout=120s")
 	kill()
-	hub, _ = s.startHub()
+	hub, _ = s.startHub(listens...)
 	s.mustHubctl(hub, "", "wait", "--for=condition=Provisioned", "cluster/oak", "--timeout=180s")
+	s.mustHubctl(hub, "", "wait", "--for=condition=AgentConnected", "cluster/oak", "--timeout=180s")
 	s.placedOn(hub)
+	s.mustHubctl(hub, "", "--context", "oak", "rollout", "status", "deployment/orrery-agent", "-n", "orrery-system", "--timeout=120s")
+	if out := s.mustHubctl(hub, "", "--context", "oak", "exec", "deployment/orrery-agent", "-n", "orrery-system", "--", "/orrery-agent", "--help"); !strings.Contains(out, "cluster joined") {
+		t.Errorf("exec in an agent, by an agent: %q", out)
+	}
 	status := s.mustHubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.status.provision}")
 	for _, want := range []string{"v1.36.3", "host-1", "flannel"} {
 		if !strings.Contains(status, want) {
@@ -182,6 +189,13 @@ func TestClusterObject(t *testing.T) {
 
 	s.mustHubctl(hub, "", "delete", "cluster", "oak", "--wait=false")
 	s.mustHubctl(hub, "", "wait", "--for=delete", "cluster/oak", "--timeout="+(3*time.Minute).String())
+	s.eventually("the hub has no credentials of it", func(context.Context) error {
+		secrets, err := s.hubctl(hub, "", "get", "secrets", "-n", "orrery-cluster", "-o", "name")
+		if strings.Contains(secrets, "/oak") {
+			err = fmt.Errorf("there are %s", secrets)
+		}
+		return err
+	})
 	if d := lab.Diff(before, s.snapshot(h)); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}

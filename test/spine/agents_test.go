@@ -126,6 +126,7 @@ func TestAgentsInTrouble(t *testing.T) {
 		d.exactly(w.birch, all)
 		d.exactly(w.pine, all)
 		d.atMost(w.oak, all+3*atOnce)
+		d.execs(t)
 	})
 
 	phase("HubKilledWhileItWrites", func(*testing.T) {

@@ -1,12 +1,14 @@
-package cli
+package testenv
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,20 +16,22 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
-
-	"orrery.dev/orrery/internal/testenv"
 )
 
-// kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
-type kubelet struct {
-	t    *testing.T
-	lock sync.Mutex
-	logs map[string][]logged // by POD/CONTAINER
-	last url.Values          // of the last request for a log
+// Kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
+type Kubelet struct {
+	t         testing.TB
+	lock      sync.Mutex
+	logs      map[string][]logged // by POD/CONTAINER
+	last      url.Values          // of the last request for a log
+	commands  []string
+	onCommand func()
 }
 
 // logged is a line of a log.
@@ -36,10 +40,10 @@ type logged struct {
 	text string
 }
 
-// startKubelet makes a node in a cluster.
-func startKubelet(t *testing.T, of *testenv.Server) *kubelet {
+// StartKubelet makes a node, on which nothing is scheduled, and answers for it until the test ends. What simulates nodes takes it for ready and leaves it.
+func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 	t.Helper()
-	k := &kubelet{t: t, logs: map[string][]logged{}}
+	k := &Kubelet{t: t, logs: map[string][]logged{}}
 	server := httptest.NewTLSServer(k)
 	t.Cleanup(server.Close)
 	u, err := url.Parse(server.URL)
@@ -50,35 +54,60 @@ func startKubelet(t *testing.T, of *testenv.Server) *kubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := kubernetes.NewForConfigOrDie(of.Config()).CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
-	if err != nil {
+	nodes := kubernetes.NewForConfigOrDie(of).CoreV1().Nodes()
+	resources := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	if _, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+		Status: corev1.NodeStatus{
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: u.Hostname()}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(port)}},
+			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable:     resources("2", "4Gi"), Capacity: resources("4", "8Gi"),
+		},
+	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
-	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
-	node.Status.Allocatable = corev1.ResourceList{"cpu": quantity("2"), "memory": quantity("4Gi")}
-	node.Status.Capacity = corev1.ResourceList{"cpu": quantity("4"), "memory": quantity("8Gi")}
-	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() {
+		if err := nodes.Delete(context.WithoutCancel(t.Context()), node, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	return k
 }
 
-// says has a container log a line, so many seconds after some time.
-func (k *kubelet) says(container string, second int, text string) {
+// Says has a container log a line, so many seconds after some time.
+func (k *Kubelet) Says(container string, second int, text string) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
 }
 
-func (k *kubelet) asked() url.Values {
+// Asked is what the last request for a log asked for.
+func (k *Kubelet) Asked() url.Values {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return k.last
 }
 
-func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Commands are all that it was told to run.
+func (k *Kubelet) Commands() []string {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	return slices.Clone(k.commands)
+}
+
+// OnCommand has a function called with each command that it is told to run, before it answers; nil: none.
+func (k *Kubelet) OnCommand(f func()) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	k.onCommand = f
+}
+
+// ServeHTTP implements http.Handler.
+func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // WHAT/NAMESPACE/POD/CONTAINER
 	if len(segments) != 4 {
 		http.NotFound(w, r)
@@ -94,7 +123,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
+func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 	k.lock.Lock()
 	k.last = r.URL.Query()
 	lines := k.logs[of]
@@ -119,7 +148,17 @@ func (k *kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 }
 
 // serveSession runs the commands cat, false and echo, and tells who attaches where it is.
-func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
+func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
+	query := r.URL.Query()
+	if at[0] == "exec" {
+		k.lock.Lock()
+		k.commands = append(k.commands, strings.Join(query["command"], " "))
+		f := k.onCommand
+		k.lock.Unlock()
+		if f != nil {
+			f()
+		}
+	}
 	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
 		k.t.Error(err)
 		return
@@ -133,7 +172,7 @@ func (k *kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []stri
 		return
 	}
 	defer conn.Close()
-	query, named := r.URL.Query(), map[string]httpstream.Stream{}
+	named := map[string]httpstream.Stream{}
 	want := 1
 	for _, kind := range []string{"input", "output", "error", "stdin", "stdout", "stderr"} {
 		if on := query.Get(kind); on == "1" || on == "true" {
