@@ -22,7 +22,7 @@ import { Grid } from "./Grid"
 import { QueryBox } from "./QueryBox"
 import { splitKind, toggled } from "./query"
 import { useHubObjects, useSearch } from "./search"
-import { type Act, actsOf, actsOfAll, idOf, toggle } from "./selection"
+import { type Act, actsOf, actsOfAll, toggle } from "./selection"
 import { every, question, readState, type TableState, writeState } from "./state"
 import { Views } from "./Views"
 import "./table.css"
@@ -48,7 +48,8 @@ export default function TablePage() {
 
   const [selected, setSelected] = useState(new Map<string, Row>())
   const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
-  const [act, setAct] = useState<Act>()
+  // What is done, and to which rows: those of when it began, whatever is selected then.
+  const [doing, setDoing] = useState<{ act: Act; rows: Row[] }>()
   const grid = useRef<HTMLDivElement>(null)
 
   const set = (change: Partial<TableState>) => {
@@ -89,6 +90,7 @@ export default function TablePage() {
   const current = window.rows[cursor.index - window.offset]
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
   const acts = kind ? actsOf(kind) : actsOfAll(targets.flatMap((row) => kindOf(row) ?? []))
+  const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
 
   useActions(() => {
     const section = t("table.rows")
@@ -131,7 +133,7 @@ export default function TablePage() {
         keys: a === "delete" ? "ctrl+d" : undefined,
         quiet: targets.length === 0,
         title: t(`table.${a}`),
-        run: () => targets.length > 0 && setAct(a),
+        run: () => begin(a),
       })),
     ]
   }, [current, selected, kind, url])
@@ -241,7 +243,7 @@ export default function TablePage() {
         <div className="selection" role="toolbar" aria-label={t("table.selected", { n: selected.size })}>
           <strong>{t("table.selected", { n: selected.size })}</strong>
           {acts.map((a) => (
-            <Button key={a} look={a === "delete" ? "danger" : "plain"} onClick={() => setAct(a)}>
+            <Button key={a} look={a === "delete" ? "danger" : "plain"} onClick={() => begin(a)}>
               {t(`table.${a}`)}
             </Button>
           ))}
@@ -250,16 +252,7 @@ export default function TablePage() {
           </Button>
         </div>
       )}
-      {act && targets.every(kindOf) && (
-        <Bulk
-          key={targets.map(idOf).join()}
-          act={act}
-          rows={targets}
-          kindOf={(row) => kindOf(row)!}
-          onClose={() => setAct(undefined)}
-          onDone={() => setSelected(new Map())}
-        />
-      )}
+      {doing && <Bulk {...doing} kindOf={(row) => kindOf(row)!} onClose={() => setDoing(undefined)} onDone={() => setSelected(new Map())} />}
     </Page>
   )
 }
