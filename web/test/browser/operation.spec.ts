@@ -88,6 +88,7 @@ test("a run that goes on: its steps as they are recorded, pause, resume and canc
   await v.page.getByRole("button", { name: "Pause" }).waitFor()
   expect(await get(name, ".spec.paused")).not.toBe("true")
   await v.page.getByRole("button", { name: "Cancel" }).click()
+  await v.page.getByRole("dialog").getByRole("button", { name: "End it" }).click()
   await v.page.getByRole("button", { name: "Cancel" }).waitFor({ state: "detached" })
   expect(await get(name, ".spec.canceled")).toBe("true")
   await v.page.getByText("Canceled").first().waitFor({ timeout: 50_000 })
