@@ -3,7 +3,11 @@ import { mkdtempSync, readFileSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { afterAll, beforeAll } from "vitest"
-import { expect, kubeconfig, kubectl, run } from "./world"
+import { kubeconfig, kubectl, run } from "./world"
+
+const until = async (check: () => Promise<boolean>) => {
+  while (!(await check())) await new Promise((later) => setTimeout(later, 500))
+}
 
 /** Has many pods in clusters that are simulated, whose API servers are one process: joined and mirrored as any others. */
 export function withCrowd(o: { clusters: number; pods: number; rate?: number }): void {
@@ -21,7 +25,7 @@ export function withCrowd(o: { clusters: number; pods: number; rate?: number }):
   beforeAll(async () => {
     const args = ["--dir", dir, "--clusters", o.clusters, "--pods", o.pods / o.clusters, "--rate", o.rate ?? 0]
     clusters = spawn(process.env.SIMULATED ?? "", args.map(String), { stdio: "inherit" })
-    await expect.poll(() => written("address"), { timeout: 30_000 }).not.toBe("")
+    await until(async () => written("address") !== "")
     const ca = Buffer.from(written("ca.crt")).toString("base64")
     const names = Object.entries(JSON.parse(written("clusters.json")) as Record<string, string>)
     const joinOne = async ([name, address]: [string, string]) => {
@@ -38,7 +42,7 @@ export function withCrowd(o: { clusters: number; pods: number; rate?: number }):
       await run(["cluster", "join", name, "--kubeconfig", kubeconfig, "--context", "hub", "--cluster-kubeconfig", file, "--keep-credentials"])
     }
     while (names.length) await Promise.all(names.splice(0, 5).map(joinOne))
-    await expect.poll(there, { timeout: 240_000, interval: 1000 }).toBeGreaterThanOrEqual(o.pods)
+    await until(async () => (await there()) >= o.pods)
   }, 300_000)
   afterAll(() => {
     clusters?.kill()

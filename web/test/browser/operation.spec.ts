@@ -25,7 +25,7 @@ items:
   metadata: {name: ${cluster}}
   spec:
     provision:
-      hosts: [{name: maple-1, address: 127.0.0.1, port: ${port}, secretRef: {namespace: default, name: ${cluster}}}]
+      hosts: [{name: maple-1, address: 127.0.0.1, internalAddress: 10.0.0.1, port: ${port}, secretRef: {namespace: default, name: ${cluster}}}]
       roleGroups: {control-plane: [maple-1], worker: [maple-1]}
       kubernetes: {version: v1.36.3}
 `)
