@@ -36,10 +36,10 @@ type cluster struct {
 
 	mu       sync.Mutex
 	restarts int
-	down    context.Context //nolint:containedctx // ends the watches that are open when the cluster goes offline
-	cut     context.CancelFunc
-	version int64
-	tables  map[string]*table
+	down     context.Context //nolint:containedctx // ends the watches that are open when the cluster goes offline
+	cut      context.CancelFunc
+	version  int64
+	tables   map[string]*table
 }
 
 // table is the objects of one type.

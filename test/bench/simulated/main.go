@@ -148,8 +148,9 @@ func newFleet(count, pods int) *fleet {
 // churn changes pods without end, another each time.
 func (f *fleet) churn(pods, rate int) {
 	const step = 7919 // a prime, so that all have their turn
-	for i := range time.Tick(time.Second / time.Duration(rate)) {
-		n := int(i.UnixNano()/int64(time.Second/time.Duration(rate))) * step
+	every := time.Second / time.Duration(rate)
+	for now := range time.Tick(every) {
+		n := int(now.UnixNano()/int64(every)) * step
 		f.clusters[fmt.Sprintf("c-%04d", n%len(f.clusters))].restart(n / len(f.clusters) % pods)
 	}
 }

@@ -168,6 +168,7 @@ export default {
   noReach: "您无权经由枢纽访问集群 {cluster}",
   shellLost: "会话已结束",
   connectionEnded: "连接已断开（{code}）",
+  noProgram: "容器里没有这个程序",
   shellEnded: "命令已结束，返回码 {code}",
   noHistory: "没有其历史记录",
   noHistoryMore: "枢纽按设定时长保留变更，默认一周。",
