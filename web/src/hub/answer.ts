@@ -18,6 +18,11 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
     const abort = new AbortController()
     setState((old) => (old.key === key ? { ...old, loading: true } : { key, loading: true, since: 0 }))
     let timer = 0
+    // What nobody looks at is asked for when somebody does.
+    const again = () => {
+      if (document.visibilityState === "visible") reload()
+      else document.addEventListener("visibilitychange", reload, { once: true, signal: abort.signal })
+    }
     ask(abort.signal)
       .then((data) => abort.signal.aborted || setState({ key, data, loading: false, since: Date.now() }))
       .catch((e) => {
@@ -26,7 +31,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
         setState((old) => ({ ...old, key, error, loading: false }))
       })
       .finally(() => {
-        if (everyMs && !abort.signal.aborted) timer = window.setTimeout(reload, everyMs)
+        if (everyMs && !abort.signal.aborted) timer = window.setTimeout(again, everyMs)
       })
     return () => {
       abort.abort()

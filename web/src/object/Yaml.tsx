@@ -1,7 +1,7 @@
 import { lazy, useEffect, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
-import { get, mirrored, type Obj, own } from "../hub/client"
+import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Kind, pathOf } from "../hub/kinds"
@@ -54,6 +54,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const [shown, setShown] = useState(false)
   const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
   const [saving, setSaving] = useState<Edit>()
+  const [refusal, setRefusal] = useState<StatusError>()
   const known = useSchema(of.cluster, kind)
   const keep = object ? hiddenOf(object, shown) : []
   const start = useMemo(() => {
@@ -103,7 +104,11 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
             text={text}
             known={known}
             readOnly={!mayWrite}
-            onChange={(next) => setDraft({ text: next, base })}
+            onChange={(next) => {
+              setDraft({ text: next, base })
+              setRefusal(undefined)
+            }}
+            refusal={refusal}
             onSave={save}
           />
         </Later>
@@ -113,8 +118,9 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
           of={of}
           edit={saving}
           title={t("object.saveTitle", { name: of.name })}
-          onClose={(edit) => {
+          onClose={(edit, why) => {
             setSaving(undefined)
+            setRefusal(why)
             if (edit?.base) setDraft({ text: edit.text, base: edit.base })
           }}
           onSaved={() => {

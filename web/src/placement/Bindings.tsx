@@ -4,7 +4,7 @@ import { list, type Obj } from "../hub/client"
 import { groupOf, placementsLink } from "../hub/link"
 import { scopes, somewhere, useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
-import { Mark, type Tone } from "../part/Mark"
+import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
@@ -51,8 +51,6 @@ export function Bindings() {
   )
 }
 
-const toneOf: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
-
 /** The first condition that is not True says how a placement fares. */
 function worst(b: Obj): Condition | undefined {
   const all: Condition[] = b.status?.conditions ?? []
@@ -93,7 +91,7 @@ function Table({ bindings }: { bindings: Obj[] }) {
             kind,
             namespace,
             <span key="state" title={is?.message}>
-              <Mark tone={waits ? "warn" : (toneOf[is?.status ?? ""] ?? "plain")}>{is?.reason ?? t("common.unknown")}</Mark>
+              <Mark tone={waits ? "warn" : toneOf(is?.status ?? "")}>{is?.reason ?? t("common.unknown")}</Mark>
             </span>,
             counts ? t("placement.appliedIn", { applied: counts.applied ?? 0, total: counts.total }) : "",
             <Link key="policy" href={policyLink({ ...b.spec.policyRef, namespace })}>

@@ -4,7 +4,7 @@ import { list, type Obj } from "../hub/client"
 import { type Rights, scopes, somewhere, useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Button } from "../part/Button"
-import { Mark, type Tone } from "../part/Mark"
+import { Mark, toneOf } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
@@ -73,8 +73,6 @@ function Policies() {
   )
 }
 
-const tones: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
-
 function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
   const condition = (o: Obj, type: string) =>
     (o.status?.conditions as { type: string; status: string; reason: string; message?: string }[] | undefined)?.find((c) => c.type === type)
@@ -83,7 +81,7 @@ function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
     return (
       c && (
         <span key={type} title={c.message}>
-          <Mark tone={type === "Complete" && c.status === "False" ? "warn" : (tones[c.status] ?? "plain")}>{c.reason}</Mark>
+          <Mark tone={type === "Complete" && c.status === "False" ? "warn" : toneOf(c.status)}>{c.reason}</Mark>
         </span>
       )
     )
