@@ -109,7 +109,6 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -timeout 30m -run '^$$' -bench Windows -benchtime 1x ./internal/live
 	go test -run '^$$' -bench 'Dial|Echo|Spares' -benchtime 20x ./internal/tunnel/gateway
 	go test -run '^$$' -bench Revocation -benchtime 20x ./internal/enrollment
-	BENCH=1 hack/console.sh
 
 .PHONY: generate
 generate: need ## Regenerate deep copies, CRDs and the API reference

@@ -211,7 +211,8 @@ func TestLines(t *testing.T) {
 	if diff := cmp.Diff(want, lines[:2]); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
-	if last := lines[len(lines)-1]; len(lines) != 3 || last.Hosts[0] != "cluster" || !strings.HasPrefix(last.Lines[0], "* ") || !strings.Contains(last.Lines[0], "h-2") {
+	last := lines[len(lines)-1]
+	if len(lines) != 3 || last.Hosts[0] != "cluster" || !strings.HasPrefix(last.Lines[0], "* ") || !strings.Contains(last.Lines[0], "h-2") {
 		t.Errorf("what is done to the cluster is not the last: %v", lines)
 	}
 }

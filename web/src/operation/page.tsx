@@ -123,7 +123,7 @@ function Run({ name }: { name: string }) {
                 void act("cancel")
               }}
             >
-              {t("operation.cancel")}
+              {t("operation.cancelNow")}
             </Foot>
           }
         />

@@ -89,8 +89,8 @@ export default function TablePage() {
     objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
   const current = window.rows[cursor.index - window.offset]
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
-  const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
   const acts = kind ? actsOf(kind) : actsOfAll(targets.flatMap((row) => kindOf(row) ?? []))
+  const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
 
   useActions(() => {
     const section = t("table.rows")

@@ -28,6 +28,7 @@ export default {
   resumeAbout: "Goes on where it was; nothing is done twice",
   cancel: "Cancel",
   cancelTitle: "End {name}, which changes the cluster {cluster}?",
+  cancelNow: "End it",
   cancelAbout: "Ends after the steps that are under way; what was done stays",
   retry: "Try again now",
   retryAbout: "Deletes this record, whereupon the hub makes the next attempt at once; it goes on where this one was",

@@ -28,6 +28,7 @@ export default {
   resumeAbout: "从中断处继续，不会重复执行",
   cancel: "取消",
   cancelTitle: "要终止正在更改集群 {cluster} 的 {name} 吗？",
+  cancelNow: "终止",
   cancelAbout: "在进行中的步骤结束后终止；已完成的保留",
   retry: "立即重试",
   retryAbout: "删除此记录，枢纽随即再次尝试，并从此处继续",
