@@ -166,6 +166,7 @@ export default {
   shellRefused: "The shell cannot be opened",
   noReach: "You may not reach the cluster {cluster} through the hub",
   shellLost: "The session ended",
+  noProgram: "The container has no such program",
   shellEnded: "The command ended with {code}",
   noHistory: "Nothing is known of its past",
   noHistoryMore: "The hub keeps what changed for as long as it is told to, a week by default.",

@@ -166,6 +166,7 @@ export default {
   shellRefused: "无法打开终端",
   noReach: "您无权经由中枢访问集群 {cluster}",
   shellLost: "会话已结束",
+  noProgram: "容器里没有这个程序",
   shellEnded: "命令已结束，返回码 {code}",
   noHistory: "没有其历史记录",
   noHistoryMore: "中枢按设定时长保留变更，默认一周。",
