@@ -93,9 +93,9 @@ func BenchmarkWindows(b *testing.B) {
 			if class.name == "Tenant" {
 				who = "bob"
 			}
-			seconds := time.Duration(10)
+			long := 10 * time.Second
 			if class.rows == few { // which are asked for each ten seconds or so
-				seconds = 40
+				long = 40 * time.Second
 			}
 			for b.Loop() {
 				for place, from := range map[string]func(i int) int{
@@ -129,14 +129,14 @@ func BenchmarkWindows(b *testing.B) {
 					do()
 					return 100 * (used(b) - before).Seconds() / time.Since(start).Seconds()
 				}
-				alone := share(func() { change(seconds*time.Second, class.pick) })
+				alone := share(func() { change(long, class.pick) })
 				some := open(0, 1)
 				bytes := some[0].bytes.Load()
 				change(10*time.Second, class.pick)
 				b.ReportMetric(float64(some[0].bytes.Load()-bytes)/10/1000, "kB/s")
 				some = append(some, open(1, tabs)...)
 				idle := share(func() { time.Sleep(10 * time.Second) })
-				busy := share(func() { change(seconds*time.Second, class.pick) })
+				busy := share(func() { change(long, class.pick) })
 				b.ReportMetric(idle, "idle-%core")
 				b.ReportMetric(busy-alone, "busy-%core")
 				b.ReportMetric(alone, "changes-%core")
