@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the console's tests in a real browser against a demo of their own: console.sh [VITEST ARGUMENT...]. With SCREENSHOTS=1 it
-# writes pictures of every page to web/screenshots instead. With CONSOLE_DATA it uses the demo that runs in that directory, and
+# writes pictures of every page to web/screenshots instead, and with BENCH=1 it measures. With CONSOLE_DATA it uses the demo that runs in that directory, and
 # leaves it running.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,9 +33,15 @@ if [ -z "${CONSOLE_DATA:-}" ]; then
   "$ORRERY" demo up --detach --clusters 3 --data-dir "$CONSOLE_DATA" >"$CONSOLE_DATA/up.log" 2>&1 || { cat "$CONSOLE_DATA/up.log" >&2; exit 1; }
 fi
 export CONSOLE_DATA
+# What a browser leaves that is killed goes with the demo.
+export TMPDIR=$CONSOLE_DATA/tmp
+mkdir -p "$TMPDIR"
+SIMULATED=$TMPDIR/simulated
+go build -o "$SIMULATED" ./test/bench/simulated
+export SIMULATED
 cd web
-# In the background, for a shell that waits for it can be interrupted at once.
-node_modules/.bin/vitest run --config vitest.browser.config.ts "$@" &
+# In the background, for a shell that waits for it can be interrupted at once. test/lab has a configuration of its own.
+node_modules/.bin/vitest run --config "${CONSOLE_CONFIG:-vitest.browser.config.ts}" "$@" &
 tests=$!
 wait "$tests" || { code=$?; tests=; exit $code; }
 tests=

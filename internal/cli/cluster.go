@@ -73,6 +73,9 @@ func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
+	if len(raw.Clusters) == 0 {
+		return nil, "", fmt.Errorf("read kubeconfig %s: it has no cluster", path)
+	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
 	if f.context == "" && raw.Contexts["hub"] != nil {
 		overrides.CurrentContext = "hub"

@@ -42,7 +42,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 			}
 			link, err := consoleLink(cmd.Context(), api.config)
 			if err != nil {
-				return err
+				return api.told(err)
 			}
 			if printed {
 				return say(s.out, "%s\n", link.URL)
@@ -66,7 +66,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	var made fleetv1alpha1.ConsoleLink
 	asJSON := dynamic.ConfigFor(hub)
-	asJSON.GroupVersion = &schema.GroupVersion{}
+	asJSON.GroupVersion, asJSON.Timeout = &schema.GroupVersion{}, 30*time.Second
 	c, err := rest.UnversionedRESTClientFor(asJSON)
 	if err != nil {
 		return made.Status, fmt.Errorf("reach the hub at %s: %w", hub.Host, err)

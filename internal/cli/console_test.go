@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,6 +38,50 @@ func TestConsoleLink(t *testing.T) {
 			link, err := consoleLink(t.Context(), &rest.Config{Host: server.URL})
 			if link.URL != c.url || (err == nil) != (c.error == "") || err != nil && !strings.Contains(err.Error(), c.error) {
 				t.Errorf("%q, %v", link.URL, err)
+			}
+		})
+	}
+}
+
+// TestUnreachedHub: whoever has no hub, or no right to it, is told which, from where, and what to do.
+func TestUnreachedHub(t *testing.T) {
+	unauthorized := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}`))
+	}))
+	defer unauthorized.Close()
+	down := httptest.NewServer(http.NotFoundHandler())
+	down.Close()
+	kubeconfig := func(server string) string {
+		return `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "` + server +
+			`"}}], users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a, user: a}}]}`
+	}
+	for name, tc := range map[string]struct {
+		kubeconfig string
+		wants      []string
+	}{
+		"Down":    {kubeconfig(down.URL), []string{down.URL, "is it running?"}},
+		"Expired": {kubeconfig(unauthorized.URL), []string{unauthorized.URL, "expired", "new kubeconfig"}},
+		"Empty":   {"", []string{"has no cluster"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile(path, []byte(tc.kubeconfig), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"console", "--print"}, {"why", "deploy/web"}} {
+				var out, errOut bytes.Buffer
+				code := Main(append(args, "--kubeconfig", path), strings.NewReader(""), &out, &errOut)
+				said := errOut.String()
+				for _, want := range append(tc.wants, path, "error: ") {
+					if !strings.Contains(said, want) {
+						t.Errorf("%v does not say %q: %s", args, want, said)
+					}
+				}
+				if code != 1 || out.Len() > 0 || strings.Count(said, "\n") != 1 {
+					t.Errorf("%v: %d, %q, %q", args, code, &out, said)
+				}
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -89,6 +90,21 @@ func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
 	cfg.Wrap(until(ctx))
 	return &hubAPI{config: cfg, path: path, namespace: namespace}, nil
+}
+
+// told is the error of a request, in plain words where the hub did not answer, or does not know who asks.
+func (h *hubAPI) told(err error) error {
+	if lost, ok := errors.AsType[*url.Error](err); ok {
+		err = fmt.Errorf("reach the hub at %s (from %s): %w", h.config.Host, h.path, lost.Err)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("%w; is it running?", err)
+		}
+		return err
+	}
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("the hub at %s does not accept the credentials in %s: they have expired, or are another hub's; ask for a new kubeconfig", h.config.Host, h.path)
+	}
+	return err
 }
 
 // quiet has client-go not log to standard error what commands tell themselves.

@@ -50,8 +50,8 @@ func someFacts() facts {
 			Targets:  []records.Target{{Cluster: "elm", Replicas: new(int32(1))}, {Cluster: "oak", Replicas: new(int32(2))}},
 			Verdicts: []records.Verdict{{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"ash"}}},
 		},
-		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied},
-		copies:  []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
+		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied}, recorded: true,
+		copies: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
 	}
 }
 
@@ -117,6 +117,18 @@ func TestExplain(t *testing.T) {
 				t.Errorf("waits (-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestUnreadableResults: a cluster of which this process knows no result is not said to have given none while the records cannot be read.
+func TestUnreadableResults(t *testing.T) {
+	f := someFacts()
+	delete(f.results, "oak")
+	f.recorded = false
+	waits := explain(f).Waits
+	if len(waits) != 1 || waits[0].For != fleetv1alpha1.WaitApply || !strings.Contains(waits[0].Message, "is not known: the hub's records cannot be read now") ||
+		!cmp.Equal(waits[0].Clusters, []string{"oak"}) {
+		t.Errorf("%+v", waits)
 	}
 }
 

@@ -35,6 +35,7 @@ type facts struct {
 	decision  *records.Decision  // the last that was recorded; nil: there is none, or unrecorded says why it cannot be read
 	unread    error
 	results   map[string]fleetv1alpha1.PlacementResult
+	recorded  bool     // those of earlier processes are among them; false: they cannot be read
 	waiting   []string // clusters whose copies wait for others, though no eviction task says so
 	copies    []string // clusters that have copies
 	overrides []fleetv1alpha1.ExplainedPolicy
@@ -92,8 +93,8 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	if f.unread = err; len(last) > 0 {
 		f.decision = &last[0]
 	}
-	if f.results, err = e.results(ctx, s); err != nil {
-		return f, err
+	if f.results, f.recorded = e.results(ctx, s); ctx.Err() != nil {
+		return f, ctx.Err()
 	}
 	f.waiting = e.know.Applier.Waiting(b.UID)
 	for _, c := range e.know.Mirror.Placed(b.UID) {
@@ -156,13 +157,9 @@ func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
 	}
 }
 
-// results are how the last attempts in the clusters ended: those of this process, and when it knows none, those that were recorded.
-func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, error) {
-	// Those that cannot be read are not known; what this process knows it knows without them.
-	recorded, _ := e.know.Records.Results(ctx, s.binding.UID)
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
+// results are how the last attempts in the clusters ended: those of this process, and when it knows none, those that were recorded; false: these cannot be read.
+func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, bool) {
+	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
 	results := map[string]fleetv1alpha1.PlacementResult{}
 	version := template.Version(s.object)
 	for _, r := range recorded {
@@ -184,7 +181,7 @@ func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1
 		}
 		results[cluster] = now
 	}
-	return results, nil
+	return results, err == nil
 }
 
 // follows are the objects that one follows, as far as the caller may get them.
@@ -465,10 +462,13 @@ func (f *facts) stands(e *fleetv1alpha1.PlacementExplanation, follower bool) boo
 	return follower && e.Policy == nil || e.Policy == nil || e.PlacedBy == nil && f.claims.Hash == f.binding.Spec.PlacementHash
 }
 
+// unreadable is why something that may have been recorded is not known.
+const unreadable = "the hub's records cannot be read now"
+
 // unrecorded is why there is no decision.
 func (f *facts) unrecorded() string {
 	if f.unread != nil {
-		return "the hub's records cannot be read now"
+		return unreadable
 	}
 	return "the hub has no record of the decision"
 }

@@ -77,6 +77,9 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 		}
 		r, known := f.results[t.Name]
 		w := said{fleetv1alpha1.WaitApply, "it has not answered yet"}
+		if !known && !f.recorded {
+			w.message = "whether it has it is not known: " + unreadable
+		}
 		switch {
 		case known && r.Current && r.Applied:
 			continue

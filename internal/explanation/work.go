@@ -60,10 +60,7 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 			return nil, notThere(cluster)
 		}
 	}
-	results, err := e.results(ctx, s)
-	if err != nil {
-		return nil, err
-	}
+	results, _ := e.results(ctx, s) // of clusters that are not among them it is not known
 	live, err := e.live(ctx, s, slices.DeleteFunc(slices.Clone(shown), func(name string) bool { return !s.reads(name) }))
 	if err != nil {
 		return nil, err

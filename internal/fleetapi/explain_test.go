@@ -417,6 +417,20 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		}
 		return nil
 	})
+
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
+		t.Fatal(err)
+	}
+	policy.Spec.Suspension, policy.Spec.DependentOverrides = nil, []string{"needed"}
+	if err := w.client.Update(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	// Without an override policy that it needs it would be rendered otherwise than anybody wants it: what differs is not known.
+	one = row("", func(o fleetv1alpha1.Work) bool { return strings.Contains(o.DriftUnknown, "needed") })
+	if len(one.Drift) > 0 || one.Images[0].Wanted != "" || one.Images[0].Live != "example.org/web:2" {
+		t.Errorf("%+v", one)
+	}
+
 	if err := inMember.Delete(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}

@@ -277,7 +277,7 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
-	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	r.rec.tell(r.changes)
 	r.state.Begin(r.spec.Hosts)
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err

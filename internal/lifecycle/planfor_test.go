@@ -130,10 +130,25 @@ func TestPlanOfDelete(t *testing.T) {
 	op, err := l.run(lifecyclev1alpha1.ActionDelete, l.spec, byHash(strings.Repeat("0", 32)))
 	l.wantRefused(op, err, "the plan is "+changes.Hash, "orrery cluster delete oak --dry-run")
 	l.untouched(before, "h-1", "h-2")
-	l.must(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	op = l.must(lifecyclev1alpha1.ActionApply, l.maxPods(50))
+	for _, p := range l.kept(op.Name).Status.Plan { // the record of a run says what it was to do
+		if len(p.Hosts) == 0 || len(p.Changes) == 0 || !strings.HasPrefix(p.Changes[0], "~ ") || p.Left > 0 {
+			t.Errorf("the record says of hosts %v: %v and %d more", p.Hosts, p.Changes, p.Left)
+		}
+	}
 	_, err = l.run(lifecyclev1alpha1.ActionDelete, l.spec, byHash(changes.Hash))
 	says(t, err, "not "+changes.Hash)
-	l.must(lifecyclev1alpha1.ActionDelete, l.spec, byHash(l.planFor(lifecyclev1alpha1.ActionDelete, l.spec).Hash))
+	op = l.must(lifecyclev1alpha1.ActionDelete, l.spec, byHash(l.planFor(lifecyclev1alpha1.ActionDelete, l.spec).Hash))
+	var undone []string
+	for _, p := range l.kept(op.Name).Status.Plan {
+		undone = append(undone, p.Hosts...)
+		if i := slices.IndexFunc(p.Changes, func(c string) bool { return !strings.HasPrefix(c, "- ") }); i >= 0 {
+			t.Errorf("the record of undoing a cluster says %q", p.Changes[i])
+		}
+	}
+	if slices.Sort(undone); !slices.Equal(undone, []string{"h-1", "h-2"}) {
+		t.Errorf("the record says that hosts %v are undone", undone)
+	}
 	for name, tree := range l.trees() {
 		if len(tree) != 2 {
 			t.Errorf("host %s has %v", name, paths(tree))

@@ -228,6 +228,34 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	return err
 }
 
+// maxPlan bounds what an Operation tells of its plan, in bytes.
+const maxPlan = 64 << 10
+
+// tell records what this attempt is to do.
+func (rec *recorder) tell(c *plan.Changes) {
+	all := told(c)
+	rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash, s.Plan = c.Hash, all })
+}
+
+// told is a plan as an Operation tells it.
+func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
+	var all []lifecyclev1alpha1.PlannedChanges
+	room := maxPlan
+	for _, l := range c.Lines(clusterHost) {
+		p := lifecyclev1alpha1.PlannedChanges{Hosts: l.Hosts}
+		for _, line := range l.Lines {
+			line = cutMessage(line, maxMessage)
+			if room -= len(line); room < 0 {
+				p.Left++
+				continue
+			}
+			p.Changes = append(p.Changes, line)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
 // plan records what is to be done, beside what this run has done already.
 func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.mu.Lock()

@@ -3,10 +3,34 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
+
+// TestTold: of a plan that is longer than an Operation may be, what is not told is counted, and each host is named.
+func TestTold(t *testing.T) {
+	c := &plan.Changes{}
+	const hosts, each = 50, 40
+	for h := range hosts {
+		for i := range each {
+			target := fmt.Sprintf("/etc/%d-%d/%s", h, i, strings.Repeat("x", 80))
+			c.Items = append(c.Items, plan.Change{Host: fmt.Sprintf("h-%d", h), Kind: "File", Step: "s", Target: target, Op: plan.OpAdd})
+		}
+	}
+	size, counted, named := 0, 0, 0
+	for _, p := range told(c) {
+		named += len(p.Hosts)
+		counted += len(p.Changes) + int(p.Left)
+		size += len(strings.Join(p.Changes, ""))
+	}
+	if named != hosts || counted != hosts*each || size > maxPlan || size < maxPlan/2 {
+		t.Errorf("%d hosts with %d changes are told in %d bytes, want %d with %d in at most %d", named, counted, size, hosts, hosts*each, maxPlan)
+	}
+}
 
 // TestWaits: what waits ends when its Operation is paused, and of what waits no more nothing is kept.
 func TestWaits(t *testing.T) {

@@ -47,7 +47,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
-	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	r.rec.tell(r.changes)
 	r.state.Leaving = leaving
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
@@ -270,7 +270,7 @@ func (r *run) remove(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
-	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash = r.changes.Hash })
+	r.rec.tell(r.changes)
 	r.nextEpoch()
 	if err := r.removeAll(ctx, names); err != nil {
 		return err

@@ -20,25 +20,30 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// BenchmarkWindows measures what windows of 100,000 pods in 50 clusters take, of which 200 change each second: until the first rows of one are there, the bytes that come over a browser's connection
-// for one in a second, and, as shares of a core, ten tabs with a window each when nothing changes, and, beyond what the changes take by themselves, when they do.
+// BenchmarkWindows measures what windows of 100,000 pods in 50 clusters take, of which one in 100 is not ready and 200 change each second: until the first rows of one are there, from anywhere near the
+// beginning and (far) at the end of the list, the bytes that come over a browser's connection for one in a second, and, as shares of a core, ten tabs with a window each when nothing changes, and, beyond
+// what the changes take by themselves, when they do.
 // The browsers decompress and parse nothing. The paces are those of a hub.
 func BenchmarkWindows(b *testing.B) {
-	const pods, clusters, rate, seconds, tabs = 100_000, 50, 200, 10, 10
+	const pods, clusters, rate, tabs, few = 100_000, 50, 200, 10, 80
 	names := make([]string, clusters)
 	for i := range names {
 		names[i] = fmt.Sprintf("cluster-%02d", i)
 	}
 	w := newWorld(b, names...)
 	w.live.pace = usualPace
+	w.grant("bob", "namespace-03", "namespace-17", "namespace-24", "namespace-31")
 	changed := func(i, version int) store.Change {
 		row := store.Row{
 			Cluster: names[i%clusters], Namespace: fmt.Sprintf("namespace-%02d", i/clusters%40), Name: fmt.Sprintf("web-%06d", i), Version: "v1", Kind: "Pod", Resource: "pods",
 			UID: types.UID(fmt.Sprintf("%036d", i)), Created: time.Unix(1_700_000_000+int64(i), 0), Labels: map[string]string{"app": fmt.Sprint("app-", i%500), "tier": "front"}, ResourceVersion: fmt.Sprint(version),
 		}
+		seed := uint32(i*31+version) * 2654435761 >> 8 // what compresses badly
 		row.Body = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"uid":%q,"labels":{"app":"app-%d","tier":"front"}},`+
-			`"spec":{"nodeName":"node-%d","containers":[{"name":"c","image":"nginx","env":[%s]}]},"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"c","ready":%t,"restartCount":%d,"state":{"running":{}}}]}}`,
-			row.Name, row.Namespace, row.UID, i%500, i%100, strings.TrimSuffix(strings.Repeat(`{"name":"SOME_VARIABLE","value":"some value"},`, 30), ","), version%2 == 0, version)
+			`"spec":{"nodeName":"node-%d","containers":[{"name":"c","image":"nginx","env":[%s]}]},"status":{"phase":"Running","podIP":"10.%d.%d.%d","conditions":[{"type":"Ready","status":%q}],`+
+			`"containerStatuses":[{"name":"c","ready":%t,"restartCount":%d,"state":{"running":{}}}]}}`,
+			row.Name, row.Namespace, row.UID, i%500, i%100, strings.TrimSuffix(strings.Repeat(`{"name":"SOME_VARIABLE","value":"some value"},`, 30), ","),
+			seed>>16, seed>>8%256, seed%256, map[bool]string{true: "True", false: "False"}[seed%100 > 0], seed%2 == 0, seed%1000)
 		return store.Change{Row: row}
 	}
 	for n := 0; n < pods; n += 500 {
@@ -69,35 +74,52 @@ func BenchmarkWindows(b *testing.B) {
 	for _, class := range []struct {
 		name  string
 		query string
+		rows  int // of the list
 		pick  func(n int) int
 	}{
-		{"ByKey", "", anywhere},
-		{"OnScreen", "", func(n int) int { return (version*20 + n) % 50 * 2000 }}, // all are of the first window
-		{"ByNamespace", "orderby=namespace", anywhere},
-		{"Newest", "orderby=created+desc", anywhere},
-		{"Label", "labelSelector=tier%3Dfront&orderby=name", anywhere},
-		{"NotReady", "q=-is:ready", anywhere},
+		{"ByKey", "", pods, anywhere},
+		{"OnScreen", "", pods, func(n int) int { return (version*20 + n) % 50 * 2000 }}, // 50 of the 60 of the first window
+		{"ByNamespace", "orderby=namespace", pods, anywhere},
+		{"ByName", "orderby=name", pods, anywhere},
+		{"Newest", "orderby=created+desc", pods, anywhere},
+		{"Label", "labelSelector=tier%3Dfront&orderby=name", pods, anywhere},
+		{"Words", "q=web-05", 10_000, anywhere},
+		{"NotReady", "q=-is:ready", few, anywhere},   // is looked for in objects
+		{"None", "q=restarts%3E1000", few, anywhere}, // is looked for in as many objects as a window may
+		{"Tenant", "orderby=name", pods / 10, anywhere},
 	} {
 		b.Run(class.name, func(b *testing.B) {
+			who := "alice"
+			if class.name == "Tenant" {
+				who = "bob"
+			}
+			long := 10 * time.Second
+			if class.rows == few { // which are asked for each ten seconds or so
+				long = 40 * time.Second
+			}
 			for b.Loop() {
-				var first []time.Duration
-				for i := range 20 {
-					one := w.sink(b)
-					start := time.Now()
-					one.open(b, 1, class.query, i*997, 60)
-					<-one.rows
-					first = append(first, time.Since(start))
-					one.conn.CloseNow()
+				for place, from := range map[string]func(i int) int{
+					"first": func(i int) int { return i * 97 % class.rows }, "far": func(i int) int { return max(class.rows-60-i, 0) },
+				} {
+					var took []time.Duration
+					for i := range 20 {
+						one := w.sink(b, who)
+						start := time.Now()
+						one.open(b, 1, class.query, from(i), 60)
+						<-one.rows
+						took = append(took, time.Since(start))
+						one.conn.CloseNow()
+					}
+					slices.Sort(took)
+					b.ReportMetric(took[len(took)/2].Seconds()*1000, place+"-p50-ms")
+					b.ReportMetric(took[len(took)*19/20].Seconds()*1000, place+"-p95-ms")
 				}
-				slices.Sort(first)
-				b.ReportMetric(first[len(first)/2].Seconds()*1000, "first-p50-ms")
-				b.ReportMetric(first[len(first)*19/20].Seconds()*1000, "first-p95-ms")
-				open := func(n int) []*sink {
-					out := make([]*sink, n)
-					for i := range out {
-						out[i] = w.sink(b)
-						out[i].open(b, 1, class.query, i*60, 60)
-						<-out[i].rows
+				open := func(from, to int) (out []*sink) {
+					for i := from; i < to; i++ {
+						one := w.sink(b, who)
+						one.open(b, 1, class.query, i*60, 60)
+						<-one.rows
+						out = append(out, one)
 					}
 					return out
 				}
@@ -107,15 +129,17 @@ func BenchmarkWindows(b *testing.B) {
 					do()
 					return 100 * (used(b) - before).Seconds() / time.Since(start).Seconds()
 				}
-				alone := share(func() { change(seconds*time.Second, class.pick) })
-				some := open(tabs)
-				idle := share(func() { time.Sleep(seconds * time.Second) })
+				alone := share(func() { change(long, class.pick) })
+				some := open(0, 1)
 				bytes := some[0].bytes.Load()
-				busy := share(func() { change(seconds*time.Second, class.pick) })
+				change(10*time.Second, class.pick)
+				b.ReportMetric(float64(some[0].bytes.Load()-bytes)/10/1000, "kB/s")
+				some = append(some, open(1, tabs)...)
+				idle := share(func() { time.Sleep(10 * time.Second) })
+				busy := share(func() { change(long, class.pick) })
 				b.ReportMetric(idle, "idle-%core")
 				b.ReportMetric(busy-alone, "busy-%core")
 				b.ReportMetric(alone, "changes-%core")
-				b.ReportMetric(float64(some[0].bytes.Load()-bytes)/seconds/1000, "kB/s")
 				for _, one := range some {
 					one.conn.CloseNow()
 				}
@@ -131,14 +155,14 @@ type sink struct {
 	rows  chan struct{} // closed when the first rows have come
 }
 
-func (w *world) sink(b *testing.B) *sink {
+func (w *world) sink(b *testing.B, who string) *sink {
 	b.Helper()
 	s := &sink{rows: make(chan struct{})}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		return counted{conn, &s.bytes}, err
 	}}}
-	conn, _, err := websocket.Dial(b.Context(), w.server.URL+"/live?as=alice", &websocket.DialOptions{
+	conn, _, err := websocket.Dial(b.Context(), w.server.URL+"/live?as="+who, &websocket.DialOptions{
 		Subprotocols: []string{Protocol}, HTTPClient: client, CompressionMode: websocket.CompressionNoContextTakeover,
 	})
 	if err != nil {

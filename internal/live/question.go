@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -98,12 +99,23 @@ func (q *question) run(ctx context.Context) {
 		case <-moved:
 		case <-grants:
 		}
-		timer.Reset(q.pause(took) - time.Since(began))
+		pause := q.pause(took)
+		if began.Before(due) {
+			pause = min(pause, l.pace.reviewAgain)
+		}
+		timer.Reset(pause - time.Since(began))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return
 		case <-timer.C:
+		case <-grants: // what may not be seen any more is not left on screen for as long as that
+			timer.Reset(min(pause, l.pace.latest) - time.Since(began))
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return
 		}
 		if isClosed(grants) {
 			due = time.Now().Add(l.pace.reviewAgain)
@@ -111,15 +123,16 @@ func (q *question) run(ctx context.Context) {
 	}
 }
 
-// share is how much of a core a user's windows take that are asked again.
-const share = 0.4
+// share is how much of the time a user's windows are being asked again, and all users' of each core's. What is looked for in objects is so on several cores at once.
+const share = 0.2
 
 // pause is how long after it was asked, and answered in a time, a question is asked again at the earliest.
 func (q *question) pause(took time.Duration) time.Duration {
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(float64(q.audience.asked)*float64(took)/share))
+	turns := float64(q.audience.asked) * max(1, float64(len(l.users))/float64(runtime.GOMAXPROCS(0))) // who has many windows waits longer, and not the others
+	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(turns*float64(took)/share))
 }
 
 // until is how long it is to a moment, if that is to come, and sooner than a time.

@@ -270,7 +270,7 @@ func (b *tab) say(o any) {
 func (b *tab) open(id int, path, query string, offset, limit int) {
 	b.t.Helper()
 	b.mu.Lock()
-	delete(b.windows, id)
+	b.windows[id] = nil // until it is told
 	b.mu.Unlock()
 	b.say(order{Type: "open", ID: id, Path: path, Query: query, Offset: offset, Limit: limit})
 }
@@ -315,6 +315,9 @@ func (b *tab) hear(raw []byte) error {
 		}
 		b.windows[m.ID] = w
 	case "delta":
+		if _, opened := b.windows[m.ID]; opened && w == nil {
+			return nil // it is of the window in whose place another was opened
+		}
 		if w == nil || w.status != nil {
 			return fmt.Errorf("a delta of nothing: %s", raw)
 		}

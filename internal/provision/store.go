@@ -251,6 +251,9 @@ func (s *Store) throttle() flowcontrol.RateLimiter {
 // failed.
 func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
 	size := len(status.Message)
+	for _, p := range status.Plan {
+		size += len(strings.Join(p.Hosts, `","`)) + len(strings.Join(p.Changes, `","`)) + fixedHost
+	}
 	for _, h := range status.Hosts {
 		size += fixedHost + len(h.Name) + len(h.Message)
 	}

@@ -91,6 +91,9 @@ func TestRecordOfManyHosts(t *testing.T) {
 		op.Status.Hosts = append(op.Status.Hosts, lifecyclev1alpha1.HostRun{
 			Name: fmt.Sprintf("%063d", i), Stage: "control-plane", State: lifecyclev1alpha1.StepFailed, Done: 12, Total: 80, RoundTrips: 9, Message: long,
 		})
+		op.Status.Plan = append(op.Status.Plan, lifecyclev1alpha1.PlannedChanges{
+			Hosts: []string{fmt.Sprintf("%063d", i)}, Changes: []string{"~ File /etc/kubernetes/a"}, Left: 9,
+		})
 	}
 	for i := range 4000 {
 		op.Status.Steps = append(op.Status.Steps, lifecyclev1alpha1.StepRecord{
@@ -108,8 +111,9 @@ func TestRecordOfManyHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := kept.Status.Steps[len(kept.Status.Steps)-1]
-	if len(kept.Status.Hosts) != 1001 || !strings.HasSuffix(kept.Status.Hosts[0].Message, "ü…") || last.Host != fmt.Sprintf("%063d", 3999) {
-		t.Errorf("%d hosts and %d steps are kept, the last of %s", len(kept.Status.Hosts), len(kept.Status.Steps), last.Host)
+	hosts, plan := kept.Status.Hosts, kept.Status.Plan
+	if len(hosts) != 1001 || len(plan) != 1001 || !strings.HasSuffix(hosts[0].Message, "ü…") || last.Host != fmt.Sprintf("%063d", 3999) {
+		t.Errorf("%d hosts, %d of the plan and %d steps are kept, the last of %s", len(hosts), len(plan), len(kept.Status.Steps), last.Host)
 	}
 }
 

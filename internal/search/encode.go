@@ -397,7 +397,7 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 		return p.page(ctx)
 	}
 	var out store.Page
-	kept := 0
+	kept, last := 0, p.skip+p.limit
 	p.query.Limit = min(pageSize, mostCandidates-p.candidates)
 	page, err := p.ask(ctx, p.query)
 	for {
@@ -406,11 +406,12 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 		}
 		p.candidates += len(page.Rows)
 		p.query.Continue, p.query.Limit = page.Continue, min(pageSize, mostCandidates-p.candidates)
-		ahead := p.ahead(ctx)
+		ahead := p.ahead(ctx, last)
 		found, failed := p.keep.sift(ctx, page.Rows)
 		if failed != nil {
 			return page, failed
 		}
+		last = len(found)
 		passed := min(p.skip, len(found))
 		found, p.skip = found[passed:], p.skip-passed
 		if p.limit > 0 && len(found) >= p.limit-p.read {
@@ -438,10 +439,10 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	}
 }
 
-// ahead reads the next page of candidates: where there is no limit, which the present one could reach, already while that is sifted.
-func (p *pager) ahead(ctx context.Context) func() (store.Page, error) {
+// ahead reads the next page of candidates: already while the present one is sifted, unless that would reach the limit with as many hits as the last page had.
+func (p *pager) ahead(ctx context.Context, last int) func() (store.Page, error) {
 	q := p.query
-	if p.limit > 0 || q.Continue == "" || q.Limit == 0 {
+	if p.limit > 0 && last >= p.skip+p.limit-p.read || q.Continue == "" || q.Limit == 0 {
 		return func() (store.Page, error) { return p.ask(ctx, q) }
 	}
 	type answer struct {

@@ -59,6 +59,12 @@ func BenchmarkFleet(b *testing.B) {
 		return func(i int) string { return "/search?limit=50&q=" + url.QueryEscape(fmt.Sprintf(format, a(i))) }
 	}
 	named := func(i int) int { return i }
+	// typed is what the palette of the console asks for a text, as a table: see useObjects in web/src/palette.
+	typed := func(format string, a func(i int) int) func(int) string {
+		return func(i int) string {
+			return "/search?limit=12&q=" + url.QueryEscape(fmt.Sprintf("%q", fmt.Sprintf(format, a(i))))
+		}
+	}
 	everything := func(authorizationv1.ResourceAttributes) bool { return false }
 	tenant := func(namespaces int) func() {
 		return func() {
@@ -102,6 +108,14 @@ func BenchmarkFleet(b *testing.B) {
 		{name: "Palette", path: asked("name:app-%d*", app)},
 		{name: "PaletteRare", path: asked("name:zzz%d*", named)},
 		{name: "Words", path: asked("app-%d- kind:Pod", app)},
+		{name: "TypedTwo", path: typed("a%d", func(i int) int { return i % 10 })}, // no run of three characters
+		{name: "TypedCommon", path: typed("app-%d", func(i int) int { return i % 10 })},
+		{name: "TypedName", path: typed("app-%d", app)},
+		{name: "TypedPart", path: typed("p-%d-0", app)},
+		{name: "TypedPod", path: typed("-0-%x", func(i int) int { return i * 1_000 })},
+		{name: "TypedNone", path: typed("zzz%d", named)},
+		{name: "TypedTenant", path: typed("app-%d", app), begin: tenant(1)},
+		{name: "TypedTenantTwo", path: typed("a%d", func(i int) int { return i % 10 }), begin: tenant(1)},
 	} {
 		b.Run(class.name, func(b *testing.B) {
 			f.denied, f.some = everything, nil
@@ -112,7 +126,14 @@ func BenchmarkFleet(b *testing.B) {
 			for b.Loop() {
 				for i := range 40 {
 					start := time.Now()
-					resp, err := http.Get(f.url + class.path(i))
+					r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, f.url+class.path(i), nil)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if strings.HasPrefix(class.name, "Typed") {
+						r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+					}
+					resp, err := http.DefaultClient.Do(r)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -172,13 +172,13 @@ func (sqliteDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + proseKind(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
 }
 
-// grams asks for all runs of three characters; what has fewer is in no such run.
+// grams asks for runs of three characters that have the whole text in them: of each run the index is read whole. What has fewer characters is in no such run.
 func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 	var match []string
 	for _, text := range texts {
 		runes := []rune(text)
-		for i := 0; i+3 <= len(runes); i++ {
-			match = append(match, `"`+strings.ReplaceAll(string(runes[i:i+3]), `"`, `""`)+`"`)
+		for end := 3; end <= len(runes); end += max(min(3, len(runes)-end), 1) {
+			match = append(match, `"`+strings.ReplaceAll(string(runes[end-3:end]), `"`, `""`)+`"`)
 		}
 	}
 	if len(match) == 0 {

@@ -34,11 +34,11 @@ type Agent struct {
 	ended chan error
 }
 
-// StartAgent starts an agent of a member, which does all that it does there through the recorder. It ends with the test at the latest.
-func (m *Member) StartAgent(t testing.TB, binary string) *Agent {
+// StartAgent starts an agent of a member, one of its replicas, which does all that it does there through the recorder, if there is one. It ends with the test at the latest.
+func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	t.Helper()
 	a := &Agent{ended: make(chan error, 1)}
-	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", "one")
+	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", replica)
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := startFromLastingThread(a.cmd); err != nil {
@@ -64,6 +64,14 @@ func (a *Agent) Kill() {
 	}
 }
 
+// Quit ends the agent with SIGQUIT, and returns the stacks of its goroutines.
+func (a *Agent) Quit() string {
+	_ = a.cmd.Process.Signal(syscall.SIGQUIT)
+	for range a.ended { // it is closed when the process has ended
+	}
+	return a.log.String()
+}
+
 // Wait waits until the agent has ended by itself, and returns how.
 func (a *Agent) Wait(ctx context.Context) error {
 	select {
@@ -80,12 +88,18 @@ func (a *Agent) PID() int { return a.cmd.Process.Pid }
 // Listener is the host:port where agents find the hub.
 func (h *Hub) Listener(t testing.TB) string {
 	t.Helper()
-	m := h.Object(t, "v1", "ConfigMap", "orrery-cluster", "listener.orrery.dev")
-	data, _ := m.Object["data"].(map[string]any)
-	u, err := url.Parse(fmt.Sprint(data["url"]))
-	if err != nil || u.Host == "" {
-		t.Fatalf("the hub says that agents find it at %v: %v", data["url"], err)
-	}
+	var u *url.URL
+	Eventually(t, "the hub says where agents find it", Patience, func() error {
+		m, err := h.Find(context.Background(), "v1", "ConfigMap", "orrery-cluster", "listener.orrery.dev")
+		if err != nil {
+			return err
+		}
+		data, _ := m.Object["data"].(map[string]any)
+		if u, err = url.Parse(fmt.Sprint(data["url"])); err != nil || u.Host == "" {
+			return fmt.Errorf("that is %v: %w", data["url"], err)
+		}
+		return nil
+	})
 	return u.Host
 }
 

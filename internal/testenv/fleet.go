@@ -111,6 +111,20 @@ func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
 	return m, nil
 }
 
+// Member is the server as a cluster that can be joined, with no recorder before it.
+func (s *Server) Member(t testing.TB, name string) *Member {
+	t.Helper()
+	m := &Member{Name: name, cfg: s.Config(), kubeconfig: filepath.Join(t.TempDir(), name+".kubeconfig")}
+	var err error
+	if m.API, err = NewAPI(m.cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.kubeconfig, s.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // Stop stops the clusters.
 func (m *Members) Stop() error { return m.stop() }
 

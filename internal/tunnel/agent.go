@@ -63,6 +63,16 @@ var buffers = &sync.Pool{}
 // bufferSize is that of the frames in which an agent sends: what TLS puts into one record, and what a copy reads at once.
 const bufferSize = 16 << 10
 
+// awayError tells that nobody answered where the hub should be.
+type awayError struct{ error }
+
+// Unwrap has errors.Is find the cause.
+func (e *awayError) Unwrap() error { return e.error }
+
+// mostAway bounds the failures that make pauses longer while nobody answers: asking costs a hub nothing that is being started, and nobody is to wait for its
+// agents much longer than for the hub.
+const mostAway = 5
+
 // spare is a connection to the hub, from when it was welcomed until it is taken or lost.
 type spare struct {
 	ws      *websocket.Conn
@@ -146,6 +156,7 @@ type loop struct {
 	opening  map[int]attempt // the connections that are being opened, by number
 	opened   int
 	failures int
+	away     bool // nobody answered last
 	// connected is whether the log says last that the hub was reached.
 	connected bool
 	notUntil  time.Time   // no connection is tried before
@@ -190,7 +201,7 @@ func (l *loop) fill(ctx context.Context) <-chan time.Time {
 	if l.failures > 0 {
 		// One at a time finds out whether it goes again, and none waits for another, which may hang.
 		missing = 1
-		l.notUntil = now.Add(pause(l.agent.Timing, l.failures))
+		l.notUntil = now.Add(l.pause())
 	}
 	for range missing {
 		l.opened++
@@ -238,11 +249,13 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 			return nil // it was given up
 		}
 		l.connected = false
+		away := (*awayError)(nil)
+		l.away = errors.As(e.err, &away)
 		if l.failures++; l.failures == 1 || l.failures%20 == 0 {
 			log.Info("the hub cannot be reached", "cause", e.err.Error(), "failures", l.failures)
 		}
 		if l.notUntil.Before(now) {
-			l.notUntil = now.Add(pause(l.agent.Timing, l.failures))
+			l.notUntil = now.Add(l.pause())
 		}
 	case answer:
 		e.spare.probed, e.spare.heard = time.Time{}, now
@@ -268,6 +281,13 @@ func (l *loop) settled(number int) {
 func (l *loop) heard(now time.Time) {
 	l.alive = now
 	l.agent.answered.Store(now.UnixNano())
+}
+
+func (l *loop) pause() time.Duration {
+	if l.away {
+		return pause(l.agent.Timing, min(l.failures, mostAway))
+	}
+	return pause(l.agent.Timing, l.failures)
 }
 
 // pause after failures: twice as long each time, of which a random part is waited, so that agents that lost their hub at one moment do
@@ -398,10 +418,10 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	}
 	if err != nil {
 		stop()
-		if resp != nil {
+		if resp != nil && resp.StatusCode != http.StatusBadGateway {
 			return nil, fmt.Errorf("the hub answers %s: %w", resp.Status, err)
 		}
-		return nil, err
+		return nil, &awayError{err}
 	}
 	err = a.introduce(ws)
 	if !stop() && err == nil {
@@ -528,7 +548,7 @@ type yielding struct {
 func (y *yielding) Read(p []byte) (int, error) {
 	if y.read >= turn {
 		y.read = 0
-		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) //nolint:dogsled // it never fails
+		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 	}
 	n, err := y.from.Read(p)
 	y.read += n

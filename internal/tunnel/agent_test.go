@@ -51,3 +51,14 @@ func TestPause(t *testing.T) {
 		}
 	}
 }
+
+// TestPauseWhileNobodyAnswers: whoever waits for a hub that is started anew does not wait much longer for the agents.
+func TestPauseWhileNobodyAnswers(t *testing.T) {
+	timing := DefaultTiming()
+	for failures := 1; failures < 100; failures++ {
+		l := &loop{agent: &Agent{Timing: timing}, failures: failures, away: true}
+		if p := l.pause(); p > min(timing.FirstRetry<<min(failures-1, 15), 3200*time.Millisecond) {
+			t.Fatalf("after %d failures %s", failures, p)
+		}
+	}
+}

@@ -79,8 +79,8 @@ func BenchmarkArrival(b *testing.B) {
 type arrival struct {
 	b *testing.B
 	*simulation
+	*lister
 	fleet             *fleet
-	client            *http.Client
 	clusters, objects int
 
 	mu   sync.Mutex
@@ -96,18 +96,28 @@ func (a *arrival) must(err error) {
 
 func (a *arrival) connect() {
 	a.b.Helper()
-	client, err := rest.HTTPClientFor(a.fleet.cfg)
+	var err error
+	a.lister, err = newLister(a.fleet.cfg)
 	a.must(err)
-	a.client = client
 }
 
-// ask asks the fleet for ConfigMaps of the benchmark.
-func (a *arrival) ask(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.fleet.cfg.Host, "/")+fleetv1alpha1.FleetPath+"/api/v1/namespaces/bench/configmaps?"+query.Encode(), nil)
+// lister asks the fleet for ConfigMaps of the benchmark.
+type lister struct {
+	client *http.Client
+	host   string
+}
+
+func newLister(cfg *rest.Config) (*lister, error) {
+	client, err := rest.HTTPClientFor(cfg)
+	return &lister{client: client, host: strings.TrimSuffix(cfg.Host, "/")}, err
+}
+
+func (l *lister) ask(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.host+fleetv1alpha1.FleetPath+"/api/v1/namespaces/bench/configmaps?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := a.client.Do(r)
+	resp, err := l.client.Do(r)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +128,8 @@ func (a *arrival) ask(ctx context.Context, query url.Values) (io.ReadCloser, err
 	return resp.Body, nil
 }
 
-func (a *arrival) list(query url.Values) (list metav1.PartialObjectMetadataList, err error) {
-	body, err := a.ask(context.Background(), query)
+func (l *lister) list(query url.Values) (list metav1.PartialObjectMetadataList, err error) {
+	body, err := l.ask(context.Background(), query)
 	if err != nil {
 		return list, err
 	}

@@ -247,6 +247,8 @@ func TestByAgent(t *testing.T) {
 		t.Errorf("port-forward: %q, %v", body, err)
 	}
 
+	t.Run("Console", func(t *testing.T) { s.readInBrowser(t, hub) })
+
 	// An agent that is told that the cluster has left removes itself, and what runs stays.
 	s.fleet("cluster", "unjoin", "oak", "--kubeconfig", hub)
 	s.eventually("the agent is gone", func(context.Context) error {

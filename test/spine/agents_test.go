@@ -41,7 +41,7 @@ func TestAgentsInTrouble(t *testing.T) {
 	for _, m := range agents {
 		d.network[m] = testenv.NewNetwork(t, w.hub.Listener(t), balancerIdle)
 		w.hub.JoinByAgent(t, m, d.network[m])
-		d.agent[m] = m.StartAgent(t, program)
+		d.agent[m] = m.StartAgent(t, program, "one")
 	}
 	t.Cleanup(func() { // the tests that follow share the fleet, and these agents end with this one
 		if !t.Failed() {
@@ -188,7 +188,7 @@ func TestAgentsInTrouble(t *testing.T) {
 		d.exactly(w.birch, all)
 		d.exactly(w.pine, all)
 		d.exactly(w.oak, 0)
-		d.agent[w.oak] = w.oak.StartAgent(t, program) // for the rest of the test
+		d.agent[w.oak] = w.oak.StartAgent(t, program, "one") // for the rest of the test
 		d.network[w.oak].Dark(false)
 		d.have(w.oak)
 		d.told()

@@ -2,6 +2,7 @@ import { expect, test } from "vitest"
 import { type Cluster, type Condition, capacity, cordoned, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
+import { toneOfCluster } from "../src/layout/lag"
 
 const is = (type: string, status: Condition["status"], reason = "", lastTransitionTime = "2026-11-25T10:00:00Z"): Condition => ({
   type,
@@ -106,11 +107,14 @@ test("tiles: who may not list Clusters sees those of the live socket", () => {
   const all = tiles(undefined, [
     { name: "oak", state: "Synced", lag: 0 },
     { name: "ash", state: "Unknown", since: "2026-11-25T09:00:00Z" },
+    { name: "elm", state: "Reading" },
   ])
   expect(all.map((t) => [t.name, t.health])).toEqual([
     ["ash", "unreachable"],
+    ["elm", "joining"],
     ["oak", "ready"],
   ])
+  expect(["Synced", "Reading", "Behind", "Unknown"].map((state) => toneOfCluster({ state }))).toEqual(["good", "warn", "warn", "unknown"])
 })
 
 test("tiles are sifted by words and counted by health", () => {

@@ -65,7 +65,7 @@ describe("Exec", () => {
   it("says that the connection ended, unless it was closed here", () => {
     const lost = start()
     lost.socket.onclose?.({ code: 1006, reason: "" })
-    expect(lost.ends).toEqual([{ message: "the connection ended (1006)" }])
+    expect(lost.ends).toEqual([{ message: "The connection ended (1006)" }])
     const left = start()
     left.exec.close()
     left.socket.onclose?.({ code: 1000, reason: "" })

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest"
 import type { JsonObject } from "../src/hub/fields"
-import { fieldPath, merge, put, read } from "../src/object/merge"
+import { fieldPath, locate, merge, put, read, refused } from "../src/object/merge"
 
 const text = `apiVersion: apps/v1
 kind: Deployment
@@ -105,4 +105,22 @@ describe("read", () => {
 it("fieldPath reads paths as API servers write them", () => {
   expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual(["spec", "ports", { containerPort: 80, protocol: "TCP" }, "name"])
   expect(fieldPath("spec.containers[1].image")).toEqual(["spec", "containers", 1, "image"])
+})
+
+describe("what an API server does not take", () => {
+  const at = (message: string, field?: string) => {
+    const status = { code: 422, reason: "Invalid", message, details: field ? { causes: [{ field, message: "no" }] } : undefined }
+    return refused(status).map(({ path }) => {
+      const { from, to } = locate(text, path)
+      return text.slice(from, to).trim()
+    })
+  }
+  it("is found in the text: by its causes, by fields that the kind does not have, or else by what is around it", () => {
+    expect(at("is invalid", "spec.replicas")).toEqual(["2"])
+    expect(at("is invalid", "spec.containers[1].image")).toEqual(["busybox"])
+    expect(at('strict decoding error: unknown field "spec.replicas", duplicate field "metadata.name"')).toEqual(["2", "web"])
+    expect(at(".spec.replicas: field not declared in schema")).toEqual(["2"])
+    expect(at("is invalid", "metadata.labels")[0]).toMatch(/^name: web/)
+    expect(at("somebody else says no")).toEqual([])
+  })
 })

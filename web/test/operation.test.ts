@@ -1,5 +1,5 @@
 import { expect, test } from "vitest"
-import { acts, expand, hostDiff, hosts, type Operation, patch, progress, seconds } from "../src/operation/operation"
+import { acts, expand, hostDiff, hosts, type Operation, patch, progress, seconds, toneOfChange } from "../src/operation/operation"
 
 const run = (status: Operation["status"], spec: Partial<Operation["spec"]> = {}): Operation => ({
   metadata: { name: "oak-1" },
@@ -73,5 +73,16 @@ test("hosts that the spec adds and takes out", () => {
     { name: "a", change: "kept", roles: ["control-plane", "worker"] },
     { name: "b", change: "added", roles: ["worker"] },
     { name: "c", change: "removed", roles: ["worker"] },
+  ])
+})
+
+test("a line of a plan looks like what it does", () => {
+  expect(["+ File /a", "~ File /a", "! File /a", "- File /a", "* Drain h-1 [drain]", ""].map(toneOfChange)).toEqual([
+    "good",
+    "warn",
+    "warn",
+    "bad",
+    "plain",
+    "plain",
   ])
 })

@@ -102,6 +102,11 @@ test("a preview asks once after a pause, and tells only the answer to the last q
   expect(told.some((t) => t.answer === "late")).toBe(false)
   preview.put("oak")
   expect(told.at(-1)?.stale).toBe(false)
+  preview.again()
+  answers.get("oak")?.("no longer")
+  await vi.advanceTimersByTimeAsync(0)
+  expect(asked).toEqual(["oa", "oak", "oak"])
+  expect(told.at(-1)).toEqual({ answer: "no longer", stale: false })
 })
 
 test("a question that fails leaves the answer before it", async () => {

@@ -5,8 +5,8 @@ import { ofRef, parseOf } from "../src/hub/link"
 import { nextSort, shown, toneOfCell } from "../src/table/columns"
 import { accept, complete, completion, has, splitKind, terms, toggled } from "../src/table/query"
 import { asked, heightOf, moved, ratioOf, reveal, visible } from "../src/table/rows"
-import { warningsOf } from "../src/table/search"
-import { actsOf, byCluster, forEach } from "../src/table/selection"
+import { objectsOf, warningsOf } from "../src/table/search"
+import { actsOf, actsOfAll, byCluster, forEach } from "../src/table/selection"
 import { question, readState, writeState } from "../src/table/state"
 import { forget, keep, views } from "../src/table/views"
 
@@ -212,4 +212,18 @@ test("acts, by cluster, a few at a time, each told of", async () => {
 test("warnings of a header", () => {
   expect(warningsOf('299 - "left out: a, b", 299 orrery "say \\"x\\""')).toEqual(["left out: a, b", 'say "x"'])
   expect(warningsOf(null)).toEqual([])
+})
+
+test("of rows of several kinds what can be done to each is done", () => {
+  const [web, db, node] = ["deployments", "statefulsets", "nodes"].map((resource) => ({ group: resource === "nodes" ? "" : "apps", resource }))
+  expect(actsOfAll([web!, db!])).toEqual(["restart", "scale", "delete"])
+  expect(actsOfAll([web!, node!])).toEqual(["delete"])
+  expect(actsOfAll([])).toEqual(["delete"])
+})
+
+test("a table of every kind says which objects its rows are", () => {
+  const columns = ["Cluster", "Namespace", "Kind", "API Version", "Name", "Created"].map((name) => ({ name, type: "string" }))
+  const cells = ["oak", "shop", "Deployment", "apps/v1", "web", "2026-11-25T10:00:00Z"]
+  const [row] = objectsOf({ columnDefinitions: columns, rows: [{ cells, object: { metadata: { name: "" } } }], metadata: {} })
+  expect(row).toMatchObject({ cluster: "oak", namespace: "shop", kind: "Deployment", apiVersion: "apps/v1", name: "web", created: cells[5] })
 })

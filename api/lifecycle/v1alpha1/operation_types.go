@@ -261,6 +261,12 @@ type OperationStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
+	// plan is what this attempt is to do, as the command line prints it without details: hosts that get the same stand
+	// together. What a cluster of very many unlike hosts has beyond 64 KiB is counted.
+	// +kubebuilder:validation:MaxItems=1001
+	// +listType=atomic
+	// +optional
+	Plan []PlannedChanges `json:"plan,omitempty"`
 	// specHash identifies the spec that this Operation brings about. It is fixed by the first
 	// attempt: a later one does that, or nothing.
 	// +kubebuilder:validation:MaxLength=64
@@ -318,6 +324,23 @@ const (
 	PhaseFailed    Phase = "Failed"
 	PhaseCanceled  Phase = "Canceled"
 )
+
+// PlannedChanges is what is to be done on hosts, on each the same.
+type PlannedChanges struct {
+	// hosts on which it is done; "cluster" is what is done to the cluster as a whole.
+	// +kubebuilder:validation:MaxItems=1001
+	// +listType=atomic
+	// +required
+	Hosts []string `json:"hosts"`
+	// changes, a line each: + what is added, ~ changed, ! repaired, - undone and * done to the cluster, then its kind, what is
+	// changed, and in brackets how that disturbs what runs there.
+	// +listType=atomic
+	// +optional
+	Changes []string `json:"changes,omitempty"`
+	// left is how many more there are that are not listed.
+	// +optional
+	Left int32 `json:"left,omitempty"`
+}
 
 // HostRun sums up a run on one host.
 type HostRun struct {

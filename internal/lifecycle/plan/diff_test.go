@@ -189,3 +189,30 @@ func TestPrint(t *testing.T) {
 		}
 	}
 }
+
+// TestLines: hosts that get the same stand together, whatever order they are planned in, and the cluster as a whole is the last.
+func TestLines(t *testing.T) {
+	change := func(host string, op plan.Op, target string, d plan.Disruption) plan.Change {
+		return plan.Change{Host: host, Op: op, Kind: "File", Step: "any/step", Target: target, Disruption: d}
+	}
+	changes := &plan.Changes{
+		Items: []plan.Change{
+			change("h-1", plan.OpChange, "/etc/a", plan.DisruptionNone), change("h-1", plan.OpAdd, "/etc/b", plan.DisruptionNone),
+			change("h-2", plan.OpRemove, "/etc/c", plan.DisruptionNone),
+			change("h-3", plan.OpChange, "/etc/a", plan.DisruptionNone), change("h-3", plan.OpAdd, "/etc/b", plan.DisruptionNone),
+		},
+		Steps: []plan.ClusterStep{{ID: "drain/h-2", Drain: &plan.Drain{Node: "h-2"}}},
+	}
+	lines := changes.Lines("cluster")
+	want := []plan.HostLines{
+		{Hosts: []string{"h-1", "h-3"}, Lines: []string{"~ File /etc/a", "+ File /etc/b"}},
+		{Hosts: []string{"h-2"}, Lines: []string{"- File /etc/c"}},
+	}
+	if diff := cmp.Diff(want, lines[:2]); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	last := lines[len(lines)-1]
+	if len(lines) != 3 || last.Hosts[0] != "cluster" || !strings.HasPrefix(last.Lines[0], "* ") || !strings.Contains(last.Lines[0], "h-2") {
+		t.Errorf("what is done to the cluster is not the last: %v", lines)
+	}
+}

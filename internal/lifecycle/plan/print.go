@@ -62,6 +62,37 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
 }
 
+// HostLines are the changes of hosts that all get the same, a line each.
+type HostLines struct{ Hosts, Lines []string }
+
+// Lines are the changes as Print writes them, by hosts that get the same; the last are those of the cluster as a whole.
+func (c *Changes) Lines(cluster string) []HostLines {
+	var hosts []string
+	of := map[string][]string{}
+	for _, item := range c.Items {
+		if of[item.Host] == nil {
+			hosts = append(hosts, item.Host)
+		}
+		of[item.Host] = append(of[item.Host], signs[item.Op]+" "+item.line())
+	}
+	var all []HostLines
+	for _, host := range hosts {
+		if i := slices.IndexFunc(all, func(l HostLines) bool { return slices.Equal(l.Lines, of[host]) }); i >= 0 {
+			all[i].Hosts = append(all[i].Hosts, host)
+		} else {
+			all = append(all, HostLines{[]string{host}, of[host]})
+		}
+	}
+	if len(c.Steps) == 0 {
+		return all
+	}
+	steps := HostLines{Hosts: []string{cluster}}
+	for _, line := range stepLines(c.Steps) {
+		steps.Lines = append(steps.Lines, "* "+line)
+	}
+	return append(all, steps)
+}
+
 // undone says in a line that all is undone that was done on a host.
 func (c *Changes) undone(host string) string {
 	steps, worst := 0, DisruptionNone

@@ -637,7 +637,7 @@ var attacks = map[string]func(*websocket.Conn) error{
 	"Flood": func(ws *websocket.Conn) error {
 		for range 10_000 {
 			if err := ws.WriteJSON(tunnel.Word{Probe: 1}); err != nil {
-				return nil //nolint:nilerr // it was closed, which is what is wanted
+				return nil // it was closed, which is what is wanted
 			}
 		}
 		return nil

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	nodesEach, podsEach = 3, 50
+	nodesEach = 3
 	// remembered is for how many changes a watch may be resumed.
 	remembered = 256
 	// bookmarkEvery is how often an idle watch is told the resourceVersion.
@@ -34,11 +34,12 @@ type cluster struct {
 
 	offline atomic.Bool
 
-	mu      sync.Mutex
-	down    context.Context //nolint:containedctx // ends the watches that are open when the cluster goes offline
-	cut     context.CancelFunc
-	version int64
-	tables  map[string]*table
+	mu       sync.Mutex
+	restarts int
+	down     context.Context //nolint:containedctx // ends the watches that are open when the cluster goes offline
+	cut      context.CancelFunc
+	version  int64
+	tables   map[string]*table
 }
 
 // table is the objects of one type.
@@ -56,7 +57,7 @@ type event struct {
 	line      []byte
 }
 
-func newCluster(f *fleet, name string) *cluster {
+func newCluster(f *fleet, name string, pods int) *cluster {
 	c := &cluster{fleet: f, name: name, tables: map[string]*table{}}
 	c.down, c.cut = context.WithCancel(context.Background())
 	for _, r := range resources() {
@@ -72,15 +73,36 @@ func newCluster(f *fleet, name string) *cluster {
 			"status": map[string]any{"capacity": capacity, "allocatable": capacity, "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 		}))
 	}
-	for i := range podsEach {
+	for i := range pods {
 		c.put(c.tables["v1/pods"], object("default", fmt.Sprintf("pod-%d", i), map[string]any{
 			"spec": map[string]any{"nodeName": fmt.Sprintf("node-%d", i%nodesEach), "containers": []any{map[string]any{
 				"name": "app", "image": "registry.example.org/app:1.0", "resources": map[string]any{"requests": map[string]any{"cpu": "100m", "memory": "64Mi"}},
 			}}},
-			"status": map[string]any{"phase": "Running"},
+			"status": status(0),
 		}))
 	}
 	return c
+}
+
+// status of a pod whose container was restarted.
+func status(restarts int) map[string]any {
+	return map[string]any{"phase": "Running", "containerStatuses": []any{map[string]any{
+		"name": "app", "ready": true, "restartCount": restarts, "state": map[string]any{"running": map[string]any{}},
+	}}}
+}
+
+// restart restarts the container of a pod.
+func (c *cluster) restart(pod int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tables["v1/pods"]
+	var o map[string]any
+	if json.Unmarshal(t.objects[fmt.Sprintf("default/pod-%d", pod)], &o) != nil {
+		return // somebody deleted it
+	}
+	c.restarts++
+	o["status"] = status(c.restarts)
+	c.put(t, o)
 }
 
 func object(namespace, name string, fields map[string]any) map[string]any {

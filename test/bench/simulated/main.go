@@ -33,19 +33,24 @@ const token = "simulated"
 
 func main() {
 	count := flag.Int("clusters", 1000, "how many")
+	pods := flag.Int("pods", 50, "how many each of them has")
+	rate := flag.Int("rate", 0, "how many pods of all of them change in a second")
 	dir := flag.String("dir", "", "where ca.crt, clusters.json and address are written once it listens")
 	flag.Parse()
-	if err := run(*count, *dir); err != nil {
+	if err := run(*count, *pods, *rate, *dir); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(count int, dir string) error {
+func run(count, pods, rate int, dir string) error {
 	certificate, ca, err := selfSigned()
 	if err != nil {
 		return err
 	}
-	fleet := newFleet(count)
+	fleet := newFleet(count, pods)
+	if rate > 0 {
+		go fleet.churn(pods, rate)
+	}
 	server := &http.Server{
 		Handler: fleet, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(new(silent), "", 0),
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
@@ -130,14 +135,24 @@ type write struct {
 // open, lists of more than one object and requests.
 type Stats struct{ Writes, Watches, Lists, Requests int64 }
 
-func newFleet(count int) *fleet {
+func newFleet(count, pods int) *fleet {
 	f := &fleet{clusters: make(map[string]*cluster, count), followers: map[chan write]bool{}}
 	f.core, f.apis = discovery()
 	for i := range count {
 		name := fmt.Sprintf("c-%04d", i)
-		f.clusters[name] = newCluster(f, name)
+		f.clusters[name] = newCluster(f, name, pods)
 	}
 	return f
+}
+
+// churn changes pods without end, another each time.
+func (f *fleet) churn(pods, rate int) {
+	const step = 7919 // a prime, so that all have their turn
+	every := time.Second / time.Duration(rate)
+	for now := range time.Tick(every) {
+		n := int(now.UnixNano()/int64(every)) * step
+		f.clusters[fmt.Sprintf("c-%04d", n%len(f.clusters))].restart(n / len(f.clusters) % pods)
+	}
 }
 
 // ServeHTTP implements http.Handler: /clusters/NAME/… is a cluster, /control/… is for benchmarks.

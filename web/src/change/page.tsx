@@ -1,8 +1,11 @@
 import { useState } from "react"
 import { Link } from "wouter"
-import { can } from "../hub/access"
+import type { Change } from "../history/steps"
+import { listable } from "../hub/access"
 import { useAnswer } from "../hub/answer"
 import { get, mirrored, StatusError } from "../hub/client"
+import type { Difference } from "../hub/fields"
+import { findKind, type Kind, pathOf, useFleetKinds } from "../hub/kinds"
 import { clusterLink, objectLink } from "../hub/link"
 import { useRights } from "../hub/rights"
 import { Age } from "../part/Age"
@@ -14,7 +17,7 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
-import { brief, clusterScoped, type FieldDifference, type ObjectChange, type Row, rows, sift, type Type, typeName, typePath, types } from "./changes"
+import { brief, type Row, rows, sift, watched } from "./changes"
 import "../cluster/cluster.css"
 import "../fleet/fleet.css"
 import "./change.css"
@@ -24,35 +27,28 @@ const page = 200
 
 interface Told {
   at: number
-  answers: { type: Type; items: ObjectChange[] }[]
-  cut: Type[]
-  failed: { type: Type; message: string }[]
+  answers: { kind: Kind; items: Change[] }[]
+  cut: Kind[]
+  failed: { kind: Kind; message: string }[]
   /** Since when changes are known, where that is later than what was asked for. */
   from?: string
 }
 
-/** Asks for each type where the user may list it: in all namespaces, or one by one. What cannot be told of one type leaves the others. */
-async function ask(since: string, chosen: Type[], namespaces: string[], signal: AbortSignal): Promise<Told> {
+/** Asks for each kind where the user may list it: in all namespaces, or one by one. What cannot be told of one leaves the others. */
+async function ask(since: string, chosen: Kind[], namespaces: string[], signal: AbortSignal): Promise<Told> {
   const told: Told = { at: Date.now(), answers: [], cut: [], failed: [] }
   await Promise.all(
-    chosen.map(async (type) => {
-      const may = (namespace?: string) => can({ verb: "list", group: type.group, resource: type.resource, namespace })
-      const scopes: (string | undefined)[] = (await may())
-        ? [undefined]
-        : clusterScoped.includes(type.resource)
-          ? []
-          : (await Promise.all(namespaces.map(async (ns) => ((await may(ns)) ? [ns] : [])))).flat()
-      for (const ns of scopes) {
+    chosen.map(async (kind) => {
+      for (const namespace of await listable(kind, namespaces)) {
         try {
-          const path = `${mirrored()}${typePath(type, ns)}`
-          const answer = await known(path, since, signal)
-          told.answers.push({ type, items: answer.items ?? [] })
-          if (answer.metadata.continue) told.cut.push(type)
+          const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
+          told.answers.push({ kind, items: answer.items ?? [] })
+          if (answer.metadata.continue) told.cut.push(kind)
           if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
         } catch (e) {
           if (signal.aborted) throw e
-          // A type that no cluster serves, or of which there is no history, has no changes to tell.
-          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ type, message: (e as Error).message })
+          // A kind that no cluster serves, or of which there is no history, has no changes to tell.
+          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
         }
       }
     }),
@@ -61,7 +57,7 @@ async function ask(since: string, chosen: Type[], namespaces: string[], signal: 
 }
 
 interface Changes {
-  items?: ObjectChange[]
+  items?: Change[]
   metadata: { continue?: string }
   from?: string
 }
@@ -83,14 +79,15 @@ export default function ChangePage() {
   const since = params.get("since") ?? "-1h"
   const only = params.get("type") ?? ""
   const words = params.get("q") ?? ""
-  const chosen = only ? types.filter((x) => typeName(x) === only) : types
-  const namespaces = rights.data?.namespaces ?? []
+  const kinds = useFleetKinds()
+  const chosen = (only ? [only] : watched).flatMap((name) => findKind(kinds ?? [], name) ?? [])
+  const namespaces = rights?.namespaces ?? []
   const answer = useAnswer(
-    rights.data && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
-    JSON.stringify(["changes", since, only, namespaces]),
+    rights && kinds && ((signal: AbortSignal) => ask(since, chosen, namespaces, signal)),
+    JSON.stringify(["changes", since, chosen.map((k) => k.of), namespaces]),
     30_000,
   )
-  const error = rights.error ?? answer.error
+  const { error } = answer
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (
@@ -110,7 +107,10 @@ export default function ChangePage() {
         <Select
           label={t("common.kind")}
           value={only}
-          options={[{ value: "", label: t("change.allKinds") }, ...types.map((x) => ({ value: typeName(x), label: x.kind }))]}
+          options={[
+            { value: "", label: t("change.allKinds") },
+            ...(kinds ?? []).filter((k) => k.verbs.includes("list")).map((k) => ({ value: k.of, label: k.of })),
+          ]}
           onChange={(v) => set("type", v)}
         />
         {answer.data && <span className="muted">{t("common.asOf", { time: time(answer.data.at) })}</span>}
@@ -118,7 +118,7 @@ export default function ChangePage() {
       {error && <Failure error={error} retry={answer.reload} />}
       {!answer.data && !error && <Skeleton lines={8} />}
       {answer.data?.failed.map((f) => (
-        <Notice key={typeName(f.type)} tone="unknown" title={t("change.failed", { kind: f.type.kind })}>
+        <Notice key={f.kind.of} tone="unknown" title={t("change.failed", { kind: f.kind.kind })}>
           {f.message}
         </Notice>
       ))}
@@ -128,7 +128,7 @@ export default function ChangePage() {
       {all.length > 0 && shown.length === 0 && <Empty title={t("change.noneMatch")} />}
       <ul className="changes">
         {shown.slice(0, 500).map((r) => (
-          <Change key={r.key} row={r} />
+          <ChangeItem key={r.key} row={r} />
         ))}
       </ul>
       {shown.length > 500 && <p className="muted">{t("change.narrow", { n: shown.length - 500 })}</p>}
@@ -138,16 +138,16 @@ export default function ChangePage() {
 
 const tones: Record<Row["change"], Tone> = { Created: "good", Seen: "plain", Updated: "warn", Deleted: "bad", Recreated: "warn" }
 
-function Change({ row }: { row: Row }) {
+function ChangeItem({ row }: { row: Row }) {
   const [open, setOpen] = useState(false)
   const [first = ""] = row.clusters
-  const ref = { cluster: first, kind: row.type.kind, group: row.type.group, namespace: row.namespace ?? "", name: row.name }
+  const ref = { cluster: first, kind: row.kind.kind, group: row.kind.group, namespace: row.namespace ?? "", name: row.name }
   return (
     <li className="change">
       <div className="change-head">
         <Mark tone={tones[row.change]}>{t(`change.${row.change}`)}</Mark>
         <Link className="change-name" href={objectLink(ref, { tab: "history" })}>
-          {row.type.kind} {row.namespace && <span className="muted">{row.namespace}/</span>}
+          {row.kind.kind} {row.namespace && <span className="muted">{row.namespace}/</span>}
           {row.name}
         </Link>
         <span className="badges">
@@ -182,7 +182,7 @@ function Change({ row }: { row: Row }) {
   )
 }
 
-function Field({ field, whole }: { field: FieldDifference; whole: boolean }) {
+function Field({ field, whole }: { field: Difference; whole: boolean }) {
   const most = whole ? 10_000 : 120
   return (
     <li className="selectable">

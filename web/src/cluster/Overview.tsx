@@ -1,18 +1,19 @@
 import { useState } from "react"
 import { get, patch, type StatusError } from "../hub/client"
 import { useFleet } from "../hub/live"
+import { Conditions } from "../object/Conditions"
 import { Age } from "../part/Age"
 import { Button, IconButton } from "../part/Button"
 import { Field, Input } from "../part/Field"
 import { Icon } from "../part/Icon"
-import { Badge, Mark, type Tone } from "../part/Mark"
+import { Badge } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Failure, Notice } from "../part/Notice"
-import { Facts, Section, SmallTable } from "../part/Page"
+import { Facts, Section } from "../part/Page"
 import { age } from "../part/time"
 import { t, time } from "../text/text"
 import { clusterPath } from "./api"
-import { type Cluster, type Condition, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
+import { type Cluster, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
 import { amount } from "./quantity"
 
 export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
@@ -55,9 +56,7 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
         </div>
       </Section>
       <Taints cluster={cluster} mayChange={mayChange} changed={changed} />
-      <Section title={t("cluster.conditions")}>
-        <Conditions conditions={status?.conditions ?? []} />
-      </Section>
+      <Conditions object={cluster} />
     </div>
   )
 }
@@ -110,37 +109,6 @@ function AgentFacts({ cluster }: { cluster: Cluster }) {
         ]}
       />
     </Section>
-  )
-}
-
-/** Conditions that warn by being True. */
-const alarms = ["CertificatesExpiring", "CredentialsExpiring"]
-
-function tone(c: Condition): Tone {
-  if (c.status === "Unknown") return "unknown"
-  return (c.status === "True") !== alarms.includes(c.type) ? "good" : alarms.includes(c.type) ? "warn" : "bad"
-}
-
-export function Conditions({ conditions }: { conditions: Condition[] }) {
-  return (
-    <SmallTable
-      label={t("cluster.conditions")}
-      head={[t("cluster.condition"), t("cluster.status"), t("cluster.reason"), t("cluster.message"), t("cluster.since")]}
-      rows={conditions.map((c) => ({
-        key: c.type,
-        cells: [
-          c.type,
-          <Mark key="status" tone={tone(c)}>
-            {c.status}
-          </Mark>,
-          c.reason,
-          <span key="message" className="wrap selectable">
-            {c.message}
-          </span>,
-          <Age key="since" since={c.lastTransitionTime} />,
-        ],
-      }))}
-    />
   )
 }
 

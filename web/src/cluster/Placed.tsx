@@ -1,7 +1,7 @@
 import { Link } from "wouter"
 import { useCan } from "../hub/access"
 import { type Answer, useAnswer, useGet } from "../hub/answer"
-import { get, mirrored, type Table, table } from "../hub/client"
+import { type Counts, mirrored, type Table, table } from "../hub/client"
 import { objectLink, tableLink } from "../hub/link"
 import { Age } from "../part/Age"
 import { Mark, toneOf } from "../part/Mark"
@@ -9,22 +9,11 @@ import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
 
-export interface Counts {
-  total: number
-  groups: { values: string[]; objects: number }[]
-}
-
 const ours = "label:work.orrery.dev/binding"
 
 /** How many objects there are that a placement made, by kind and namespace. */
 export function usePlaced(cluster: string): Answer<Counts> {
-  return useAnswer(
-    (signal) => {
-      return get<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, signal)
-    },
-    `placed ${cluster}`,
-    15_000,
-  )
+  return useGet<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, 15_000)
 }
 
 export function Placed({ cluster }: { cluster: string }) {
@@ -37,7 +26,7 @@ export function Placed({ cluster }: { cluster: string }) {
       <SmallTable
         label={t("cluster.placed")}
         head={[t("common.kind"), t("common.namespace"), t("cluster.objectsCount")]}
-        rows={counts.data.groups.map((g) => {
+        rows={(counts.data.groups ?? []).map((g) => {
           const [kind = "", namespace = ""] = g.values
           const q = [`cluster:${cluster}`, namespace && `ns:${namespace}`, ours].filter(Boolean).join(" ")
           return {

@@ -1,8 +1,7 @@
 import { useState } from "react"
 import { useLocation } from "wouter"
 import { patch, remove, type StatusError } from "../hub/client"
-import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
+import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Failure } from "../part/Notice"
 import { t } from "../text/text"
@@ -51,12 +50,9 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       title={t("cluster.unjoinTitle", { name })}
       description={placed.data ? t("cluster.unjoinPlaced", { n: placed.data.total }) : t("cluster.unjoinPlacedUnknown")}
       foot={
-        <>
-          <Button onClick={onClose}>{t("common.cancel")}</Button>
-          <Button look="danger" disabled={busy || (loses && typed !== name)} onClick={leave}>
-            {t("cluster.unjoin")}
-          </Button>
-        </>
+        <Foot onClose={onClose} look="danger" disabled={busy || (loses && typed !== name)} onClick={leave}>
+          {t("cluster.unjoin")}
+        </Foot>
       }
     >
       <fieldset className="bare" aria-label={t("cluster.placed")}>

@@ -9,13 +9,13 @@ export const clusterPath = (name: string) => `${clustersPath}/${encodeURICompone
 /** The Clusters, for who may list them; allowed is undefined until that is known. */
 export function useClusters(everyMs = 10_000): Answer<Cluster[]> & { allowed?: boolean } {
   const rights = useRights()
-  const allowed = rights.data && where(rights.data, "list", "cluster.orrery.dev", "clusters").everywhere
+  const allowed = rights && where(rights, "list", "cluster.orrery.dev", "clusters").everywhere
   const ask = allowed ? async (signal: AbortSignal) => (await list<Cluster>(clustersPath, undefined, signal)).items : undefined
   return { ...useAnswer<Cluster[]>(ask, "clusters", everyMs), allowed }
 }
 
 export function useCluster(name: string, everyMs = 5_000): Answer<Cluster> & { allowed?: boolean } {
   const rights = useRights()
-  const allowed = rights.data && where(rights.data, "list", "cluster.orrery.dev", "clusters").everywhere
+  const allowed = rights && where(rights, "list", "cluster.orrery.dev", "clusters").everywhere
   return { ...useGet<Cluster>(allowed ? clusterPath(name) : undefined, undefined, everyMs), allowed }
 }

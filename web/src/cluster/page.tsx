@@ -1,12 +1,13 @@
 import { useState } from "react"
 import { Link, useParams, useSearchParams } from "wouter"
+import { liveHealth } from "../fleet/tiles"
 import { useCan } from "../hub/access"
 import { fleet, type StatusError } from "../hub/client"
-import { objectLink } from "../hub/link"
+import { objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { Button } from "../part/Button"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Page } from "../part/Page"
+import { Failure, Notice } from "../part/Notice"
+import { Absent, Page } from "../part/Page"
 import { type Tab, Tabs } from "../part/Tabs"
 import { t } from "../text/text"
 import { useCluster } from "./api"
@@ -25,15 +26,9 @@ export default function ClusterPage() {
   if (answer.allowed === false) return <Restricted name={name} state={live?.state} since={live?.since} />
   if (!answer.data) {
     return (
-      <Page title={name}>
-        {answer.error?.code === 404 ? (
-          <Empty title={t("cluster.gone", { name })}>{t("cluster.goneMore")}</Empty>
-        ) : answer.error ? (
-          <Failure error={answer.error} retry={answer.reload} />
-        ) : (
-          <Skeleton lines={8} />
-        )}
-      </Page>
+      <Absent title={name} answer={answer} gone={t("cluster.gone", { name })}>
+        {t("cluster.goneMore")}
+      </Absent>
     )
   }
   return <Known cluster={answer.data} reload={answer.reload} stale={answer.error} />
@@ -78,6 +73,12 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
       about={<HealthMark health={is.health} since={is.since} />}
       actions={
         <>
+          <Link className="button" href={tableLink("Pod", { cluster: name })}>
+            {t("cluster.objects")}
+          </Link>
+          <Link className="button" href={`/changes?q=${encodeURIComponent(name)}`}>
+            {t("change.title")}
+          </Link>
           <Link className="button" href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}>
             YAML
           </Link>
@@ -122,7 +123,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
 /** Who may not see Clusters sees what their namespaces have in this one. */
 function Restricted({ name, state, since }: { name: string; state?: string; since?: string }) {
   return (
-    <Page title={name} about={<HealthMark health={state === "Synced" ? "ready" : state === "Behind" ? "warning" : "unknown"} since={since} />}>
+    <Page title={name} about={<HealthMark health={state ? liveHealth(state) : "unknown"} since={since} />}>
       <Notice title={t("cluster.refused")}>{t("cluster.refusedMore")}</Notice>
       <Link className="button" href={`/table?q=${encodeURIComponent(`cluster:${name}`)}`}>
         {t("cluster.yours")}

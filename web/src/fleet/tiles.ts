@@ -29,10 +29,11 @@ export interface Tile {
 const order: (Health | "unknown")[] = ["unready", "unreachable", "warning", "leaving", "building", "joining", "unknown", "ready"]
 
 /** States of the live socket in the words of Clusters. */
-function liveHealth(state: string): Health | "unknown" {
+export function liveHealth(state: string): Health | "unknown" {
   if (state === "Synced") return "ready"
   if (state === "Behind") return "warning"
-  return state === "Unknown" || state === "Unreachable" ? "unreachable" : "unknown"
+  if (state === "Reading") return "joining"
+  return state === "Unknown" ? "unreachable" : "unknown"
 }
 
 export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {

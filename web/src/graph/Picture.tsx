@@ -9,19 +9,40 @@ import "./graph.css"
 import { layout, type Point, size } from "./layout"
 import { linkOf, nameOf } from "./Relations"
 
+const lateMs = 5000
+
 type Card = ShownNode<{ node: Node; root: boolean }, "card">
 
 /** The graph as a picture; what is in it is in the list beside it as well. */
 export default function Picture({ graph }: { graph: Graph }) {
   const [points, setPoints] = useState<Point[]>()
+  const [broken, setBroken] = useState<Error>()
   useEffect(() => {
     setPoints(undefined)
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" })
-    worker.onmessage = ({ data }: MessageEvent<Point[]>) => setPoints(data)
-    worker.onerror = () => setPoints(layout(graph))
+    const stop = () => {
+      clearTimeout(late)
+      worker.terminate()
+    }
+    // A worker that cannot start may say nothing at all.
+    const here = () => {
+      stop()
+      try {
+        setPoints(layout(graph))
+      } catch (e) {
+        setBroken(e as Error)
+      }
+    }
+    const late = window.setTimeout(here, lateMs)
+    worker.onmessage = ({ data }: MessageEvent<Point[]>) => {
+      stop()
+      setPoints(data)
+    }
+    worker.onerror = here
     worker.postMessage(graph)
-    return () => worker.terminate()
+    return stop
   }, [graph])
+  if (broken) throw broken
   if (!points) return <Skeleton lines={8} />
   const nodes = graph.nodes.map(
     (node, i): Card => ({

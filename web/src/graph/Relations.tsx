@@ -1,8 +1,9 @@
-import { lazy, Suspense, useMemo, useState } from "react"
+import { lazy, useMemo, useState } from "react"
 import { Link } from "wouter"
 import { useGet } from "../hub/answer"
 import { mirrored } from "../hub/client"
 import { objectLink, ofRef, type Ref } from "../hub/link"
+import { Later } from "../part/Boundary"
 import { Badge } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
@@ -52,9 +53,9 @@ export default function Relations({ of }: { of: Ref }) {
       {small && small.graph.edges.length === 0 && <Empty title={t("object.noRelations")} />}
       {small && small.graph.edges.length > 0 && (
         <>
-          <Suspense fallback={<Skeleton lines={8} />}>
+          <Later lines={8}>
             <Picture graph={small.graph} />
-          </Suspense>
+          </Later>
           <details>
             <summary>
               {t("object.asList")} <Badge>{small.graph.edges.length}</Badge>

@@ -38,11 +38,11 @@ export default function History(props: Props) {
   const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))), [data, cluster, all])
   const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
   if (error?.code === 404) return nothing
-  if (error) return <Failure error={error} retry={reload} />
-  if (!data) return <Skeleton lines={6} />
+  if (!data) return error ? <Failure error={error} retry={reload} /> : <Skeleton lines={6} />
   if (data.items.length === 0) return nothing
   return (
     <div className="stack">
+      {error && <Failure error={error} retry={reload} />}
       <div className="row">
         {clusters.length > 1 && (
           <Select label={t("common.cluster")} value={cluster} onChange={setChosen} options={clusters.map((value) => ({ value, label: value }))} />

@@ -1,5 +1,6 @@
 import { useAnswer } from "./answer"
 import { own, post } from "./client"
+import type { Kind } from "./kinds"
 
 export type Act = {
   verb: string
@@ -14,19 +15,16 @@ export type Act = {
 const asked = new Map<string, { at: number; answer: Promise<boolean> }>()
 
 /** Whether the user may do something at the hub, or in a cluster of the fleet. The API decides again when it is done. */
-export function can(act: Act): Promise<boolean> {
+export const can = (act: Act): Promise<boolean> => ask(act).catch(() => false)
+
+function ask(act: Act): Promise<boolean> {
   const key = JSON.stringify(act)
   const known = asked.get(key)
   if (known && Date.now() - known.at < 60_000) return known.answer
   const { cluster = "", ...resourceAttributes } = act
   const review = { apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", spec: { resourceAttributes } }
-  const answer = post(`${own(cluster)}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews`, review).then(
-    (r) => r.status?.allowed === true,
-    () => {
-      asked.delete(key)
-      return false
-    },
-  )
+  const answer = post(`${own(cluster)}/apis/authorization.k8s.io/v1/selfsubjectaccessreviews`, review).then((r) => r.status?.allowed === true)
+  answer.catch(() => asked.delete(key))
   asked.set(key, { at: Date.now(), answer })
   return answer
 }
@@ -34,6 +32,14 @@ export function can(act: Act): Promise<boolean> {
 /** undefined until it is known. */
 export function useCan(act: Act | undefined): boolean | undefined {
   return useAnswer(act && (() => can(act)), JSON.stringify(act ?? "")).data
+}
+
+/** Where the user may list a kind: "" is everywhere, else it is some of the namespaces. It fails if nobody can say. */
+export async function listable(kind: Pick<Kind, "group" | "resource" | "namespaced">, namespaces: string[]): Promise<string[]> {
+  const may = (namespace?: string) => ask({ verb: "list", group: kind.group, resource: kind.resource, namespace })
+  if (await may()) return [""]
+  const allowed = await Promise.all(kind.namespaced ? namespaces.map(may) : [])
+  return namespaces.filter((_, i) => allowed[i])
 }
 
 /** The right to ask a cluster's own API server through the hub. */

@@ -18,15 +18,20 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
     const abort = new AbortController()
     setState((old) => (old.key === key ? { ...old, loading: true } : { key, loading: true, since: 0 }))
     let timer = 0
+    // What nobody looks at is asked for when somebody does.
+    const again = () => {
+      if (document.visibilityState === "visible") reload()
+      else document.addEventListener("visibilitychange", reload, { once: true, signal: abort.signal })
+    }
     ask(abort.signal)
-      .then((data) => setState({ key, data, loading: false, since: Date.now() }))
+      .then((data) => abort.signal.aborted || setState({ key, data, loading: false, since: Date.now() }))
       .catch((e) => {
         if (abort.signal.aborted) return
         const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
         setState((old) => ({ ...old, key, error, loading: false }))
       })
       .finally(() => {
-        if (everyMs && !abort.signal.aborted) timer = window.setTimeout(reload, everyMs)
+        if (everyMs && !abort.signal.aborted) timer = window.setTimeout(again, everyMs)
       })
     return () => {
       abort.abort()

@@ -36,6 +36,8 @@ export type List<T = Obj> = {
   metadata: { continue?: string; remainingItemCount?: number; resourceVersion?: string }
   items: T[]
 }
+/** How many objects there are, by some of their fields. */
+export type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
 export type Column = { name: string; type: string; format?: string; description?: string; priority?: number }
 export type Table = {
   columnDefinitions: Column[]
@@ -68,7 +70,10 @@ export const mirrored = (cluster = "") => `${fleet}/resources/fleet/proxy${clust
 export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
 
 export type Query = Record<string, string | number | boolean | undefined>
-export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal }
+export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal; endless?: boolean }
+
+/** Longer than the API server lets anything take that is no stream. */
+const answerMs = 75_000
 
 /** The query as it stands in a URL: what is undefined or empty is left out. */
 export function encode(query: Query = {}): string {
@@ -91,9 +96,10 @@ export function onUnauthorized(f: () => void): void {
 export async function request(path: string, o: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: o.accept ?? "application/json" }
   if (o.body !== undefined) headers["Content-Type"] = o.type ?? "application/json"
+  const signal = AbortSignal.any([...(o.signal ? [o.signal] : []), ...(o.endless ? [] : [AbortSignal.timeout(answerMs)])])
   let answer: Response
   try {
-    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal: o.signal })
+    answer = await fetch(url(path, o.query), { method: o.method, headers, body: o.body, signal })
   } catch (e) {
     if (o.signal?.aborted) throw e
     throw new StatusError({ code: 0, reason: "Unreachable", message: String((e as Error).message) })
@@ -131,9 +137,10 @@ export async function get<T = Obj>(path: string, query?: Query, signal?: AbortSi
 
 export const list = <T = Obj>(path: string, query?: Query, signal?: AbortSignal) => get<List<T>>(path, query, signal)
 
+export const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
 export async function table(path: string, query?: Query, signal?: AbortSignal): Promise<Table> {
-  const accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-  return (await request(path, { accept, query, signal })).json()
+  return (await request(path, { accept: asTable, query, signal })).json()
 }
 
 export async function post<T = Obj>(path: string, object: unknown, query?: Query, signal?: AbortSignal): Promise<T> {
@@ -154,9 +161,9 @@ export async function apply(path: string, object: Obj, o: { force?: boolean; dry
   return (await request(path, { method: "PATCH", type: "application/apply-patch+yaml", body, query, signal: o.signal })).json()
 }
 
-/** A merge patch; the strategic kind only for Kubernetes' own types. */
-export async function patch(path: string, change: unknown, o: { dryRun?: boolean; strategic?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
-  const type = o.strategic ? "application/strategic-merge-patch+json" : "application/merge-patch+json"
+/** A merge patch. */
+export async function patch(path: string, change: unknown, o: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
+  const type = "application/merge-patch+json"
   const query = { fieldManager: manager, dryRun: o.dryRun ? "All" : undefined }
   return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
 }
@@ -167,21 +174,6 @@ export async function remove(path: string, o: { dryRun?: boolean; signal?: Abort
     query: { propagationPolicy: "Background", dryRun: o.dryRun ? "All" : undefined },
     signal: o.signal,
   })
-}
-
-/** Calls with each line of an answer that goes on, such as logs and watches, until it ends or the signal aborts it. */
-export async function stream(path: string, query: Query | undefined, line: (text: string) => void, signal: AbortSignal): Promise<void> {
-  const answer = await request(path, { query, signal, accept: "*/*" })
-  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader()
-  let rest = ""
-  for (;;) {
-    const { done, value } = await reader.read()
-    if (done) break
-    const lines = (rest + value).split("\n")
-    rest = lines.pop()!
-    for (const text of lines) line(text)
-  }
-  if (rest) line(rest)
 }
 
 /** The URL of an upgrade (exec, attach) at the hub. */

@@ -145,9 +145,6 @@ function buildSet(walk: Walk, path: Path, live: Json[], wanted: Json[], all?: Ow
   return out.length > 0 ? out : undefined
 }
 
-/** Choice is what somebody wants of a field that others own: their value, or their own. */
-export type Choice = "mine" | "theirs"
-
 /** Conflict is a field that is wanted other than it is, and whose it is. */
 export interface Conflict extends Foreign {
   /** What it was when the editing began, if it was another. */

@@ -1,4 +1,5 @@
 import { useSyncExternalStore } from "react"
+import { useAnswer } from "./answer"
 import { mirrored, request } from "./client"
 
 export type Kind = {
@@ -89,35 +90,45 @@ async function discover(root: string): Promise<Kind[]> {
 class Kinds {
   private kinds?: Kind[]
   private asked = 0
+  private asking?: Promise<Kind[]>
   private readonly listeners = new Set<() => void>()
-  private readonly root: () => string
-  constructor(root: () => string) {
+  readonly root: string
+  constructor(root: string) {
     this.root = root
   }
   subscribe = (f: () => void) => {
     this.listeners.add(f)
     // Types come and go with clusters and CRDs: what is older than a minute is asked for again.
-    if (Date.now() - this.asked > 60_000) this.load().catch(() => {})
+    if (this.kinds && Date.now() - this.asked > 60_000) this.load().catch(() => {})
     return () => this.listeners.delete(f)
   }
   now = () => this.kinds
-  async load(): Promise<Kind[]> {
-    this.asked = Date.now()
-    try {
-      this.kinds = await discover(this.root())
-    } catch (e) {
-      this.asked = 0
-      if (!this.kinds) throw e
+  load(): Promise<Kind[]> {
+    const told = (kinds: Kind[]) => {
+      this.asked = Date.now()
+      this.kinds = kinds
+      for (const f of this.listeners) f()
+      return kinds
     }
-    for (const f of this.listeners) f()
-    return this.kinds
+    this.asking ??= discover(this.root)
+      .then(told)
+      .finally(() => {
+        this.asking = undefined
+      })
+    return this.asking
   }
 }
 
-export const fleetKinds = new Kinds(() => mirrored())
-export const hubKinds = new Kinds(() => "")
+const [fleetKinds, hubKinds] = [new Kinds(mirrored()), new Kinds("")]
+
+function useKinds(of: Kinds): Kind[] | undefined {
+  const kinds = useSyncExternalStore(of.subscribe, of.now)
+  const { error } = useAnswer(kinds ? undefined : () => of.load(), `kinds ${of.root}`)
+  if (!kinds && error) throw error
+  return kinds
+}
 
 /** The kinds of all clusters together; undefined until they are known. */
-export const useFleetKinds = () => useSyncExternalStore(fleetKinds.subscribe, fleetKinds.now)
+export const useFleetKinds = () => useKinds(fleetKinds)
 /** The kinds of the hub's own API. */
-export const useHubKinds = () => useSyncExternalStore(hubKinds.subscribe, hubKinds.now)
+export const useHubKinds = () => useKinds(hubKinds)

@@ -1,4 +1,4 @@
-import { type Answer, useAnswer } from "./answer"
+import { useAnswer } from "./answer"
 import { fleet, get } from "./client"
 
 // What the user may do, by the hub's roles: asked before anything is asked for that may be refused.
@@ -12,8 +12,9 @@ export interface Rights {
 const lifeMs = 60_000
 let asked: { at: number; answer: Promise<Rights> } | undefined
 
-export function useRights(): Answer<Rights> {
-  return useAnswer(() => {
+/** undefined until they are known. A page that cannot know them shows why, and nothing else. */
+export function useRights(): Rights | undefined {
+  const { data, error } = useAnswer(() => {
     if (!asked || Date.now() - asked.at > lifeMs) {
       const answer = get<Rights>(`${fleet}/access`)
       asked = { at: Date.now(), answer }
@@ -21,6 +22,8 @@ export function useRights(): Answer<Rights> {
     }
     return asked.answer
   }, "rights")
+  if (error && !data) throw error
+  return data
 }
 
 /** Where something may be done: everywhere, in some namespaces, or nowhere. */

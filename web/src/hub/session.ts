@@ -8,6 +8,7 @@ export type Signed = { state: "asking" } | { state: "in"; session: Session } | {
 
 const path = "/console/api/session"
 const againMs = 3000
+const answerMs = 20_000
 let signed: Signed = { state: "asking" }
 const listeners = new Set<() => void>()
 
@@ -28,7 +29,7 @@ export function useSession(): Signed {
 
 async function ask(method: string, body?: object): Promise<Session> {
   const headers: Record<string, string> = body ? { "Content-Type": "application/json" } : {}
-  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) })
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(answerMs) })
   if (!answer.ok) {
     const text = await answer.text()
     let status: Status = { code: answer.status, reason: answer.statusText, message: text }

@@ -1,9 +1,8 @@
 import { useVirtualizer } from "@tanstack/react-virtual"
 import { type ReactNode, useEffect, useMemo, useRef, useState } from "react"
-import { useGet } from "../hub/answer"
-import { type List, mirrored, type Obj, own } from "../hub/client"
+import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
-import { containersOf, podsOf } from "../object/object"
+import { containersOf } from "../object/object"
 import { Button, IconButton } from "../part/Button"
 import { Input } from "../part/Field"
 import { Icon } from "../part/Icon"
@@ -14,6 +13,7 @@ import { t, time } from "../text/text"
 import { follow, type Health, type Source } from "./follow"
 import "./logs.css"
 import { download, type Line, Ring, search } from "./merge"
+import { clusterOf, usePods } from "./pods"
 
 /** The most containers that are read at once: each is a stream of the hub's. */
 const streams = 50
@@ -21,39 +21,40 @@ const kept = 50_000
 
 /** The logs of all pods of an object, in every cluster that has some. */
 export default function Logs({ of, object, container }: { of: Ref; object: Obj; container: string }) {
-  const selector = podsOf(object)
-  const path = `${mirrored(of.cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods`
-  const query = { labelSelector: selector?.labels, fieldSelector: selector?.fields, limit: 500 }
-  const { data, error, loading, reload } = useGet<List>(selector && path, query, 10_000)
+  const { data, error, reload } = usePods(of, object, 10_000)
   const [only, setOnly] = useState(container)
-  const sources = useMemo(() => (data ? sourcesOf(data.items, of.cluster) : []), [data, of.cluster])
+  const sources = useMemo(() => (data ? sourcesOf(data.items, of) : []), [data, of])
   const containers = [...new Set(sources.map((s) => s.container))].sort()
   const chosen = sources.filter((s) => !only || s.container === only)
-  if (error) return <Failure error={error} retry={reload} />
-  if (!data && loading) return <Skeleton lines={8} />
-  if (sources.length === 0) return <Empty title={t("object.noPods")} />
+  const had = useRef(false)
+  had.current ||= sources.length > 0
+  // What was read stays when its pods are gone, and while the hub cannot say which there are.
+  if (!had.current) return error ? <Failure error={error} retry={reload} /> : data ? <Empty title={t("object.noPods")} /> : <Skeleton lines={8} />
   return (
-    <Streams
-      key={only}
-      sources={chosen.slice(0, streams)}
-      left={chosen.length - streams}
-      choice={
-        <Select
-          label={t("object.container")}
-          value={only}
-          onChange={setOnly}
-          options={[{ value: "", label: t("object.allContainers") }, ...containers.map((value) => ({ value, label: value }))]}
-        />
-      }
-    />
+    <>
+      {error && <Failure error={error} retry={reload} />}
+      <Streams
+        key={only}
+        sources={chosen.slice(0, streams)}
+        left={chosen.length - streams}
+        choice={
+          <Select
+            label={t("object.container")}
+            value={only}
+            onChange={setOnly}
+            options={[{ value: "", label: t("object.allContainers") }, ...containers.map((value) => ({ value, label: value }))]}
+          />
+        }
+      />
+    </>
   )
 }
 
-function sourcesOf(pods: Obj[], cluster: string): Source[] {
+function sourcesOf(pods: Obj[], of: Ref): Source[] {
   return pods.flatMap((pod) => {
-    const where = cluster || pod.metadata.annotations?.["fleet.orrery.dev/cluster"] || ""
+    const where = clusterOf(pod, of)
     const path = `${own(where)}/api/v1/namespaces/${encodeURIComponent(pod.metadata.namespace ?? "")}/pods/${encodeURIComponent(pod.metadata.name)}/log`
-    const name = cluster ? pod.metadata.name : `${where}/${pod.metadata.name}`
+    const name = of.cluster ? pod.metadata.name : `${where}/${pod.metadata.name}`
     return containersOf(pod)
       .filter((c) => c.state !== "")
       .map((c) => ({ cluster: where, path, container: c.name, name: `${name}/${c.name}` }))

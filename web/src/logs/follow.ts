@@ -24,6 +24,7 @@ export async function follow(source: Source, stream: number, ring: Ring, tail: n
         query: { ...query, ...(since ? { sinceTime: since } : { tailLines: tail }) },
         accept: "*/*",
         signal,
+        endless: true,
       })
       if (since) splitter.resume()
       tell({ state: "following", message: "" })

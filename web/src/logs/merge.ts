@@ -78,8 +78,6 @@ export class Ring {
   private all: readonly Line[] = []
   private waiting: Line[] = []
   private count = 0
-  /** How many lines have fallen out. */
-  dropped = 0
 
   private readonly size: number
 
@@ -105,16 +103,8 @@ export class Ring {
       merged.push(line)
     }
     while (i < this.all.length) merged.push(this.all[i++] as Line)
-    const over = Math.max(0, merged.length - this.size)
-    this.dropped += over
-    this.all = over > 0 ? merged.slice(over) : merged
+    this.all = merged.slice(Math.max(0, merged.length - this.size))
     return this.all
-  }
-
-  clear() {
-    this.all = []
-    this.waiting = []
-    this.dropped = 0
   }
 }
 

@@ -2,14 +2,15 @@ import { autocompletion, type CompletionContext, type CompletionResult, completi
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands"
 import { yaml } from "@codemirror/lang-yaml"
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language"
-import { type Diagnostic, linter, lintGutter, lintKeymap } from "@codemirror/lint"
+import { type Diagnostic, forceLinting, linter, lintGutter, lintKeymap } from "@codemirror/lint"
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search"
 import { Compartment, EditorState } from "@codemirror/state"
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view"
 import { tags } from "@lezer/highlight"
 import { useEffect, useRef } from "react"
+import type { StatusError } from "../hub/client"
 import { t } from "../text/text"
-import { read } from "./merge"
+import { locate, read, refused } from "./merge"
 import { below, type Document, fieldsOf, placeAt, type Schema, valuesOf } from "./schema"
 
 export type Known = { doc: Document; schema: Schema }
@@ -21,15 +22,17 @@ type Props = {
   readOnly?: boolean
   onChange?: (text: string) => void
   onSave?: () => void
+  /** The answer of an API server that did not take the text: the fields that it names are marked. */
+  refusal?: StatusError
 }
 
 /** A YAML text, with what its kind's schema knows of it. The text that is given replaces what is written when it is another than what was reported last. */
-export default function Editor({ label, text, known, readOnly = false, onChange, onSave }: Props) {
+export default function Editor({ label, text, known, readOnly = false, onChange, onSave, refusal }: Props) {
   const host = useRef<HTMLDivElement>(null)
   const view = useRef<EditorView>(undefined)
   const reported = useRef(text)
-  const now = useRef({ known, onChange, onSave })
-  now.current = { known, onChange, onSave }
+  const now = useRef({ known, onChange, onSave, refusal })
+  now.current = { known, onChange, onSave, refusal }
   const lock = useRef(new Compartment())
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: the editor is made once; what changes is told to it below.
@@ -52,7 +55,7 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
           syntaxHighlighting(colours),
           theme,
           lintGutter(),
-          linter((v) => problems(v.state.doc.toString()), { delay: 300 }),
+          linter((v) => problems(v.state.doc.toString(), now.current.refusal), { delay: 300 }),
           autocompletion({ override: [(context) => complete(context, now.current.known)], icons: false }),
           EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys", tabindex: "0" }),
           EditorState.tabSize.of(2),
@@ -89,6 +92,11 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
     view.current?.dispatch({ effects: lock.current.reconfigure(locked(readOnly)) })
   }, [readOnly])
 
+  // biome-ignore lint/correctness/useExhaustiveDependencies: marks are made anew of another answer.
+  useEffect(() => {
+    if (view.current) forceLinting(view.current)
+  }, [refusal])
+
   return (
     <>
       <div className="editor" ref={host} />
@@ -102,9 +110,10 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
 // Reading, the text is not editable and can be focused all the same, for its keys.
 const locked = (readOnly: boolean) => [EditorState.readOnly.of(readOnly)]
 
-function problems(text: string): Diagnostic[] {
+function problems(text: string, refusal: StatusError | undefined): Diagnostic[] {
   if (text.trim() === "") return []
-  return read(text).problems.map(({ message, from, to }) => ({
+  const told = refusal ? refused(refusal.status).map(({ path, message }) => ({ message, ...locate(text, path) })) : []
+  return [...read(text).problems, ...told].map(({ message, from, to }) => ({
     message,
     from: Math.min(from, text.length),
     to: Math.min(to, text.length),

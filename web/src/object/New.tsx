@@ -1,11 +1,12 @@
-import { lazy, Suspense, useMemo, useState } from "react"
+import { lazy, useMemo, useState } from "react"
 import { useLocation } from "wouter"
 import type { Edit } from "../hub/apply"
-import { own } from "../hub/client"
+import { own, type StatusError } from "../hub/client"
 import { isObject, text } from "../hub/fields"
 import { findKind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { groupOf, objectLink, type Ref } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
@@ -28,6 +29,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
   const kinds = cluster ? fleet : hub
   const [written, setWritten] = useState<string>()
   const [saving, setSaving] = useState<{ edit: Edit; of: Ref }>()
+  const [refusal, setRefusal] = useState<StatusError>()
   const [, go] = useLocation()
   const given = kinds && name ? findKind(kinds, name) : undefined
   const version = given ? (given.group ? `${given.group}/${given.version}` : given.version) : "v1"
@@ -42,6 +44,10 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
   const metadata = isObject(object?.metadata) ? object.metadata : {}
   const problem =
     problems[0]?.message ?? (kinds && !kind ? t("object.unknownKind", { kind: wanted, version: apiVersion }) : text(metadata, "name") ? "" : t("object.noName"))
+  const write = (next: string) => {
+    setWritten(next)
+    setRefusal(undefined)
+  }
   const review = () => {
     if (!kind || problem) return
     const inside = kind.namespaced ? text(metadata, "namespace") || namespace || "default" : ""
@@ -68,9 +74,9 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
       {problem && written !== undefined && <Notice tone="warn">{problem}</Notice>}
       <div className="editor-frame">
         {kinds ? (
-          <Suspense fallback={<Skeleton lines={12} />}>
-            <Editor label={t("object.new")} text={source} known={known} onChange={setWritten} onSave={review} />
-          </Suspense>
+          <Later lines={12}>
+            <Editor label={t("object.new")} text={source} known={known} onChange={write} onSave={review} refusal={refusal} />
+          </Later>
         ) : (
           <Skeleton lines={12} />
         )}
@@ -80,7 +86,10 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
           of={saving.of}
           edit={saving.edit}
           title={t("object.newTitle", { name: saving.of.name })}
-          onClose={() => setSaving(undefined)}
+          onClose={(_, why) => {
+            setSaving(undefined)
+            setRefusal(why)
+          }}
           onSaved={() => go(objectLink(saving.of))}
         />
       )}

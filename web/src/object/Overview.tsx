@@ -1,4 +1,4 @@
-import { type ReactNode, Suspense, useState } from "react"
+import { type ReactNode, useState } from "react"
 import { Link } from "wouter"
 import { useAnswer, useGet } from "../hub/answer"
 import { get, type List, mirrored, type Obj, own, table } from "../hub/client"
@@ -7,14 +7,16 @@ import { type Kind, pathOf } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, type Ref, tableLink } from "../hub/link"
 import { ownPage } from "../own/pages"
 import { Age } from "../part/Age"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Value } from "../part/FieldDiff"
 import { Badge, Mark, toneOf } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Failure, Skeleton } from "../part/Notice"
+import { Failure } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
 import { t } from "../text/text"
-import { bytesOf, conditionsOf, containersOf, decode, podsOf, scalarsOf } from "./object"
+import { Conditions } from "./Conditions"
+import { bytesOf, containersOf, decode, podsOf, scalarsOf } from "./object"
 import { useReach } from "./Reach"
 
 type Props = { of: Ref; kind: Kind; object: Obj; mayReach?: boolean; go: (tab: string, more?: Record<string, string>) => void }
@@ -48,9 +50,9 @@ function Special(props: Props) {
   const Own = ownPage(object)
   if (Own) {
     return (
-      <Suspense fallback={<Skeleton lines={3} />}>
+      <Later lines={3}>
         <Own object={object} cluster={props.of.cluster} />
-      </Suspense>
+      </Later>
     )
   }
   const core = groupOf(object.apiVersion) === ""
@@ -63,33 +65,6 @@ function Special(props: Props) {
   return null
 }
 
-function Conditions({ object }: { object: Obj }) {
-  const conditions = conditionsOf(object)
-  if (conditions.length === 0) return null
-  return (
-    <Section title={t("object.conditions")}>
-      <SmallTable
-        label={t("object.conditions")}
-        head={[t("object.condition"), t("object.status"), t("object.reason"), t("object.message"), t("object.since")]}
-        rows={conditions.map((c) => ({
-          key: c.type,
-          cells: [
-            c.type,
-            <Mark key="status" tone={c.tone}>
-              {c.status}
-            </Mark>,
-            c.reason,
-            <span key="message" className="selectable message">
-              {c.message}
-            </span>,
-            <Age key="since" since={c.since} />,
-          ],
-        }))}
-      />
-    </Section>
-  )
-}
-
 /** The columns that kubectl would print, the wide ones as well. */
 function Columns({ of, kind, object }: Props) {
   const path = (of.cluster ? mirrored(of.cluster) : "") + pathOf(kind, of.namespace, of.name)
@@ -97,30 +72,22 @@ function Columns({ of, kind, object }: Props) {
   const cells = data?.rows[0]?.cells
   if (!data || !cells) return null
   const facts = data.columnDefinitions.flatMap((column, i): [string, ReactNode][] => {
-    const value = cells[i]
-    if (
-      ["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) ||
-      value === undefined ||
-      value === null ||
-      value === "" ||
-      /^<(none|unknown)>$/.test(String(value))
-    )
-      return []
-    const word = String(value)
-    const text = (
+    const word = String(cells[i] ?? "")
+    if (["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) || /^(<(none|unknown)>)?$/.test(word)) return []
+    const tone = toneOf(word)
+    const shown = (
       <span key={column.name} className="selectable" title={column.description}>
         {word}
       </span>
     )
-    const tone = toneOf(word)
     return [
       [
         column.name,
         tone === "plain" ? (
-          text
+          shown
         ) : (
           <Mark key={word} tone={tone}>
-            {text}
+            {shown}
           </Mark>
         ),
       ],

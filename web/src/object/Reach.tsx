@@ -3,22 +3,18 @@ import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
 import { ofRef, type Ref, whyLink } from "../hub/link"
 import { Badge } from "../part/Mark"
+import type { Explanation } from "../placement/explained"
 import { t } from "../text/text"
 
-type Explanation = {
-  state: "Placed" | "Waiting" | "Nowhere" | "Unclaimed" | "Reserved" | "Unknown"
-  message: string
-  clusters?: { name: string; placed: boolean; attached?: boolean; leaves?: boolean; replicas?: number }[]
-  hidden?: number
-}
+/** The clusters that have, or are to have, a copy of an object of the hub. */
+export const copiesOf = (e: Explanation): string[] => (e.clusters ?? []).filter((c) => c.placed || c.attached || c.leaves).map((c) => c.name)
 
 /** The clusters that an object is in: one, or those to which the hub brings it. undefined until it is known. */
 export function useReach(of: Ref): { clusters: string[]; hidden: number; state?: Explanation["state"] } | undefined {
   const { data, loading } = useGet<Explanation>(of.cluster ? undefined : `${fleet}/placements`, { of: ofRef(of) })
   if (of.cluster) return { clusters: [of.cluster], hidden: 0 }
   if (!data) return loading ? undefined : { clusters: [], hidden: 0 }
-  const clusters = (data.clusters ?? []).filter((c) => c.placed || c.attached || c.leaves).map((c) => c.name)
-  return { clusters, hidden: data.hidden ?? 0, state: data.state }
+  return { clusters: copiesOf(data), hidden: data.hidden ?? 0, state: data.state }
 }
 
 /** Says where a change goes. */
@@ -27,7 +23,7 @@ export function Reach({ of }: { of: Ref }) {
   if (!reach || (!of.cluster && (!reach.state || reach.state === "Reserved"))) return null
   return (
     <p className="reach">
-      {reach.clusters.length > 0 ? t("object.goesTo") : t("object.goesNowhere")}{" "}
+      {t(reach.clusters.length > 0 ? "object.goesTo" : of.group === "policy.orrery.dev" ? "object.goesAsSelected" : "object.goesNowhere")}{" "}
       {reach.clusters.map((name) => (
         <Badge key={name}>{name}</Badge>
       ))}{" "}

@@ -4,8 +4,7 @@ import { type Obj, StatusError } from "../hub/client"
 import { isObject, type JsonObject } from "../hub/fields"
 import { type Conflict, editable } from "../hub/intent"
 import { objectLink, type Ref } from "../hub/link"
-import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
+import { Dialog, Foot } from "../part/Dialog"
 import { Diff } from "../part/Diff"
 import { Value } from "../part/FieldDiff"
 import { Badge } from "../part/Mark"
@@ -20,8 +19,8 @@ type Props = {
   title: string
   about?: ReactNode
   onSaved: (object: Obj) => void
-  /** Called with the edit as it has become: merged with what others changed. */
-  onClose: (edit?: Edit) => void
+  /** Called with the edit as it has become, merged with what others changed, and with why the API server did not take it. */
+  onClose: (edit?: Edit, refusal?: StatusError) => void
 }
 
 /** Shows what would come of an edit, has whoever made it choose where it touches what is others', and saves it. */
@@ -61,6 +60,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
       else setFailed(e as Error)
     }
   }
+  const close = () => onClose(found?.edit, found?.refusal)
   const takeTheirs = (conflict: Conflict) => {
     if (!found) return
     setBusy(true)
@@ -71,14 +71,11 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
       open
       wide
       title={title}
-      onClose={() => onClose(found?.edit)}
+      onClose={close}
       foot={
-        <>
-          <Button onClick={() => onClose(found?.edit)}>{t("common.cancel")}</Button>
-          <Button look="main" disabled={!ready} onClick={() => void save()}>
-            {found && !found.live ? t("object.create") : t("object.save")}
-          </Button>
-        </>
+        <Foot onClose={close} disabled={!ready} onClick={() => void save()}>
+          {found && !found.live ? t("object.create") : t("object.save")}
+        </Foot>
       }
     >
       <div className="stack">

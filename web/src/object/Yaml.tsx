@@ -1,11 +1,12 @@
-import { lazy, Suspense, useEffect, useMemo, useState } from "react"
+import { lazy, useEffect, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
-import { get, mirrored, type Obj, own } from "../hub/client"
+import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Kind, pathOf } from "../hub/kinds"
 import type { Ref } from "../hub/link"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { t } from "../text/text"
@@ -53,6 +54,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const [shown, setShown] = useState(false)
   const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
   const [saving, setSaving] = useState<Edit>()
+  const [refusal, setRefusal] = useState<StatusError>()
   const known = useSchema(of.cluster, kind)
   const keep = object ? hiddenOf(object, shown) : []
   const start = useMemo(() => {
@@ -96,24 +98,29 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
         <span className="muted">{t("object.editorHint")}</span>
       </div>
       <div className="editor-frame">
-        <Suspense fallback={<Skeleton lines={12} />}>
+        <Later lines={12}>
           <Editor
             label={t("object.yamlOf", { name: of.name })}
             text={text}
             known={known}
             readOnly={!mayWrite}
-            onChange={(next) => setDraft({ text: next, base })}
+            onChange={(next) => {
+              setDraft({ text: next, base })
+              setRefusal(undefined)
+            }}
+            refusal={refusal}
             onSave={save}
           />
-        </Suspense>
+        </Later>
       </div>
       {saving && (
         <Save
           of={of}
           edit={saving}
           title={t("object.saveTitle", { name: of.name })}
-          onClose={(edit) => {
+          onClose={(edit, why) => {
             setSaving(undefined)
+            setRefusal(why)
             if (edit?.base) setDraft({ text: edit.text, base: edit.base })
           }}
           onSaved={() => {

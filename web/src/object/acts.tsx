@@ -4,8 +4,7 @@ import { get, type Obj, remove } from "../hub/client"
 import { isObject, type JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import type { Ref } from "../hub/link"
-import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
+import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
@@ -50,12 +49,9 @@ function Scale(props: Props) {
       title={title}
       onClose={props.onClose}
       foot={
-        <>
-          <Button onClick={props.onClose}>{t("common.cancel")}</Button>
-          <Button look="main" disabled={!valid} onClick={() => setWanted(Number(typed))}>
-            {t("object.review")}
-          </Button>
-        </>
+        <Foot onClose={props.onClose} disabled={!valid} onClick={() => setWanted(Number(typed))}>
+          {t("object.review")}
+        </Foot>
       }
     >
       <form
@@ -120,12 +116,9 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
       title={t("object.deleteTitle", { kind: object.kind, name: of.name })}
       onClose={onClose}
       foot={
-        <>
-          <Button onClick={onClose}>{t("common.cancel")}</Button>
-          <Button look="danger" disabled={!sure} onClick={act}>
-            {t("object.delete")}
-          </Button>
-        </>
+        <Foot onClose={onClose} look="danger" disabled={!sure} onClick={act}>
+          {t("object.delete")}
+        </Foot>
       }
     >
       <form

@@ -1,7 +1,9 @@
 // Three-way merge of YAML: what somebody edits, what the object was when they began, and what it is now.
 
-import { type Document, isMap, isSeq, parseDocument, stringify } from "yaml"
+import { type Document, isMap, isNode, isSeq, parseDocument, stringify } from "yaml"
+import type { Status } from "../hub/client"
 import { type Difference, diff, equal, get, isObject, type Json, type JsonObject, overlap, type Path } from "../hub/fields"
+import { t as say } from "../text/text"
 
 /** Clash is a field that both changed, to something else each. */
 export interface Clash {
@@ -40,7 +42,7 @@ export function read(text: string): Read {
   } catch (e) {
     return { problems: [{ message: e instanceof Error ? e.message : String(e), from: 0, to: 1 }] }
   }
-  if (!isObject(value)) return { problems: [{ message: "an object is a map: apiVersion, kind, metadata …", from: 0, to: Math.max(1, text.length) }] }
+  if (!isObject(value)) return { problems: [{ message: say("object.notMap"), from: 0, to: Math.max(1, text.length) }] }
   return { object: value, problems }
 }
 
@@ -125,6 +127,24 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
     keys.push(index)
   }
   return keys
+}
+
+/** locate is where in a text the field at a path is, or the nearest above it that is there. */
+export function locate(text: string, path: Path): { from: number; to: number } {
+  const doc = parse(text)
+  const keys = resolve(doc, path, false) ?? []
+  for (let n = keys.length; n > 0; n--) {
+    const node = doc.getIn(keys.slice(0, n), true)
+    if (isNode(node) && node.range) return { from: node.range[0], to: Math.max(node.range[1], node.range[0] + 1) }
+  }
+  return { from: 0, to: 1 }
+}
+
+/** refused are the fields that an API server does not take, and what it says of each: in causes, or, of those that a kind does not have, in its message. */
+export function refused({ message, details }: Status): { path: Path; message: string }[] {
+  const causes = (details?.causes ?? []).flatMap((c) => (c.field ? [{ path: fieldPath(c.field), message: c.message ?? message }] : []))
+  const unknown = [...message.matchAll(/(?:unknown|duplicate) field "([^"]+)"|(\.[^\s:]+): field not declared in schema/g)]
+  return [...causes, ...unknown.map(([words, quoted, dotted]) => ({ path: fieldPath(quoted ?? dotted ?? ""), message: words }))]
 }
 
 /** fieldPath reads a path as API servers write it in the causes of a refusal: spec.template.spec.containers[0].image. */

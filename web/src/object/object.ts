@@ -8,7 +8,7 @@ export type Condition = { type: string; status: string; reason: string; message:
 /** Conditions of which True is bad news, in all kinds that are known. */
 const bad = /(Pressure|Failure|Failed|Unavailable|Degraded|Stalled|Problem|Conflict|Terminating|Suspended|Paused|FailureTarget|NotReady|Unhealthy|Error)$/
 
-export function conditionsOf(object: Obj): Condition[] {
+export function conditionsOf(object: Pick<Obj, "status">): Condition[] {
   return list(object.status ?? {}, "conditions").flatMap((c) => {
     const type = text(c, "type")
     const status = text(c, "status")
@@ -20,6 +20,7 @@ export function conditionsOf(object: Obj): Condition[] {
 function toneOf(type: string, status: string): Tone {
   if (status === "Unknown") return "unknown"
   if (status !== "True" && status !== "False") return "plain"
+  if (type.endsWith("Expiring")) return status === "True" ? "warn" : "good"
   if (bad.test(type)) return status === "True" ? "bad" : "good"
   return status === "True" ? "good" : "bad"
 }

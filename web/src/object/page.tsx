@@ -7,6 +7,7 @@ import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { Badge, Mark } from "../part/Mark"
@@ -69,9 +70,9 @@ function DeletedPage({ name, cluster, namespace }: { name: string; cluster: stri
       {!kinds && <Skeleton lines={6} />}
       {kinds && !kind && <Empty title={t("object.noKind", { kind: name })} />}
       {kind && (
-        <Suspense fallback={<Skeleton lines={6} />}>
+        <Later lines={6}>
           <Deleted kind={kind} cluster={cluster} namespace={namespace} />
-        </Suspense>
+        </Later>
       )}
     </Page>
   )
@@ -93,13 +94,25 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const target = own(of.cluster) + path
   const { data: object, error, loading, since, reload } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
   const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
+  const reached = useCan(of.cluster ? reaching(of.cluster, "get") : undefined)
   const update = useCan(of.cluster ? undefined : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name })
   const mayWrite = of.cluster ? proxy : update
   const go = (tab: string, more: Record<string, string> = {}) => setParams({ ...(of.cluster ? { cluster: of.cluster } : {}), of: ofRef(of), tab, ...more })
   const gone = error?.code === 404
-  const pods = object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || proxy !== false)
+  const pods = object && podsOf(object) !== undefined && (of.cluster !== "" || kind.kind !== "Pod") && (of.cluster === "" || reached !== false)
   const tab = params.get("tab") ?? (gone ? "history" : "overview")
-  const tabs = tabsOf({ of, kind, object, inFleet, pods: pods ?? false, mayWrite, container: params.get("container") ?? "", go, reload })
+  const tabs = tabsOf({
+    of,
+    kind,
+    object,
+    inFleet,
+    pods: pods ?? false,
+    mayWrite,
+    mayReach: of.cluster === "" || reached,
+    container: params.get("container") ?? "",
+    go,
+    reload,
+  })
   const shown = tabs.some((one) => one.value === tab) ? tab : (tabs[0]?.value ?? "")
   const acts = object && mayWrite && !object.metadata.deletionTimestamp ? actsOf(object) : []
   useActions(() => {
@@ -148,7 +161,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
           tabs={tabs.map((one) => ({
             ...one,
             label: t(`object.${one.value}` as Key),
-            content: <Suspense fallback={<Skeleton lines={8} />}>{one.content}</Suspense>,
+            content: <Later lines={8}>{one.content}</Later>,
           }))}
         />
       )}
@@ -190,18 +203,19 @@ type TabsOf = {
   inFleet: boolean
   pods: boolean
   mayWrite?: boolean
+  mayReach?: boolean
   container: string
   go: (tab: string, more?: Record<string, string>) => void
   reload: () => void
 }
 
-function tabsOf({ of, kind, object, inFleet, pods, mayWrite, container, go, reload }: TabsOf): { value: string; content: ReactNode }[] {
+function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container, go, reload }: TabsOf): { value: string; content: ReactNode }[] {
   const history = inFleet ? [{ value: "history", content: <History of={of} kind={kind} mayWrite={mayWrite === true} onSaved={reload} /> }] : []
   if (!object) return history
   return [
     {
       value: "overview",
-      content: <Overview of={of} kind={kind} object={object} mayReach={of.cluster === "" || mayWrite} go={go} />,
+      content: <Overview of={of} kind={kind} object={object} mayReach={mayReach} go={go} />,
     },
     { value: "yaml", content: <Yaml of={of} kind={kind} mirror={plain(object)} mayWrite={mayWrite} onSaved={reload} /> },
     { value: "events", content: <Events of={of} object={object} /> },

@@ -17,7 +17,7 @@ export const operationLink = (name: string) => `/operations/${encodeURIComponent
 
 export function useMayRead(): boolean | undefined {
   const rights = useRights()
-  return rights.data && where(rights.data, "list", "lifecycle.orrery.dev", "operations").everywhere
+  return rights && where(rights, "list", "lifecycle.orrery.dev", "operations").everywhere
 }
 
 /** The runs, of one cluster if it is named, the latest first. */

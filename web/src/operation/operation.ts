@@ -1,5 +1,7 @@
 // An Operation as the hub has it, put together for the page: which hosts, which steps, what can be done about it.
 
+import type { Tone } from "../part/Mark"
+
 export type StepState = "Pending" | "Running" | "Unchanged" | "Changed" | "Reverted" | "Failed"
 export type Phase = "Pending" | "Running" | "Paused" | "Succeeded" | "Failed" | "Canceled"
 
@@ -22,6 +24,13 @@ export interface HostRun {
   message?: string
 }
 
+/** What is to be done on hosts, on each the same: a line each, which begins with + ~ ! - or *. */
+export interface Planned {
+  hosts: string[]
+  changes?: string[]
+  left?: number
+}
+
 export interface Operation {
   metadata: { name: string; creationTimestamp?: string; uid?: string; deletionTimestamp?: string }
   spec: {
@@ -37,6 +46,7 @@ export interface Operation {
     phase?: Phase
     message?: string
     planHash?: string
+    plan?: Planned[]
     attempt?: number
     started?: string
     finished?: string
@@ -93,6 +103,11 @@ export function acts(op: Operation): Act[] {
 /** The spec that an act asks for. The hub tries a run again that failed as soon as its Operation is deleted: retry has none. */
 export function patch(act: Exclude<Act, "retry">): { paused?: boolean; canceled?: boolean } {
   return act === "cancel" ? { canceled: true } : { paused: act === "pause" }
+}
+
+/** How a line of a plan looks: what comes, what becomes other, what goes. */
+export function toneOfChange(line: string): Tone {
+  return ({ "+": "good", "-": "bad", "~": "warn", "!": "warn" } as const)[line[0] ?? ""] ?? "plain"
 }
 
 /** How far a run is, 0 to 1; undefined before its plan is made. */

@@ -6,14 +6,15 @@ import { get, list, patch as patchObject, remove, type StatusError } from "../hu
 import { clusterLink } from "../hub/link"
 import { useAge } from "../part/Age"
 import { Button } from "../part/Button"
+import { Dialog, Foot } from "../part/Dialog"
 import { Mark } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Facts, Page, Section } from "../part/Page"
+import { Empty, Failure, Notice } from "../part/Notice"
+import { Absent, Facts, Page, Section } from "../part/Page"
 import { age } from "../part/time"
 import { t, time } from "../text/text"
 import { OperationTable, operationPath, operationsPath, PhaseMark, stepTones, useMayRead, useOperations } from "./Operations"
-import { type Act, acts, type HostSteps, hosts, type Operation, type OperationSlice, patch, progress, seconds } from "./operation"
+import { type Act, acts, type HostSteps, hosts, type Operation, type OperationSlice, type Planned, patch, progress, seconds, toneOfChange } from "./operation"
 import "../cluster/cluster.css"
 import "./operation.css"
 
@@ -61,22 +62,10 @@ function Run({ name }: { name: string }) {
   const mayChange = useCan({ verb: "patch", group: "lifecycle.orrery.dev", resource: "operations", name })
   const mayRemove = useCan({ verb: "delete", group: "lifecycle.orrery.dev", resource: "operations", name })
   const [error, setError] = useState<StatusError>()
+  const [asking, setAsking] = useState(false)
   const [, go] = useLocation()
   if (may === false) return <Page title={name}>{<Empty title={t("operation.refused")}>{t("operation.refusedMore")}</Empty>}</Page>
-  if (!answer.data) {
-    const gone = answer.error?.code === 404
-    return (
-      <Page title={name}>
-        {gone ? (
-          <Empty title={t("operation.gone", { name })} />
-        ) : answer.error ? (
-          <Failure error={answer.error} retry={answer.reload} />
-        ) : (
-          <Skeleton lines={8} />
-        )}
-      </Page>
-    )
-  }
+  if (!answer.data) return <Absent title={name} answer={answer} gone={t("operation.gone", { name })} />
   const { operation, slices } = answer.data
   const { spec, status } = operation
   const part = progress(operation)
@@ -109,11 +98,36 @@ function Run({ name }: { name: string }) {
       actions={acts(operation)
         .filter(may2)
         .map((a) => (
-          <Button key={a} look={a === "cancel" ? "danger" : "plain"} title={t(`operation.${a}About`)} onClick={() => act(a)}>
+          <Button
+            key={a}
+            look={a === "cancel" ? "danger" : "plain"}
+            title={t(`operation.${a}About`)}
+            onClick={() => (a === "cancel" ? setAsking(true) : act(a))}
+          >
             {t(`operation.${a}`)}
           </Button>
         ))}
     >
+      {asking && (
+        <Dialog
+          open
+          onClose={() => setAsking(false)}
+          title={t("operation.cancelTitle", { name, cluster: spec.cluster })}
+          description={t("operation.cancelAbout")}
+          foot={
+            <Foot
+              onClose={() => setAsking(false)}
+              look="danger"
+              onClick={() => {
+                setAsking(false)
+                void act("cancel")
+              }}
+            >
+              {t("operation.cancelNow")}
+            </Foot>
+          }
+        />
+      )}
       {error && <Failure error={error} />}
       {answer.error && <Failure error={answer.error} retry={answer.reload} />}
       {status?.message && (
@@ -139,6 +153,15 @@ function Run({ name }: { name: string }) {
           ],
         ]}
       />
+      {status?.plan && (
+        <Section title={t("operation.plan")}>
+          <div className="hosts">
+            {status.plan.map((p) => (
+              <Plan key={p.hosts.join()} of={p} open={status.plan?.length === 1} />
+            ))}
+          </div>
+        </Section>
+      )}
       <Section title={t("cluster.hosts")}>
         <div className="hosts">
           {hosts(operation, slices).map((h) => (
@@ -147,6 +170,29 @@ function Run({ name }: { name: string }) {
         </div>
       </Section>
     </Page>
+  )
+}
+
+/** What is to be done on some hosts, as a diff of what they are. */
+function Plan({ of, open }: { of: Planned; open: boolean }) {
+  const { hosts, changes = [], left = 0 } = of
+  return (
+    <details className="host" open={open}>
+      <summary>
+        <span className="host-name">{hosts.map((name) => (name === "cluster" ? t("operation.throughAPI") : name)).join(", ")}</span>
+        <span className="muted">{t("operation.changes", { n: changes.length + left })}</span>
+      </summary>
+      <ul className="steps">
+        {changes.map((line) => (
+          <li key={line}>
+            <Mark tone={toneOfChange(line)}>
+              <span className="mono selectable">{line}</span>
+            </Mark>
+          </li>
+        ))}
+        {left > 0 && <li className="muted">{t("why.more", { n: left })}</li>}
+      </ul>
+    </details>
   )
 }
 

@@ -1,4 +1,7 @@
 import { lazy, Suspense, useEffect, useState } from "react"
+import { Boundary } from "../part/Boundary"
+import { Dialog } from "../part/Dialog"
+import { t } from "../text/text"
 import { useKeys } from "./Keys"
 import { type Mode, onPalette } from "./open"
 
@@ -15,9 +18,18 @@ export function PaletteHost() {
     const timer = window.setTimeout(load, 1000)
     return () => clearTimeout(timer)
   }, [])
+  const close = () => setMode(undefined)
   return mode ? (
-    <Suspense fallback={null}>
-      <Palette mode={mode} onClose={() => setMode(undefined)} />
-    </Suspense>
+    <Boundary
+      around={(what) => (
+        <Dialog open title={t("layout.search")} onClose={close}>
+          {what}
+        </Dialog>
+      )}
+    >
+      <Suspense fallback={null}>
+        <Palette mode={mode} onClose={close} />
+      </Suspense>
+    </Boundary>
   ) : null
 }

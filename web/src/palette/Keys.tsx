@@ -22,6 +22,7 @@ export function useKeys(): void {
     return [
       { id: "palette.find", quiet: true, section, keys: "ctrl+k", title: t("palette.find"), run: () => openPalette("find") },
       { id: "palette.command", quiet: true, section, keys: ":", title: t("palette.command"), run: () => openPalette("command") },
+      { id: "palette.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: filter },
       { id: "palette.keys", quiet: true, section, keys: "?", title: t("palette.showKeys"), run: () => openPalette("keys") },
       go("g f", "/", t("fleet.title")),
       go("g t", "/table", t("table.title")),
@@ -51,6 +52,9 @@ export function useKeys(): void {
     return () => window.removeEventListener("keydown", onKeyDown)
   }, [])
 }
+
+/** Puts whoever looks for something into the field of the page for that. */
+const filter = () => document.querySelector<HTMLInputElement>("#content :is(input[type=search], input[role=combobox])")?.select()
 
 /** Whoever writes, or works in a terminal or an editor, means the character. */
 function writing(target: EventTarget | null): boolean {

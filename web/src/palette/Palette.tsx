@@ -11,13 +11,14 @@ import { toneOfCluster } from "../layout/lag"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
 import { quote } from "../table/query"
+import { objectsOf } from "../table/search"
 import { t } from "../text/text"
 import { type Action, useAllActions } from "./actions"
 import { command, kindsLike } from "./command"
 import type { Mode } from "./open"
 import "./palette.css"
 
-type Found = { cluster: string; namespace: string; name: string; kind: string; group: string; status: string }
+type Found = ReturnType<typeof objectsOf>[number]
 
 const pauseMs = 60
 
@@ -30,19 +31,7 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
   }, [text])
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
     const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
-    const at = (name: string) => answer.columnDefinitions.findIndex((c) => c.name === name)
-    const [kind, cluster, namespace, name, status, version] = ["Kind", "Cluster", "Namespace", "Name", "Status", "API Version"].map(at)
-    return answer.rows.map(({ cells }) => {
-      const cell = (i: number | undefined) => String(cells[i ?? -1] ?? "")
-      return {
-        cluster: cell(cluster),
-        namespace: cell(namespace),
-        name: cell(name),
-        kind: cell(kind),
-        group: groupOf(cell(version)),
-        status: cell(status),
-      }
-    })
+    return objectsOf(answer)
   }
   const answer = useAnswer(asked.length > 1 ? ask : undefined, asked)
   return { found: asked.length > 1 ? (answer.data ?? []) : [], loading: asked.length > 1 && answer.loading }
@@ -169,7 +158,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           items={found.map((o) => {
             const id = idOf(o)
             return (
-              <Item key={id} value={`object ${id}`} onSelect={() => go(objectLink(o))}>
+              <Item key={id} value={`object ${id}`} onSelect={() => go(objectLink({ ...o, group: groupOf(o.apiVersion) }))}>
                 <span className="palette-name">{o.name}</span>
                 <span className="faint">{[o.kind, o.namespace, o.cluster].filter(Boolean).join(" · ")}</span>
               </Item>
@@ -203,7 +192,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   }
 }
 
-const idOf = (o: Found) => `${o.cluster}/${o.kind}.${o.group}/${o.namespace}/${o.name}`
+const idOf = (o: Found) => `${o.cluster}/${o.apiVersion}/${o.kind}/${o.namespace}/${o.name}`
 const matches = (a: Action, text: string) => `${a.title} ${a.words ?? ""}`.toLowerCase().includes(text)
 const unique = (all: Action[]) => all.filter((a, i) => !a.quiet && all.findIndex((b) => b.id === a.id) === i)
 const shownKeys = (keys: string) => keys.replace(/ctrl\+(\w)/, (_, key: string) => `Ctrl+${key.toUpperCase()}`)

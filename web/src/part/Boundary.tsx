@@ -1,24 +1,37 @@
-import { Component, type ReactNode } from "react"
+import { Component, type ReactNode, Suspense } from "react"
+import { StatusError } from "../hub/client"
 import { t } from "../text/text"
 import { Button } from "./Button"
-import { Notice } from "./Notice"
+import { Failure, Notice, Skeleton } from "./Notice"
 
-/** A screen that breaks does not take the others with it. */
-export class Boundary extends Component<{ children: ReactNode }, { error?: Error }> {
+type Props = { children: ReactNode; around?: (what: ReactNode) => ReactNode }
+
+/** A screen that breaks does not take the others with it. What it could not ask for is asked again; code that did not come needs the page anew. */
+export class Boundary extends Component<Props, { error?: Error }> {
   override state: { error?: Error } = {}
   static getDerivedStateFromError(error: Error) {
     return { error }
   }
   override render() {
-    if (!this.state.error) return this.props.children
+    const { error } = this.state
+    const { children, around = (what) => <div className="page">{what}</div> } = this.props
+    if (!error) return children
+    if (error instanceof StatusError) return around(<Failure error={error} retry={() => this.setState({ error: undefined })} />)
     const reload = <Button onClick={() => location.reload()}>{t("common.reload")}</Button>
-    return (
-      <div className="page">
-        <Notice tone="bad" title={t("common.broke")} action={reload}>
-          <p>{t("common.brokeMore")}</p>
-          <p className="selectable mono">{this.state.error.message}</p>
-        </Notice>
-      </div>
+    return around(
+      <Notice tone="bad" title={t("common.broke")} action={reload}>
+        <p>{t("common.brokeMore")}</p>
+        <p className="selectable mono">{error.message}</p>
+      </Notice>,
     )
   }
+}
+
+/** A part of a screen whose code comes when it is needed. */
+export function Later({ lines, children }: { lines: number; children: ReactNode }) {
+  return (
+    <Boundary around={(what) => what}>
+      <Suspense fallback={<Skeleton lines={lines} />}>{children}</Suspense>
+    </Boundary>
+  )
 }

@@ -1,5 +1,5 @@
 import { Dialog as Radix } from "radix-ui"
-import type { ReactNode } from "react"
+import type { ComponentProps, ReactNode } from "react"
 import { t } from "../text/text"
 import { Button } from "./Button"
 import { Icon } from "./Icon"
@@ -47,5 +47,15 @@ export function Dialog({ open, onClose, title, description, wide, foot, children
         </Radix.Content>
       </Radix.Portal>
     </Radix.Root>
+  )
+}
+
+/** The buttons of a dialog that asks: to leave it, or to do what it is about. */
+export function Foot({ onClose, ...act }: ComponentProps<typeof Button> & { onClose: () => void }) {
+  return (
+    <>
+      <Button onClick={onClose}>{t("common.cancel")}</Button>
+      <Button look="main" {...act} />
+    </>
   )
 }

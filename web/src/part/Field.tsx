@@ -1,17 +1,9 @@
 import { type InputHTMLAttributes, type ReactNode, useId } from "react"
 
+type Props = { label: string; hint?: ReactNode; error?: string; children: (id: string, describedBy: string | undefined) => ReactNode }
+
 /** A label, what is filled in, and what is wrong with it. */
-export function Field({
-  label,
-  hint,
-  error,
-  children,
-}: {
-  label: string
-  hint?: ReactNode
-  error?: string
-  children: (id: string, describedBy: string | undefined) => ReactNode
-}) {
+export function Field({ label, hint, error, children }: Props) {
   const id = useId()
   const about = error || hint ? `${id}-about` : undefined
   return (

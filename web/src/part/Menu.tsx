@@ -39,17 +39,9 @@ export function MenuToggle({ checked, onChange, children }: { checked: boolean; 
   )
 }
 
-export function MenuChoice<T extends string>({
-  label,
-  value,
-  options,
-  onChange,
-}: {
-  label: string
-  value: T
-  options: { value: T; label: string }[]
-  onChange: (value: T) => void
-}) {
+type ChoiceProps<T> = { label: string; value: T; options: { value: T; label: string }[]; onChange: (value: T) => void }
+
+export function MenuChoice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
     <Radix.Group>
       <Radix.Label className="menu-label">{label}</Radix.Label>

@@ -1,4 +1,4 @@
-import type { ReactNode } from "react"
+import { type ReactNode, useEffect, useState } from "react"
 import { StatusError } from "../hub/client"
 import { t } from "../text/text"
 import { Button } from "./Button"
@@ -42,13 +42,27 @@ export function Empty({ title, children }: { title?: string; children?: ReactNod
   )
 }
 
-/** Where something will be, in its size. */
-export function Skeleton({ lines = 1, width }: { lines?: number; width?: string }) {
+const longMs = 10_000
+
+/** Where something will be, in its size. Where it is long in coming, that is said. */
+export function Skeleton({ lines = 1 }: { lines?: number }) {
+  const [long, setLong] = useState(false)
+  useEffect(() => {
+    const timer = window.setTimeout(() => setLong(true), longMs)
+    return () => clearTimeout(timer)
+  }, [])
+  if (long) {
+    return (
+      <div className="skeleton">
+        <Notice tone="unknown" title={t("common.long")} action={<Button onClick={() => location.reload()}>{t("common.reload")}</Button>} />
+      </div>
+    )
+  }
   return (
     <span className="skeleton" role="status" aria-label={t("common.loading")}>
       {Array.from({ length: lines }, (_, i) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: lines are nothing but their number.
-        <span key={i} className="skeleton-line" style={{ width: width ?? `${92 - ((i * 17) % 40)}%` }} />
+        <span key={i} className="skeleton-line" style={{ width: `${92 - ((i * 17) % 40)}%` }} />
       ))}
     </span>
   )

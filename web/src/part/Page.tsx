@@ -1,4 +1,6 @@
 import { type ReactNode, useEffect } from "react"
+import type { Answer } from "../hub/answer"
+import { Empty, Failure, Skeleton } from "./Notice"
 
 type Props = { title: string; heading?: ReactNode; about?: ReactNode; actions?: ReactNode; full?: boolean; children?: ReactNode }
 
@@ -18,6 +20,16 @@ export function Page({ title, heading, about, actions, full, children }: Props) 
       </header>
       <div className="page-body">{children}</div>
     </div>
+  )
+}
+
+/** A screen of something that is not there: it is on its way, cannot be had, or is gone. */
+export function Absent({ title, answer, gone, children }: { title: string; answer: Answer<unknown>; gone: string; children?: ReactNode }) {
+  const { error, reload } = answer
+  return (
+    <Page title={title}>
+      {!error ? <Skeleton lines={8} /> : error.code === 404 ? <Empty title={gone}>{children}</Empty> : <Failure error={error} retry={reload} />}
+    </Page>
   )
 }
 

@@ -1,22 +1,12 @@
 import { Select as Radix } from "radix-ui"
 import { Icon } from "./Icon"
 
-export type Option = { value: string; label: string }
+type Option = { value: string; label: string }
+
+type Props = { id?: string; label: string; value: string; options: Option[]; onChange: (value: string) => void }
 
 /** One of a few. A value may be empty. */
-export function Select({
-  id,
-  label,
-  value,
-  options,
-  onChange,
-}: {
-  id?: string
-  label: string
-  value: string
-  options: Option[]
-  onChange: (value: string) => void
-}) {
+export function Select({ id, label, value, options, onChange }: Props) {
   return (
     <Radix.Root value={`=${value}`} onValueChange={(v) => onChange(v.slice(1))}>
       <Radix.Trigger id={id} className="select" aria-label={label}>

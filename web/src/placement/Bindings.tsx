@@ -4,7 +4,7 @@ import { list, type Obj } from "../hub/client"
 import { groupOf, placementsLink } from "../hub/link"
 import { scopes, somewhere, useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
-import { Mark, type Tone } from "../part/Mark"
+import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
@@ -23,10 +23,10 @@ interface Condition {
 /** What is placed, as far as the user may see it: trouble first. */
 export function Bindings() {
   const rights = useRights()
-  const inside = where(rights.data, "list", "work.orrery.dev", "resourcebindings")
-  const outside = where(rights.data, "list", "work.orrery.dev", "clusterresourcebindings")
+  const inside = where(rights, "list", "work.orrery.dev", "resourcebindings")
+  const outside = where(rights, "list", "work.orrery.dev", "clusterresourcebindings")
   const answer = useAnswer(
-    rights.data &&
+    rights &&
       (async (signal) => {
         const paths = [
           ...scopes(inside).map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`),
@@ -38,10 +38,10 @@ export function Bindings() {
     `bindings ${JSON.stringify([inside, outside])}`,
     5_000,
   )
-  const nothing = rights.data && !somewhere(inside) && !somewhere(outside)
+  const nothing = rights && !somewhere(inside) && !somewhere(outside)
   return (
     <Page title={t("placement.title")} about={t("placement.about")}>
-      {(answer.error ?? rights.error) && <Failure error={(answer.error ?? rights.error) as Error} retry={answer.reload} />}
+      {answer.error && <Failure error={answer.error} retry={answer.reload} />}
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
       {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
       {answer.data && !nothing && answer.data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
@@ -50,8 +50,6 @@ export function Bindings() {
     </Page>
   )
 }
-
-const toneOf: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
 
 /** The first condition that is not True says how a placement fares. */
 function worst(b: Obj): Condition | undefined {
@@ -93,7 +91,7 @@ function Table({ bindings }: { bindings: Obj[] }) {
             kind,
             namespace,
             <span key="state" title={is?.message}>
-              <Mark tone={waits ? "warn" : (toneOf[is?.status ?? ""] ?? "plain")}>{is?.reason ?? t("common.unknown")}</Mark>
+              <Mark tone={waits ? "warn" : toneOf(is?.status ?? "")}>{is?.reason ?? t("common.unknown")}</Mark>
             </span>,
             counts ? t("placement.appliedIn", { applied: counts.applied ?? 0, total: counts.total }) : "",
             <Link key="policy" href={policyLink({ ...b.spec.policyRef, namespace })}>

@@ -1,4 +1,4 @@
-import type { FieldDifference } from "../change/changes"
+import type { Difference } from "../hub/fields"
 
 // What the fleet API answers about placements: placements, works and placementreviews.
 
@@ -86,7 +86,7 @@ export interface Work {
   health: "Healthy" | "Unhealthy" | "Unknown"
   cause?: string
   overrides?: ExplainedPolicy[]
-  drift?: FieldDifference[]
+  drift?: Difference[]
   driftUnknown?: string
   rendered?: unknown
   live?: unknown

@@ -1,6 +1,5 @@
 import { useState } from "react"
 import { Link, useSearchParams } from "wouter"
-import { brief } from "../change/changes"
 import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
 import { clusterLink, objectLink, parseOf, type Ref, whyLink } from "../hub/link"
@@ -8,9 +7,10 @@ import { Age } from "../part/Age"
 import { Button } from "../part/Button"
 import { Dialog } from "../part/Dialog"
 import { Diff } from "../part/Diff"
+import { FieldDiff } from "../part/FieldDiff"
 import { Badge, Mark } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Page, SmallTable } from "../part/Page"
+import { Page } from "../part/Page"
 import { policyLink } from "../policy/link"
 import { t } from "../text/text"
 import { Bindings } from "./Bindings"
@@ -183,20 +183,7 @@ function CellDiff({ of, cluster, onClose }: { of: string; cluster: string; onClo
       {!works.data && !works.error && <Skeleton lines={8} />}
       {work?.driftUnknown && <Notice tone="unknown">{work.driftUnknown}</Notice>}
       {work?.drift && work.drift.length > 0 && (
-        <SmallTable
-          label={t("placement.drift")}
-          head={[t("placement.field"), t("placement.rendered"), t("placement.live")]}
-          rows={work.drift.map((d) => ({
-            key: d.path,
-            cells: [
-              <span key="path" className="mono">
-                {d.path}
-              </span>,
-              d.hidden ? "•••" : brief(d.before),
-              d.hidden ? "•••" : brief(d.after),
-            ],
-          }))}
-        />
+        <FieldDiff label={t("placement.drift")} fields={work.drift} before={t("placement.rendered")} after={t("placement.live")} />
       )}
       {work?.rendered && work.live ? (
         <Diff before={work.rendered as object} after={work.live as object} label={t("placement.diffTitle", { cluster })} />

@@ -1,6 +1,5 @@
-import { lazy, Suspense, useState } from "react"
-import { useLocation, useSearchParams } from "wouter"
-import { Conditions } from "../cluster/Overview"
+import { lazy, useState } from "react"
+import { useLocation } from "wouter"
 import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import type { Edit as Change } from "../hub/apply"
@@ -8,12 +7,15 @@ import { json } from "../hub/apply"
 import { type Obj, remove, type StatusError } from "../hub/client"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
+import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
+import { useAddress } from "../part/address"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
-import { Page, Section } from "../part/Page"
+import { Dialog, Foot } from "../part/Dialog"
+import { Failure, Notice } from "../part/Notice"
+import { Absent, Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
 import { t } from "../text/text"
 import { Fields } from "./Fields"
@@ -38,25 +40,13 @@ const identity: Spec[] = [
 /** A policy as a form and as YAML, which are two views of one text. */
 export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: string; name: string }) {
   const live = useGet<Obj>(name ? path(kind, namespace, name) : undefined, undefined, 5_000)
-  if (name && !live.data) {
-    return (
-      <Page title={name}>
-        {live.error?.code === 404 ? (
-          <Empty title={t("policy.gone", { name })} />
-        ) : live.error ? (
-          <Failure error={live.error} retry={live.reload} />
-        ) : (
-          <Skeleton lines={10} />
-        )}
-      </Page>
-    )
-  }
+  if (name && !live.data) return <Absent title={name} answer={live} gone={t("policy.gone", { name })} />
   return <Editing kind={kind} namespace={namespace} live={live.data} reload={live.reload} />
 }
 
 function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespace: string; live?: Obj; reload: () => void }) {
   const [, go] = useLocation()
-  const [params, setParams] = useSearchParams()
+  const [params, setParam] = useAddress()
   const [draft, setDraft] = useState<Draft>()
   const [saving, setSaving] = useState<Change>()
   const [deleting, setDeleting] = useState(false)
@@ -120,16 +110,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
           <Tabs
             label={t("policy.views")}
             value={params.get("view") ?? "form"}
-            onChange={(view) =>
-              setParams(
-                (p) => {
-                  if (view === "form") p.delete("view")
-                  else p.set("view", view)
-                  return p
-                },
-                { replace: true },
-              )
-            }
+            onChange={(view) => setParam("view", view === "form" ? "" : view)}
             tabs={[
               {
                 value: "form",
@@ -157,9 +138,9 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                 label: "YAML",
                 content: (
                   <div className="policy-yaml">
-                    <Suspense fallback={<Skeleton lines={12} />}>
+                    <Later lines={12}>
                       <Editor label={t("policy.yaml")} text={now} readOnly={!mayWrite} onChange={set} />
-                    </Suspense>
+                    </Later>
                   </div>
                 ),
               },
@@ -168,11 +149,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
         </div>
         <aside className="policy-side stack">
           {!kinds[kind].overrides && object && <Preview kind={kind} object={object} />}
-          {live?.status?.conditions && (
-            <Section title={t("cluster.conditions")}>
-              <Conditions conditions={live.status.conditions} />
-            </Section>
-          )}
+          {live && <Conditions object={live} />}
           {params.get("view") !== "yaml" && (
             <Section title="YAML">
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard. */}
@@ -225,12 +202,9 @@ function Delete({ kind, live, onClose }: { kind: PolicyKind; live: Obj; onClose:
       title={t("policy.deleteTitle", { name })}
       description={kinds[kind].overrides ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: live.status?.claimed ?? 0 })}
       foot={
-        <>
-          <Button onClick={onClose}>{t("common.cancel")}</Button>
-          <Button look="danger" onClick={() => void act()}>
-            {t("policy.delete")}
-          </Button>
-        </>
+        <Foot onClose={onClose} look="danger" onClick={() => void act()}>
+          {t("policy.delete")}
+        </Foot>
       }
     >
       {error && <Failure error={error} />}

@@ -139,19 +139,9 @@ function Line<V>({ label, hint, error, example, readOnly, type, value, read, onV
   )
 }
 
-function Check({
-  label,
-  hint,
-  readOnly,
-  checked,
-  onChange,
-}: {
-  label: string
-  hint?: string
-  readOnly: boolean
-  checked: boolean
-  onChange: (on: boolean) => void
-}) {
+type CheckProps = { label: string; hint?: string; readOnly: boolean; checked: boolean; onChange: (on: boolean) => void }
+
+function Check({ label, hint, readOnly, checked, onChange }: CheckProps) {
   return (
     <label className="option">
       <input type="checkbox" disabled={readOnly} checked={checked} onChange={(e) => onChange(e.target.checked)} />

@@ -13,7 +13,9 @@ import { groups } from "../why/why"
 import { at, group, kinds, type PolicyKind, text, type Value } from "./form"
 import { Latest, type Told } from "./latest"
 
-/** Which clusters the scheduler would take now, by what the form says: asked a moment after the last change. */
+const againMs = 10_000
+
+/** Which clusters the scheduler would take now, by what the form says: asked a moment after the last change, and now and then, as clusters change, too. */
 export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const namespace = kinds[kind].namespaced ? text(object, ["metadata", "namespace"]) : ""
   const may = useCan({ verb: "create", group, resource: kinds[kind].plural, namespace: namespace || undefined })
@@ -26,7 +28,11 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
       return post<Review>(`${fleet}/placementreviews`, { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec }, undefined, signal)
     }, setTold)
     latest.current = asks
-    return () => asks.stop()
+    const timer = setInterval(() => document.visibilityState === "visible" && asks.again(), againMs)
+    return () => {
+      clearInterval(timer)
+      asks.stop()
+    }
   }, [])
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the question.
   useEffect(() => {

@@ -1,38 +1,17 @@
 // A policy is edited as the object that it is: each field of the form puts one value at one path, and what the form does not
 // know stays as it was.
 
+import { get, isObject, type Json, list as listOf, text as textOf } from "../hub/fields"
+
 export type Path = readonly (string | number)[]
 export type Value = unknown
 
-interface Fields {
-  [key: string]: Value
-}
-
-function isFields(v: Value): v is Fields {
-  return typeof v === "object" && v !== null && !Array.isArray(v)
-}
-
-export function at(object: Value, path: Path): Value {
-  let v = object
-  for (const step of path) {
-    if (typeof step === "number" ? !Array.isArray(v) : !isFields(v)) return undefined
-    v = (v as Fields)[step]
-  }
-  return v
-}
-
-export function list(object: Value, path: Path): Value[] {
-  const v = at(object, path)
-  return Array.isArray(v) ? v : []
-}
-
-export function text(object: Value, path: Path): string {
-  const v = at(object, path)
-  return v === undefined || v === null ? "" : String(v)
-}
+export const at = (object: Value, path: Path): Value => get(object as Json, ...path)
+export const list = (object: Value, path: Path): Value[] => listOf(object as Json, ...path)
+export const text = (object: Value, path: Path): string => textOf(object as Json, ...path)
 
 function nothing(v: Value): boolean {
-  return v === undefined || v === null || v === "" || (Array.isArray(v) && v.length === 0) || (isFields(v) && Object.keys(v).length === 0)
+  return v === undefined || v === null || v === "" || (Array.isArray(v) && v.length === 0) || (isObject(v) && Object.keys(v).length === 0)
 }
 
 /**
@@ -47,7 +26,7 @@ export function put(object: Value, path: Path, value: Value): Value {
     next[step] = put(next[step], rest, value) ?? {}
     return next
   }
-  const next: Fields = isFields(object) ? { ...object } : {}
+  const next: Record<string, Value> = isObject(object) ? { ...object } : {}
   const inner = put(next[step], rest, value)
   if (nothing(inner)) delete next[step]
   else next[step] = inner
@@ -83,7 +62,7 @@ export function labels(line: string): Record<string, string> | undefined {
 }
 
 export function labelLine(of: Value): string {
-  return isFields(of)
+  return isObject(of)
     ? Object.entries(of)
         .map(([k, v]) => `${k}=${v}`)
         .join(", ")

@@ -12,7 +12,7 @@ export class Latest<Q, A> {
   private timer: ReturnType<typeof setTimeout> | undefined
   private abort: AbortController | undefined
   private last: Told<A> = { stale: false }
-  private asked: string | undefined
+  private asked: { question: Q; key: string } | undefined
 
   constructor(
     private readonly ask: (question: Q, signal: AbortSignal) => Promise<A>,
@@ -22,11 +22,16 @@ export class Latest<Q, A> {
 
   put(question: Q): void {
     const key = JSON.stringify(question)
-    if (key === this.asked) return
-    this.asked = key
+    if (key === this.asked?.key) return
+    this.asked = { question, key }
     this.stop()
     this.tell({ ...this.last, stale: true })
     this.timer = setTimeout(() => this.run(question), this.delay)
+  }
+
+  /** Asks anew what was asked last: the answer may be another by now. */
+  again(): void {
+    if (this.asked && !this.last.stale) void this.run(this.asked.question)
   }
 
   stop(): void {

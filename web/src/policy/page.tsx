@@ -4,7 +4,7 @@ import { list, type Obj } from "../hub/client"
 import { type Rights, scopes, somewhere, useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Button } from "../part/Button"
-import { Mark, type Tone } from "../part/Mark"
+import { Mark, toneOf } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
@@ -30,26 +30,24 @@ const places = (rights: Rights | undefined, kind: PolicyKind, verb: string) => w
 function Policies() {
   const rights = useRights()
   const [, setParams] = useSearchParams()
-  const readable = all.filter((k) => somewhere(places(rights.data, k, "list")))
-  const writable = all.filter((k) => somewhere(places(rights.data, k, "create")))
+  const readable = all.filter((k) => somewhere(places(rights, k, "list")))
+  const writable = all.filter((k) => somewhere(places(rights, k, "create")))
   const answer = useAnswer(
-    rights.data &&
+    rights &&
       (async (signal) => {
         const lists = readable.flatMap((kind) =>
-          scopes(places(rights.data, kind, "list")).map(async (ns) =>
-            (await list<Obj>(path(kind, ns), { limit: 500 }, signal)).items.map((o) => ({ ...o, kind })),
-          ),
+          scopes(places(rights, kind, "list")).map(async (ns) => (await list<Obj>(path(kind, ns), { limit: 500 }, signal)).items.map((o) => ({ ...o, kind }))),
         )
         return (await Promise.all(lists)).flat() as (Obj & { kind: PolicyKind })[]
       }),
-    `policies ${readable.join()} ${JSON.stringify(rights.data?.namespaces)}`,
+    `policies ${readable.join()} ${JSON.stringify(rights?.namespaces)}`,
     5_000,
   )
   const make = (kind: PolicyKind) => {
-    const to = places(rights.data, kind, "create")
+    const to = places(rights, kind, "create")
     setParams({ kind, ...(kinds[kind].namespaced ? { namespace: to.everywhere ? "default" : (to.namespaces[0] ?? "") } : {}) })
   }
-  const error = rights.error ?? answer.error
+  const { error } = answer
   return (
     <Page
       title={t("policy.title")}
@@ -68,14 +66,12 @@ function Policies() {
     >
       {error && <Failure error={error} retry={answer.reload} />}
       {!answer.data && !error && <Skeleton lines={6} />}
-      {rights.data && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
+      {rights && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
       {answer.data && readable.length > 0 && answer.data.length === 0 && <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>}
       {answer.data && answer.data.length > 0 && <Table policies={answer.data} />}
     </Page>
   )
 }
-
-const tones: Record<string, Tone> = { True: "good", False: "bad", Unknown: "unknown" }
 
 function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
   const condition = (o: Obj, type: string) =>
@@ -85,7 +81,7 @@ function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
     return (
       c && (
         <span key={type} title={c.message}>
-          <Mark tone={type === "Complete" && c.status === "False" ? "warn" : (tones[c.status] ?? "plain")}>{c.reason}</Mark>
+          <Mark tone={type === "Complete" && c.status === "False" ? "warn" : toneOf(c.status)}>{c.reason}</Mark>
         </span>
       )
     )

@@ -1,9 +1,10 @@
-import { lazy, Suspense, useState } from "react"
+import { lazy, useState } from "react"
 import { reaching, useCan } from "../hub/access"
-import { useGet } from "../hub/answer"
-import { type List, mirrored, type Obj, own } from "../hub/client"
+import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
-import { containersOf, podsOf } from "../object/object"
+import { clusterOf, usePods } from "../logs/pods"
+import { containersOf } from "../object/object"
+import { Later } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
@@ -15,20 +16,14 @@ const Terminal = lazy(() => import("./Terminal"))
 
 /** A shell in a container of an object's pods. */
 export default function Shell({ of, object, container }: { of: Ref; object: Obj; container: string }) {
-  const selector = podsOf(object)
-  const path = `${mirrored(of.cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods`
-  const { data, error, reload } = useGet<List>(selector && path, {
-    labelSelector: selector?.labels,
-    fieldSelector: selector?.fields,
-    limit: 200,
-  })
+  const { data, error, reload } = usePods(of, object)
   const [pod, setPod] = useState("")
   const [name, setName] = useState(container)
   const [command, setCommand] = useState("sh")
   const [opened, setOpened] = useState<{ cluster: string; path: string; query: string; round: number }>()
   if (error) return <Failure error={error} retry={reload} />
   if (!data) return <Skeleton lines={4} />
-  const keyOf = (p: Obj) => `${of.cluster || p.metadata.annotations?.["fleet.orrery.dev/cluster"] || ""}/${p.metadata.name}`
+  const keyOf = (p: Obj) => `${clusterOf(p, of)}/${p.metadata.name}`
   const chosen = data.items.find((p) => keyOf(p) === pod) ?? data.items[0]
   if (!chosen) return <Empty title={t("object.noPods")} />
   const containers = containersOf(chosen).filter((c) => !c.init)
@@ -66,9 +61,9 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
         <span className="muted">{t("object.leaveTerminal")}</span>
       </form>
       {opened && (
-        <Suspense fallback={<Skeleton lines={8} />}>
+        <Later lines={8}>
           <Reached key={opened.round} {...opened} />
-        </Suspense>
+        </Later>
       )}
     </div>
   )

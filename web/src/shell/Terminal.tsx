@@ -11,6 +11,9 @@ import "./shell.css"
 /** What is silent for a minute is ended by many a proxy. */
 const pingEvery = 20_000
 
+/** What container runtimes say of a program that is not in the image. */
+const noProgram = /executable file .*not found|no such file or directory/i
+
 export default function Terminal({ path, query }: { path: string; query: string }) {
   const host = useRef<HTMLDivElement>(null)
   const [ended, setEnded] = useState<Ended>()
@@ -77,7 +80,9 @@ export default function Terminal({ path, query }: { path: string; query: string 
       {ended && !refused && (
         <Notice
           tone={ended.code === 0 ? "plain" : "warn"}
-          title={ended.code === undefined ? t("object.shellLost") : t("object.shellEnded", { code: ended.code })}
+          title={
+            ended.code === undefined ? t(noProgram.test(ended.message) ? "object.noProgram" : "object.shellLost") : t("object.shellEnded", { code: ended.code })
+          }
         >
           {ended.message}
         </Notice>

@@ -1,5 +1,7 @@
 // The protocol of kubectl exec over a WebSocket: v5.channel.k8s.io. The first byte of each frame says what the rest is.
 
+import { t } from "../text/text"
+
 export const PROTOCOL = "v5.channel.k8s.io"
 
 const channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4 } as const
@@ -54,7 +56,7 @@ export class Exec {
     socket.onmessage = ({ data }) => {
       if (data instanceof ArrayBuffer) this.received(new Uint8Array(data))
     }
-    socket.onclose = ({ code, reason }) => this.end(this.status ?? { message: reason || `the connection ended (${code})` })
+    socket.onclose = ({ code, reason }) => this.end(this.status ?? { message: reason || t("object.connectionEnded", { code: String(code) }) })
   }
 
   type(text: string) {

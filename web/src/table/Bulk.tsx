@@ -1,12 +1,16 @@
 import { useEffect, useState } from "react"
-import { own, patch, remove } from "../hub/client"
+import { type Answer, useAnswer } from "../hub/answer"
+import { fleet, get, own, patch, remove } from "../hub/client"
 import { type Kind, pathOf } from "../hub/kinds"
-import { groupOf } from "../hub/link"
+import { groupOf, ofRef } from "../hub/link"
 import type { Row } from "../hub/live"
+import { copiesOf } from "../object/Reach"
 import { Button } from "../part/Button"
-import { Dialog } from "../part/Dialog"
+import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
-import { Notice } from "../part/Notice"
+import { Badge } from "../part/Mark"
+import { Failure, Notice } from "../part/Notice"
+import type { Explanation } from "../placement/explained"
 import { t } from "../text/text"
 import { type Act, byCluster, forEach, idOf, many, patchOf } from "./selection"
 
@@ -30,8 +34,9 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
   const [dry, setDry] = useState<Result>(none)
   const [real, setReal] = useState<Result>()
   const count = String(rows.length)
-  const asksTyped = act === "delete" && rows.length > many
   const toCheck = rows.slice(0, checked)
+  const copies = useCopies(act === "delete" ? toCheck : [])
+  const asksTyped = act === "delete" && (rows.length > many || (copies.data?.length ?? 0) > 1)
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: what was selected when it opened.
   useEffect(() => {
@@ -47,6 +52,7 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
     }
   }, [])
 
+  const known = act !== "delete" || toCheck.every((row) => row.cluster) || copies.data !== undefined
   const valid = act !== "scale" || /^\d{1,6}$/.test(replicas)
   const finished = real && real.done + real.failed.length === rows.length
   const run = async () => {
@@ -65,7 +71,7 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
       open
       onClose={onClose}
       title={t(`table.${act}Title`, { n: rows.length })}
-      description={t(`table.${act}About`)}
+      description={t(act === "delete" && toCheck.every((row) => !row.cluster) ? "table.deleteHubAbout" : `table.${act}About`)}
       foot={
         real ? (
           <>
@@ -76,12 +82,14 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
             <Button onClick={onClose}>{t("common.close")}</Button>
           </>
         ) : (
-          <>
-            <Button onClick={onClose}>{t("common.cancel")}</Button>
-            <Button look={act === "delete" ? "danger" : "main"} disabled={!valid || (asksTyped && typed.trim() !== count)} onClick={() => void run()}>
-              {t(`table.${act}`)}
-            </Button>
-          </>
+          <Foot
+            onClose={onClose}
+            look={act === "delete" ? "danger" : "main"}
+            disabled={!valid || !known || (asksTyped && typed.trim() !== count)}
+            onClick={() => void run()}
+          >
+            {t(`table.${act}`)}
+          </Foot>
         )
       }
     >
@@ -100,6 +108,16 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
             </ul>
           </section>
         ))}
+        {copies.error && <Failure error={copies.error} retry={copies.reload} />}
+        {copies.data && copies.data.length > 0 && (
+          <Notice tone="warn" title={t("table.copiesGo", { n: copies.data.length })}>
+            {copies.data.map((name) => (
+              <Badge key={name} tone="bad">
+                {name}
+              </Badge>
+            ))}
+          </Notice>
+        )}
         {act === "scale" && (
           <Field label={t("table.replicas")}>
             {(id) => <Input id={id} type="number" min={0} value={replicas} onChange={(e) => setReplicas(e.target.value)} />}
@@ -114,6 +132,16 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
       </div>
     </Dialog>
   )
+}
+
+/** The clusters in which copies go with what is deleted at the hub; none of what is in clusters. */
+function useCopies(rows: Row[]): Answer<string[]> {
+  const ofs = rows.flatMap((row) => (row.cluster ? [] : ofRef({ ...row, group: groupOf(row.apiVersion) })))
+  const ask = async (signal: AbortSignal) => {
+    const told = await Promise.all(ofs.map((of): Promise<Explanation> => get(`${fleet}/placements`, { of }, signal)))
+    return [...new Set(told.flatMap(copiesOf))].sort()
+  }
+  return useAnswer(ofs.length ? ask : undefined, JSON.stringify(["copies", ofs]))
 }
 
 const add = (r: Result, row: Row, error?: Error): Result => (error ? { ...r, failed: [...r.failed, { row, error }] } : { ...r, done: r.done + 1 })

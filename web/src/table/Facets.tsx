@@ -1,10 +1,8 @@
 import { useGet } from "../hub/answer"
-import { mirrored } from "../hub/client"
+import { type Counts, mirrored } from "../hub/client"
 import { Failure, Skeleton } from "../part/Notice"
 import { number, t } from "../text/text"
 import { has } from "./query"
-
-type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
 
 /** How many objects there are by one thing; one of them narrows the query, and again widens it. */
 export function Facets({ path, query, by, q, onToggle }: { path: string; query: string; by: string; q: string; onToggle: (value: string) => void }) {

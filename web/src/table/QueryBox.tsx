@@ -1,12 +1,11 @@
-import { type KeyboardEvent, type Ref, useEffect, useId, useMemo, useRef, useState } from "react"
+import { type KeyboardEvent, useEffect, useId, useMemo, useRef, useState } from "react"
+import type { Counts } from "../hub/client"
 import { get, mirrored } from "../hub/client"
 import type { Kind } from "../hub/kinds"
 import { IconButton } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { t } from "../text/text"
 import { accept, complete, completion, counted, keyAt } from "./query"
-
-type Counts = { groups?: { values: string[]; objects: number }[] }
 
 /** Values of a key that there are, by counts of the list, asked for once somebody types the key. */
 function useValues(path: string | undefined, key: string | undefined): string[] {
@@ -29,12 +28,11 @@ type Props = {
   value: string
   kinds: Kind[]
   path?: string
-  inputRef: Ref<HTMLInputElement>
   onChange: (q: string) => void
   onLeave: () => void
 }
 
-export function QueryBox({ value, kinds, path, inputRef, onChange, onLeave }: Props) {
+export function QueryBox({ value, kinds, path, onChange, onLeave }: Props) {
   const id = useId()
   const [text, setText] = useState(value)
   const [cursor, setCursor] = useState(value.length)
@@ -86,11 +84,7 @@ export function QueryBox({ value, kinds, path, inputRef, onChange, onLeave }: Pr
     <search className="query">
       <Icon name="search" />
       <input
-        ref={(element) => {
-          input.current = element
-          if (typeof inputRef === "function") inputRef(element)
-          else if (inputRef) inputRef.current = element
-        }}
+        ref={input}
         className="input"
         role="combobox"
         aria-label={t("table.query")}

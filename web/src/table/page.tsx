@@ -22,7 +22,7 @@ import { Grid } from "./Grid"
 import { QueryBox } from "./QueryBox"
 import { splitKind, toggled } from "./query"
 import { useHubObjects, useSearch } from "./search"
-import { type Act, actsOf, idOf, toggle } from "./selection"
+import { type Act, actsOf, actsOfAll, toggle } from "./selection"
 import { every, question, readState, type TableState, writeState } from "./state"
 import { Views } from "./Views"
 import "./table.css"
@@ -43,14 +43,13 @@ export default function TablePage() {
   const onWindow = useCallback((offset: number, limit: number) => setAsked({ offset, limit }), [])
   const live = useWindow(all || state.hub ? undefined : path, query, asked.offset, asked.limit)
   const searched = useSearch(all ? query : undefined)
-  const version = kind && (kind.group ? `${kind.group}/${kind.version}` : kind.version)
-  const hubs = useHubObjects(state.hub ? path : undefined, kind && { apiVersion: version!, kind: kind.kind }, state.q)
+  const hubs = useHubObjects(state.hub ? kind : undefined, state.q)
   const window = all ? searched : state.hub ? hubs : live
 
   const [selected, setSelected] = useState(new Map<string, Row>())
   const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
-  const [act, setAct] = useState<Act>()
-  const box = useRef<HTMLInputElement>(null)
+  // What is done, and to which rows: those of when it began, whatever is selected then.
+  const [doing, setDoing] = useState<{ act: Act; rows: Row[] }>()
   const grid = useRef<HTMLDivElement>(null)
 
   const set = (change: Partial<TableState>) => {
@@ -89,8 +88,9 @@ export default function TablePage() {
   const link = (row: Row, tab?: string) =>
     objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
   const current = window.rows[cursor.index - window.offset]
-  const acts = kind ? actsOf(kind) : []
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
+  const acts = kind ? actsOf(kind) : actsOfAll(targets.flatMap((row) => kindOf(row) ?? []))
+  const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
 
   useActions(() => {
     const section = t("table.rows")
@@ -120,35 +120,20 @@ export default function TablePage() {
       press("k", t("table.up")),
       press("G", t("table.bottom")),
       { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
-      { id: "table.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: () => box.current?.select() },
-      { id: "table.kind", quiet: true, section, keys: ":", title: t("table.chooseKind"), run: () => openPalette("command") },
-      {
-        id: "table.open",
-        quiet: true,
-        section,
-        keys: "Enter",
-        title: t("table.open"),
-        run: () => current && navigate(link(current)),
-      },
+      { id: "table.open", quiet: true, section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
       to("describe", "d", t("table.describe"), "overview"),
       to("logs", "l", t("table.logs"), "logs"),
       to("shell", "s", t("table.shell"), "shell"),
       to("edit", "e", t("table.edit"), "yaml"),
       to("yaml", "y", t("table.yaml"), "yaml"),
-      {
-        id: "table.mark",
-        section,
-        keys: "x",
-        title: t("table.mark"),
-        run: () => current && setSelected((s) => toggle(s, current)),
-      },
+      { id: "table.mark", section, keys: "x", title: t("table.mark"), run: () => current && setSelected((s) => toggle(s, current)) },
       ...acts.map((a) => ({
         id: `table.${a}`,
         section,
         keys: a === "delete" ? "ctrl+d" : undefined,
         quiet: targets.length === 0,
         title: t(`table.${a}`),
-        run: () => targets.length > 0 && setAct(a),
+        run: () => begin(a),
       })),
     ]
   }, [current, selected, kind, url])
@@ -218,7 +203,6 @@ export default function TablePage() {
         value={state.q}
         kinds={kinds ?? []}
         path={state.hub ? undefined : path}
-        inputRef={box}
         onChange={(q) => q !== state.q && set({ q })}
         onLeave={() => grid.current?.querySelector<HTMLElement>("[role=grid]")?.focus()}
       />
@@ -259,7 +243,7 @@ export default function TablePage() {
         <div className="selection" role="toolbar" aria-label={t("table.selected", { n: selected.size })}>
           <strong>{t("table.selected", { n: selected.size })}</strong>
           {acts.map((a) => (
-            <Button key={a} look={a === "delete" ? "danger" : "plain"} onClick={() => setAct(a)}>
+            <Button key={a} look={a === "delete" ? "danger" : "plain"} onClick={() => begin(a)}>
               {t(`table.${a}`)}
             </Button>
           ))}
@@ -268,16 +252,7 @@ export default function TablePage() {
           </Button>
         </div>
       )}
-      {act && targets.every(kindOf) && (
-        <Bulk
-          key={targets.map(idOf).join()}
-          act={act}
-          rows={targets}
-          kindOf={(row) => kindOf(row)!}
-          onClose={() => setAct(undefined)}
-          onDone={() => setSelected(new Map())}
-        />
-      )}
+      {doing && <Bulk {...doing} kindOf={(row) => kindOf(row)!} onClose={() => setDoing(undefined)} onDone={() => setSelected(new Map())} />}
     </Page>
   )
 }

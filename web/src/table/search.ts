@@ -1,20 +1,24 @@
+import { listable } from "../hub/access"
 import { useAnswer } from "../hub/answer"
-import { mirrored, request, type Table } from "../hub/client"
+import { asTable, mirrored, request, StatusError, type Table } from "../hub/client"
+import { type Kind, pathOf } from "../hub/kinds"
+import { useRights } from "../hub/rights"
 import { nothing, type Row, type Window } from "../hub/window"
+import { t } from "../text/text"
 
 const most = 500
 
-type Found = { table: Table; warnings: string[] }
+type Found = { tables: Table[]; warnings: string[] }
 type Read = (t: Table) => Omit<Row, "key">[]
 
-/** A table that is asked for again now and then, in the shape of a window: its first rows. */
-function usePolled(path: string | undefined, everyMs: number, read: Read): Window {
+/** Tables that are asked for again now and then, as one in the shape of a window: their first rows. */
+function usePolled(paths: (() => Promise<string[]>) | undefined, key: string, everyMs: number, read: Read): Window {
   const ask = async (signal: AbortSignal): Promise<Found> => {
-    const accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-    const answer = await request(path!, { accept, query: { limit: most }, signal })
-    return { table: await answer.json(), warnings: warningsOf(answer.headers.get("Warning")) }
+    const answers = await Promise.all((await paths!()).map((path) => request(path, { accept: asTable, query: { limit: most }, signal })))
+    const tables = await Promise.all(answers.map((answer) => answer.json() as Promise<Table>))
+    return { tables, warnings: answers.flatMap((answer) => warningsOf(answer.headers.get("Warning"))) }
   }
-  const answer = useAnswer(path === undefined ? undefined : ask, path ?? "", everyMs)
+  const answer = useAnswer(paths && ask, key, everyMs)
   const kept = answer.data ? found(answer.data, answer.since, read) : nothing
   const status = answer.error?.status
   if (!status) return kept
@@ -22,23 +26,34 @@ function usePolled(path: string | undefined, everyMs: number, read: Read): Windo
   return { ...kept, state: answer.data ? "stale" : "unknown", status }
 }
 
-/** A search of every kind. */
-export function useSearch(query: string | undefined): Window {
-  return usePolled(query === undefined ? undefined : `${mirrored()}/search?${query}`, 15_000, ({ columnDefinitions, rows }) => {
-    const index = (name: string) => columnDefinitions.findIndex((c) => c.name === name)
-    const [kind, cluster, namespace, name, version, created] = ["Kind", "Cluster", "Namespace", "Name", "API Version", "Created"].map(index)
-    return rows.map(({ cells }) => {
-      const text = (i: number | undefined) => String(cells[i ?? -1] ?? "")
-      const where = { cluster: text(cluster), namespace: text(namespace), name: text(name) }
-      return { ...where, cells, uid: "", apiVersion: text(version), kind: text(kind), created: text(created) }
-    })
+/** Pure: the objects of a table of objects of every kind. */
+export function objectsOf({ columnDefinitions, rows }: Table): Omit<Row, "key">[] {
+  const index = (name: string) => columnDefinitions.findIndex((c) => c.name === name)
+  const [kind, cluster, namespace, name, version, created] = ["Kind", "Cluster", "Namespace", "Name", "API Version", "Created"].map(index)
+  return rows.map(({ cells }) => {
+    const text = (i: number | undefined) => String(cells[i ?? -1] ?? "")
+    const where = { cluster: text(cluster), namespace: text(namespace), name: text(name) }
+    return { ...where, cells, uid: "", apiVersion: text(version), kind: text(kind), created: text(created) }
   })
 }
 
-/** Objects of the hub itself, whose API knows no query: what is typed is looked for in their names. */
-export function useHubObjects(path: string | undefined, of: { apiVersion: string; kind: string } | undefined, q: string): Window {
+/** A search of every kind. */
+export function useSearch(query: string | undefined): Window {
+  const path = `${mirrored()}/search?${query}`
+  return usePolled(query === undefined ? undefined : async () => [path], path, 15_000, objectsOf)
+}
+
+/** Objects of the hub itself, where the user may list them. Its API knows no query: what is typed is looked for in their names. */
+export function useHubObjects(kind: Kind | undefined, q: string): Window {
   const words = q.toLowerCase().split(/\s+/).filter(Boolean)
-  return usePolled(path, 5000, ({ rows }) =>
+  const rights = useRights()
+  const namespaces = rights?.namespaces ?? []
+  const paths = async () => {
+    const places = await listable(kind!, namespaces)
+    if (places.length === 0) throw new StatusError({ code: 403, reason: "Forbidden", message: t("table.hubRefused", { kind: kind!.kind }) })
+    return places.map((namespace) => pathOf(kind!, namespace))
+  }
+  return usePolled(kind && rights && paths, JSON.stringify(["hub", kind?.of, namespaces]), 5000, ({ rows }) =>
     rows
       .map(({ cells, object: { metadata: m } }) => ({
         cells,
@@ -46,8 +61,8 @@ export function useHubObjects(path: string | undefined, of: { apiVersion: string
         namespace: m.namespace ?? "",
         name: m.name,
         uid: m.uid ?? "",
-        apiVersion: of?.apiVersion ?? "",
-        kind: of?.kind ?? "",
+        apiVersion: kind!.group ? `${kind!.group}/${kind!.version}` : kind!.version,
+        kind: kind!.kind,
         created: m.creationTimestamp ?? "",
         deleted: m.deletionTimestamp !== undefined,
       }))
@@ -58,8 +73,8 @@ export function useHubObjects(path: string | undefined, of: { apiVersion: string
 const keys = new Map<string, number>()
 
 /** Rows keep a number each, as those of the socket do. */
-function found({ table, warnings }: Found, since: number, read: Read): Window {
-  const rows = read(table).map((row): Row => {
+function found({ tables, warnings }: Found, since: number, read: Read): Window {
+  const rows = tables.flatMap(read).map((row): Row => {
     const id = `${row.cluster}/${row.apiVersion}/${row.kind}/${row.namespace}/${row.name}`
     if (!keys.has(id)) keys.set(id, keys.size + 1)
     return { ...row, key: keys.get(id)! }
@@ -69,8 +84,8 @@ function found({ table, warnings }: Found, since: number, read: Read): Window {
     state: "live",
     since,
     total: rows.length,
-    exact: !table.metadata.continue,
-    columns: table.columnDefinitions,
+    exact: !tables.some((table) => table.metadata.continue),
+    columns: tables[0]?.columnDefinitions ?? [],
     rows,
     warnings,
   }

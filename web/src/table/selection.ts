@@ -36,6 +36,10 @@ export function actsOf(kind: { group: string; resource: string }): Act[] {
   }
 }
 
+/** What can be done to each of several kinds. */
+export const actsOfAll = (kinds: { group: string; resource: string }[]): Act[] =>
+  kinds.map(actsOf).reduce((common, acts) => common.filter((act) => acts.includes(act)), actsOf(kinds[0] ?? { group: "", resource: "" }))
+
 /** The merge patch that an act is. */
 export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number): object {
   switch (act) {

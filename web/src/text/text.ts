@@ -48,7 +48,7 @@ export async function setLanguage(next: Language): Promise<void> {
 export async function startLanguage(): Promise<void> {
   const kept = localStorage.getItem(stored)
   const wanted = kept ?? navigator.language
-  if (wanted.startsWith("zh")) await setLanguage("zh")
+  if (wanted.startsWith("zh")) await setLanguage("zh").catch(() => {}) // without its texts, the page is in English
 }
 
 export function useLanguage(): Language {

@@ -57,7 +57,7 @@ export interface Seen {
 let browser: Browser | undefined
 
 /** Starts the browser for the specs of a file. */
-export function withBrowser(): void {
+export function withBrowser(...args: string[]): void {
   beforeAll(async () => {
     browser = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -70,6 +70,7 @@ export function withBrowser(): void {
         "--disable-background-networking",
         "--disable-component-update",
         "--disable-sync",
+        ...args,
       ],
     })
   })
@@ -110,7 +111,7 @@ export async function stranger(viewport = sizes.desk): Promise<Visit> {
 }
 
 let known = ""
-async function origin(): Promise<string> {
+export async function origin(): Promise<string> {
   known ||= new URL(await link()).origin
   return known
 }

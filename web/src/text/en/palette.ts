@@ -6,7 +6,6 @@ export default {
   nothing: "Nothing is named so",
   searching: "Looking in all clusters…",
   actions: "Actions",
-  go: "Go to",
   clusters: "Clusters",
   kinds: "Kinds",
   objects: "Objects",

@@ -39,7 +39,6 @@ export default {
   asked: "asks for {n}",
   wanted: "wanted {image}",
   fields: "{n|field|fields}",
-  field: "Field",
   rendered: "Rendered",
   live: "Live",
   diffTitle: "Rendered and live in {cluster}",

@@ -39,7 +39,6 @@ export default {
   asked: "请求 {n}",
   wanted: "应为 {image}",
   fields: "{n|个字段|个字段}",
-  field: "字段",
   rendered: "渲染结果",
   live: "实际",
   diffTitle: "{cluster} 中的渲染结果与实际",

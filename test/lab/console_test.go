@@ -1,0 +1,57 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// talkative is a workload whose pods have a shell, write to their logs what is written to the output of their first process, and end
+// their container when they are told to.
+const talkative = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: talk, namespace: default}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: talk}}
+  template:
+    metadata: {labels: {app: talk}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: talk
+        image: %s/web:1
+        command: [/tools/sh, -c, 'echo a life begins; until [ -e /data/end ]; do sleep 1; done; rm /data/end; echo it ends']
+        env: [{name: PATH, value: /tools}]
+        volumeMounts: [%s{name: data, mountPath: /data}]
+      volumes:
+      - {name: busybox, hostPath: {path: /bin/busybox, type: File}}
+      - {name: data, emptyDir: {}}
+`
+
+// readInBrowser opens logs and shells of the cluster in the console, in a browser. The Deployment web is there already.
+func (s *site) readInBrowser(t *testing.T, hub string) {
+	t.Helper()
+	var tools strings.Builder
+	for _, tool := range []string{"sh", "sleep", "rm", "stty"} {
+		fmt.Fprintf(&tools, "{name: busybox, mountPath: /tools/%s}, ", tool)
+	}
+	s.kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
+	s.kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(testenv.Root(), "hack", "console.sh"))
+	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("the console in a browser: %v\n%s", err, out)
+	}
+	if strings.HasPrefix(string(out), "not run") {
+		t.Skip(string(out))
+	}
+	t.Logf("%s", out)
+}

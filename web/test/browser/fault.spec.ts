@@ -1,0 +1,117 @@
+import { afterEach, beforeAll, describe, test } from "vitest"
+import { demo, expect, pages, settled, type Visit, visit, withBrowser } from "./world"
+
+withBrowser()
+
+// What a page asks for may fail, at first or for a while, and its code may not come: the page says so, and goes on when it is told to.
+
+const unanswered = "The hub does not answer"
+const code = "**/console/assets/*.js"
+const tabs = ["yaml", "events", "relations", "logs", "shell", "history"].map((tab): [string, string] => [tab, `${pages.template}&tab=${tab}`])
+
+/** Goes elsewhere without loading the page anew. */
+const follow = (v: Visit, path: string) => v.page.evaluate((to) => history.pushState(null, "", to), `/console${path}`)
+
+const answers = "**/console/api/hub/**"
+
+/** Asks again, until nothing is missing: what comes by itself meanwhile takes its button away. */
+async function again(v: Visit): Promise<void> {
+  const button = v.page.getByRole("button", { name: "Try again" }).first()
+  const missing = async () => {
+    if (await button.isVisible()) await button.click({ timeout: 500 }).catch(() => {})
+    await settled(v.page)
+    return v.page.getByText(unanswered).count()
+  }
+  await expect.poll(missing, { timeout: 30_000 }).toBe(0)
+}
+
+let v: Visit
+beforeAll(async () => {
+  v = await visit()
+})
+afterEach(() => v.page.unrouteAll({ behavior: "ignoreErrors" }))
+
+/** What shows something that it asks for, and what has code of its own. */
+const asking = [...Object.entries(pages).filter(([name]) => !["join", "override"].includes(name)), ...tabs]
+const coded = [...Object.entries(pages).filter(([, path]) => !path.includes("?") || path.startsWith("/object")), ...tabs]
+
+describe("a page", () => {
+  test.each(asking)("says that requests fail, and goes on when they are answered: %s", async (_, path) => {
+    await v.page.route(answers, (route) => route.abort())
+    await v.go(path)
+    await v.page.getByText(unanswered).first().waitFor()
+    await v.page.locator(".skeleton").first().waitFor({ state: "detached" })
+    await v.page.unroute(answers)
+    await again(v)
+  })
+
+  test.each(coded)("says that its code does not come, and has it loaded: %s", async (_, path) => {
+    await v.go(path === pages.join ? "/changes" : "/join")
+    await settled(v.page)
+    await v.page.route(code, (route) => route.abort())
+    await follow(v, path)
+    const broken = v.page.getByRole("alert").filter({ hasText: "This page broke" })
+    await broken.first().waitFor()
+    await v.page.unroute(code)
+    await broken.first().getByRole("button", { name: "Reload" }).click()
+    await broken.waitFor({ state: "detached" })
+    await settled(v.page)
+  })
+})
+
+test.each([
+  ["relations", /\/graph\?/],
+  ["history", /history=true/],
+  ["logs", /\/pods\?/],
+])("the tab %s says that what it shows cannot be asked for", async (tab, question) => {
+  await v.page.route(question, (route) => route.abort())
+  await v.go(`/object?cluster=oak&of=${demo.of}&tab=${tab}`)
+  await v.page.getByText(unanswered).first().waitFor()
+  await settled(v.page)
+  await v.page.unroute(question)
+  await again(v)
+})
+
+test("a search whose code does not come leaves the page as it is", async () => {
+  const palette = "**/assets/Palette-*.js"
+  await v.page.route(palette, (route) => route.abort())
+  await v.go("/")
+  await settled(v.page)
+  await v.page.keyboard.press("Control+k")
+  const dialog = v.page.getByRole("dialog")
+  await dialog.getByRole("button", { name: "Reload" }).waitFor()
+  await v.page.keyboard.press("Escape")
+  await dialog.waitFor({ state: "detached" })
+  await v.page.locator(".tile").first().waitFor()
+})
+
+describe("a picture of relations", () => {
+  const relations = `/object?cluster=oak&of=${demo.of}&tab=relations`
+  const never = () => {}
+
+  test("says that it is long in coming", async () => {
+    const v = await visit()
+    await v.page.clock.install()
+    let asked = 0
+    await v.page.route(/\/graph\?/, (route) => (asked++ === 0 ? undefined : route.continue()))
+    await v.go(relations)
+    await v.page.locator(".skeleton").waitFor()
+    await v.page.clock.fastForward(11_000)
+    await v.page.getByText("Still waiting").waitFor()
+    await v.page.getByRole("button", { name: "Reload" }).click()
+    await v.page.locator(".graph .card").first().waitFor()
+  })
+
+  test.each([
+    ["fails", (route: { abort(): Promise<void> }) => route.abort()],
+    ["never comes", never],
+  ])("is drawn when the worker's code %s", async (_, fate) => {
+    const v = await visit()
+    await v.page.clock.install()
+    await v.page.route(/\/worker-[^/]*\.js/, fate)
+    await v.go(relations)
+    await v.page.getByText("As a list").waitFor()
+    await v.page.clock.fastForward(6_000)
+    await v.page.locator(".graph .card").first().waitFor()
+  })
+})
