@@ -139,6 +139,37 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// TestGivenUp: spares that an agent has given up leave the hub, though nothing told it so and the agent is there.
+func TestGivenUp(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent("oak"))
+	s.await("two spares are there", func() bool { return s.spares("oak") == 2 })
+	s.network.HalfOpen(true)
+	s.await("the agent comes with others", func() bool { return s.spares("oak") > 2 })
+	s.await("those that it gave up are gone", func() bool { return s.spares("oak") == 2 })
+	if err := says(t, s.dial("oak"), "hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMostSpares: of an agent that comes with more spares than there can be, the oldest are closed, which it must have given up.
+func TestMostSpares(t *testing.T) {
+	s := newSite(t)
+	a := s.agent("oak")
+	closed := make(chan int, tunnel.MaxSpares+1)
+	for i := range tunnel.MaxSpares + 1 {
+		ws, _ := s.meet(t, a)
+		go func() {
+			_, _, _ = ws.ReadMessage()
+			closed <- i
+		}()
+		s.await("it is there", func() bool { return s.spares("oak") == min(i+1, tunnel.MaxSpares) })
+	}
+	if i := <-closed; i != 0 {
+		t.Errorf("of all spares number %d is closed first", i)
+	}
+}
+
 // left is how many goroutines and sockets this process has.
 func left(t *testing.T) (goroutines, sockets int) {
 	t.Helper()
