@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type stream struct {
 	wrote   atomic.Int64
 	beating atomic.Bool
 	silent  atomic.Bool // the other side was given up
+	over    atomic.Bool // it was closed
 
 	writing sync.Mutex
 	rest    io.Reader // of the message that is being read
@@ -49,9 +51,8 @@ func NewStream(ws *websocket.Conn, timing Timing, closed func()) net.Conn {
 	now := time.Now().UnixNano()
 	s.heard.Store(now)
 	s.wrote.Store(now)
-	s.writing.Lock() // the first beat may come before the timer is known
-	defer s.writing.Unlock()
-	s.tick = time.AfterFunc(timing.Heartbeat, s.beat)
+	s.tick = time.AfterFunc(math.MaxInt64, s.beat)
+	s.tick.Reset(timing.Heartbeat) // the first beat knows the timer
 	return s
 }
 
@@ -69,9 +70,10 @@ func (s *stream) beat() {
 			_ = s.WriteControl(websocket.PongMessage, nil, time.Time{}) // a broken connection is found by who uses it
 		}()
 	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	s.tick.Reset(s.timing.Heartbeat)
+	s.tick.Reset(s.timing.Heartbeat) // without waiting for a Write, which may wait for ever
+	if s.over.Load() {
+		s.tick.Stop()
+	}
 }
 
 // Read implements net.Conn.
@@ -135,6 +137,7 @@ func (s *stream) Write(p []byte) (int, error) {
 func (s *stream) Close() error {
 	var err error
 	s.once.Do(func() {
+		s.over.Store(true)
 		s.tick.Stop()
 		// The other side is told if that is possible at once: it need not guess then.
 		_ = s.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(s.timing.Heartbeat/40))

@@ -258,7 +258,12 @@ func (g *Gateway) admit(s *spare) {
 	s.ws.SetReadLimit(tunnel.MaxWord)
 	g.mu.Lock()
 	c, r := s.of, s.by
-	if g.ended || c.replicas[r.agent.Replica] != r || r.spares >= tunnel.MaxSpares {
+	if r.spares >= tunnel.MaxSpares { // the agent has given up one, and the hub was not told
+		oldest := c.spares[slices.IndexFunc(c.spares, func(o *spare) bool { return o.by == r })]
+		g.leave(oldest)
+		go func() { _ = oldest.ws.Close() }() // as in judge
+	}
+	if g.ended || c.replicas[r.agent.Replica] != r {
 		g.mu.Unlock()
 		_ = s.ws.Close() // its listener finds it closed
 		return
