@@ -228,8 +228,11 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// maxPlan bounds what an Operation tells of its plan, in bytes.
-const maxPlan = 64 << 10
+// Bounds of what an Operation tells of its plan: bytes, and lines of hosts that get the same.
+const (
+	maxPlan    = 64 << 10
+	maxPlanned = 1000
+)
 
 // tell records what this attempt is to do.
 func (rec *recorder) tell(c *plan.Changes) {
@@ -245,7 +248,7 @@ func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
 		p := lifecyclev1alpha1.PlannedChanges{Hosts: l.Hosts}
 		for _, line := range l.Lines {
 			line = cutMessage(line, maxMessage)
-			if room -= len(line); room < 0 {
+			if room -= len(line); room < 0 || len(p.Changes) == maxPlanned {
 				p.Left++
 				continue
 			}

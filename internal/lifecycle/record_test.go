@@ -14,7 +14,10 @@ import (
 // TestTold: of a plan that is longer than an Operation may be, what is not told is counted, and each host is named.
 func TestTold(t *testing.T) {
 	c := &plan.Changes{}
-	const hosts, each = 50, 40
+	const hosts, each, many = 50, 40, maxPlanned + 10
+	for i := range many { // short, and more than one group may have
+		c.Items = append(c.Items, plan.Change{Host: "a", Kind: "File", Step: "s", Target: fmt.Sprintf("/%d", i), Op: plan.OpAdd})
+	}
 	for h := range hosts {
 		for i := range each {
 			target := fmt.Sprintf("/etc/%d-%d/%s", h, i, strings.Repeat("x", 80))
@@ -26,9 +29,12 @@ func TestTold(t *testing.T) {
 		named += len(p.Hosts)
 		counted += len(p.Changes) + int(p.Left)
 		size += len(strings.Join(p.Changes, ""))
+		if len(p.Changes) > maxPlanned {
+			t.Errorf("%d lines of %v, more than the schema lets in", len(p.Changes), p.Hosts)
+		}
 	}
-	if named != hosts || counted != hosts*each || size > maxPlan || size < maxPlan/2 {
-		t.Errorf("%d hosts with %d changes are told in %d bytes, want %d with %d in at most %d", named, counted, size, hosts, hosts*each, maxPlan)
+	if named != hosts+1 || counted != hosts*each+many || size > maxPlan || size < maxPlan/2 {
+		t.Errorf("%d hosts with %d changes are told in %d bytes, want %d with %d in at most %d", named, counted, size, hosts+1, hosts*each+many, maxPlan)
 	}
 }
 

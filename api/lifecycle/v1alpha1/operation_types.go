@@ -334,6 +334,7 @@ type PlannedChanges struct {
 	Hosts []string `json:"hosts"`
 	// changes, a line each: + what is added, ~ changed, ! repaired, - undone and * done to the cluster, then its kind, what is
 	// changed, and in brackets how that disturbs what runs there.
+	// +kubebuilder:validation:MaxItems=1000
 	// +listType=atomic
 	// +optional
 	Changes []string `json:"changes,omitempty"`
