@@ -328,7 +328,19 @@ func (l *lab) kept(name string) *lifecyclev1alpha1.Operation {
 func (l *lab) resume(name string) error {
 	l.t.Helper()
 	op := l.kept(name)
+	if op.Spec.Action == lifecyclev1alpha1.ActionCreate {
+		l.kubelets()
+	}
 	return l.engine.Run(l.t.Context(), op, nil)
+}
+
+// kubelets that run make their nodes, whatever became of the run that had them started: it may have been cut off before the agent said so.
+func (l *lab) kubelets() {
+	for _, h := range l.spec.Hosts {
+		if l.runs(l.t.Context(), h.Name, "orrery-kubelet") {
+			l.register(h.Name, node.Request{Steps: []plan.Step{{Unit: &plan.Unit{Name: "orrery-kubelet"}}}})
+		}
+	}
 }
 
 // tree is what is on a host, but what changes from run to run: times and leases.

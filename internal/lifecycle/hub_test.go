@@ -16,8 +16,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle/node"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/provision"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -104,12 +102,7 @@ func TestManyHostsOnHub(t *testing.T) {
 		t.Fatalf("the run was not killed: %v", err)
 	}
 
-	// Kubelets that run go on, whatever became of the server that had them started.
-	for _, h := range l.spec.Hosts {
-		if l.runs(t.Context(), h.Name, "orrery-kubelet") {
-			l.register(h.Name, node.Request{Steps: []plan.Step{{Unit: &plan.Unit{Name: "orrery-kubelet"}}}})
-		}
-	}
+	l.kubelets()
 
 	// Somebody writes into the slices that everything is done.
 	slices := &lifecyclev1alpha1.OperationSliceList{}
