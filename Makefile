@@ -61,7 +61,7 @@ lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as
 	go test -count 1 -timeout 30m -p 2 -parallel 2 ./test/lab/... ./internal/lab/... ./internal/lifecycle/host ./internal/lifecycle/node ./internal/lifecycle/unit
 
 .PHONY: test
-test: build $(if $(filter 0,$(shell id -u)),lab databases browser) ## Run every test, against real API servers, databases and hosts (these as root only)
+test: build $(if $(filter 0,$(shell id -u)),lab databases browser) ## Run every test, against real API servers, databases, hosts and a browser (which root gets installed)
 	@hack/test.sh
 
 .PHONY: browser

@@ -63,11 +63,8 @@ var buffers = &sync.Pool{}
 // bufferSize is that of the frames in which an agent sends: what TLS puts into one record, and what a copy reads at once.
 const bufferSize = 16 << 10
 
-// awayError tells that nobody answered where the hub should be.
-type awayError struct{ error }
-
-// Unwrap has errors.Is find the cause.
-func (e *awayError) Unwrap() error { return e.error }
+// errAway tells that nobody answered where the hub should be, or only a balancer that finds none.
+var errAway = errors.New("no hub is there")
 
 // mostAway bounds the failures that make pauses longer while nobody answers: asking costs a hub nothing that is being started, and nobody is to wait for its
 // agents much longer than for the hub.
@@ -249,8 +246,7 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 			return nil // it was given up
 		}
 		l.connected = false
-		away := (*awayError)(nil)
-		l.away = errors.As(e.err, &away)
+		l.away = errors.Is(e.err, errAway)
 		if l.failures++; l.failures == 1 || l.failures%20 == 0 {
 			log.Info("the hub cannot be reached", "cause", e.err.Error(), "failures", l.failures)
 		}
@@ -418,10 +414,13 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	}
 	if err != nil {
 		stop()
-		if resp != nil && resp.StatusCode != http.StatusBadGateway {
-			return nil, fmt.Errorf("the hub answers %s: %w", resp.Status, err)
+		switch {
+		case resp == nil:
+			return nil, fmt.Errorf("%w: %w", errAway, err)
+		case resp.StatusCode == http.StatusBadGateway:
+			return nil, fmt.Errorf("%w: a balancer answers %s", errAway, resp.Status)
 		}
-		return nil, &awayError{err}
+		return nil, fmt.Errorf("the hub answers %s: %w", resp.Status, err)
 	}
 	err = a.introduce(ws)
 	if !stop() && err == nil {

@@ -13,6 +13,7 @@ const until = async (check: () => Promise<boolean>) => {
 export function withCrowd(o: { clusters: number; pods: number; rate?: number }): void {
   const dir = mkdtempSync(join(tmpdir(), "crowd-"))
   let clusters: ReturnType<typeof spawn> | undefined
+  const joined: string[] = []
   const all = "/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/api/v1/pods?limit=1"
   const there = async () => JSON.parse(await kubectl("get", "--raw", all)).metadata.remainingItemCount
   const written = (name: string) => {
@@ -40,11 +41,15 @@ export function withCrowd(o: { clusters: number; pods: number; rate?: number }):
       }
       writeFileSync(file, JSON.stringify(config))
       await run(["cluster", "join", name, "--kubeconfig", kubeconfig, "--context", "hub", "--cluster-kubeconfig", file, "--keep-credentials"])
+      joined.push(name)
     }
     while (names.length) await Promise.all(names.splice(0, 5).map(joinOne))
     await until(async () => (await there()) >= o.pods)
   }, 300_000)
-  afterAll(() => {
+  afterAll(async () => {
+    // A demo that stays is left as it was.
+    const unjoin = (name: string) => run(["cluster", "unjoin", name, "--kubeconfig", kubeconfig, "--context", "hub"])
+    if (process.env.CONSOLE_KEPT) await Promise.all(joined.map(unjoin))
     clusters?.kill()
-  })
+  }, 120_000)
 }
