@@ -1,6 +1,9 @@
 import { type ReactNode, useEffect } from "react"
+import { useUnanswered } from "../hub/access"
 import type { Answer } from "../hub/answer"
-import { Empty, Failure, Skeleton } from "./Notice"
+import { t } from "../text/text"
+import { Button } from "./Button"
+import { Empty, Failure, Notice, Skeleton } from "./Notice"
 
 type Props = { title: string; heading?: ReactNode; about?: ReactNode; actions?: ReactNode; full?: boolean; children?: ReactNode }
 
@@ -18,8 +21,23 @@ export function Page({ title, heading, about, actions, full, children }: Props) 
         </div>
         {actions && <div className="page-actions">{actions}</div>}
       </header>
-      <div className="page-body">{children}</div>
+      <div className="page-body">
+        <Unanswered />
+        {children}
+      </div>
     </div>
+  )
+}
+
+/** A question about a right that fails is no refusal: what may be done is not known. */
+function Unanswered() {
+  const [first, ...others] = useUnanswered()
+  if (!first) return null
+  const again = () => [first, ...others].forEach((u) => void u.again())
+  return (
+    <Notice tone="unknown" title={t("common.rightsUnknown")} action={<Button onClick={again}>{t("common.retry")}</Button>}>
+      <span className="selectable">{first.error.message}</span>
+    </Notice>
   )
 }
 
