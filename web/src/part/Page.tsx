@@ -78,7 +78,7 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
 }
 
 /** A table of few rows; many go to the table of objects. */
-export function SmallTable({ label, head, rows }: { label: string; head: ReactNode[]; rows: { key: string; cells: ReactNode[] }[] }) {
+export function SmallTable({ label, head, rows }: { label: string; head: string[]; rows: { key: string; cells: ReactNode[] }[] }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
     <section className="small-table" aria-label={label} tabIndex={0}>
@@ -98,7 +98,9 @@ export function SmallTable({ label, head, rows }: { label: string; head: ReactNo
             <tr key={row.key}>
               {row.cells.map((cell, i) => (
                 // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
-                <td key={i}>{cell}</td>
+                <td key={i} data-label={head[i]}>
+                  {cell}
+                </td>
               ))}
             </tr>
           ))}
