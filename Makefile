@@ -96,7 +96,7 @@ race: build ## Run the tests of all rooms, and a fleet under attack, with Go's r
 	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine ./internal/...
 
 .PHONY: bench
-bench: build lab ## Measure the figures of docs/benchmarks.md
+bench: build lab browser ## Measure the figures of docs/benchmarks.md
 	go test -timeout 240m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	go test -run '^$$' -bench Room ./internal/mirror
@@ -107,6 +107,7 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
 	go test -timeout 30m -run '^$$' -bench Deep -benchtime 1x ./internal/store
 	go test -timeout 30m -run '^$$' -bench Windows -benchtime 1x ./internal/live
+	BENCH=1 hack/console.sh
 	go test -run '^$$' -bench 'Dial|Echo|Spares' -benchtime 20x ./internal/tunnel/gateway
 	go test -run '^$$' -bench Revocation -benchtime 20x ./internal/enrollment
 
