@@ -1,5 +1,5 @@
 import { test } from "vitest"
-import { expect, kubectl, visit, withBrowser } from "./world"
+import { apply, expect, kubectl, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -19,6 +19,44 @@ test("an edit of a policy says which replicas go where before it is saved", asyn
   await moves.getByRole("listitem").filter({ hasText: "Service demo/hello" }).getByText("pine: goes").waitFor()
   await v.page.keyboard.press("Escape")
   expect(await placed()).toBe(before)
+})
+
+test("an edit that takes much out of a cluster asks for the name of the policy", async () => {
+  const one = (i: number) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: `one-${i}`, namespace: "many" } })
+  const spec = { resourceSelectors: [{ apiVersion: "v1", kind: "ConfigMap" }], placement: {} }
+  const policy = { apiVersion: "policy.orrery.dev/v1alpha1", kind: "PropagationPolicy", metadata: { name: "many", namespace: "many" }, spec }
+  const items = [{ apiVersion: "v1", kind: "Namespace", metadata: { name: "many" } }, policy, ...[1, 2, 3, 4, 5, 6].map(one)]
+  await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }))
+  try {
+    const bound = () => kubectl("-n", "many", "get", "resourcebindings", "-o", "jsonpath={.items[*].spec.clusters[*].name}")
+    await expect.poll(async () => (await bound()).split("pine").length - 1, { timeout: 30_000 }).toBe(6)
+    const v = await visit()
+    await v.go("/policies?kind=PropagationPolicy&namespace=many&name=many")
+    await v.page.getByRole("textbox", { name: "Never in" }).first().fill("pine")
+    await v.page.getByRole("button", { name: "Review and save" }).click()
+    const dialog = v.page.getByRole("dialog")
+    await dialog.getByText("pine: goes").nth(5).waitFor()
+    const save = dialog.getByRole("button", { name: "Save" })
+    expect(await save.isDisabled()).toBe(true)
+    await dialog.getByRole("textbox", { name: "Type many to confirm" }).fill("many")
+    await save.click()
+    await dialog.waitFor({ state: "detached" })
+    await expect.poll(bound, { timeout: 30_000 }).not.toContain("pine")
+  } finally {
+    await kubectl("delete", "namespace", "many", "--wait=false")
+  }
+})
+
+test("a deletion of which nobody can say what goes with it says so, and asks for the name", async () => {
+  const v = await visit()
+  await v.page.route(/\/placements\?/, (route) => route.fulfill({ status: 503, body: "" }))
+  await v.go("/object?of=Deployment.apps/demo/hello")
+  await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+  await v.page.keyboard.press("Control+d")
+  const dialog = v.page.getByRole("dialog")
+  await dialog.getByText("What goes with it, and where, is not known now.").waitFor()
+  expect(await dialog.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
+  await dialog.getByRole("textbox", { name: "Type hello to confirm" }).waitFor()
 })
 
 test("who takes a cluster out of the fleet sees where its replicas go, by whichever page", async () => {
