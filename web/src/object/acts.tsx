@@ -1,10 +1,10 @@
-import { type ReactNode, useEffect, useState } from "react"
+import { type ReactNode, useEffect, useMemo, useState } from "react"
 import type { Cluster } from "../cluster/cluster"
 import { Unjoin } from "../cluster/Unjoin"
 import { useAnswer, useGet } from "../hub/answer"
-import { type Edit, json } from "../hub/apply"
-import { type Counts, get, mirrored, type Obj, remove } from "../hub/client"
-import { isObject, type JsonObject } from "../hub/fields"
+import { json } from "../hub/apply"
+import { type Counts, mirrored, type Obj, remove } from "../hub/client"
+import { isObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import type { Ref } from "../hub/link"
 import { useRights } from "../hub/rights"
@@ -88,24 +88,16 @@ function Scale(props: Props) {
 
 /** Any act that changes a field is an edit as those of the editor are: shown, tried, and saved by the same way. */
 function Changed({ of, path, title, about, change, onDone, onClose }: Props & { title: string; about?: ReactNode; change: (text: string) => string }) {
-  const [edit, setEdit] = useState<Edit>()
-  const [failed, setFailed] = useState<Error>()
+  const { data, error } = useGet<Obj>(path)
   // biome-ignore lint/correctness/useExhaustiveDependencies: the change is that of the moment at which the dialog opened.
-  useEffect(() => {
-    const abort = new AbortController()
-    get(path, undefined, abort.signal).then(
-      (live) => {
-        const base: JsonObject = editable(json(live))
-        setEdit({ path, base, text: change(write(base)) })
-      },
-      (e) => !abort.signal.aborted && setFailed(e),
-    )
-    return () => abort.abort()
-  }, [path])
+  const edit = useMemo(() => {
+    const base = data && editable(json(data))
+    return base && { path, base, text: change(write(base)) }
+  }, [path, data])
   if (edit) return <Save of={of} edit={edit} title={title} about={about} onSaved={onDone} onClose={onClose} />
   return (
     <Dialog open title={title} onClose={onClose}>
-      {failed ? <Failure error={failed} /> : <Skeleton lines={4} />}
+      {error ? <Failure error={error} /> : <Skeleton lines={4} />}
     </Dialog>
   )
 }

@@ -9,7 +9,7 @@ import { t } from "../text/text"
 import { at, group, kinds, type PolicyKind, path } from "./form"
 import "../cluster/cluster.css"
 import "./policy.css"
-import { type Change, isIn, leaving, type Move, moves, type Question, without } from "./moves"
+import { type Change, clustersOf, leaving, moves, type Question, without } from "./moves"
 
 const shown = 20
 
@@ -22,15 +22,21 @@ function Moves({ about, ask, of, onMany }: { about: string; ask: Question; of: s
   if (error) return <Failure error={error} retry={reload} />
   if (loading) return <Skeleton lines={2} />
   if (!data) return <p className="muted">{t("policy.movesUnknown")}</p>
-  const still = data.filter((m) => m.changes?.length === 0).length
   const moving = data.filter((m) => m.changes?.length !== 0)
+  const still = data.length - moving.length
   return (
     <section className="moves" aria-label={about}>
       <p>{moving.length > 0 ? about : t("policy.movesNone")}</p>
       <ul>
         {moving.slice(0, shown).map((m) => (
-          <li key={m.object}>
-            <span className="mono">{m.object}</span> <Changes of={m} />
+          <li key={m.object} className="badges">
+            <span className="mono">{m.object}</span>
+            {m.changes?.map((c) => (
+              <Badge key={c.cluster} tone={c.to === undefined ? "bad" : "plain"}>
+                {text(c)}
+              </Badge>
+            ))}
+            <span className="muted">{m.changes ? m.message : (m.message ?? t("policy.whereUnknown"))}</span>
           </li>
         ))}
         {moving.length > shown && <li className="muted">{t("why.more", { n: moving.length - shown })}</li>}
@@ -40,21 +46,8 @@ function Moves({ about, ask, of, onMany }: { about: string; ask: Question; of: s
   )
 }
 
-function Changes({ of: { changes, message } }: { of: Move }) {
-  const text = ({ cluster, from, to }: Change) =>
-    from === true || to === true ? t(to ? "policy.comes" : "policy.goes", { cluster }) : `${cluster} ${from ?? 0} → ${to ?? 0}`
-  return (
-    <span className="badges">
-      {changes?.map((c) => (
-        <Badge key={c.cluster} tone={c.to === undefined ? "bad" : "plain"}>
-          {text(c)}
-        </Badge>
-      ))}
-      {!changes && <span className="muted">{t("policy.whereUnknown")}</span>}
-      {message && <span className="muted">{message}</span>}
-    </span>
-  )
-}
+const text = ({ cluster, from, to }: Change) =>
+  from === true || to === true ? t(to ? "policy.comes" : "policy.goes", { cluster }) : `${cluster} ${from ?? 0} → ${to ?? 0}`
 
 /** What an edit of a policy moves. */
 export function PolicyMoves({ before, after, onMany }: { before: Obj; after: Obj; onMany: (is: boolean) => void }) {
@@ -92,5 +85,5 @@ export function ClusterMoves({ name }: { name: string }) {
     policies.set(at, known)
     return known
   }
-  return <Moves about={t("policy.movesFrom")} of={`leaves ${name}`} ask={{ has: (b) => isIn(b, name), placement }} />
+  return <Moves about={t("policy.movesFrom")} of={`leaves ${name}`} ask={{ has: (b) => clustersOf(b).includes(name), placement }} />
 }

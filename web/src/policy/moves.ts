@@ -23,7 +23,6 @@ export interface Move {
 type Target = { name: string; replicas?: number }
 const targets = (binding: Obj): Target[] => binding.spec.clusters ?? []
 export const clustersOf = (binding: Obj) => targets(binding).map((c) => c.name)
-export const isIn = (binding: Obj, cluster: string) => clustersOf(binding).includes(cluster)
 
 /** What differs by cluster. Of clusters that somebody may not see it is not known. */
 export function changes(now: Target[], then: NonNullable<Review["status"]>): Change[] {

@@ -73,6 +73,8 @@ function Policies() {
   )
 }
 
+const keyOf = ({ kind, metadata }: Obj & { kind: PolicyKind }) => `${all.indexOf(kind)}/${metadata.namespace ?? ""}/${metadata.name}`
+
 function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
   const condition = (o: Obj, type: string) =>
     (o.status?.conditions as { type: string; status: string; reason: string; message?: string }[] | undefined)?.find((c) => c.type === type)
@@ -93,14 +95,9 @@ function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
         ["common.name", "common.kind", "common.namespace", "policy.ready", "policy.claimed", "policy.complete", "policy.priority", "common.age"] as const
       ).map((key) => t(key))}
       rows={[...policies]
-        .sort(
-          (a, b) =>
-            all.indexOf(a.kind) - all.indexOf(b.kind) ||
-            (a.metadata.namespace ?? "").localeCompare(b.metadata.namespace ?? "") ||
-            a.metadata.name.localeCompare(b.metadata.name),
-        )
+        .sort((a, b) => keyOf(a).localeCompare(keyOf(b)))
         .map((o) => ({
-          key: `${o.kind}/${o.metadata.namespace}/${o.metadata.name}`,
+          key: keyOf(o),
           cells: [
             <Link key="name" href={policyLink({ kind: o.kind, namespace: o.metadata.namespace, name: o.metadata.name })}>
               {o.metadata.name}
