@@ -10,7 +10,7 @@ import { useFleet } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
-import { quote } from "../table/query"
+import { named, quote } from "../table/query"
 import { objectsOf } from "../table/search"
 import { t } from "../text/text"
 import { type Action, useAllActions } from "./actions"
@@ -30,7 +30,7 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
     return () => clearTimeout(timer)
   }, [text])
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
-    const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
+    const answer = await table(`${mirrored()}/search`, { q: named(asked), limit: 12 }, signal)
     return objectsOf(answer)
   }
   const answer = useAnswer(asked.length > 1 ? ask : undefined, asked)
@@ -154,7 +154,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           ))}
         />
         <Group
-          heading={t("palette.objects")}
+          heading={t(named(text).startsWith("name:") ? "palette.begin" : "palette.objects", { text })}
           items={found.map((o) => {
             const id = idOf(o)
             return (

@@ -9,6 +9,7 @@ export default {
   clusters: "Clusters",
   kinds: "Kinds",
   objects: "Objects",
+  begin: "Objects whose names begin with {text}",
   everyKind: "Search every kind for {text}",
   keys: "Keys",
   keysAbout: "They work wherever no text is being written.",

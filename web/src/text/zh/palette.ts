@@ -9,6 +9,7 @@ export default {
   clusters: "集群",
   kinds: "类型",
   objects: "对象",
+  begin: "名称以 {text} 开头的对象",
   everyKind: "在所有类型中搜索 {text}",
   keys: "快捷键",
   keysAbout: "未在输入文字时均可使用。",
