@@ -191,8 +191,12 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 
 // spanned is how many objects of the type there are in the namespaces of a plan.
 func (d *database) spanned(ctx context.Context, p *plan) (n int64, err error) {
+	whole := make([]span, len(p.spans)) // of which nothing was read yet
+	for i, one := range p.spans {
+		whole[i] = span{cluster: one.cluster, namespace: one.namespace}
+	}
 	s := &statement{dialect: d.dialect}
-	d.dialect.count(s, &plan{kind: p.kind, index: byTally, spans: p.spans, narrow: true, leads: true, counting: true, shunned: p.shunned})
+	d.dialect.count(s, &plan{kind: p.kind, index: byTally, spans: whole, narrow: true, leads: true, counting: true, shunned: p.shunned})
 	if err := s.fits(); err != nil {
 		return 0, err
 	}

@@ -10,6 +10,8 @@ export default {
   kinds: "Kinds",
   objects: "Objects",
   begin: "Objects whose names begin with {text}",
+  ofHub: "Objects of the hub",
+  cut: "At the hub, not all of these are looked through: {kinds}",
   everyKind: "Search every kind for {text}",
   keys: "Keys",
   keysAbout: "They work wherever no text is being written.",
