@@ -107,6 +107,7 @@ bench: build lab ## Measure the figures of docs/benchmarks.md
 	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
 	go test -timeout 30m -run '^$$' -bench Deep -benchtime 1x ./internal/store
 	go test -timeout 30m -run '^$$' -bench Windows -benchtime 1x ./internal/live
+	BENCH=1 hack/console.sh
 	go test -run '^$$' -bench 'Dial|Echo|Spares' -benchtime 20x ./internal/tunnel/gateway
 	go test -run '^$$' -bench Revocation -benchtime 20x ./internal/enrollment
 

@@ -1,18 +1,19 @@
-import { type ComponentType, lazy, Suspense } from "react"
+import type { ComponentType } from "react"
 import { Link, Route, Router, Switch } from "wouter"
 import { useSession } from "./hub/session"
 import { Layout } from "./layout/Layout"
 import { SignIn } from "./layout/SignIn"
 import { PaletteHost } from "./palette/Host"
 import { Boundary } from "./part/Boundary"
-import { Empty, Skeleton } from "./part/Notice"
+import { later } from "./part/later"
+import { Empty } from "./part/Notice"
 import { Page } from "./part/Page"
 import { TooltipProvider } from "./part/Tooltip"
 import { t, useLanguage } from "./text/text"
 
 type Screen = () => Promise<{ default: ComponentType }>
 
-const routes: [path: string, screen: ComponentType][] = (
+const routes = (
   [
     ["/", () => import("./fleet/page")],
     ["/table", () => import("./table/page")],
@@ -25,7 +26,17 @@ const routes: [path: string, screen: ComponentType][] = (
     ["/operations/*?", () => import("./operation/page")],
     ["/changes", () => import("./change/page")],
   ] as [string, Screen][]
-).map(([path, screen]) => [path, lazy(screen)])
+).map(([path, screen]) => ({ path, Screen: later(screen, 6, "page") }))
+
+/** Brings the code of the screen that an address is of, while the session is asked for. */
+export function bring(address: string): void {
+  const first = (path: string) => path.split("/")[1]
+  const place = address.replace(/^\/console/, "") || "/"
+  routes
+    .find(({ path }) => first(path) === first(place))
+    ?.Screen.load()
+    .catch(() => {})
+}
 
 export function App() {
   const signed = useSession()
@@ -37,12 +48,10 @@ export function App() {
       <TooltipProvider>
         <Layout session={signed.session}>
           <Switch>
-            {routes.map(([path, Screen]) => (
+            {routes.map(({ path, Screen }) => (
               <Route key={path} path={path}>
                 <Boundary key={path}>
-                  <Suspense fallback={<Waiting />}>
-                    <Screen />
-                  </Suspense>
+                  <Screen />
                 </Boundary>
               </Route>
             ))}
@@ -62,9 +71,3 @@ export function App() {
     </Router>
   )
 }
-
-const Waiting = () => (
-  <div className="page">
-    <Skeleton lines={6} />
-  </div>
-)

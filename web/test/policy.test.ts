@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest"
 import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
 import { Latest, type Told } from "../src/policy/latest"
+import { changes, leaving, without } from "../src/policy/moves"
 
 const policy = {
   apiVersion: "policy.orrery.dev/v1alpha1",
@@ -121,4 +122,31 @@ test("a question that fails leaves the answer before it", async () => {
   expect(told.at(-1)).toEqual({ answer: "good", stale: true })
   await vi.advanceTimersByTimeAsync(300)
   expect(told.at(-1)).toMatchObject({ answer: "good", stale: false, error: new Error("no") })
+})
+
+test("what moves is what differs by cluster, and nothing where it is not known", () => {
+  const now = [
+    { name: "oak", replicas: 2 },
+    { name: "pine", replicas: 2 },
+    { name: "elm", replicas: 1 },
+  ]
+  const then = [
+    { name: "oak", placed: true, replicas: 2 },
+    { name: "pine", placed: false },
+    { name: "ash", placed: true, replicas: 2 },
+  ]
+  const moved = [
+    { cluster: "ash", from: undefined, to: 2 },
+    { cluster: "pine", from: 2, to: undefined },
+  ]
+  expect(changes(now, { time: "", state: "Placed", clusters: then, hidden: 1 })).toEqual(moved)
+  expect(changes(now, { time: "", state: "Placed", clusters: then })[1]).toEqual({ cluster: "elm", from: 1, to: undefined })
+  expect(changes([{ name: "oak" }], { time: "", state: "Placed", clusters: [{ name: "oak", placed: true }] })).toEqual([])
+  expect(leaving([{ object: "a", changes: moved }, { object: "b" }, { object: "c", changes: [] }])).toBe(2)
+})
+
+test("a placement without a cluster keeps all else", () => {
+  expect(without(policy.spec.placement, "oak")).toMatchObject({ clusterAffinity: { clusterNames: ["oak"], exclude: ["ash", "oak"] }, futureField: { x: [1] } })
+  expect(without({ clusterAffinities: [{ affinityName: "a" }] }, "oak")).toEqual({ clusterAffinities: [{ affinityName: "a", exclude: ["oak"] }] })
+  expect(without({}, "oak")).toEqual({ clusterAffinity: { exclude: ["oak"] } })
 })

@@ -161,6 +161,7 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
           <Button type="submit">{t("cluster.taintAdd")}</Button>
         </form>
       )}
+      {mayChange && <p className="field-hint">{t("cluster.taintAbout")}</p>}
     </Section>
   )
 }

@@ -1,9 +1,10 @@
-import { lazy, useMemo, useState } from "react"
+import { useMemo, useState } from "react"
 import { Link } from "wouter"
 import { useGet } from "../hub/answer"
 import { mirrored } from "../hub/client"
 import { objectLink, ofRef, type Ref } from "../hub/link"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
+import { later } from "../part/later"
 import { Badge } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
@@ -11,7 +12,7 @@ import { Select } from "../part/Select"
 import { t } from "../text/text"
 import { collapse, type Graph, type Node } from "./collapse"
 
-const Picture = lazy(() => import("./Picture"))
+const Picture = later(() => import("./Picture"))
 
 export const linkOf = (node: Node): string | undefined =>
   node.kind === "Image" || node.count || node.state
@@ -53,9 +54,9 @@ export default function Relations({ of }: { of: Ref }) {
       {small && small.graph.edges.length === 0 && <Empty title={t("object.noRelations")} />}
       {small && small.graph.edges.length > 0 && (
         <>
-          <Later lines={8}>
+          <Part>
             <Picture graph={small.graph} />
-          </Later>
+          </Part>
           <details>
             <summary>
               {t("object.asList")} <Badge>{small.graph.edges.length}</Badge>

@@ -128,7 +128,10 @@ function useKinds(of: Kinds): Kind[] | undefined {
   return kinds
 }
 
+/** Asks for the kinds of all clusters before a screen needs them. */
+export const beginKinds = () => void fleetKinds.load().catch(() => {})
 /** The kinds of all clusters together; undefined until they are known. */
 export const useFleetKinds = () => useKinds(fleetKinds)
 /** The kinds of the hub's own API. */
 export const useHubKinds = () => useKinds(hubKinds)
+export const useKindsOf = (hub: boolean) => useKinds(hub ? hubKinds : fleetKinds)

@@ -79,6 +79,11 @@ class Live {
     if (!this.socket) this.connect()
   }
 
+  /** Connects before anything needs it, for a page that is on its way. */
+  begin(): void {
+    this.connect(true)
+  }
+
   private sendMove(open: Open): void {
     open.moving = true
     open.moved = false
@@ -89,8 +94,8 @@ class Live {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message))
   }
 
-  private connect(): void {
-    if (this.socket || !(this.windows.size || this.fleetListeners.size)) return
+  private connect(needed = this.windows.size + this.fleetListeners.size > 0): void {
+    if (this.socket || !needed) return
     clearTimeout(this.timer)
     const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/console/api/live`, "orrery-live.v1")
     this.socket = socket

@@ -43,8 +43,8 @@ async function ask(method: string, body?: object): Promise<Session> {
   return answer.status === 204 ? (undefined as never) : answer.json()
 }
 
-/** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is. */
-export async function start(): Promise<void> {
+/** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is, if any. */
+export async function start(): Promise<boolean> {
   onUnauthorized(() => void check())
   live.ended = ended
   live.refused = () => void check()
@@ -53,12 +53,13 @@ export async function start(): Promise<void> {
     history.replaceState(null, "", location.pathname + location.search)
     try {
       set({ state: "in", session: await ask("POST", { link }) })
-      return
+      return true
     } catch {
       // Used or too old: a session that is there still counts.
     }
   }
   await resume(link ? "link" : undefined)
+  return signed.state === "in"
 }
 
 /** Goes on with the session that there is. While the hub does not answer, it is asked again. */

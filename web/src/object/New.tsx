@@ -1,4 +1,4 @@
-import { lazy, useMemo, useState } from "react"
+import { useMemo, useState } from "react"
 import { useLocation } from "wouter"
 import type { Edit } from "../hub/apply"
 import { own, type StatusError } from "../hub/client"
@@ -6,8 +6,9 @@ import { isObject, text } from "../hub/fields"
 import { findKind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { groupOf, objectLink, type Ref } from "../hub/link"
 import { useFleet } from "../hub/live"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
+import { later } from "../part/later"
 import { Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
@@ -16,7 +17,7 @@ import { read } from "./merge"
 import { Save } from "./Save"
 import { useSchema } from "./Yaml"
 
-const Editor = lazy(() => import("./Editor"))
+const Editor = later(() => import("./Editor"), 12)
 
 const start = (apiVersion: string, kind: string, namespace: string) =>
   `apiVersion: ${apiVersion}\nkind: ${kind}\nmetadata:\n  name: \n${namespace ? `  namespace: ${namespace}\n` : ""}`
@@ -74,9 +75,9 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
       {problem && written !== undefined && <Notice tone="warn">{problem}</Notice>}
       <div className="editor-frame">
         {kinds ? (
-          <Later lines={12}>
+          <Part>
             <Editor label={t("object.new")} text={source} known={known} onChange={write} onSave={review} refusal={refusal} />
-          </Later>
+          </Part>
         ) : (
           <Skeleton lines={12} />
         )}

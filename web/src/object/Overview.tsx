@@ -7,7 +7,7 @@ import { type Kind, pathOf } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, type Ref, tableLink } from "../hub/link"
 import { ownPage } from "../own/pages"
 import { Age } from "../part/Age"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Value } from "../part/FieldDiff"
 import { Badge, Mark, toneOf } from "../part/Mark"
@@ -50,9 +50,9 @@ function Special(props: Props) {
   const Own = ownPage(object)
   if (Own) {
     return (
-      <Later lines={3}>
+      <Part>
         <Own object={object} cluster={props.of.cluster} />
-      </Later>
+      </Part>
     )
   }
   const core = groupOf(object.apiVersion) === ""

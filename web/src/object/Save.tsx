@@ -6,9 +6,11 @@ import { type Conflict, editable } from "../hub/intent"
 import { objectLink, type Ref } from "../hub/link"
 import { Dialog, Foot } from "../part/Dialog"
 import { Diff } from "../part/Diff"
+import { Field, Input } from "../part/Field"
 import { Value } from "../part/FieldDiff"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
+import { PolicyMoves } from "../policy/Moves"
 import { t } from "../text/text"
 import { Reach } from "./Reach"
 import "./object.css"
@@ -30,6 +32,8 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
   const [failed, setFailed] = useState<Error>()
   const [mine, setMine] = useState<Set<string>>(new Set())
   const [busy, setBusy] = useState(false)
+  const [many, setMany] = useState(false)
+  const [typed, setTyped] = useState("")
   useEffect(() => {
     const abort = new AbortController()
     setFailed(undefined)
@@ -47,7 +51,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
   }, [edit])
 
   const open = found?.conflicts.filter((c) => !mine.has(c.path)) ?? []
-  const ready = found?.result && found.intent.changes && open.length === 0 && !busy && !failed
+  const ready = found?.result && found.intent.changes && open.length === 0 && !busy && !failed && (!many || typed === of.name)
   const save = async () => {
     if (!found) return
     setBusy(true)
@@ -91,6 +95,10 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
           failed && <Failure error={failed} />
         )}
         {!found && !failed && <Skeleton lines={6} />}
+        {found?.live && found.result && of.group === "policy.orrery.dev" && <PolicyMoves before={found.live} after={found.result} onMany={setMany} />}
+        {many && (
+          <Field label={t("common.typeName", { name: of.name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
+        )}
         {found && <Found found={found} mine={mine} onMine={(path) => setMine(new Set([...mine, path]))} onTheirs={takeTheirs} />}
       </div>
     </Dialog>

@@ -1,4 +1,4 @@
-import { lazy, useEffect, useMemo, useState } from "react"
+import { useEffect, useMemo, useState } from "react"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
@@ -6,8 +6,9 @@ import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Kind, pathOf } from "../hub/kinds"
 import type { Ref } from "../hub/link"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
+import { later } from "../part/later"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { t } from "../text/text"
 import type { Known } from "./Editor"
@@ -16,7 +17,7 @@ import { plain } from "./object"
 import { Save } from "./Save"
 import { type Document, schemaOf } from "./schema"
 
-const Editor = lazy(() => import("./Editor"))
+const Editor = later(() => import("./Editor"), 12)
 
 /** What the OpenAPI document of the hub, or of a cluster, says of a kind. */
 export function useSchema(cluster: string, kind: Pick<Kind, "group" | "version" | "kind"> | undefined): Known | undefined {
@@ -98,7 +99,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
         <span className="muted">{t("object.editorHint")}</span>
       </div>
       <div className="editor-frame">
-        <Later lines={12}>
+        <Part>
           <Editor
             label={t("object.yamlOf", { name: of.name })}
             text={text}
@@ -111,7 +112,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
             refusal={refusal}
             onSave={save}
           />
-        </Later>
+        </Part>
       </div>
       {saving && (
         <Save

@@ -1,13 +1,18 @@
 import { type ReactNode, useEffect, useState } from "react"
+import type { Cluster } from "../cluster/cluster"
+import { Unjoin } from "../cluster/Unjoin"
+import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
-import { get, type Obj, remove } from "../hub/client"
+import { type Counts, get, mirrored, type Obj, remove } from "../hub/client"
 import { isObject, type JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import type { Ref } from "../hub/link"
+import { useRights } from "../hub/rights"
 import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
+import { bindings, clustersOf } from "../policy/moves"
 import { t } from "../text/text"
 import { put, write } from "./merge"
 import { useReach } from "./Reach"
@@ -26,6 +31,11 @@ export function actsOf(object: Obj): Act[] {
 type Props = { of: Ref; path: string; object: Obj; onDone: () => void; onClose: () => void }
 
 export function Doing({ act, ...props }: Props & { act: Act }) {
+  const { of, object } = props
+  // A Cluster that is deleted leaves the fleet, and what that means is said where clusters do.
+  if (act === "delete" && of.kind === "Cluster" && of.group === "cluster.orrery.dev" && !of.cluster) {
+    return <Unjoin cluster={object as unknown as Cluster} onClose={props.onClose} />
+  }
   if (act === "delete") return <Delete {...props} />
   return act === "scale" ? <Scale {...props} /> : <Restart {...props} />
 }
@@ -42,7 +52,15 @@ function Scale(props: Props) {
   const [typed, setTyped] = useState(String(props.object.spec?.replicas ?? ""))
   const valid = /^\d{1,6}$/.test(typed)
   const title = t("object.scaleTitle", { name: props.of.name })
-  if (wanted !== undefined) return <Changed {...props} title={title} change={(text) => put(text, [{ steps: ["spec", "replicas"], value: wanted }])} />
+  if (wanted !== undefined)
+    return (
+      <Changed
+        {...props}
+        title={title}
+        about={wanted === 0 && <Notice tone="warn" title={t("object.scaleToNone")} />}
+        change={(text) => put(text, [{ steps: ["spec", "replicas"], value: wanted }])}
+      />
+    )
   return (
     <Dialog
       open
@@ -69,7 +87,7 @@ function Scale(props: Props) {
 }
 
 /** Any act that changes a field is an edit as those of the editor are: shown, tried, and saved by the same way. */
-function Changed({ of, path, title, change, onDone, onClose }: Props & { title: string; change: (text: string) => string }) {
+function Changed({ of, path, title, about, change, onDone, onClose }: Props & { title: string; about?: ReactNode; change: (text: string) => string }) {
   const [edit, setEdit] = useState<Edit>()
   const [failed, setFailed] = useState<Error>()
   // biome-ignore lint/correctness/useExhaustiveDependencies: the change is that of the moment at which the dialog opened.
@@ -84,7 +102,7 @@ function Changed({ of, path, title, change, onDone, onClose }: Props & { title: 
     )
     return () => abort.abort()
   }, [path])
-  if (edit) return <Save of={of} edit={edit} title={title} onSaved={onDone} onClose={onClose} />
+  if (edit) return <Save of={of} edit={edit} title={title} about={about} onSaved={onDone} onClose={onClose} />
   return (
     <Dialog open title={title} onClose={onClose}>
       {failed ? <Failure error={failed} /> : <Skeleton lines={4} />}
@@ -101,8 +119,10 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   useEffect(() => {
     remove(path, { dryRun: true }).then(() => setTried(true), setFailed)
   }, [path])
-  const many = (reach?.clusters.length ?? 0) > 1
-  const sure = tried && reach !== undefined && !busy && (!many || typed === of.name)
+  const held = useHeld(of)
+  const reached = of.group === "work.orrery.dev" ? (object.spec?.clusters ?? []).map((c: { name: string }) => c.name) : (held?.clusters ?? reach?.clusters)
+  const many = (reached?.length ?? 0) > 1 || (held?.objects ?? 0) > 1
+  const sure = tried && reach !== undefined && held !== undefined && !busy && (!many || typed === of.name)
   const act = () => {
     setBusy(true)
     remove(path).then(onDone, (e) => {
@@ -129,8 +149,8 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
         }}
       >
         {failed && <Failure error={failed} />}
-        {!reach && <Skeleton lines={2} />}
-        {reach && <WhatGoes of={of} clusters={reach.clusters} hidden={reach.hidden} />}
+        {!(reach && held) && <Skeleton lines={2} />}
+        {reach && held && <WhatGoes of={of} object={object} clusters={reached} hidden={reach.hidden} objects={held.objects} />}
         {(object.metadata.finalizers?.length ?? 0) > 0 && (
           <Notice title={t("object.finalizersHold")}>
             <code>{object.metadata.finalizers?.join(", ")}</code>
@@ -146,18 +166,46 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   )
 }
 
-function WhatGoes({ of, clusters, hidden }: { of: Ref; clusters: string[]; hidden: number }): ReactNode {
-  if (of.cluster) return <p>{t("object.deletesHere", { cluster: of.cluster })}</p>
+/** What goes with a namespace, or a definition of a kind: how much, and at the hub in which clusters. undefined until that is known. */
+function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clusters?: string[] } | undefined {
+  const rights = useRights()
+  const holds = (kind === "Namespace" && !group && `ns:${name}`) || (kind === "CustomResourceDefinition" && `kind:${name}`)
+  const inside = useGet<Counts>(holds && cluster ? `${mirrored(cluster)}/search` : undefined, { q: holds || "", group: "kind" })
+  const placed = useAnswer(kind === "Namespace" && !group && !cluster && rights ? (signal) => bindings(rights, name, signal) : undefined, `held by ${name}`)
+  if (!holds || (!cluster && kind !== "Namespace")) return {}
+  const { data, error } = cluster ? inside : placed
+  if (!data) return error && {}
+  return "total" in data ? { objects: data.total } : { objects: data.length, clusters: [...new Set(data.flatMap(clustersOf))].sort() }
+}
+
+type WhatProps = { of: Ref; object: Obj; clusters: string[]; hidden: number; objects?: number }
+
+function WhatGoes({ of, object, clusters, hidden, objects }: WhatProps): ReactNode {
+  const held = objects !== undefined && objects > 0 && <p>{t("object.deletesHeld", { n: objects })}</p>
+  if (of.cluster) {
+    return (
+      <>
+        <p>{t("object.deletesHere", { cluster: of.cluster })}</p>
+        {held}
+      </>
+    )
+  }
+  if (of.group === "policy.orrery.dev") {
+    return <p>{of.kind.endsWith("OverridePolicy") ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: object.status?.claimed ?? 0 })}</p>
+  }
   if (clusters.length === 0) return <p>{t("object.deletesHub")}</p>
   return (
-    <p>
-      {t("object.deletesIn", { n: clusters.length })}{" "}
-      {clusters.map((name) => (
-        <Badge key={name} tone="bad">
-          {name}
-        </Badge>
-      ))}{" "}
-      {hidden > 0 && t("object.goesToHidden", { n: hidden })}
-    </p>
+    <>
+      {held}
+      <p>
+        {t(of.group === "work.orrery.dev" ? "object.deletesBinding" : "object.deletesIn", { n: clusters.length })}{" "}
+        {clusters.map((name) => (
+          <Badge key={name} tone="bad">
+            {name}
+          </Badge>
+        ))}{" "}
+        {hidden > 0 && t("object.goesToHidden", { n: hidden })}
+      </p>
+    </>
   )
 }

@@ -1,4 +1,4 @@
-import { lazy, type ReactNode, Suspense, useState } from "react"
+import { type ReactNode, useState } from "react"
 import { Link, useLocation, useSearchParams } from "wouter"
 import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
@@ -7,9 +7,10 @@ import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Icon } from "../part/Icon"
+import { later } from "../part/later"
 import { Badge, Mark } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
@@ -22,13 +23,13 @@ import "./object.css"
 import { Overview } from "./Overview"
 import { plain, podsOf, staleSince, summary } from "./object"
 
-const Yaml = lazy(() => import("./Yaml"))
-const New = lazy(() => import("./New"))
-const Relations = lazy(() => import("../graph/Relations"))
-const Logs = lazy(() => import("../logs/Logs"))
-const Shell = lazy(() => import("../shell/Shell"))
-const History = lazy(() => import("../history/History"))
-const Deleted = lazy(() => import("../history/Deleted"))
+const Yaml = later(() => import("./Yaml"))
+const New = later(() => import("./New"), 6, "page")
+const Relations = later(() => import("../graph/Relations"))
+const Logs = later(() => import("../logs/Logs"))
+const Shell = later(() => import("../shell/Shell"))
+const History = later(() => import("../history/History"))
+const Deleted = later(() => import("../history/Deleted"))
 
 /** One object (of=), those of a kind that are gone (deleted=), or one that is to be (new). */
 export default function ObjectPage() {
@@ -47,19 +48,7 @@ export default function ObjectPage() {
   }
   const deleted = params.get("deleted")
   if (deleted !== null) return <DeletedPage name={deleted} cluster={cluster} namespace={namespace} />
-  return (
-    <Suspense fallback={<Waiting title={t("object.new")} />}>
-      <New cluster={cluster} kind={params.get("kind") ?? ""} namespace={namespace} />
-    </Suspense>
-  )
-}
-
-function Waiting({ title }: { title: string }) {
-  return (
-    <Page title={title}>
-      <Skeleton lines={6} />
-    </Page>
-  )
+  return <New cluster={cluster} kind={params.get("kind") ?? ""} namespace={namespace} />
 }
 
 function DeletedPage({ name, cluster, namespace }: { name: string; cluster: string; namespace: string }) {
@@ -70,9 +59,9 @@ function DeletedPage({ name, cluster, namespace }: { name: string; cluster: stri
       {!kinds && <Skeleton lines={6} />}
       {kinds && !kind && <Empty title={t("object.noKind", { kind: name })} />}
       {kind && (
-        <Later lines={6}>
+        <Part>
           <Deleted kind={kind} cluster={cluster} namespace={namespace} />
-        </Later>
+        </Part>
       )}
     </Page>
   )
@@ -161,7 +150,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
           tabs={tabs.map((one) => ({
             ...one,
             label: t(`object.${one.value}` as Key),
-            content: <Later lines={8}>{one.content}</Later>,
+            content: <Part>{one.content}</Part>,
           }))}
         />
       )}

@@ -1,12 +1,12 @@
-import { lazy, Suspense, useEffect, useState } from "react"
+import { useEffect, useState } from "react"
 import { Boundary } from "../part/Boundary"
 import { Dialog } from "../part/Dialog"
+import { later } from "../part/later"
 import { t } from "../text/text"
 import { useKeys } from "./Keys"
 import { type Mode, onPalette } from "./open"
 
-const load = () => import("./Palette")
-const Palette = lazy(load)
+const Palette = later(() => import("./Palette"), 0)
 
 /** Where the palette is, once somebody opened it. */
 export function PaletteHost() {
@@ -15,7 +15,7 @@ export function PaletteHost() {
   useEffect(() => onPalette(setMode), [])
   // Whoever opens it types at once: it is there before it is asked for.
   useEffect(() => {
-    const timer = window.setTimeout(load, 1000)
+    const timer = window.setTimeout(() => void Palette.load().catch(() => {}), 1000)
     return () => clearTimeout(timer)
   }, [])
   const close = () => setMode(undefined)
@@ -27,9 +27,7 @@ export function PaletteHost() {
         </Dialog>
       )}
     >
-      <Suspense fallback={null}>
-        <Palette mode={mode} onClose={close} />
-      </Suspense>
+      <Palette mode={mode} onClose={close} />
     </Boundary>
   ) : null
 }

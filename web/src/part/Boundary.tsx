@@ -1,8 +1,8 @@
-import { Component, type ReactNode, Suspense } from "react"
+import { Component, type ReactNode } from "react"
 import { StatusError } from "../hub/client"
 import { t } from "../text/text"
 import { Button } from "./Button"
-import { Failure, Notice, Skeleton } from "./Notice"
+import { Failure, Notice } from "./Notice"
 
 type Props = { children: ReactNode; around?: (what: ReactNode) => ReactNode }
 
@@ -27,11 +27,5 @@ export class Boundary extends Component<Props, { error?: Error }> {
   }
 }
 
-/** A part of a screen whose code comes when it is needed. */
-export function Later({ lines, children }: { lines: number; children: ReactNode }) {
-  return (
-    <Boundary around={(what) => what}>
-      <Suspense fallback={<Skeleton lines={lines} />}>{children}</Suspense>
-    </Boundary>
-  )
-}
+/** A part of a screen that breaks alone, in its place. */
+export const Part = ({ children }: { children: ReactNode }) => <Boundary around={(what) => what}>{children}</Boundary>

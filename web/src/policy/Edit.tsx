@@ -1,4 +1,4 @@
-import { lazy, useState } from "react"
+import { useState } from "react"
 import { useLocation } from "wouter"
 import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
@@ -11,9 +11,10 @@ import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
 import { useAddress } from "../part/address"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Dialog, Foot } from "../part/Dialog"
+import { later } from "../part/later"
 import { Failure, Notice } from "../part/Notice"
 import { Absent, Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
@@ -24,7 +25,7 @@ import { fresh, group, kinds, type PolicyKind, path, problems, text } from "./fo
 import { policyLink } from "./link"
 import { Preview } from "./Preview"
 
-const Editor = lazy(() => import("../object/Editor"))
+const Editor = later(() => import("../object/Editor"), 12)
 
 interface Draft {
   text: string
@@ -138,9 +139,9 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
                 label: "YAML",
                 content: (
                   <div className="policy-yaml">
-                    <Later lines={12}>
+                    <Part>
                       <Editor label={t("policy.yaml")} text={now} readOnly={!mayWrite} onChange={set} />
-                    </Later>
+                    </Part>
                   </div>
                 ),
               },

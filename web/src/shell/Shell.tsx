@@ -1,18 +1,19 @@
-import { lazy, useState } from "react"
+import { useState } from "react"
 import { reaching, useCan } from "../hub/access"
 import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { clusterOf, usePods } from "../logs/pods"
 import { containersOf } from "../object/object"
-import { Later } from "../part/Boundary"
+import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
+import { later } from "../part/later"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
 import { execQuery } from "./exec"
 
-const Terminal = lazy(() => import("./Terminal"))
+const Terminal = later(() => import("./Terminal"))
 
 /** A shell in a container of an object's pods. */
 export default function Shell({ of, object, container }: { of: Ref; object: Obj; container: string }) {
@@ -61,9 +62,9 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
         <span className="muted">{t("object.leaveTerminal")}</span>
       </form>
       {opened && (
-        <Later lines={8}>
+        <Part>
           <Reached key={opened.round} {...opened} />
-        </Later>
+        </Part>
       )}
     </div>
   )

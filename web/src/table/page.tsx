@@ -1,7 +1,7 @@
 import { useCallback, useMemo, useRef, useState } from "react"
 import { useLocation, useSearch as useURL } from "wouter"
 import { StatusError } from "../hub/client"
-import { findKind, useFleetKinds, useHubKinds } from "../hub/kinds"
+import { findKind, useKindsOf } from "../hub/kinds"
 import { groupOf, objectLink } from "../hub/link"
 import { type Row, useFleet, useWindow, type Window } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
@@ -33,8 +33,7 @@ export default function TablePage() {
   const url = useURL()
   const [, navigate] = useLocation()
   const state = useMemo(() => readState(url), [url])
-  const [fleetKinds, hubKinds] = [useFleetKinds(), useHubKinds()]
-  const kinds = state.hub ? hubKinds : fleetKinds
+  const kinds = useKindsOf(state.hub)
   const narrow = useNarrow()
   const { kind, path, query } = useMemo(() => question(state, kinds ?? []), [state, kinds])
   const all = state.kind === every && !state.hub

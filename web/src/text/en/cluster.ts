@@ -52,6 +52,7 @@ export default {
   taintsNone: "None: the scheduler may place anything here that a policy wants here.",
   taintAdd: "Add a taint",
   taintHint: "key=value:NoSchedule",
+  taintAbout: "NoSchedule and NoExecute keep new objects out that do not tolerate them. What is placed here stays.",
   taintWrong: "Write key=value:NoSchedule, or another effect: PreferNoSchedule, NoExecute",
   taintRemove: "Remove the taint {taint}",
   cordon: "Place nothing new",

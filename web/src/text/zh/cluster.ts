@@ -52,6 +52,7 @@ export default {
   taintsNone: "无：调度器可以把策略要求的任何对象放到这里。",
   taintAdd: "添加污点",
   taintHint: "key=value:NoSchedule",
+  taintAbout: "NoSchedule 和 NoExecute 会阻止不容忍它们的新对象。已放置在此处的对象保持不变。",
   taintWrong: "请写成 key=value:NoSchedule，或使用其他效果：PreferNoSchedule、NoExecute",
   taintRemove: "移除污点 {taint}",
   cordon: "停止放置新对象",
