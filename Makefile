@@ -96,7 +96,7 @@ race: build ## Run the tests of all rooms, and a fleet under attack, with Go's r
 	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine ./internal/...
 
 .PHONY: bench
-bench: build lab ## Measure the figures of docs/benchmarks.md
+bench: build lab browser ## Measure the figures of docs/benchmarks.md
 	go test -timeout 240m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	go test -run '^$$' -bench Room ./internal/mirror

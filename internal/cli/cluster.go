@@ -89,11 +89,19 @@ func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if cfg, err = c.ClientConfig(); err != nil {
-		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
+	cfg, err = configOf(c, path)
+	return cfg, path, err
+}
+
+// configOf is how the hub is reached that the kubeconfig at a path names.
+func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
+	cfg, err := c.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	cfg.QPS = -1
-	return cfg, path, nil
+	cfg.Wrap(telling(hubRoot(cfg.Host), path))
+	return cfg, nil
 }
 
 // connect returns access to the hub and its id.

@@ -42,7 +42,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 			}
 			link, err := consoleLink(cmd.Context(), api.config)
 			if err != nil {
-				return api.told(err)
+				return err
 			}
 			if printed {
 				return say(s.out, "%s\n", link.URL)

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,9 +71,14 @@ func TestUnreachedHub(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.kubeconfig), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for _, args := range [][]string{{"console", "--print"}, {"why", "deploy/web"}} {
+			for _, args := range [][]string{
+				{"console", "--print"}, {"why", "deploy/web"}, {"search", "web"}, {"search", "--explain", "web"}, {"search", "--group", "cluster", "web"},
+				{"history", "deploy/web"}, {"history", "--deleted"}, {"diff", "--since", "1h"}, {"graph", "deploy/web"}, {"api-resources"}, {"get", "pods"},
+				{"describe", "pod/web"}, {"top", "pods"}, {"logs", "deploy/web"}, {"exec", "web", "--", "ls"}, {"cluster", "list"}, {"cluster", "describe", "oak"},
+				{"cluster", "unjoin", "oak"}, {"rebalance", "deploy/web"},
+			} {
 				var out, errOut bytes.Buffer
-				code := Main(append(args, "--kubeconfig", path), strings.NewReader(""), &out, &errOut)
+				code := Main(slices.Insert(slices.Clone(args), 1, "--kubeconfig", path), strings.NewReader(""), &out, &errOut)
 				said := errOut.String()
 				for _, want := range append(tc.wants, path, "error: ") {
 					if !strings.Contains(said, want) {

@@ -77,34 +77,45 @@ func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := c.ClientConfig()
+	cfg, err := configOf(c, path)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
+		return nil, err
 	}
 	namespace, _, err := c.Namespace()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
-	cfg.QPS = -1
 	cfg.Host = hubRoot(cfg.Host)
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
 	cfg.Wrap(until(ctx))
 	return &hubAPI{config: cfg, path: path, namespace: namespace}, nil
 }
 
-// told is the error of a request, in plain words where the hub did not answer, or does not know who asks.
-func (h *hubAPI) told(err error) error {
-	if lost, ok := errors.AsType[*url.Error](err); ok {
-		err = fmt.Errorf("reach the hub at %s (from %s): %w", h.config.Host, h.path, lost.Err)
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			err = fmt.Errorf("%w; is it running?", err)
-		}
-		return err
+// unreachedError says that the hub did not answer a request, or does not know who asks: which hub, from where, and what to do. Commands end with it alone,
+// whatever they were about.
+type unreachedError struct{ error }
+
+// Unwrap returns why.
+func (e unreachedError) Unwrap() error { return e.error }
+
+// telling has requests to the hub at an address, which is from a kubeconfig at a path, fail so. What a member says to the hub is not about this kubeconfig.
+func telling(host, path string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			answer, err := next.RoundTrip(r)
+			switch {
+			case err == nil && answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(r.URL.Path, fleetv1alpha1.ClustersPath+"/"):
+				_ = answer.Body.Close()
+				return nil, unreachedError{fmt.Errorf("the hub at %s does not accept the credentials in %s: they have expired, or are another hub's; ask for a new kubeconfig", host, path)}
+			case err == nil || r.Context().Err() != nil:
+				return answer, err
+			case errors.Is(err, syscall.ECONNREFUSED):
+				return nil, unreachedError{fmt.Errorf("reach the hub at %s (from %s): %w; is it running?", host, path, err)}
+			default:
+				return nil, unreachedError{fmt.Errorf("reach the hub at %s (from %s): %w", host, path, err)}
+			}
+		})
 	}
-	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("the hub at %s does not accept the credentials in %s: they have expired, or are another hub's; ask for a new kubeconfig", h.config.Host, h.path)
-	}
-	return err
 }
 
 // quiet has client-go not log to standard error what commands tell themselves.

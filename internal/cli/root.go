@@ -91,9 +91,13 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 	err := root.ExecuteContext(ctx)
 	var usage usageError
 	var kubectl kubectlError
+	unreached, ok := errors.AsType[unreachedError](err)
 	switch {
 	case err == nil:
 		return 0
+	case ok:
+		fmt.Fprintf(errOut, "error: %v\n", unreached) //nolint:errcheck // nowhere to say so
+		return 1
 	case errors.As(err, &kubectl):
 		for _, line := range kubectl.lines() {
 			fmt.Fprintln(errOut, line) //nolint:errcheck // nowhere to say so

@@ -72,7 +72,7 @@ func (a *asking) run(ctx context.Context, args []string) error {
 	}
 	m, err := mappingOf(mapper, asked.types[0])
 	if err != nil {
-		return h.told(fmt.Errorf("the hub: %w", err))
+		return fmt.Errorf("the hub: %w", err)
 	}
 	of := m.GroupVersionKind.GroupKind().String() + "/" + asked.names[asked.types[0]][0]
 	if m.Scope.Name() != meta.RESTScopeNameRoot {
@@ -84,7 +84,7 @@ func (a *asking) run(ctx context.Context, args []string) error {
 	}
 	body, err := c.RESTClient().Get().RequestURI(fleetv1alpha1.PlacementsPath + "?of=" + url.QueryEscape(of)).Do(ctx).Raw()
 	if err != nil {
-		return h.told(refusalIn(body, err))
+		return refusalIn(body, err)
 	}
 	var e fleetv1alpha1.PlacementExplanation
 	if err := json.Unmarshal(body, &e); err != nil {

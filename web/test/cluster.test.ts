@@ -1,5 +1,5 @@
 import { expect, test } from "vitest"
-import { type Cluster, type Condition, capacity, cordoned, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
+import { type Cluster, type Condition, capacity, cordoned, inUse, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
 import { toneOfCluster } from "../src/layout/lag"
@@ -121,4 +121,12 @@ test("tiles are sifted by words and counted by health", () => {
   const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], [])
   expect(sift(all, "eu").shown.map((t) => t.name)).toEqual(["ash"])
   expect(sift(all, "", "unready")).toEqual({ shown: [], counts: { ready: 2 } })
+})
+
+test("what of a node is in use: as much as is known", () => {
+  expect(inUse("cpu", "2500000000n", "8")).toBe("2.5 / 8")
+  expect(inUse("memory", "512Mi", "1Gi")).toBe("512 MiB / 1 GiB")
+  expect(inUse("pods", 0, "110")).toBe("0 / 110")
+  expect(inUse("memory", undefined, "1Gi")).toBe("1 GiB")
+  expect(inUse("cpu", undefined, undefined)).toBe("")
 })

@@ -2,6 +2,7 @@ import { expect, test } from "vitest"
 import type { Kind } from "../src/hub/kinds"
 import { actions, register } from "../src/palette/actions"
 import { command, kindsLike } from "../src/palette/command"
+import { like, linkOf } from "../src/palette/hub"
 import { meaning, nameOf } from "../src/palette/keys"
 
 const kind = (name: string, group: string, short: string[], namespaced = true): Kind => ({
@@ -34,6 +35,16 @@ test("kinds by the beginning of a name, whole names first", () => {
   expect(kindsLike(kinds, "po").map((k) => k.of)).toEqual(["Pod", "PodMonitor.m.io"])
   expect(kindsLike(kinds, "deploy").map((k) => k.of)).toEqual(["Deployment.apps"])
   expect(kindsLike(kinds, "zzz")).toEqual([])
+})
+
+test("objects of the hub: those that begin with what is typed first, and pages of kinds' own", () => {
+  const named = (of: Kind, name: string, namespace = "") => ({ kind: of, namespace, name })
+  const [deploy, policy, run] = [kinds[0]!, kind("PropagationPolicy", "policy.orrery.dev", []), kind("Operation", "lifecycle.orrery.dev", [], false)]
+  const all = [named(deploy, "my-web", "shop"), named(policy, "web-all", "shop"), named(run, "web"), named(deploy, "db", "shop")]
+  expect(like(all, "We").map((n) => n.name)).toEqual(["web", "web-all", "my-web"])
+  expect(like(all, "web", 1).map(linkOf)).toEqual(["/operations/web"])
+  expect(linkOf(all[0]!)).toBe("/object?of=Deployment.apps%2Fshop%2Fmy-web")
+  expect(linkOf(all[1]!)).toBe("/policies?kind=PropagationPolicy&namespace=shop&name=web-all")
 })
 
 test("one key, or two that follow one another", () => {

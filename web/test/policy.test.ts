@@ -1,6 +1,5 @@
-import { afterEach, beforeEach, expect, test, vi } from "vitest"
+import { expect, test } from "vitest"
 import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
-import { Latest, type Told } from "../src/policy/latest"
 import { changes, leaving, without } from "../src/policy/moves"
 
 const policy = {
@@ -75,74 +74,17 @@ test("paths", () => {
   expect(path("ClusterOverridePolicy", "shop")).toBe("/apis/policy.orrery.dev/v1alpha1/clusteroverridepolicies")
 })
 
-beforeEach(() => void vi.useFakeTimers())
-afterEach(() => void vi.useRealTimers())
-
-test("a preview asks once after a pause, and tells only the answer to the last question", async () => {
-  const asked: string[] = []
-  const answers = new Map<string, (a: string) => void>()
-  const told: Told<string>[] = []
-  const preview = new Latest<string, string>(
-    (q) => {
-      asked.push(q)
-      return new Promise((resolve) => answers.set(q, resolve))
-    },
-    (t) => told.push(t),
-  )
-  preview.put("o")
-  preview.put("oa")
-  await vi.advanceTimersByTimeAsync(300)
-  expect(asked).toEqual(["oa"])
-  preview.put("oak")
-  answers.get("oa")?.("late")
-  await vi.advanceTimersByTimeAsync(300)
-  answers.get("oak")?.("yes")
-  await vi.advanceTimersByTimeAsync(0)
-  expect(asked).toEqual(["oa", "oak"])
-  expect(told.at(-1)).toEqual({ answer: "yes", stale: false })
-  expect(told.some((t) => t.answer === "late")).toBe(false)
-  preview.put("oak")
-  expect(told.at(-1)?.stale).toBe(false)
-  preview.again()
-  answers.get("oak")?.("no longer")
-  await vi.advanceTimersByTimeAsync(0)
-  expect(asked).toEqual(["oa", "oak", "oak"])
-  expect(told.at(-1)).toEqual({ answer: "no longer", stale: false })
-})
-
-test("a question that fails leaves the answer before it", async () => {
-  const told: Told<string>[] = []
-  const preview = new Latest<string, string>(
-    (q) => (q === "bad" ? Promise.reject(new Error("no")) : Promise.resolve(q)),
-    (t) => told.push(t),
-  )
-  preview.put("good")
-  await vi.advanceTimersByTimeAsync(300)
-  preview.put("bad")
-  expect(told.at(-1)).toEqual({ answer: "good", stale: true })
-  await vi.advanceTimersByTimeAsync(300)
-  expect(told.at(-1)).toMatchObject({ answer: "good", stale: false, error: new Error("no") })
-})
-
 test("what moves is what differs by cluster, and nothing where it is not known", () => {
-  const now = [
-    { name: "oak", replicas: 2 },
-    { name: "pine", replicas: 2 },
-    { name: "elm", replicas: 1 },
-  ]
-  const then = [
-    { name: "oak", placed: true, replicas: 2 },
-    { name: "pine", placed: false },
-    { name: "ash", placed: true, replicas: 2 },
-  ]
-  const moved = [
-    { cluster: "ash", from: undefined, to: 2 },
-    { cluster: "pine", from: 2, to: undefined },
-  ]
-  expect(changes(now, { time: "", state: "Placed", clusters: then, hidden: 1 })).toEqual(moved)
-  expect(changes(now, { time: "", state: "Placed", clusters: then })[1]).toEqual({ cluster: "elm", from: 1, to: undefined })
+  const now = ["elm", "oak", "pine"].map((name) => ({ name, replicas: 2 }))
+  const clusters = ["ash", "oak"].map((name) => ({ name, placed: true, replicas: 2 }))
+  const told = (hidden: number) => changes(now, { time: "", state: "Placed", clusters: [...clusters, { name: "pine", placed: false }], hidden })
+  expect(told(1).map((c) => [c.cluster, c.from, c.to])).toEqual([
+    ["ash", undefined, 2],
+    ["pine", 2, undefined],
+  ])
+  expect(told(0).map((c) => c.cluster)).toEqual(["ash", "elm", "pine"])
   expect(changes([{ name: "oak" }], { time: "", state: "Placed", clusters: [{ name: "oak", placed: true }] })).toEqual([])
-  expect(leaving([{ object: "a", changes: moved }, { object: "b" }, { object: "c", changes: [] }])).toBe(2)
+  expect(leaving([{ object: "a", changes: told(0) }, { object: "b" }])).toBe(3)
 })
 
 test("a placement without a cluster keeps all else", () => {

@@ -1,13 +1,15 @@
 import { Link } from "wouter"
 import { useCan } from "../hub/access"
 import { type Answer, useAnswer, useGet } from "../hub/answer"
-import { type Counts, mirrored, type Table, table } from "../hub/client"
+import { type Counts, type List, mirrored, type Obj, type Table, table } from "../hub/client"
+import { pathOf, useFleetKinds } from "../hub/kinds"
 import { objectLink, tableLink } from "../hub/link"
 import { Age } from "../part/Age"
 import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
+import { inUse } from "./cluster"
 
 const ours = "label:work.orrery.dev/binding"
 
@@ -45,17 +47,37 @@ export function Placed({ cluster }: { cluster: string }) {
   )
 }
 
-/** The nodes as kubectl shows them. */
+/** What runs on the nodes: how many pods, and what the cluster's metrics server measures, if it has one. */
+function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resource: string) => string | number | undefined {
+  const mayPods = useCan({ verb: "list", resource: "pods" })
+  const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node" }, 10_000)
+  const metrics = useFleetKinds()?.find((k) => k.group === "metrics.k8s.io" && k.resource === "nodes")
+  const mayMetrics = useCan(metrics && { verb: "list", group: metrics.group, resource: metrics.resource })
+  const measured = useGet<List>(metrics && may && mayMetrics ? mirrored(cluster) + pathOf(metrics) : undefined, undefined, 15_000)
+  return ({ metadata: { name } }, resource) => {
+    if (resource !== "pods") return measured.data?.items.find((m) => m.metadata.name === name)?.usage?.[resource]
+    return counts.data && (counts.data.groups?.find((g) => g.values[0] === name)?.objects ?? 0)
+  }
+}
+
+const resources = ["pods", "cpu", "memory"] as const
+
+/** The nodes as kubectl shows them, with what of them is in use. */
 export function Nodes({ cluster }: { cluster: string }) {
   const may = useCan({ verb: "list", resource: "nodes" })
-  const nodes = useAnswer<Table>(may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500 }, signal) : undefined, `nodes ${cluster}`, 10_000)
+  const nodes = useAnswer<Table>(
+    may ? (signal) => table(`${mirrored(cluster)}/api/v1/nodes`, { limit: 500, includeObject: "Object" }, signal) : undefined,
+    `nodes ${cluster}`,
+    10_000,
+  )
+  const load = useLoad(cluster, may)
   if (may === false) return <Empty title={t("cluster.nodesRefused")} />
   if (!nodes.data) return nodes.error ? <Failure error={nodes.error} retry={nodes.reload} /> : <Skeleton lines={4} />
   const columns = nodes.data.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
   return (
     <SmallTable
       label={t("cluster.nodes")}
-      head={[...columns.map((c) => c.name), t("common.age")]}
+      head={[...columns.map((c) => c.name), ...resources.map((r) => t(`cluster.${r}`)), t("common.age")]}
       rows={nodes.data.rows.map((row) => {
         const { name, creationTimestamp } = row.object.metadata
         return {
@@ -78,6 +100,7 @@ export function Nodes({ cluster }: { cluster: string }) {
                 text
               )
             }),
+            ...resources.map((r) => inUse(r, load(row.object as Obj, r), (row.object as Obj).status?.allocatable?.[r])),
             <Age key="age" since={creationTimestamp} />,
           ],
         }

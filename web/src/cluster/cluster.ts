@@ -1,4 +1,4 @@
-import { quantity } from "./quantity"
+import { amount, quantity } from "./quantity"
 
 // A Cluster as the hub's API has it: what the pages read of it, and what that means.
 
@@ -121,6 +121,14 @@ export function capacity(c: Cluster): Use[] {
       return [{ resource, allocatable, allocated, ratio: allocated / allocatable }]
     })
     .sort((a, b) => rank(a.resource) - rank(b.resource) || a.resource.localeCompare(b.resource))
+}
+
+/** What of a resource is in use and may be; only one of both where the other is not known. */
+export function inUse(resource: string, used: string | number | undefined, allocatable: string | undefined): string {
+  return [used, allocatable]
+    .flatMap((q) => quantity(q) ?? [])
+    .map((n) => amount(resource, n))
+    .join(" / ")
 }
 
 /** The taint of a cluster that gets nothing new. */

@@ -1,3 +1,4 @@
+import { useEffect, useSyncExternalStore } from "react"
 import { useAnswer } from "./answer"
 import { own, post } from "./client"
 import type { Kind } from "./kinds"
@@ -14,10 +15,8 @@ export type Act = {
 
 const asked = new Map<string, { at: number; answer: Promise<boolean> }>()
 
-/** Whether the user may do something at the hub, or in a cluster of the fleet. The API decides again when it is done. */
-export const can = (act: Act): Promise<boolean> => ask(act).catch(() => false)
-
-function ask(act: Act): Promise<boolean> {
+/** Whether the user may do something at the hub, or in a cluster of the fleet. The API decides again when it is done. It fails if nobody can say. */
+export function can(act: Act): Promise<boolean> {
   const key = JSON.stringify(act)
   const known = asked.get(key)
   if (known && Date.now() - known.at < 60_000) return known.answer
@@ -29,14 +28,42 @@ function ask(act: Act): Promise<boolean> {
   return answer
 }
 
-/** undefined until it is known. */
+export interface Unanswered {
+  error: Error
+  again: () => void
+}
+
+let unanswered: Unanswered[] = []
+const listeners = new Set<() => void>()
+const tell = (next: Unanswered[]) => {
+  unanswered = next
+  for (const f of listeners) f()
+}
+
+/** undefined until it is known. Where nobody can say, the page does, and asks again when told to. */
 export function useCan(act: Act | undefined): boolean | undefined {
-  return useAnswer(act && (() => can(act)), JSON.stringify(act ?? "")).data
+  const { data, error, reload } = useAnswer(act && (() => can(act)), JSON.stringify(act ?? ""))
+  useEffect(() => {
+    if (!error || data !== undefined) return
+    const mine = { error, again: reload }
+    tell([...unanswered, mine])
+    return () => tell(unanswered.filter((u) => u !== mine))
+  }, [error, data, reload])
+  return data
+}
+
+/** What of this page is not known to be allowed or not. */
+export function useUnanswered(): Unanswered[] {
+  const subscribe = (f: () => void) => {
+    listeners.add(f)
+    return () => listeners.delete(f)
+  }
+  return useSyncExternalStore(subscribe, () => unanswered)
 }
 
 /** Where the user may list a kind: "" is everywhere, else it is some of the namespaces. It fails if nobody can say. */
 export async function listable(kind: Pick<Kind, "group" | "resource" | "namespaced">, namespaces: string[]): Promise<string[]> {
-  const may = (namespace?: string) => ask({ verb: "list", group: kind.group, resource: kind.resource, namespace })
+  const may = (namespace?: string) => can({ verb: "list", group: kind.group, resource: kind.resource, namespace })
   if (await may()) return [""]
   const allowed = await Promise.all(kind.namespaced ? namespaces.map(may) : [])
   return namespaces.filter((_, i) => allowed[i])

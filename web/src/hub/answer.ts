@@ -48,6 +48,16 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
   }
 }
 
+/** A value once it stayed as it is for a moment: what is asked while somebody types. */
+export function useSettled<T>(value: T, pauseMs: number): T {
+  const [settled, setSettled] = useState(value)
+  useEffect(() => {
+    const timer = window.setTimeout(() => setSettled(value), pauseMs)
+    return () => clearTimeout(timer)
+  }, [value, pauseMs])
+  return settled
+}
+
 /** useAnswer of a GET; nothing is asked while there is no path. */
 export function useGet<T>(path: string | undefined, query?: Query, everyMs = 0): Answer<T> {
   return useAnswer<T>(path === undefined ? undefined : (signal) => get<T>(path, query, signal), JSON.stringify([path, query]), everyMs)

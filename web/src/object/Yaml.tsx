@@ -1,4 +1,5 @@
 import { useEffect, useMemo, useState } from "react"
+import { useUnanswered } from "../hub/access"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
@@ -51,7 +52,8 @@ type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite?: boolean; onSaved: ()
 export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
   const live = useGet<Obj>(mayWrite ? path : undefined)
-  const object = live.data ?? (mayWrite === false || live.error ? mirror : undefined)
+  const unsure = useUnanswered().length > 0
+  const object = live.data ?? (mayWrite === false || unsure || live.error ? mirror : undefined)
   const [shown, setShown] = useState(false)
   const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
   const [saving, setSaving] = useState<Edit>()
@@ -78,7 +80,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   return (
     <div className="stack">
       {live.error && <Failure error={live.error} retry={live.reload} />}
-      {!mayWrite && <Notice tone="unknown" title={t("object.readOnly")} />}
+      {mayWrite === false && <Notice tone="unknown" title={t("object.readOnly")} />}
       {moved && <Notice tone="warn" title={t("object.movedOn")} />}
       <div className="row">
         {mayWrite && (

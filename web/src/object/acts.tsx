@@ -175,7 +175,7 @@ function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clust
   if (!holds || (!cluster && kind !== "Namespace")) return {}
   const { data, error } = cluster ? inside : placed
   if (!data) return error && {}
-  return "total" in data ? { objects: data.total } : { objects: data.length, clusters: [...new Set(data.flatMap(clustersOf))].sort() }
+  return "total" in data ? { objects: data.total } : { objects: data.items.length, clusters: [...new Set(data.items.flatMap(clustersOf))].sort() }
 }
 
 type WhatProps = { of: Ref; object: Obj; clusters: string[]; hidden: number; objects?: number }
@@ -197,7 +197,7 @@ function WhatGoes({ of, object, clusters, hidden, objects }: WhatProps): ReactNo
   return (
     <>
       {held}
-      <p>
+      <p className="reach">
         {t(of.group === "work.orrery.dev" ? "object.deletesBinding" : "object.deletesIn", { n: clusters.length })}{" "}
         {clusters.map((name) => (
           <Badge key={name} tone="bad">

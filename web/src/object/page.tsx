@@ -1,10 +1,11 @@
-import { type ReactNode, useState } from "react"
+import { type ReactNode, useEffect, useRef, useState } from "react"
 import { Link, useLocation, useSearchParams } from "wouter"
 import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
-import { mirrored, type Obj, own } from "../hub/client"
+import { encode, mirrored, type Obj, own } from "../hub/client"
 import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
+import { useWindow } from "../hub/live"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Part } from "../part/Boundary"
@@ -75,6 +76,18 @@ function Known({ of }: { of: Ref }) {
   return <Page title={of.name}>{kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}</Page>
 }
 
+/** Calls changed as soon as a cell of an object's row in the mirror did. What no cell tells is seen when the object is read again. */
+function useChanges(of: Ref, kind: Kind, loading: boolean, changed: () => void): void {
+  const list = of.cluster && `/clusters/${encodeURIComponent(of.cluster)}${pathOf(kind, of.namespace)}`
+  const { state, since } = useWindow(list || undefined, encode({ fieldSelector: `metadata.name=${of.name}` }), 0, 1)
+  const seen = useRef(0)
+  useEffect(() => {
+    if (state !== "live" || loading || since <= seen.current) return
+    if (seen.current) changed()
+    seen.current = since
+  }, [state, since, loading, changed])
+}
+
 function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const [params, setParams] = useSearchParams()
   const [, navigate] = useLocation()
@@ -82,6 +95,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const path = pathOf(kind, of.namespace, of.name)
   const target = own(of.cluster) + path
   const { data: object, error, loading, since, reload } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
+  useChanges(of, kind, loading, reload)
   const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
   const reached = useCan(of.cluster ? reaching(of.cluster, "get") : undefined)
   const update = useCan(of.cluster ? undefined : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name })

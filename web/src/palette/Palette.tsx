@@ -1,8 +1,8 @@
 import { Command } from "cmdk"
 import { Dialog as Radix } from "radix-ui"
-import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react"
+import { type ReactNode, useDeferredValue, useRef, useState } from "react"
 import { useLocation } from "wouter"
-import { useAnswer } from "../hub/answer"
+import { useAnswer, useSettled } from "../hub/answer"
 import { encode, mirrored, table } from "../hub/client"
 import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
@@ -16,6 +16,7 @@ import { objectsOf } from "../table/search"
 import { t } from "../text/text"
 import { type Action, useAllActions } from "./actions"
 import { command, kindsLike } from "./command"
+import { linkOf, useNames } from "./hub"
 import type { Mode } from "./open"
 import "./palette.css"
 
@@ -25,11 +26,7 @@ const pauseMs = 60
 
 /** Objects whose names have what is typed in them, of all kinds and clusters. */
 function useObjects(text: string): { found: Found[]; loading: boolean } {
-  const [asked, setAsked] = useState("")
-  useEffect(() => {
-    const timer = window.setTimeout(() => setAsked(text), pauseMs)
-    return () => clearTimeout(timer)
-  }, [text])
+  const asked = useSettled(text, pauseMs)
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
     const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
     return objectsOf(answer)
@@ -61,6 +58,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const asCommand = typed.startsWith(":")
   const text = useDeferredValue(typed.replace(/^:/, "").trim())
   const { found, loading } = useObjects(asCommand ? "" : text)
+  const names = useNames(asCommand ? "" : text)
   const lower = text.toLowerCase()
   const go = (href: string) => {
     onClose()
@@ -84,6 +82,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
     ...otherKinds.map((k) => `kind ${k.of}`),
     ...hubFound.map((k) => `hub ${k.of}`),
     ...clustersFound.map((c) => `cluster ${c.name}`),
+    ...names.all.map((n) => `name ${linkOf(n)}`),
     ...found.map((o) => `object ${idOf(o)}`),
     "every",
   ]
@@ -155,6 +154,15 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           ))}
         />
         <Group
+          heading={t("palette.ofHub")}
+          items={names.all.map((n) => (
+            <Item key={linkOf(n)} value={`name ${linkOf(n)}`} onSelect={() => go(linkOf(n))}>
+              <span className="palette-name">{n.name}</span>
+              <span className="faint">{[n.kind.kind, n.namespace].filter(Boolean).join(" · ")}</span>
+            </Item>
+          ))}
+        />
+        <Group
           heading={t("palette.objects")}
           items={found.map((o) => {
             const id = idOf(o)
@@ -172,6 +180,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           </Item>
         )}
       </Command.List>
+      {names.cut.length > 0 && <p className="palette-note">{t("palette.cut", { kinds: names.cut.join(", ") })}</p>}
     </Command>
   )
 

@@ -1,6 +1,9 @@
 import { type ReactNode, useEffect } from "react"
+import { useUnanswered } from "../hub/access"
 import type { Answer } from "../hub/answer"
-import { Empty, Failure, Skeleton } from "./Notice"
+import { t } from "../text/text"
+import { Button } from "./Button"
+import { Empty, Failure, Notice, Skeleton } from "./Notice"
 
 type Props = { title: string; heading?: ReactNode; about?: ReactNode; actions?: ReactNode; full?: boolean; children?: ReactNode }
 
@@ -18,8 +21,23 @@ export function Page({ title, heading, about, actions, full, children }: Props) 
         </div>
         {actions && <div className="page-actions">{actions}</div>}
       </header>
-      <div className="page-body">{children}</div>
+      <div className="page-body">
+        <Unanswered />
+        {children}
+      </div>
     </div>
+  )
+}
+
+/** A question about a right that fails is no refusal: what may be done is not known. */
+function Unanswered() {
+  const [first, ...others] = useUnanswered()
+  if (!first) return null
+  const again = () => [first, ...others].forEach((u) => void u.again())
+  return (
+    <Notice tone="unknown" title={t("common.rightsUnknown")} action={<Button onClick={again}>{t("common.retry")}</Button>}>
+      <span className="selectable">{first.error.message}</span>
+    </Notice>
   )
 }
 
@@ -60,7 +78,7 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
 }
 
 /** A table of few rows; many go to the table of objects. */
-export function SmallTable({ label, head, rows }: { label: string; head: ReactNode[]; rows: { key: string; cells: ReactNode[] }[] }) {
+export function SmallTable({ label, head, rows }: { label: string; head: string[]; rows: { key: string; cells: ReactNode[] }[] }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
     <section className="small-table" aria-label={label} tabIndex={0}>
@@ -80,7 +98,9 @@ export function SmallTable({ label, head, rows }: { label: string; head: ReactNo
             <tr key={row.key}>
               {row.cells.map((cell, i) => (
                 // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
-                <td key={i}>{cell}</td>
+                <td key={i} data-label={head[i]}>
+                  {cell}
+                </td>
               ))}
             </tr>
           ))}

@@ -1,17 +1,15 @@
 import { Link } from "wouter"
 import { useAnswer } from "../hub/answer"
-import { list, type Obj } from "../hub/client"
+import type { Obj } from "../hub/client"
 import { groupOf, placementsLink } from "../hub/link"
-import { scopes, somewhere, useRights, where } from "../hub/rights"
+import { useRights } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
+import { bindings } from "../policy/moves"
 import { t } from "../text/text"
-
-const api = "/apis/work.orrery.dev/v1alpha2"
-const most = 500
 
 interface Condition {
   type: string
@@ -23,30 +21,21 @@ interface Condition {
 /** What is placed, as far as the user may see it: trouble first. */
 export function Bindings() {
   const rights = useRights()
-  const inside = where(rights, "list", "work.orrery.dev", "resourcebindings")
-  const outside = where(rights, "list", "work.orrery.dev", "clusterresourcebindings")
   const answer = useAnswer(
-    rights &&
-      (async (signal) => {
-        const paths = [
-          ...scopes(inside).map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`),
-          ...(outside.everywhere ? [`${api}/clusterresourcebindings`] : []),
-        ]
-        const all = await Promise.all(paths.map((path) => list(path, { limit: most }, signal)))
-        return { items: all.flatMap((l) => l.items), more: all.some((l) => l.metadata.continue) }
-      }),
-    `bindings ${JSON.stringify([inside, outside])}`,
+    rights && (async (signal) => (await bindings(rights, undefined, signal)) ?? "refused"),
+    `bindings ${JSON.stringify(rights?.types)}`,
     5_000,
   )
-  const nothing = rights && !somewhere(inside) && !somewhere(outside)
+  const nothing = answer.data === "refused"
+  const data = answer.data === "refused" ? undefined : answer.data
   return (
     <Page title={t("placement.title")} about={t("placement.about")}>
       {answer.error && <Failure error={answer.error} retry={answer.reload} />}
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
-      {!answer.data && !answer.error && !nothing && <Skeleton lines={6} />}
-      {answer.data && !nothing && answer.data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
-      {answer.data && answer.data.items.length > 0 && <Table bindings={answer.data.items} />}
-      {answer.data?.more && <p className="muted">{t("placement.cut", { n: answer.data.items.length })}</p>}
+      {!answer.data && !answer.error && <Skeleton lines={6} />}
+      {data && data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
+      {data && data.items.length > 0 && <Table bindings={data.items} />}
+      {data?.more && <p className="muted">{t("placement.cut", { n: data.items.length })}</p>}
     </Page>
   )
 }

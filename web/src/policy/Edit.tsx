@@ -4,18 +4,18 @@ import { useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import type { Edit as Change } from "../hub/apply"
 import { json } from "../hub/apply"
-import { type Obj, remove, type StatusError } from "../hub/client"
+import type { Obj } from "../hub/client"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
+import { Doing } from "../object/acts"
 import { Conditions } from "../object/Conditions"
 import { read, write } from "../object/merge"
 import { Save } from "../object/Save"
 import { useAddress } from "../part/address"
 import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
-import { Dialog, Foot } from "../part/Dialog"
 import { later } from "../part/later"
-import { Failure, Notice } from "../part/Notice"
+import { Notice } from "../part/Notice"
 import { Absent, Page, Section } from "../part/Page"
 import { Tabs } from "../part/Tabs"
 import { t } from "../text/text"
@@ -178,37 +178,16 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
           }}
         />
       )}
-      {deleting && live && <Delete kind={kind} live={live} onClose={() => setDeleting(false)} />}
+      {deleting && live && (
+        <Doing
+          act="delete"
+          of={{ ...of, name: live.metadata.name }}
+          path={path(kind, namespace, live.metadata.name)}
+          object={live}
+          onDone={() => go("/policies")}
+          onClose={() => setDeleting(false)}
+        />
+      )}
     </Page>
-  )
-}
-
-/** Says what becomes of what the policy placed. */
-function Delete({ kind, live, onClose }: { kind: PolicyKind; live: Obj; onClose: () => void }) {
-  const [, go] = useLocation()
-  const [error, setError] = useState<StatusError>()
-  const { name, namespace } = live.metadata
-  const act = async () => {
-    try {
-      await remove(path(kind, namespace, name))
-      go("/policies")
-    } catch (e) {
-      setError(e as StatusError)
-    }
-  }
-  return (
-    <Dialog
-      open
-      onClose={onClose}
-      title={t("policy.deleteTitle", { name })}
-      description={kinds[kind].overrides ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: live.status?.claimed ?? 0 })}
-      foot={
-        <Foot onClose={onClose} look="danger" onClick={() => void act()}>
-          {t("policy.delete")}
-        </Foot>
-      }
-    >
-      {error && <Failure error={error} />}
-    </Dialog>
   )
 }

@@ -8,6 +8,7 @@ import { many } from "../table/selection"
 import { t } from "../text/text"
 import { at, group, kinds, type PolicyKind, path } from "./form"
 import "../cluster/cluster.css"
+import "./policy.css"
 import { type Change, isIn, leaving, type Move, moves, type Question, without } from "./moves"
 
 const shown = 20
@@ -62,10 +63,9 @@ export function PolicyMoves({ before, after, onMany }: { before: Obj; after: Obj
   if (key === JSON.stringify(at(before, ["spec", "placement"]))) return null
   const { kind, metadata } = after
   const has = (b: Obj) => b.spec.policyRef.kind === kind && b.spec.policyRef.name === metadata.name
-  const lazy = after.spec.activationPreference === "Lazy"
   return (
     <Moves
-      about={t(lazy ? "policy.movesLazy" : "policy.moves")}
+      about={t("policy.moves")}
       of={`${kind} ${metadata.name} ${key}`}
       ask={{ namespace: metadata.namespace, has, placement: () => placement }}
       onMany={onMany}

@@ -1,6 +1,7 @@
-import { useEffect, useRef, useState } from "react"
+import { useRef } from "react"
 import { Link } from "wouter"
 import { useCan } from "../hub/access"
+import { useAnswer, useSettled } from "../hub/answer"
 import { fleet, post } from "../hub/client"
 import { clusterLink } from "../hub/link"
 import { Badge, Mark } from "../part/Mark"
@@ -11,43 +12,35 @@ import { t } from "../text/text"
 import { VerdictLine } from "../why/page"
 import { groups } from "../why/why"
 import { at, group, kinds, type PolicyKind, text, type Value } from "./form"
-import { Latest, type Told } from "./latest"
 
-const againMs = 10_000
+const [pauseMs, againMs] = [300, 10_000]
 
 /** Which clusters the scheduler would take now, by what the form says: asked a moment after the last change, and now and then, as clusters change, too. */
 export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const namespace = kinds[kind].namespaced ? text(object, ["metadata", "namespace"]) : ""
   const may = useCan({ verb: "create", group, resource: kinds[kind].plural, namespace: namespace || undefined })
-  const [told, setTold] = useState<Told<Review>>({ stale: false })
-  const latest = useRef<Latest<Review["spec"], Review>>(undefined)
   const placement = at(object, ["spec", "placement"]) ?? {}
-  const key = JSON.stringify([placement, namespace, may])
-  useEffect(() => {
-    const asks = new Latest<Review["spec"], Review>((spec, signal) => {
-      return post<Review>(`${fleet}/placementreviews`, { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec }, undefined, signal)
-    }, setTold)
-    latest.current = asks
-    const timer = setInterval(() => document.visibilityState === "visible" && asks.again(), againMs)
-    return () => {
-      clearInterval(timer)
-      asks.stop()
-    }
-  }, [])
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the question.
-  useEffect(() => {
-    if (may) latest.current?.put({ placement, ...(namespace ? { namespace } : {}) })
-  }, [key])
+  const spec = JSON.stringify({ placement, ...(namespace ? { namespace } : {}) })
+  const asked = useSettled(spec, pauseMs)
+  const ask = (signal: AbortSignal) => {
+    const review = { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec: JSON.parse(asked) }
+    return post<Review>(`${fleet}/placementreviews`, review, undefined, signal)
+  }
+  const { data, error, loading } = useAnswer(may ? ask : undefined, asked, againMs)
+  // Until there is an answer the last one stays, marked as one to an earlier question.
+  const last = useRef<Review>(undefined)
+  if (data) last.current = data
   if (may === false) return null
-  const status = told.answer?.status
+  const status = last.current?.status
+  const stale = spec !== asked || (loading && !data)
   const all = groups(status?.clusters ?? [])
   const chosen = (status?.clusters ?? []).filter((c) => c.placed).length
   return (
-    <Section title={t("policy.preview")} actions={told.stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}>
-      {told.error !== undefined && !told.stale && <Failure error={told.error as Error} />}
-      {!status && told.error === undefined && <Skeleton lines={4} />}
+    <Section title={t("policy.preview")} actions={stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}>
+      {error && !stale && <Failure error={error} />}
+      {!status && !error && <Skeleton lines={4} />}
       {status && (
-        <div className={told.stale ? "stale" : ""}>
+        <div className={stale ? "stale" : ""}>
           <p className="preview-sum" aria-live="polite">
             <Mark tone={status.state === "Placed" ? "good" : status.state === "Nowhere" ? "bad" : "unknown"}>
               {t("policy.chosen", { n: chosen, all: status.clusters?.length ?? 0 })}

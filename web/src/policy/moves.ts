@@ -51,14 +51,15 @@ export function without(placement: unknown, cluster: string): unknown {
 const most = 500
 
 /** The bindings that somebody may list: of one namespace, or of all and of none. undefined: they may list none. */
-export async function bindings(rights: Rights, namespace: string | undefined, signal?: AbortSignal): Promise<Obj[] | undefined> {
+export async function bindings(rights: Rights, namespace?: string, signal?: AbortSignal): Promise<{ items: Obj[]; more: boolean } | undefined> {
   const api = "/apis/work.orrery.dev/v1alpha2"
   const inside = where(rights, "list", "work.orrery.dev", "resourcebindings")
   const spaces = scopes(inside).flatMap((ns) => (namespace === undefined || ns === namespace ? [ns] : ns === "" ? [namespace] : []))
   const outside = namespace === undefined && somewhere(where(rights, "list", "work.orrery.dev", "clusterresourcebindings"))
   const paths = [...spaces.map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`), ...(outside ? [`${api}/clusterresourcebindings`] : [])]
   if (paths.length === 0) return undefined
-  return (await Promise.all(paths.map((path) => list(path, { limit: most }, signal)))).flatMap((l) => l.items)
+  const all = await Promise.all(paths.map((path) => list(path, { limit: most }, signal)))
+  return { items: all.flatMap((l) => l.items), more: all.some((l) => l.metadata.continue) }
 }
 
 export interface Question {
@@ -73,7 +74,7 @@ const asked = 20
 
 /** Where what is placed would be; what stays as it is comes last. undefined: nobody may say what is placed. */
 export async function moves(rights: Rights, q: Question, signal?: AbortSignal): Promise<Move[] | undefined> {
-  const found = (await bindings(rights, q.namespace, signal))?.filter(q.has)
+  const found = (await bindings(rights, q.namespace, signal))?.items.filter(q.has)
   const all = found?.map(async (b, i): Promise<Move> => {
     const { apiVersion, kind, name } = b.spec.resource
     const { namespace = "" } = b.metadata

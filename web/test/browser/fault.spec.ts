@@ -94,7 +94,9 @@ describe("a picture of relations", () => {
     await v.page.clock.install()
     let asked = 0
     await v.page.route(/\/graph\?/, (route) => (asked++ === 0 ? undefined : route.continue()))
+    const question = v.page.waitForRequest(/\/graph\?/)
     await v.go(relations)
+    await question
     await v.page.locator(".skeleton").waitFor()
     await v.page.clock.fastForward(11_000)
     await v.page.getByText("Still waiting").waitFor()

@@ -52,6 +52,19 @@ describe("the object's page", () => {
     expect(v.seen.errors.filter((e) => !e.includes("script-src"))).toEqual([])
   })
 
+  test("shows a change when it happens, and not when it asks anew", async () => {
+    const v = await visit()
+    await inOak("-n", "default", "create", "configmap", `${hush}-live`, "--from-literal=first=1")
+    await v.page.clock.install()
+    await v.go(of("ConfigMap", `${hush}-live`))
+    await v.page.getByText("first").first().waitFor()
+    // Without a clock nothing is asked for again by itself.
+    await v.page.clock.pauseAt(Date.now() + 20_000)
+    await inOak("-n", "default", "patch", "configmap", `${hush}-live`, "--patch", '{"data":{"second":"2"}}')
+    await v.page.getByText("second").first().waitFor()
+    await inOak("-n", "default", "delete", "configmap", `${hush}-live`)
+  })
+
   test("merges an edit with what another changed meanwhile, and takes only what is chosen", async () => {
     const v = await visit()
     await applyInOak(workload(clash, 2), "--server-side", "--field-manager", "first")

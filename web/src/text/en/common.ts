@@ -9,6 +9,7 @@ export default {
   more: "More",
   refused: "You may not see this",
   unknown: "Not known",
+  rightsUnknown: "What you may do here is not known, so acts may be missing.",
   failed: "This did not work",
   unreachable: "The hub does not answer",
   empty: "Nothing here",

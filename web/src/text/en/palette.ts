@@ -9,6 +9,8 @@ export default {
   clusters: "Clusters",
   kinds: "Kinds",
   objects: "Objects",
+  ofHub: "Objects of the hub",
+  cut: "At the hub, not all of these are looked through: {kinds}",
   everyKind: "Search every kind for {text}",
   keys: "Keys",
   keysAbout: "They work wherever no text is being written.",

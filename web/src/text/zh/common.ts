@@ -9,6 +9,7 @@ export default {
   more: "更多",
   refused: "您无权查看此内容",
   unknown: "未知",
+  rightsUnknown: "暂不知道您在此可以做什么，因此可能缺少一些操作。",
   failed: "操作未成功",
   unreachable: "枢纽没有响应",
   empty: "这里什么都没有",

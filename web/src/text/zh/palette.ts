@@ -9,6 +9,8 @@ export default {
   clusters: "集群",
   kinds: "类型",
   objects: "对象",
+  ofHub: "枢纽的对象",
+  cut: "在枢纽上未查找其全部：{kinds}",
   everyKind: "在所有类型中搜索 {text}",
   keys: "快捷键",
   keysAbout: "未在输入文字时均可使用。",

@@ -1,0 +1,71 @@
+// Objects of the hub by name. Its API finds nothing by a part of a name: the first of each kind are read, metadata only, and kept for a moment.
+
+import { useAnswer } from "../hub/answer"
+import { type List, request } from "../hub/client"
+import { type Kind, pathOf, useHubKinds } from "../hub/kinds"
+import { objectLink } from "../hub/link"
+import { type Rights, scopes, useRights, where } from "../hub/rights"
+import { group as policyGroup, kinds as policyKinds } from "../policy/form"
+import { policyLink } from "../policy/link"
+
+export interface Named {
+  kind: Kind
+  namespace: string
+  name: string
+}
+
+interface Names {
+  all: Named[]
+  /** The kinds of which there are more, or that are not known. */
+  cut: string[]
+}
+
+/** Of these the hub has none of its own, or they are found in another way. */
+const others = ["clusterresourcebindings", "clusters", "events", "nodes", "pods", "resourcebindings"]
+const [most, lifeMs] = [250, 20_000]
+const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+async function read(rights: Rights, kinds: Kind[]): Promise<Names> {
+  const asked = kinds.flatMap((kind) =>
+    others.includes(kind.resource) ? [] : scopes(where(rights, "list", kind.group, kind.resource)).map((ns) => ({ kind, path: pathOf(kind, ns) })),
+  )
+  const answers = await Promise.allSettled(asked.map(async ({ path }): Promise<List> => (await request(path, { accept, query: { limit: most } })).json()))
+  const names: Names = { all: [], cut: [] }
+  answers.forEach((answer, i) => {
+    const { kind } = asked[i]!
+    if (answer.status === "rejected" || answer.value.metadata.continue) names.cut.push(kind.kind)
+    if (answer.status === "fulfilled")
+      names.all.push(...(answer.value.items ?? []).map(({ metadata: m }) => ({ kind, namespace: m.namespace ?? "", name: m.name })))
+  })
+  return { ...names, cut: [...new Set(names.cut)] }
+}
+
+let kept: { at: number; names: Promise<Names> } | undefined
+
+/** What the hub has whose names have the text in them, as far as the user may list it. */
+export function useNames(text: string): Names {
+  const [rights, kinds] = [useRights(), useHubKinds()]
+  const ask = () => {
+    if (!kept || Date.now() - kept.at > lifeMs) kept = { at: Date.now(), names: read(rights!, kinds!) }
+    return kept.names
+  }
+  const { data } = useAnswer(text.length > 1 && rights && kinds ? ask : undefined, "names at the hub")
+  return text.length > 1 && data ? { ...data, all: like(data.all, text) } : { all: [], cut: [] }
+}
+
+/** Pure: the objects that are meant most likely: those whose names begin with the text, and short ones, first. */
+export function like(all: Named[], text: string, most = 6): Named[] {
+  const typed = text.toLowerCase()
+  const rank = (n: Named) => (n.name.startsWith(typed) ? 0 : 1)
+  return all
+    .filter((n) => n.name.includes(typed))
+    .sort((a, b) => rank(a) - rank(b) || a.name.length - b.name.length || a.name.localeCompare(b.name) || a.kind.kind.localeCompare(b.kind.kind))
+    .slice(0, most)
+}
+
+/** Where an object of the hub is looked at: some kinds have pages of their own. */
+export function linkOf({ kind, namespace, name }: Named): string {
+  if (kind.group === policyGroup && kind.kind in policyKinds) return policyLink({ kind: kind.kind, namespace, name })
+  if (kind.of === "Operation.lifecycle.orrery.dev") return `/operations/${encodeURIComponent(name)}`
+  return objectLink({ cluster: "", kind: kind.kind, group: kind.group, namespace, name })
+}

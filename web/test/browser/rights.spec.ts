@@ -1,0 +1,29 @@
+import { test } from "vitest"
+import { expect, visit, withBrowser } from "./world"
+
+withBrowser()
+
+test("a right that nobody can tell of is unknown, and no refusal; asked again, the act is there", async () => {
+  const v = await visit()
+  const reviews = "**/selfsubjectaccessreviews"
+  const status = { kind: "Status", apiVersion: "v1", status: "Failure", code: 503, reason: "ServiceUnavailable", message: "the store does not answer" }
+  await v.page.route(reviews, (route) => route.fulfill({ status: 503, json: status }))
+  for (const [path, act, refusal] of [
+    ["/clusters/oak", "Unjoin", "You may not"],
+    ["/object?cluster=oak&of=Deployment.apps/demo/hello&tab=yaml", "Edit", "You may look at this"],
+    ["/policies?kind=PropagationPolicy&namespace=demo&name=hello", "Review and save", "You may read this policy"],
+  ] as const) {
+    await v.go(path)
+    const unknown = v.page.getByText("What you may do here is not known")
+    await unknown.waitFor()
+    await v.page.getByText("the store does not answer").waitFor()
+    expect(await v.page.getByText(refusal).count()).toBe(0)
+    const button = v.page.getByRole("button", { name: act, exact: true })
+    expect(await button.count()).toBe(0)
+    await v.page.unroute(reviews)
+    await v.page.getByRole("button", { name: "Try again" }).click()
+    await button.waitFor()
+    await unknown.waitFor({ state: "detached" })
+    await v.page.route(reviews, (route) => route.fulfill({ status: 503, json: status }))
+  }
+})
