@@ -8,6 +8,7 @@ import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
+import { useFocusBack } from "../part/Dialog"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
 import { named, quote } from "../table/query"
@@ -39,7 +40,7 @@ export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => 
     <Radix.Root open onOpenChange={(open) => !open && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="overlay" />
-        <Radix.Content className="dialog palette" aria-describedby={undefined}>
+        <Radix.Content className="dialog palette" aria-describedby={undefined} onCloseAutoFocus={useFocusBack(true)}>
           <Radix.Title className="hidden">{t(mode === "keys" ? "palette.keys" : "palette.title")}</Radix.Title>
           {mode === "keys" ? <Keys /> : <Find start={mode === "command" ? ":" : ""} onClose={onClose} />}
         </Radix.Content>
