@@ -10,10 +10,10 @@ import { t } from "../text/text"
 export const copiesOf = (e: Explanation): string[] => (e.clusters ?? []).filter((c) => c.placed || c.attached || c.leaves).map((c) => c.name)
 
 /** The clusters that an object is in: one, or those to which the hub brings it. undefined until it is known. */
-export function useReach(of: Ref): { clusters: string[]; hidden: number; state?: Explanation["state"] } | undefined {
+export function useReach(of: Ref): { clusters: string[]; hidden: number; state?: Explanation["state"]; unknown?: boolean } | undefined {
   const { data, loading } = useGet<Explanation>(of.cluster ? undefined : `${fleet}/placements`, { of: ofRef(of) })
   if (of.cluster) return { clusters: [of.cluster], hidden: 0 }
-  if (!data) return loading ? undefined : { clusters: [], hidden: 0 }
+  if (!data) return loading ? undefined : { clusters: [], hidden: 0, unknown: true }
   return { clusters: copiesOf(data), hidden: data.hidden ?? 0, state: data.state }
 }
 

@@ -121,7 +121,8 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   }, [path])
   const held = useHeld(of)
   const reached = of.group === "work.orrery.dev" ? (object.spec?.clusters ?? []).map((c: { name: string }) => c.name) : (held?.clusters ?? reach?.clusters)
-  const many = (reached?.length ?? 0) > 1 || (held?.objects ?? 0) > 1
+  const unknown = held?.unknown || (!held?.clusters && reach?.unknown)
+  const many = unknown || (reached?.length ?? 0) > 1 || (held?.objects ?? 0) > 1
   const sure = tried && reach !== undefined && held !== undefined && !busy && (!many || typed === of.name)
   const act = () => {
     setBusy(true)
@@ -150,7 +151,13 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
       >
         {failed && <Failure error={failed} />}
         {!(reach && held) && <Skeleton lines={2} />}
-        {reach && held && <WhatGoes of={of} object={object} clusters={reached} hidden={reach.hidden} objects={held.objects} />}
+        {reach &&
+          held &&
+          (unknown ? (
+            <p>{t("object.deletesUnknown")}</p>
+          ) : (
+            <WhatGoes of={of} object={object} clusters={reached} hidden={reach.hidden} objects={held.objects} />
+          ))}
         {(object.metadata.finalizers?.length ?? 0) > 0 && (
           <Notice title={t("object.finalizersHold")}>
             <code>{object.metadata.finalizers?.join(", ")}</code>
@@ -167,21 +174,21 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
 }
 
 /** What goes with a namespace, or a definition of a kind: how much, and at the hub in which clusters. undefined until that is known. */
-function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clusters?: string[] } | undefined {
+function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clusters?: string[]; unknown?: boolean } | undefined {
   const rights = useRights()
   const holds = (kind === "Namespace" && !group && `ns:${name}`) || (kind === "CustomResourceDefinition" && `kind:${name}`)
   const inside = useGet<Counts>(holds && cluster ? `${mirrored(cluster)}/search` : undefined, { q: holds || "", group: "kind" })
   const placed = useAnswer(kind === "Namespace" && !group && !cluster && rights ? (signal) => bindings(rights, name, signal) : undefined, `held by ${name}`)
   if (!holds || (!cluster && kind !== "Namespace")) return {}
-  const { data, error } = cluster ? inside : placed
-  if (!data) return error && {}
+  const { data, loading } = cluster ? inside : placed
+  if (!data) return loading ? undefined : { unknown: true }
   return "total" in data ? { objects: data.total } : { objects: data.items.length, clusters: [...new Set(data.items.flatMap(clustersOf))].sort() }
 }
 
 type WhatProps = { of: Ref; object: Obj; clusters: string[]; hidden: number; objects?: number }
 
 function WhatGoes({ of, object, clusters, hidden, objects }: WhatProps): ReactNode {
-  const held = objects !== undefined && objects > 0 && <p>{t("object.deletesHeld", { n: objects })}</p>
+  const held = objects !== undefined && objects > 0 && <p>{t(of.cluster ? "object.deletesHeld" : "object.deletesHeldHub", { n: objects })}</p>
   if (of.cluster) {
     return (
       <>

@@ -56,15 +56,9 @@ function Table({ bindings }: { bindings: Obj[] }) {
   return (
     <SmallTable
       label={t("placement.title")}
-      head={[
-        t("placement.object"),
-        t("common.kind"),
-        t("common.namespace"),
-        t("placement.state"),
-        t("placement.clusters"),
-        t("placement.policy"),
-        t("common.age"),
-      ]}
+      head={(["placement.object", "common.kind", "common.namespace", "placement.state", "placement.clusters", "placement.policy", "common.age"] as const).map(
+        (key) => t(key),
+      )}
       rows={sorted.map((b) => {
         const { apiVersion, kind, name } = b.spec.resource
         const { namespace = "" } = b.metadata

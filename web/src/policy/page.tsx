@@ -89,16 +89,9 @@ function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
   return (
     <SmallTable
       label={t("policy.title")}
-      head={[
-        t("common.name"),
-        t("common.kind"),
-        t("common.namespace"),
-        t("policy.ready"),
-        t("policy.claimed"),
-        t("policy.complete"),
-        t("policy.priority"),
-        t("common.age"),
-      ]}
+      head={(
+        ["common.name", "common.kind", "common.namespace", "policy.ready", "policy.claimed", "policy.complete", "policy.priority", "common.age"] as const
+      ).map((key) => t(key))}
       rows={[...policies]
         .sort(
           (a, b) =>

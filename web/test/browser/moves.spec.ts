@@ -45,7 +45,7 @@ test("a namespace says what goes with it, and asks for its name", async () => {
   await v.page.getByRole("tab", { name: "Overview" }).waitFor()
   await v.page.keyboard.press("Control+d")
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText(/With it go all \d+ objects/).waitFor()
+  await dialog.getByText(/With it go all objects in it, of which \d+ are placed/).waitFor()
   for (const c of ["birch", "oak", "pine"]) await dialog.getByText(c, { exact: true }).waitFor()
   const act = dialog.getByRole("button", { name: "Delete" })
   expect(await act.isDisabled()).toBe(true)

@@ -125,6 +125,8 @@ export default {
   deletesHub: "It is deleted at the hub. It is in no cluster.",
   deletesIn: "It is deleted at the hub, and its copies in {n|cluster|clusters}:",
   deletesBinding: "Its copies are deleted in {n|cluster|clusters}, and made anew if a policy still selects the template:",
+  deletesUnknown: "It is deleted. What goes with it, and where, is not known now.",
+  deletesHeldHub: "With it go all objects in it, of which {n|is|are} placed in clusters.",
   deletesHeld: "With it go all {n|object|objects} in it.",
   scaleToNone: "No pod of it runs any more where this goes",
   finalizersHold: "It goes once these are done with it",

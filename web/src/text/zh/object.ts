@@ -125,6 +125,8 @@ export default {
   deletesHub: "将在枢纽删除。它不在任何集群中。",
   deletesIn: "将在枢纽删除，并删除 {n} 个集群中的副本：",
   deletesBinding: "它在 {n} 个集群中的副本将被删除；若仍有策略选中该模板，则会重新创建：",
+  deletesUnknown: "它将被删除。目前不知道还有哪些对象、在何处一并删除。",
+  deletesHeldHub: "其中的所有对象将一并删除，其中 {n} 个已放置到集群。",
   deletesHeld: "其中的 {n} 个对象将一并删除。",
   scaleToNone: "在此更改到达之处，将不再有它的 Pod 运行",
   finalizersHold: "待以下终结器处理完毕后才会消失",

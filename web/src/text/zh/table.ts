@@ -50,7 +50,8 @@ export default {
   cordonTitle: "禁止调度 {n} 个节点",
   uncordonTitle: "恢复调度 {n} 个节点",
   deleteAbout: "将在这些集群中删除它们及其所拥有的对象。由枢纽分发的对象会重新出现：请改为删除枢纽上的模板。",
-  deleteHubAbout: "它们将在枢纽被删除，其在各集群中的副本也一并删除。",
+  deleteHubAbout:
+    "它们将在枢纽上被删除，其在各集群中的副本也一并删除。策略已放置的对象保持不变；命名空间中的一切随之删除；Cluster 将被移出集群总览，放置在其中的对象按其 deletionPolicy 保留或删除。",
   copiesGo: "{n} 个集群中的副本将被删除",
   restartAbout: "将按其策略逐步替换 Pod。",
   scaleAbout: "由枢纽分发的工作负载会被还原：请改为修改枢纽上的模板。",
