@@ -63,7 +63,7 @@ test("a view is kept by a name, is there after a reload and on other pages, and 
 
   await v.page.keyboard.press("Control+k")
   await v.page.keyboard.type("settings")
-  await v.page.getByRole("option", { name: "settings" }).click()
+  await v.page.getByRole("option", { name: "settings", exact: true }).click()
   await v.page.waitForURL(/kind=ConfigMap/)
 
   await views(v).click()
