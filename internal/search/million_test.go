@@ -59,12 +59,13 @@ func BenchmarkFleet(b *testing.B) {
 		return func(i int) string { return "/search?limit=50&q=" + url.QueryEscape(fmt.Sprintf(format, a(i))) }
 	}
 	named := func(i int) int { return i }
-	// typed is what the palette of the console asks for a text, as a table: see useObjects in web/src/palette.
+	// typed is what the palette of the console asks for a text, as a table, and begun what it asks for one of two characters: see useObjects in web/src/palette.
 	typed := func(format string, a func(i int) int) func(int) string {
 		return func(i int) string {
 			return "/search?limit=12&q=" + url.QueryEscape(fmt.Sprintf("%q", fmt.Sprintf(format, a(i))))
 		}
 	}
+	begun := func(i int) string { return "/search?limit=12&q=name:" + []string{"ap", "zz", "a5", "0-"}[i%4] + "*" }
 	everything := func(authorizationv1.ResourceAttributes) bool { return false }
 	tenant := func(namespaces int) func() {
 		return func() {
@@ -108,14 +109,16 @@ func BenchmarkFleet(b *testing.B) {
 		{name: "Palette", path: asked("name:app-%d*", app)},
 		{name: "PaletteRare", path: asked("name:zzz%d*", named)},
 		{name: "Words", path: asked("app-%d- kind:Pod", app)},
-		{name: "TypedTwo", path: typed("a%d", func(i int) int { return i % 10 })}, // no run of three characters
+		{name: "TypedTwo", path: begun},
 		{name: "TypedCommon", path: typed("app-%d", func(i int) int { return i % 10 })},
 		{name: "TypedName", path: typed("app-%d", app)},
 		{name: "TypedPart", path: typed("p-%d-0", app)},
 		{name: "TypedPod", path: typed("-0-%x", func(i int) int { return i * 1_000 })},
 		{name: "TypedNone", path: typed("zzz%d", named)},
 		{name: "TypedTenant", path: typed("app-%d", app), begin: tenant(1)},
-		{name: "TypedTenantTwo", path: typed("a%d", func(i int) int { return i % 10 }), begin: tenant(1)},
+		{name: "TypedTenantTwo", path: begun, begin: tenant(1)},
+		{name: "TypedTenant12", path: typed("app-%d", app), begin: tenant(12)},
+		{name: "TypedTenant12Two", path: begun, begin: tenant(12)},
 	} {
 		b.Run(class.name, func(b *testing.B) {
 			f.denied, f.some = everything, nil

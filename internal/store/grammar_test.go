@@ -285,3 +285,42 @@ func TestNoTrigrams(t *testing.T) {
 		t.Error("it is not made again")
 	}
 }
+
+// TestFewNamespacesLead: whose namespaces have few objects, of whatever name, is told of these by reading them; the answer is that of the index.
+func TestFewNamespacesLead(t *testing.T) {
+	onEach(t, func(t *testing.T, at string) {
+		s := openStore(t, at)
+		var rows []Row
+		for i := range fewSpanned + 1 {
+			rows = append(rows, pod("a", "large", fmt.Sprintf("web-%d-x", i), nil, nil))
+		}
+		for i := range 20 {
+			rows = append(rows, pod("a", "small", fmt.Sprintf("web-%d-x", i), nil, nil), pod("b", "small", fmt.Sprintf("web-%d-y", i), nil, nil))
+		}
+		write(t, s, rows...)
+		contains := Query{Resource: "pods", NameContains: []string{"b-17-"}}
+		prefix := Query{Resource: "pods", NamePrefix: "web-17-"}
+		for _, order := range []Order{ByKey, ByName, Newest} {
+			for name, q := range map[string]Query{"Contains": contains, "Prefix": prefix} {
+				q.Order = order
+				q.Scopes = map[string][]string{"a": {"small", "none"}, "b": {"small"}, "gone": {"small"}}
+				p, err := s.db.plan(t.Context(), q, position{}, false)
+				check(t, err)
+				if p == nil || p.candidates != nil {
+					t.Errorf("%s, order %d: an index of all namespaces leads", name, order)
+				}
+				got := listed(t, s, q)
+				slices.Sort(got)
+				if diff := cmp.Diff([]string{"a/small/web-17-x", "b/small/web-17-y"}, got); diff != "" {
+					t.Errorf("%s, order %d: %s", name, order, diff)
+				}
+				q.Scopes = map[string][]string{"a": {"large", "small"}}
+				got = listed(t, s, q)
+				slices.Sort(got)
+				if diff := cmp.Diff([]string{"a/large/web-17-x", "a/small/web-17-x"}, got); diff != "" {
+					t.Errorf("%s of many, order %d: %s", name, order, diff)
+				}
+			}
+		}
+	})
+}

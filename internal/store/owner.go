@@ -23,6 +23,8 @@ const (
 	// fewCandidates is how many objects are read and sorted, that an index leads to, rather than everything in the order of the page until it is
 	// full: where there are more, one object in some hundreds is one of them, and a page is soon full.
 	fewCandidates = 2000
+	// fewSpanned is how many objects of namespaces are read to compare their names, rather than to ask the indexes of names, which are of all namespaces.
+	fewSpanned = 10_000
 )
 
 // chained says whether the owners of a query must be looked for.
@@ -129,6 +131,11 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 	if p.owners != nil || p.name != "" {
 		return nil // they lead, to few
 	}
+	if p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0) {
+		if n, err := d.spanned(ctx, p); err != nil || n <= fewSpanned {
+			return err // which are read sooner than an index of all namespaces
+		}
+	}
 	lead := func(s *statement, most int) (found []int64, ok bool, err error) {
 		if found, err = d.few(ctx, s, most); err == nil && len(found) <= most {
 			slices.Sort(found)
@@ -180,6 +187,23 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 		p.recent = len(found) <= fewCandidates
 	}
 	return nil
+}
+
+// spanned is how many objects of the type there are in the namespaces of a plan.
+func (d *database) spanned(ctx context.Context, p *plan) (n int64, err error) {
+	whole := make([]span, len(p.spans)) // of which nothing was read yet
+	for i, one := range p.spans {
+		whole[i] = span{cluster: one.cluster, namespace: one.namespace}
+	}
+	s := &statement{dialect: d.dialect}
+	d.dialect.count(s, &plan{kind: p.kind, index: byTally, spans: whole, narrow: true, leads: true, counting: true, shunned: p.shunned})
+	if err := s.fits(); err != nil {
+		return 0, err
+	}
+	if err := d.read.QueryRowContext(ctx, s.text.String(), s.args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count what is in namespaces: %w", err)
+	}
+	return n, nil
 }
 
 // few reads the ids that a statement finds, until they are more than so many.

@@ -3,7 +3,7 @@ import type { Kind } from "../src/hub/kinds"
 import { findKind, pathOf, readKinds } from "../src/hub/kinds"
 import { ofRef, parseOf } from "../src/hub/link"
 import { nextSort, shown, toneOfCell } from "../src/table/columns"
-import { accept, complete, completion, has, splitKind, terms, toggled } from "../src/table/query"
+import { accept, complete, completion, has, named, splitKind, terms, toggled } from "../src/table/query"
 import { asked, heightOf, moved, ratioOf, reveal, visible } from "../src/table/rows"
 import { objectsOf, warningsOf } from "../src/table/search"
 import { actsOf, actsOfAll, byCluster, forEach } from "../src/table/selection"
@@ -55,6 +55,10 @@ test("a reference survives the way through an URL", () => {
 
 test("terms keep what is in quotes together", () => {
   expect(terms(' web  text:"failed to pull"  "a \\" b" kind:po')).toEqual(["web", 'text:"failed to pull"', '"a \\" b"', "kind:po"])
+})
+
+test("two characters are the beginning of a name, more are a part of one", () => {
+  expect(["we", "0-", "web", "kind:x", '"', "s:"].map(named)).toEqual(["name:we*", "name:0-*", '"web"', '"kind:x"', '"\\""', '"s:"'])
 })
 
 test("a term that is not finished is not asked", () => {

@@ -32,7 +32,7 @@ export interface Planned {
 }
 
 export interface Operation {
-  metadata: { name: string; creationTimestamp?: string; uid?: string; deletionTimestamp?: string }
+  metadata: { name: string; creationTimestamp?: string; uid?: string; deletionTimestamp?: string; annotations?: Record<string, string> }
   spec: {
     cluster: string
     action: string
@@ -96,9 +96,13 @@ export type Act = "pause" | "resume" | "cancel" | "retry"
 export function acts(op: Operation): Act[] {
   const phase = op.status?.phase ?? "Pending"
   if (op.metadata.deletionTimestamp || op.spec.canceled || phase === "Succeeded" || phase === "Canceled") return []
-  if (phase === "Failed") return ["retry", "cancel"]
+  if (phase === "Failed") return triedAgain(op) ? ["retry", "cancel"] : []
   return [op.spec.paused ? "resume" : "pause", "cancel"]
 }
+
+/** The hub tries again what it made for a changed spec, renewals, and the undoing of hosts; whatever else somebody made has ended. */
+const triedAgain = ({ metadata, spec }: Operation) =>
+  metadata.annotations?.["lifecycle.orrery.dev/spec-hash"] !== undefined || ["RenewCertificates", "Delete"].includes(spec.action)
 
 /** The spec that an act asks for. The hub tries a run again that failed as soon as its Operation is deleted: retry has none. */
 export function patch(act: Exclude<Act, "retry">): { paused?: boolean; canceled?: boolean } {

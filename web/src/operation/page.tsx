@@ -40,15 +40,15 @@ interface Told {
 }
 
 function useRun(name: string, may: boolean | undefined): Answer<Told> {
+  const steps = useCan({ verb: "list", group: "lifecycle.orrery.dev", resource: "operationslices" })
   return useAnswer<Told>(
-    may
+    may && steps !== undefined
       ? async (signal) => {
-          const labelSelector = `lifecycle.orrery.dev/operation=${name.slice(0, 63)}`
-          const [operation, slices] = await Promise.all([
-            get<Operation>(operationPath(name), undefined, signal),
-            list<OperationSlice>(`${operationsPath.replace("operations", "operationslices")}`, { labelSelector }, signal).catch(() => ({ items: [] })),
-          ])
-          return { operation, slices: slices.items }
+          const operation = await get<Operation>(operationPath(name), undefined, signal)
+          // By its UID: one that is made anew has the name, and not the steps, of the one before.
+          const labelSelector = `lifecycle.orrery.dev/operation-uid=${operation.metadata.uid}`
+          const slices = steps ? (await list<OperationSlice>(operationsPath.replace("operations", "operationslices"), { labelSelector }, signal)).items : []
+          return { operation, slices }
         }
       : undefined,
     `operation ${name} ${may}`,

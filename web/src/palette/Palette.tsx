@@ -8,9 +8,10 @@ import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { toneOfCluster } from "../layout/lag"
+import { useFocusBack } from "../part/Dialog"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
-import { quote } from "../table/query"
+import { named, quote } from "../table/query"
 import { objectsOf } from "../table/search"
 import { t } from "../text/text"
 import { type Action, useAllActions } from "./actions"
@@ -27,7 +28,7 @@ const pauseMs = 60
 function useObjects(text: string): { found: Found[]; loading: boolean } {
   const asked = useSettled(text, pauseMs)
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
-    const answer = await table(`${mirrored()}/search`, { q: `"${asked.replace(/["\\]/g, "\\$&")}"`, limit: 12 }, signal)
+    const answer = await table(`${mirrored()}/search`, { q: named(asked), limit: 12 }, signal)
     return objectsOf(answer)
   }
   const answer = useAnswer(asked.length > 1 ? ask : undefined, asked)
@@ -39,7 +40,7 @@ export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => 
     <Radix.Root open onOpenChange={(open) => !open && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="overlay" />
-        <Radix.Content className="dialog palette" aria-describedby={undefined}>
+        <Radix.Content className="dialog palette" aria-describedby={undefined} onCloseAutoFocus={useFocusBack(true)}>
           <Radix.Title className="hidden">{t(mode === "keys" ? "palette.keys" : "palette.title")}</Radix.Title>
           {mode === "keys" ? <Keys /> : <Find start={mode === "command" ? ":" : ""} onClose={onClose} />}
         </Radix.Content>
@@ -162,7 +163,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           ))}
         />
         <Group
-          heading={t("palette.objects")}
+          heading={t(named(text).startsWith("name:") ? "palette.begin" : "palette.objects", { text })}
           items={found.map((o) => {
             const id = idOf(o)
             return (

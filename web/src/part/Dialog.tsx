@@ -1,5 +1,5 @@
 import { Dialog as Radix } from "radix-ui"
-import type { ComponentProps, ReactNode } from "react"
+import { type ComponentProps, type ReactNode, useRef } from "react"
 import { t } from "../text/text"
 import { Button } from "./Button"
 import { Icon } from "./Icon"
@@ -23,12 +23,31 @@ function focusFirst(e: Event) {
   ;(field ?? dialog).focus()
 }
 
+/** Who closes a dialog is again where they were; where that is gone, in what the page shows. Radix knows it only of dialogs that have a trigger. */
+export function useFocusBack(open: boolean): (e: Event) => void {
+  const before = useRef<Element>(null)
+  const was = useRef(false)
+  if (open && !was.current) before.current = document.activeElement
+  was.current = open
+  return (e) => {
+    e.preventDefault()
+    const back = before.current?.isConnected ? before.current : document.querySelector("#content")
+    ;(back as HTMLElement | null)?.focus({ preventScroll: true })
+  }
+}
+
 export function Dialog({ open, onClose, title, description, wide, foot, children }: Props) {
+  const focusBack = useFocusBack(open)
   return (
     <Radix.Root open={open} onOpenChange={(now) => !now && onClose()}>
       <Radix.Portal>
         <Radix.Overlay className="overlay" />
-        <Radix.Content className={`dialog ${wide ? "wide" : ""}`} onOpenAutoFocus={focusFirst} {...(description ? {} : { "aria-describedby": undefined })}>
+        <Radix.Content
+          className={`dialog ${wide ? "wide" : ""}`}
+          onOpenAutoFocus={focusFirst}
+          onCloseAutoFocus={focusBack}
+          {...(description ? {} : { "aria-describedby": undefined })}
+        >
           <header>
             <Radix.Title>{title}</Radix.Title>
             <Radix.Close asChild>

@@ -1,15 +1,24 @@
 import { DropdownMenu as Radix } from "radix-ui"
-import type { ReactNode } from "react"
+import { createContext, type ReactNode, use, useRef } from "react"
 import { Icon } from "./Icon"
 import { KeyHint } from "./KeyHint"
 
+/** What a menu does once it is closed and its button has the focus again, to which a dialog that is opened then gives it back. */
+const Closed = createContext<{ act?: () => void }>({})
+
 export function Menu({ trigger, children, align = "end" }: { trigger: ReactNode; children: ReactNode; align?: "start" | "end" }) {
+  const closed = useRef<{ act?: () => void }>({}).current
+  const onClosed = () => {
+    const { act } = closed
+    closed.act = undefined
+    if (act) queueMicrotask(act)
+  }
   return (
     <Radix.Root modal={false}>
       <Radix.Trigger asChild>{trigger}</Radix.Trigger>
       <Radix.Portal>
-        <Radix.Content className="menu" align={align} sideOffset={4} collisionPadding={8}>
-          {children}
+        <Radix.Content className="menu" align={align} sideOffset={4} collisionPadding={8} onCloseAutoFocus={onClosed}>
+          <Closed value={closed}>{children}</Closed>
         </Radix.Content>
       </Radix.Portal>
     </Radix.Root>
@@ -19,8 +28,12 @@ export function Menu({ trigger, children, align = "end" }: { trigger: ReactNode;
 type ItemProps = { children: ReactNode; keys?: string; danger?: boolean; disabled?: boolean; onSelect: () => void }
 
 export function MenuItem({ children, keys, danger, disabled, onSelect }: ItemProps) {
+  const closed = use(Closed)
+  const onChosen = () => {
+    closed.act = onSelect
+  }
   return (
-    <Radix.Item className={`menu-item ${danger ? "danger" : ""}`} disabled={disabled} onSelect={onSelect}>
+    <Radix.Item className={`menu-item ${danger ? "danger" : ""}`} disabled={disabled} onSelect={onChosen}>
       {children}
       {keys && <KeyHint keys={keys} />}
     </Radix.Item>

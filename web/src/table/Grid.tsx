@@ -10,6 +10,8 @@ import { idOf } from "./selection"
 
 type Props = {
   label: string
+  /** What the rows answer: those of another one begin at the top. */
+  question: string
   window: Window
   columns: Shown[]
   sort: string
@@ -47,6 +49,9 @@ export function Grid(p: Props) {
     observer.observe(element)
     return () => observer.disconnect()
   }, [])
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: where another question begins.
+  useLayoutEffect(() => go(0), [p.question])
 
   const { onWindow } = p
   const want = asked(first, count)
@@ -156,7 +161,12 @@ export function Grid(p: Props) {
           {p.columns.map((c) => (
             <span key={c.name} role="columnheader" aria-sort={sorted(p.sort, c.sort)}>
               {c.sort ? (
-                <button type="button" tabIndex={-1} title={t("table.sortBy", { column: c.name })} onClick={() => p.onSort(nextSort(p.sort, c.sort!))}>
+                <button
+                  type="button"
+                  tabIndex={narrow ? -1 : undefined}
+                  title={t("table.sortBy", { column: c.name })}
+                  onClick={() => p.onSort(nextSort(p.sort, c.sort!))}
+                >
                   {c.name}
                   {p.sort.startsWith(c.sort) && <Icon name={p.sort.endsWith(" desc") ? "down" : "up"} />}
                 </button>

@@ -72,14 +72,19 @@ export default function TablePage() {
 
   const layoutOf = state.hub ? "hub" : "fleet"
   const layout = { namespaced: kind?.namespaced ?? true, kinds: all }
+  // While another question about a kind is asked, its columns stay, and with them the header that somebody sorts by.
+  const told = useRef<{ of: string; columns: Window["columns"] }>(undefined)
+  const of = `${layoutOf} ${path}`
+  if (window.columns.length) told.current = { of, columns: window.columns }
+  const there = told.current?.of === of ? told.current.columns : window.columns
   // Widths are of the first rows of a question: they do not move while one scrolls.
   const first = useRef<{ key: string; window: Window }>(undefined)
-  const layoutKey = `${layoutOf} ${path} ${window.columns.map((c) => c.name).join()}`
+  const layoutKey = `${of} ${there.map((c) => c.name).join()}`
   if (window.rows.length && first.current?.key !== layoutKey) first.current = { key: layoutKey, window }
   const sample = first.current?.key === layoutKey ? first.current.window : undefined
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the columns.
   const columns = useMemo(
-    () => shown(window.columns, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
+    () => shown(there, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
     [layoutKey, sample, state.columns?.join(), layout.namespaced],
   )
 
@@ -181,7 +186,7 @@ export default function TablePage() {
               </Button>
             }
           >
-            {everyColumn(window.columns, layout).map((c) => (
+            {everyColumn(there, layout).map((c) => (
               <MenuToggle
                 key={c.name}
                 checked={columns.some((s) => s.name === c.name)}
@@ -220,7 +225,7 @@ export default function TablePage() {
             />
           )}
           <Grid
-            key={`${layoutOf} ${path} ${query}`}
+            question={`${of} ${query}`}
             label={t(state.hub ? "table.gridHub" : "table.grid", { kind: name })}
             window={window}
             columns={columns}

@@ -47,6 +47,11 @@ export function quote(value: string): string {
   return /^[\w./-]+$/.test(value) ? value : `"${value.replace(/["\\]/g, "\\$&")}"`
 }
 
+/** What finds names as they are typed: two characters what begins so, for no index leads to what has them elsewhere; more what has them anywhere. */
+export function named(text: string): string {
+  return /^[a-z0-9][a-z0-9.-]$/.test(text) ? `name:${text}*` : `"${text.replace(/["\\]/g, "\\$&")}"`
+}
+
 /** Whether it can be asked as it stands, or somebody is in the middle of a term. */
 export function complete(q: string): boolean {
   const quotes = q.replace(/\\./g, "").split('"').length - 1

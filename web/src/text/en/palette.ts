@@ -9,6 +9,7 @@ export default {
   clusters: "Clusters",
   kinds: "Kinds",
   objects: "Objects",
+  begin: "Objects whose names begin with {text}",
   ofHub: "Objects of the hub",
   cut: "At the hub, not all of these are looked through: {kinds}",
   everyKind: "Search every kind for {text}",

@@ -9,6 +9,7 @@ export default {
   clusters: "集群",
   kinds: "类型",
   objects: "对象",
+  begin: "名称以 {text} 开头的对象",
   ofHub: "枢纽的对象",
   cut: "在枢纽上未查找其全部：{kinds}",
   everyKind: "在所有类型中搜索 {text}",

@@ -1,0 +1,274 @@
+import { beforeAll, describe, test } from "vitest"
+import { demo, expect, pages, settled, type Visit, visit, withBrowser } from "./world"
+
+withBrowser()
+
+const table = "/table?kind=Deployment.apps&q=ns:demo"
+const palette = (v: Visit) => v.page.getByRole("dialog", { name: "Commands" })
+const focused = (v: Visit) => v.page.evaluate(() => document.activeElement?.getAttribute("aria-label") ?? document.activeElement?.tagName)
+const where = (v: Visit) => new URL(v.page.url()).pathname + new URL(v.page.url()).search
+const at = (v: Visit, name: string) => new URL(v.page.url()).searchParams.get(name)
+
+/** The table with its first row chosen. */
+async function first(v: Visit): Promise<void> {
+  await v.go(table)
+  await v.page.getByRole("link", { name: "hello" }).first().waitFor()
+  await v.page.keyboard.press("j")
+  await v.page.locator(".grid-row.current", { hasText: "hello" }).waitFor()
+}
+
+describe("in the table", () => {
+  let v: Visit
+  beforeAll(async () => {
+    v = await visit()
+  })
+
+  test.each([
+    ["d", "overview"],
+    ["y", "yaml"],
+    ["e", "yaml"],
+    ["l", "logs"],
+    ["s", "shell"],
+  ])("%s opens the row's %s, and going back comes back", async (key, tab) => {
+    await first(v)
+    await v.page.keyboard.press(key)
+    await v.page.locator("h1", { hasText: "hello" }).waitFor()
+    expect([at(v, "cluster"), at(v, "of"), at(v, "tab")]).toEqual(["birch", demo.of, tab])
+    expect(await v.page.getByRole("tab", { selected: true }).textContent()).toMatch(new RegExp(tab, "i"))
+    await v.page.goBack()
+    await v.page.getByRole("link", { name: "hello" }).first().waitFor()
+    expect(where(v)).toContain("/table?")
+  })
+
+  test("/ is the query, in which keys are characters; Escape leads back to the rows", async () => {
+    await first(v)
+    await v.page.keyboard.press("/")
+    expect(await focused(v)).toBe("Query")
+    const typed = "dlsey:/?jxgt"
+    await v.page.keyboard.type(typed)
+    expect(await v.page.getByRole("combobox", { name: "Query" }).inputValue()).toBe(typed)
+    expect(await v.page.getByRole("dialog").count()).toBe(0)
+    await v.page.waitForURL(/dlsey/)
+    expect(where(v)).toMatch(/^\/console\/table\?kind=Deployment/)
+    await v.page.keyboard.press("Control+a")
+    await v.page.keyboard.type("ns:demo hello")
+    await v.page.keyboard.press("Escape")
+    await v.page.keyboard.press("Escape")
+    expect(await focused(v)).toBe("Deployment in all clusters")
+    await v.page.getByRole("link", { name: "hello" }).first().waitFor()
+    await v.page.keyboard.press("j")
+    await v.page.keyboard.press("y")
+    await v.page.locator("h1", { hasText: "hello" }).waitFor()
+  })
+
+  test("a header sorts by keyboard as well", async () => {
+    await v.go(table)
+    await v.page.getByRole("link", { name: "hello" }).first().waitFor()
+    const cluster = v.page.getByRole("columnheader", { name: "Cluster" })
+    for (let i = 0; i < 60 && (await cluster.locator(":focus").count()) === 0; i++) await v.page.keyboard.press("Tab")
+    await v.page.keyboard.press("Enter")
+    await v.page.keyboard.press("Enter")
+    await v.page.waitForURL(/sort=cluster\+desc/)
+    expect(await cluster.getAttribute("aria-sort")).toBe("descending")
+  })
+})
+
+describe("on the page of an object", () => {
+  test("each key is a tab, and none where somebody writes or is asked", async () => {
+    const v = await visit()
+    await v.go(pages.object!)
+    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+    for (const [key, tab] of [
+      ["y", "YAML"],
+      ["l", "Logs"],
+      ["s", "Shell"],
+      ["h", "History"],
+      ["e", "YAML"],
+      ["d", "Overview"],
+      ["y", "YAML"],
+    ] as const) {
+      await v.page.keyboard.press(key)
+      await v.page.getByRole("tab", { name: tab, selected: true }).waitFor()
+    }
+    const editor = v.page.locator(".cm-content")
+    await editor.click()
+    await v.page.keyboard.type("dls?")
+    expect(await v.page.getByRole("tab", { selected: true }).textContent()).toBe("YAML")
+    expect(await editor.textContent()).toContain("dls?")
+    await v.go(pages.object!)
+    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+    await v.page.keyboard.press("Control+d")
+    const dialog = v.page.getByRole("dialog")
+    await dialog.getByText("in the cluster birch").or(dialog.getByText("in the cluster oak")).waitFor()
+    for (const key of ["y", "?", ":"]) await v.page.keyboard.press(key)
+    expect(await v.page.getByRole("dialog").count()).toBe(1)
+    expect(at(v, "tab")).toBe(null)
+    await v.page.keyboard.press("Escape")
+    await dialog.waitFor({ state: "detached" })
+    await v.page.keyboard.press("y")
+    await v.page.getByRole("tab", { name: "YAML", selected: true }).waitFor()
+  })
+})
+
+describe.each([
+  ["table", table],
+  ["object", pages.object!],
+])("on the page %s", (_, path) => {
+  test("? shows the keys that work there, : takes a command, and Escape closes each and gives the focus back", async () => {
+    const v = await visit()
+    await v.go(path)
+    await settled(v.page)
+    const link = v.page.getByRole("link", { name: "Policies" })
+    await link.focus()
+    await v.page.keyboard.press("?")
+    const keys = v.page.getByRole("dialog", { name: "Keys" })
+    await keys.getByText("Describe").or(keys.getByText("Overview")).first().waitFor()
+    await v.page.keyboard.press("Escape")
+    await keys.waitFor({ state: "detached" })
+    await expect.poll(() => link.evaluate((e) => e === document.activeElement)).toBe(true)
+
+    await v.page.keyboard.press(":")
+    const box = palette(v).getByRole("combobox")
+    await box.waitFor()
+    expect(await box.inputValue()).toBe(":")
+    await v.page.keyboard.press("Escape")
+    await palette(v).waitFor({ state: "detached" })
+    expect(where(v)).toBe(`/console${path}`)
+    await expect.poll(() => link.evaluate((e) => e === document.activeElement)).toBe(true)
+
+    await v.page.keyboard.press(":")
+    await box.waitFor()
+    await v.page.keyboard.type("po demo @oak")
+    await palette(v)
+      .getByRole("option", { selected: true, name: /Pod in demo/ })
+      .waitFor()
+    await v.page.keyboard.press("Enter")
+    await v.page.waitForURL(/kind=Pod/)
+    expect(at(v, "q")).toBe("namespace:demo cluster:oak")
+  })
+
+  test("Ctrl+K and ⌘K find things from anywhere, even while somebody writes", async () => {
+    const v = await visit()
+    await v.go(path)
+    await settled(v.page)
+    for (const key of ["Control+k", "Meta+k"]) {
+      await v.page.keyboard.press(key)
+      await palette(v).getByRole("combobox").waitFor()
+      await v.page.keyboard.type("d?:")
+      expect(await palette(v).getByRole("combobox").inputValue()).toBe("d?:")
+      await v.page.keyboard.press("Escape")
+      await palette(v).waitFor({ state: "detached" })
+    }
+    await v.go("/table")
+    await v.page.getByRole("combobox", { name: "Query" }).focus()
+    await v.page.keyboard.press("Control+k")
+    await palette(v).getByRole("combobox").waitFor()
+    await v.page.keyboard.type("pine")
+    await palette(v).getByRole("option", { name: "pine", exact: true }).waitFor()
+    await v.page.keyboard.press("ArrowDown")
+    await palette(v).getByRole("option", { name: "pine", exact: true }).click()
+    await v.page.locator("h1", { hasText: "pine" }).waitFor()
+  })
+})
+
+test.each([
+  ["a button", "/clusters/oak", "Unjoin", undefined],
+  ["an item of a menu", "/table", "Views", /Keep this view/],
+])("a dialog of %s gives the focus back to it", async (_, path, name, item) => {
+  const v = await visit()
+  await v.go(path)
+  const button = v.page.getByRole("button", { name, exact: true })
+  await button.focus()
+  await v.page.keyboard.press("Enter")
+  if (item) {
+    await v.page.getByRole("menuitem", { name: item }).focus()
+    await v.page.keyboard.press("Enter")
+  }
+  await v.page.getByRole("dialog").waitFor()
+  await v.page.keyboard.press("Escape")
+  await v.page.getByRole("dialog").waitFor({ state: "detached" })
+  await expect.poll(() => button.evaluate((e) => e === document.activeElement)).toBe(true)
+})
+
+/** In the page: what can be acted upon, how each looks while it has no focus, and which of them the Tab key came to. */
+interface Stops {
+  looks: Map<Element, string>
+  came: Set<Element>
+  look: (e: Element) => string
+}
+declare global {
+  interface Window {
+    stops: Stops
+  }
+}
+
+/** Prepares the page for a walk by Tab, which begins at its first element. */
+const prepare = (v: Visit) =>
+  v.page.evaluate(() => {
+    const look = (e: Element) =>
+      [e.closest(".cm-editor") ?? e, e.parentElement!]
+        .map((of) => getComputedStyle(of))
+        .map((s) => [s.outlineStyle === "none" ? "" : s.outline, s.borderColor, s.boxShadow, s.backgroundColor].join())
+        .join("|")
+    const all = document.querySelectorAll(
+      "a[href], button:enabled, input:enabled, select:enabled, textarea:enabled, summary, [contenteditable=true], [tabindex='0']",
+    )
+    // Rows of the table and tabs are reached by arrows, once one of them has the focus.
+    const seen = [...all].filter(
+      (e) =>
+        e.checkVisibility({ visibilityProperty: true }) &&
+        !e.closest("[role=rowgroup], [aria-hidden=true]") &&
+        !e.matches("[role=tablist], [role=tab][aria-selected=false]"),
+    )
+    window.stops = { looks: new Map(seen.map((e) => [e, look(e)])), came: new Set(), look }
+    ;(document.activeElement as HTMLElement).blur()
+    getSelection()?.collapse(document.body, 0)
+  })
+
+/** After a press of Tab: where the focus is, and whether one sees that. */
+const step = (v: Visit) =>
+  v.page.evaluate(async () => {
+    const { looks, came, look } = window.stops
+    const e = document.activeElement!
+    if (e === document.body || came.has(e)) return { over: true, unseen: "" }
+    came.add(e)
+    const seen = () => looks.get(e) !== look(e) || getComputedStyle(e).outlineStyle !== "none"
+    // The editor says a moment later that it has the focus.
+    for (let frames = 0; frames < 30 && !seen(); frames++) await new Promise(requestAnimationFrame)
+    return { over: false, unseen: seen() ? "" : e.outerHTML.slice(0, 200) }
+  })
+
+const missed = (v: Visit) =>
+  v.page.evaluate(() => {
+    const { looks, came } = window.stops
+    // Of radio buttons one has the focus, and arrows choose.
+    const groups = new Set([...came].map((e) => e instanceof HTMLInputElement && e.type === "radio" && e.name))
+    return [...looks.keys()]
+      .filter((e) => e.isConnected && !came.has(e) && !(e instanceof HTMLInputElement && e.type === "radio" && groups.has(e.name)))
+      .map((e) => e.outerHTML.slice(0, 200))
+      .slice(0, 5)
+  })
+
+describe("by Tab", () => {
+  let v: Visit
+  beforeAll(async () => {
+    v = await visit()
+  })
+
+  const walked = { ...pages, changes: "/changes?type=Deployment.apps", yaml: `${pages.object}&tab=yaml`, relations: `${pages.object}&tab=relations` }
+  test.each(Object.entries({ ...walked, grouped: `${table}&group=cluster` }))("everything of %s is reached, and one sees where one is", async (_, path) => {
+    await v.go(path)
+    await settled(v.page)
+    await v.page.waitForLoadState("networkidle")
+    await prepare(v)
+    const unseen: string[] = []
+    for (let i = 0; i < 300; i++) {
+      await v.page.keyboard.press("Tab")
+      const now = await step(v)
+      if (now.over) break
+      if (now.unseen) unseen.push(now.unseen)
+    }
+    expect(unseen).toEqual([])
+    expect(await missed(v)).toEqual([])
+  })
+})
