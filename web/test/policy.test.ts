@@ -1,6 +1,6 @@
-import { expect, test } from "vitest"
+import { expect, test, vi } from "vitest"
 import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
-import { changes, leaving, without } from "../src/policy/moves"
+import { answered, changes, leaving, type Move, much, without } from "../src/policy/moves"
 
 const policy = {
   apiVersion: "policy.orrery.dev/v1alpha1",
@@ -91,4 +91,86 @@ test("a placement without a cluster keeps all else", () => {
   expect(without(policy.spec.placement, "oak")).toMatchObject({ clusterAffinity: { clusterNames: ["oak"], exclude: ["ash", "oak"] }, futureField: { x: [1] } })
   expect(without({ clusterAffinities: [{ affinityName: "a" }] }, "oak")).toEqual({ clusterAffinities: [{ affinityName: "a", exclude: ["oak"] }] })
   expect(without({}, "oak")).toEqual({ clusterAffinity: { exclude: ["oak"] } })
+})
+
+test("what no cluster is left for goes at once, unless something waits", () => {
+  const nowhere = (leaves: boolean) =>
+    answered([{ name: "oak" }], { time: "", state: "Nowhere", message: "none", clusters: [{ name: "oak", placed: false, leaves }] })
+  expect(nowhere(false)).toMatchObject({ atOnce: true, message: "none" })
+  expect(nowhere(true).atOnce).toBe(false)
+  expect(answered([], { time: "", state: "Nowhere" }).atOnce).toBe(false)
+  expect(answered([{ name: "oak" }], { time: "", state: "Waiting", message: "soon" })).toEqual({ message: "soon" })
+})
+
+test("much is what takes many out, all of one at once, or is not known", () => {
+  const goes = (n: number): Move[] => Array.from({ length: n }, (_, i) => ({ object: `${i}`, changes: [{ cluster: "oak", from: true }] }))
+  const told = (moves: Move[], whole = true) => much({ moves, whole, following: 0 })
+  expect([told([]), told(goes(5)), told(goes(6)), told([], false), much(undefined)]).toEqual([false, false, true, true, true])
+  expect(told([{ object: "a", changes: [{ cluster: "oak", from: true }], atOnce: true }])).toBe(true)
+})
+
+const lists = { verb: "list", everywhere: true }
+const bind = (name: string, policy: string, more: object = {}) => ({
+  metadata: { name, namespace: "shop" },
+  spec: { resource: { apiVersion: "v1", kind: "Secret", name }, policyRef: { kind: "PropagationPolicy", name: policy }, clusters: [{ name: "oak", ...more }] },
+})
+
+/** A hub that has these answers, by the beginnings of their paths; anew, for rights and kinds are kept. */
+async function hub(answers: Record<string, object | ((url: string, body: string) => object)>) {
+  vi.resetModules()
+  const asked: string[] = []
+  vi.stubGlobal("fetch", async (url: string, o: RequestInit) => {
+    asked.push(`${url.replace("/console/api/hub", "")} ${o.body ?? ""}`)
+    const found = Object.entries(answers).find(([path]) => url.startsWith(`/console/api/hub${path}`))?.[1]
+    const answer = typeof found === "function" ? found(url, String(o.body)) : found
+    return new Response(JSON.stringify(answer ?? {}), { status: (answer as { code?: number })?.code ?? 200 })
+  })
+  return { ...(await import("../src/policy/moves")), asked }
+}
+
+const work = "/apis/work.orrery.dev/v1alpha2"
+const access = (...types: object[]) => ({ "/apis/fleet.orrery.dev/v1alpha1/access": { user: "ann", types } })
+
+test("bindings are read to their last page, and what somebody may not list makes them a part", async () => {
+  const pages = (url: string) =>
+    url.includes("continue=next") ? { metadata: {}, items: [bind("b", "p")] } : { metadata: { continue: "next" }, items: [bind("a", "p")] }
+  const group = "work.orrery.dev"
+  const all = { group, resource: "resourcebindings", verbs: [lists] }
+  const none = { metadata: {}, items: [] }
+  let h = await hub({ ...access(all, { group, resource: "clusterresourcebindings", verbs: [lists] }), [`${work}/resourcebindings`]: pages, [work]: none })
+  const told = await h.bindings()
+  expect([told?.items.map((b) => b.metadata.name), told?.whole]).toEqual([["a", "b"], true])
+  h = await hub({ ...access(all), [work]: none })
+  expect(await h.bindings()).toEqual({ items: [], more: false, whole: false })
+  h = await hub({ ...access({ group, resource: "resourcebindings", verbs: [{ verb: "list", namespaces: ["shop"] }] }), [work]: none })
+  expect([(await h.bindings())?.whole, (await h.bindings("shop"))?.whole, await h.bindings("other")]).toEqual([false, true, undefined])
+})
+
+test("what may not be read, is gone, or follows others hides nothing of what moves", async () => {
+  const types = [
+    { group: "work.orrery.dev", resource: "resourcebindings", verbs: [lists] },
+    { group: "policy.orrery.dev", resource: "propagationpolicies", verbs: [{ verb: "create", namespaces: ["shop"] }] },
+  ]
+  const items = [bind("refused", "p"), bind("gone", "p"), bind("moves", "p"), bind("other", "q"), bind("follows", "p", { attached: true })]
+  const h = await hub({
+    ...access(...types),
+    [work]: { metadata: {}, items },
+    "/apis/fleet.orrery.dev/v1alpha1/placementreviews": (_, body) =>
+      body.includes("gone")
+        ? { kind: "Status", code: 404, message: "it is gone" }
+        : { status: { state: "Placed", clusters: [{ name: "pine", placed: true }] } },
+    "/apis/authorization.k8s.io": (_, body) => ({ status: { allowed: !body.includes("refused") } }),
+    "/apis": { items: [] },
+    "/api": {
+      items: [{ metadata: {}, versions: [{ version: "v1", resources: [{ resource: "secrets", scope: "Namespaced", responseKind: { kind: "Secret" } }] }] }],
+    },
+  })
+  const told = await h.moves({ namespace: "shop", has: (b) => b.spec.policyRef.name === "p", placement: () => ({}) })
+  expect(told).toMatchObject({ whole: true, following: 1 })
+  expect(told?.moves.map((m) => [m.object, m.message, m.changes?.map((c) => c.cluster)])).toEqual([
+    ["Secret shop/gone", "it is gone", undefined],
+    ["Secret shop/moves", undefined, ["oak", "pine"]],
+    ["Secret shop/refused", undefined, undefined],
+  ])
+  expect(h.asked.some((a) => a.includes("placementreviews") && a.includes("refused"))).toBe(false)
 })

@@ -1,3 +1,4 @@
+import { useState } from "react"
 import { Link } from "wouter"
 import { useCan } from "../hub/access"
 import { type Answer, useAnswer, useGet } from "../hub/answer"
@@ -9,7 +10,7 @@ import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
-import { inUse } from "./cluster"
+import { inUse, running } from "./cluster"
 
 const ours = "label:work.orrery.dev/binding"
 
@@ -50,13 +51,16 @@ export function Placed({ cluster }: { cluster: string }) {
 /** What runs on the nodes: how many pods, and what the cluster's metrics server measures, if it has one. */
 function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resource: string) => string | number | undefined {
   const mayPods = useCan({ verb: "list", resource: "pods" })
-  const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node" }, 10_000)
+  const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node,phase" }, 10_000)
   const metrics = useFleetKinds()?.find((k) => k.group === "metrics.k8s.io" && k.resource === "nodes")
   const mayMetrics = useCan(metrics && { verb: "list", group: metrics.group, resource: metrics.resource })
-  const measured = useGet<List>(metrics && may && mayMetrics ? mirrored(cluster) + pathOf(metrics) : undefined, undefined, 15_000)
+  const [without, setWithout] = useState<string>()
+  const measured = useGet<List>(metrics && may && mayMetrics && without !== cluster ? mirrored(cluster) + pathOf(metrics) : undefined, undefined, 15_000)
+  // It has none: that is not asked again while the page is open.
+  if (measured.error?.code === 404 && without !== cluster) setWithout(cluster)
   return ({ metadata: { name } }, resource) => {
     if (resource !== "pods") return measured.data?.items.find((m) => m.metadata.name === name)?.usage?.[resource]
-    return counts.data && (counts.data.groups?.find((g) => g.values[0] === name)?.objects ?? 0)
+    return counts.data && running(counts.data, name)
   }
 }
 

@@ -1,9 +1,10 @@
 import { useState } from "react"
 import { useLocation } from "wouter"
+import { useGet } from "../hub/answer"
 import { patch, remove, type StatusError } from "../hub/client"
 import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
-import { Failure } from "../part/Notice"
+import { Failure, Skeleton } from "../part/Notice"
 import { ClusterMoves } from "../policy/Moves"
 import { t } from "../text/text"
 import { clusterPath } from "./api"
@@ -17,11 +18,12 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
   const [policy, setPolicy] = useState(cluster.spec.deletionPolicy ?? "Orphan")
   const [typed, setTyped] = useState("")
   const [busy, setBusy] = useState(false)
+  const [many, setMany] = useState<boolean>()
   const [error, setError] = useState<StatusError>()
   const [, go] = useLocation()
   const away = verdict(cluster).health === "unreachable"
   const undo = cluster.spec.provision?.deletionPolicy === "Delete"
-  const loses = (policy === "Delete" && placed.data?.total !== 0) || undo
+  const loses = (policy === "Delete" && placed.data?.total !== 0) || undo || many
   async function leave() {
     setBusy(true)
     setError(undefined)
@@ -51,7 +53,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       title={t("cluster.unjoinTitle", { name })}
       description={placed.data ? t("cluster.unjoinPlaced", { n: placed.data.total }) : t("cluster.unjoinPlacedUnknown")}
       foot={
-        <Foot onClose={onClose} look="danger" disabled={busy || (loses && typed !== name)} onClick={leave}>
+        <Foot onClose={onClose} look="danger" disabled={busy || many === undefined || (loses && typed !== name)} onClick={leave}>
           {t("cluster.unjoin")}
         </Foot>
       }
@@ -60,12 +62,23 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
         {choice("Orphan", t("cluster.unjoinOrphan"), t("cluster.unjoinOrphanAbout"))}
         {choice("Delete", t("cluster.unjoinDelete"), t("cluster.unjoinDeleteAbout"))}
       </fieldset>
-      <ClusterMoves name={name} />
+      <ClusterMoves name={name} onMany={setMany} />
       {away && <p>{policy === "Delete" ? t("cluster.unjoinAwayDelete") : t("cluster.unjoinAway")}</p>}
       {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
       {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}
       {loses && <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>}
       {error && <Failure error={error} />}
+    </Dialog>
+  )
+}
+
+/** The same, where no more than the name is known. */
+export function UnjoinNamed({ name, onClose }: { name: string; onClose: () => void }) {
+  const { data, error, reload } = useGet<Cluster>(clusterPath(name))
+  if (data) return <Unjoin cluster={data} onClose={onClose} />
+  return (
+    <Dialog open onClose={onClose} title={t("cluster.unjoinTitle", { name })}>
+      {error ? <Failure error={error} retry={reload} /> : <Skeleton lines={4} />}
     </Dialog>
   )
 }

@@ -1,3 +1,4 @@
+import type { Counts } from "../hub/client"
 import { amount, quantity } from "./quantity"
 
 // A Cluster as the hub's API has it: what the pages read of it, and what that means.
@@ -123,12 +124,16 @@ export function capacity(c: Cluster): Use[] {
     .sort((a, b) => rank(a.resource) - rank(b.resource) || a.resource.localeCompare(b.resource))
 }
 
-/** What of a resource is in use and may be; only one of both where the other is not known. */
+/** How many pods take a place on a node, of counts by node and phase: those that ended take none. */
+export function running({ groups = [] }: Counts, node: string): number {
+  const there = groups.filter(({ values: [on, phase] }) => on === node && phase !== "Succeeded" && phase !== "Failed")
+  return there.reduce((n, g) => n + g.objects, 0)
+}
+
+/** What of a resource is in use, of what may be; ? is what is not known. */
 export function inUse(resource: string, used: string | number | undefined, allocatable: string | undefined): string {
-  return [used, allocatable]
-    .flatMap((q) => quantity(q) ?? [])
-    .map((n) => amount(resource, n))
-    .join(" / ")
+  const known = [quantity(used), quantity(allocatable)]
+  return known.every((n) => n === undefined) ? "" : known.map((n) => (n === undefined ? "?" : amount(resource, n))).join(" / ")
 }
 
 /** The taint of a cluster that gets nothing new. */

@@ -134,4 +134,6 @@ export const beginKinds = () => void fleetKinds.load().catch(() => {})
 export const useFleetKinds = () => useKinds(fleetKinds)
 /** The kinds of the hub's own API. */
 export const useHubKinds = () => useKinds(hubKinds)
+/** A kind of the hub, by its name in URLs. */
+export const hubKind = async (of: string) => (hubKinds.now() ?? (await hubKinds.load())).find((k) => k.of === of)
 export const useKindsOf = (hub: boolean) => useKinds(hub ? hubKinds : fleetKinds)

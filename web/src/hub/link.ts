@@ -23,6 +23,13 @@ export function parseOf(of: string, cluster = ""): Ref | undefined {
   }
 }
 
+/** What more than itself goes with an object: a cluster's place in the fleet, what is in a namespace, or what is of a kind. */
+export function takesAlong({ cluster, kind, group }: Pick<Ref, "cluster" | "kind" | "group">): "fleet" | "namespace" | "kind" | undefined {
+  if (kind === "Cluster" && group === "cluster.orrery.dev") return cluster ? undefined : "fleet"
+  if (kind === "Namespace" && !group) return "namespace"
+  return kind === "CustomResourceDefinition" ? "kind" : undefined
+}
+
 export function groupOf(apiVersion: string): string {
   const slash = apiVersion.indexOf("/")
   return slash < 0 ? "" : apiVersion.slice(0, slash)

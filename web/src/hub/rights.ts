@@ -12,16 +12,18 @@ export interface Rights {
 const lifeMs = 60_000
 let asked: { at: number; answer: Promise<Rights> } | undefined
 
-/** undefined until they are known. A page that cannot know them shows why, and nothing else. */
+export function askRights(): Promise<Rights> {
+  if (!asked || Date.now() - asked.at > lifeMs) {
+    const answer = get<Rights>(`${fleet}/access`)
+    asked = { at: Date.now(), answer }
+    answer.catch(() => (asked = undefined))
+  }
+  return asked.answer
+}
+
+/** undefined until they are known. A page that cannot know them shows why, and nothing else: what stands in a page asks askRights. */
 export function useRights(): Rights | undefined {
-  const { data, error } = useAnswer(() => {
-    if (!asked || Date.now() - asked.at > lifeMs) {
-      const answer = get<Rights>(`${fleet}/access`)
-      asked = { at: Date.now(), answer }
-      answer.catch(() => (asked = undefined))
-    }
-    return asked.answer
-  }, "rights")
+  const { data, error } = useAnswer(askRights, "rights")
   if (error && !data) throw error
   return data
 }

@@ -32,7 +32,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
   const [failed, setFailed] = useState<Error>()
   const [mine, setMine] = useState<Set<string>>(new Set())
   const [busy, setBusy] = useState(false)
-  const [many, setMany] = useState(false)
+  const [many, setMany] = useState<boolean | undefined>(false)
   const [typed, setTyped] = useState("")
   useEffect(() => {
     const abort = new AbortController()
@@ -51,7 +51,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
   }, [edit])
 
   const open = found?.conflicts.filter((c) => !mine.has(c.path)) ?? []
-  const ready = found?.result && found.intent.changes && open.length === 0 && !busy && !failed && (!many || typed === of.name)
+  const ready = found?.result && found.intent.changes && open.length === 0 && !busy && !failed && (many === false || (many && typed === of.name))
   const save = async () => {
     if (!found) return
     setBusy(true)

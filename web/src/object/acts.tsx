@@ -6,8 +6,7 @@ import { json } from "../hub/apply"
 import { type Counts, mirrored, type Obj, remove } from "../hub/client"
 import { isObject } from "../hub/fields"
 import { editable } from "../hub/intent"
-import type { Ref } from "../hub/link"
-import { useRights } from "../hub/rights"
+import { type Ref, takesAlong } from "../hub/link"
 import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Badge } from "../part/Mark"
@@ -33,7 +32,7 @@ type Props = { of: Ref; path: string; object: Obj; onDone: () => void; onClose: 
 export function Doing({ act, ...props }: Props & { act: Act }) {
   const { of, object } = props
   // A Cluster that is deleted leaves the fleet, and what that means is said where clusters do.
-  if (act === "delete" && of.kind === "Cluster" && of.group === "cluster.orrery.dev" && !of.cluster) {
+  if (act === "delete" && takesAlong(of) === "fleet") {
     return <Unjoin cluster={object as unknown as Cluster} onClose={props.onClose} />
   }
   if (act === "delete") return <Delete {...props} />
@@ -112,9 +111,10 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
     remove(path, { dryRun: true }).then(() => setTried(true), setFailed)
   }, [path])
   const held = useHeld(of)
-  const reached = of.group === "work.orrery.dev" ? (object.spec?.clusters ?? []).map((c: { name: string }) => c.name) : (held?.clusters ?? reach?.clusters)
-  const unknown = held?.unknown || (!held?.clusters && reach?.unknown)
-  const many = unknown || (reached?.length ?? 0) > 1 || (held?.objects ?? 0) > 1
+  const reached: string[] = of.group === "work.orrery.dev" ? clustersOf(object as Obj) : [...(reach?.clusters ?? []), ...(held?.clusters ?? [])]
+  const clusters = [...new Set(reached)].sort()
+  const unknown = held?.unknown || reach?.unknown
+  const many = unknown || clusters.length > 1 || takesAlong(of) !== undefined
   const sure = tried && reach !== undefined && held !== undefined && !busy && (!many || typed === of.name)
   const act = () => {
     setBusy(true)
@@ -148,7 +148,7 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
           (unknown ? (
             <p>{t("object.deletesUnknown")}</p>
           ) : (
-            <WhatGoes of={of} object={object} clusters={reached} hidden={reach.hidden} objects={held.objects} />
+            <WhatGoes of={of} object={object} clusters={clusters} hidden={reach.hidden} objects={held.objects} />
           ))}
         {(object.metadata.finalizers?.length ?? 0) > 0 && (
           <Notice title={t("object.finalizersHold")}>
@@ -166,12 +166,13 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
 }
 
 /** What goes with a namespace, or a definition of a kind: how much, and at the hub in which clusters. undefined until that is known. */
-function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clusters?: string[]; unknown?: boolean } | undefined {
-  const rights = useRights()
-  const holds = (kind === "Namespace" && !group && `ns:${name}`) || (kind === "CustomResourceDefinition" && `kind:${name}`)
-  const inside = useGet<Counts>(holds && cluster ? `${mirrored(cluster)}/search` : undefined, { q: holds || "", group: "kind" })
-  const placed = useAnswer(kind === "Namespace" && !group && !cluster && rights ? (signal) => bindings(rights, name, signal) : undefined, `held by ${name}`)
-  if (!holds || (!cluster && kind !== "Namespace")) return {}
+function useHeld(of: Ref): { objects?: number; clusters?: string[]; unknown?: boolean } | undefined {
+  const { cluster, name } = of
+  const what = takesAlong(of)
+  const q = `${what === "kind" ? "kind" : "ns"}:${name}`
+  const inside = useGet<Counts>(what && cluster ? `${mirrored(cluster)}/search` : undefined, { q, group: "kind" })
+  const placed = useAnswer(what === "namespace" && !cluster ? (signal) => bindings(name, signal) : undefined, `held by ${name}`)
+  if (!what || (!cluster && what !== "namespace")) return {}
   const { data, loading } = cluster ? inside : placed
   if (!data) return loading ? undefined : { unknown: true }
   return "total" in data ? { objects: data.total } : { objects: data.items.length, clusters: [...new Set(data.items.flatMap(clustersOf))].sort() }
@@ -180,7 +181,9 @@ function useHeld({ cluster, kind, name, group }: Ref): { objects?: number; clust
 type WhatProps = { of: Ref; object: Obj; clusters: string[]; hidden: number; objects?: number }
 
 function WhatGoes({ of, object, clusters, hidden, objects }: WhatProps): ReactNode {
-  const held = objects !== undefined && objects > 0 && <p>{t(of.cluster ? "object.deletesHeld" : "object.deletesHeldHub", { n: objects })}</p>
+  const what = takesAlong(of)
+  const about = what === "kind" ? "object.deletesKind" : "object.deletesHeld"
+  const held = what && <p>{t(of.cluster ? about : `${about}Hub`, { n: objects ?? 0 })}</p>
   if (of.cluster) {
     return (
       <>
@@ -192,12 +195,20 @@ function WhatGoes({ of, object, clusters, hidden, objects }: WhatProps): ReactNo
   if (of.group === "policy.orrery.dev") {
     return <p>{of.kind.endsWith("OverridePolicy") ? t("policy.deleteOverride") : t("policy.deleteAbout", { n: object.status?.claimed ?? 0 })}</p>
   }
-  if (clusters.length === 0) return <p>{t("object.deletesHub")}</p>
+  if (clusters.length === 0 && !hidden) {
+    return (
+      <>
+        <p>{t("object.deletesHub")}</p>
+        {held}
+      </>
+    )
+  }
+  const binding = object.spec?.preserveResourcesOnDeletion ? "object.deletesBindingKept" : "object.deletesBinding"
   return (
     <>
       {held}
       <p className="reach">
-        {t(of.group === "work.orrery.dev" ? "object.deletesBinding" : "object.deletesIn", { n: clusters.length })}{" "}
+        {t(of.group === "work.orrery.dev" ? binding : "object.deletesIn", { n: clusters.length })}{" "}
         {clusters.map((name) => (
           <Badge key={name} tone="bad">
             {name}

@@ -4,7 +4,7 @@ import { useAnswer } from "../hub/answer"
 import { type List, request } from "../hub/client"
 import { type Kind, pathOf, useHubKinds } from "../hub/kinds"
 import { objectLink } from "../hub/link"
-import { type Rights, scopes, useRights, where } from "../hub/rights"
+import { askRights, scopes, where } from "../hub/rights"
 import { group as policyGroup, kinds as policyKinds } from "../policy/form"
 import { policyLink } from "../policy/link"
 
@@ -25,7 +25,8 @@ const others = ["clusterresourcebindings", "clusters", "events", "nodes", "pods"
 const [most, lifeMs] = [250, 20_000]
 const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-async function read(rights: Rights, kinds: Kind[]): Promise<Names> {
+async function read(kinds: Kind[]): Promise<Names> {
+  const rights = await askRights()
   const asked = kinds.flatMap((kind) =>
     others.includes(kind.resource) ? [] : scopes(where(rights, "list", kind.group, kind.resource)).map((ns) => ({ kind, path: pathOf(kind, ns) })),
   )
@@ -44,12 +45,16 @@ let kept: { at: number; names: Promise<Names> } | undefined
 
 /** What the hub has whose names have the text in them, as far as the user may list it. */
 export function useNames(text: string): Names {
-  const [rights, kinds] = [useRights(), useHubKinds()]
+  const kinds = useHubKinds()
   const ask = () => {
-    if (!kept || Date.now() - kept.at > lifeMs) kept = { at: Date.now(), names: read(rights!, kinds!) }
+    if (!kept || Date.now() - kept.at > lifeMs) {
+      const names = read(kinds!)
+      kept = { at: Date.now(), names }
+      names.catch(() => (kept = undefined))
+    }
     return kept.names
   }
-  const { data } = useAnswer(text.length > 1 && rights && kinds ? ask : undefined, "names at the hub")
+  const { data } = useAnswer(text.length > 1 && kinds ? ask : undefined, "names at the hub")
   return text.length > 1 && data ? { ...data, all: like(data.all, text) } : { all: [], cut: [] }
 }
 

@@ -2,7 +2,6 @@ import { Link } from "wouter"
 import { useAnswer } from "../hub/answer"
 import type { Obj } from "../hub/client"
 import { groupOf, placementsLink } from "../hub/link"
-import { useRights } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Skeleton } from "../part/Notice"
@@ -18,14 +17,11 @@ interface Condition {
   message?: string
 }
 
+const shown = 500
+
 /** What is placed, as far as the user may see it: trouble first. */
 export function Bindings() {
-  const rights = useRights()
-  const answer = useAnswer(
-    rights && (async (signal) => (await bindings(rights, undefined, signal)) ?? "refused"),
-    `bindings ${JSON.stringify(rights?.types)}`,
-    5_000,
-  )
+  const answer = useAnswer(async (signal) => (await bindings(undefined, signal, shown)) ?? "refused", "bindings", 5_000)
   const nothing = answer.data === "refused"
   const data = answer.data === "refused" ? undefined : answer.data
   return (

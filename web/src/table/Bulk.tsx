@@ -1,4 +1,5 @@
 import { useEffect, useState } from "react"
+import { UnjoinNamed } from "../cluster/Unjoin"
 import { type Answer, useAnswer } from "../hub/answer"
 import { fleet, get, own, patch, remove } from "../hub/client"
 import { type Kind, pathOf } from "../hub/kinds"
@@ -12,7 +13,7 @@ import { Badge } from "../part/Mark"
 import { Failure, Notice } from "../part/Notice"
 import type { Explanation } from "../placement/explained"
 import { t } from "../text/text"
-import { type Act, byCluster, forEach, idOf, many, patchOf } from "./selection"
+import { type Act, alongWith, byCluster, forEach, idOf, many, patchOf } from "./selection"
 
 const shownOfCluster = 6
 const checked = 50
@@ -27,8 +28,17 @@ async function carryOut(act: Act, row: Row, kind: Kind, replicas: number, dryRun
 type Result = { done: number; failed: { row: Row; error: Error }[] }
 const none: Result = { done: 0, failed: [] }
 
+type Props = { act: Act; rows: Row[]; kindOf: (row: Row) => Kind; onClose: () => void; onDone: () => void }
+
+/** Does something to rows; a cluster that is to leave the fleet does so as from its own page. */
+export function Bulk(props: Props) {
+  const [row, ...others] = props.rows
+  if (props.act !== "delete" || !row || others.length > 0 || alongWith(row) !== "fleet") return <Acts {...props} />
+  return <UnjoinNamed name={row.name} onClose={props.onClose} />
+}
+
 /** What is about to happen in which cluster, whether they would refuse it, and then what happened. */
-export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: Row[]; kindOf: (row: Row) => Kind; onClose: () => void; onDone: () => void }) {
+function Acts({ act, rows, kindOf, onClose, onDone }: Props) {
   const [typed, setTyped] = useState("")
   const [replicas, setReplicas] = useState("1")
   const [dry, setDry] = useState<Result>(none)
@@ -36,7 +46,7 @@ export function Bulk({ act, rows, kindOf, onClose, onDone }: { act: Act; rows: R
   const count = String(rows.length)
   const toCheck = rows.slice(0, checked)
   const copies = useCopies(act === "delete" ? toCheck : [])
-  const asksTyped = act === "delete" && (rows.length > many || (copies.data?.length ?? 0) > 1)
+  const asksTyped = act === "delete" && (rows.length > many || (copies.data?.length ?? 0) > 1 || rows.some(alongWith))
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: what was selected when it opened.
   useEffect(() => {

@@ -1,4 +1,5 @@
 /** Pure: what is selected, and what is done to it. */
+import { groupOf, takesAlong } from "../hub/link"
 import type { Row } from "../hub/live"
 
 /** A row's identity in the fleet, also where it has no UID. */
@@ -56,6 +57,9 @@ export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number
 
 /** What is destroyed in this number is confirmed by typing. */
 export const many = 5
+
+/** What goes with an object of a table, beside its copies. */
+export const alongWith = (row: Row) => takesAlong({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion) })
 
 /** Runs f for each item, a few at a time, and tells of each result. */
 export async function forEach<T>(items: T[], atOnce: number, f: (item: T) => Promise<void>, told: (item: T, error?: Error) => void): Promise<void> {

@@ -37,7 +37,7 @@ test("unjoin says what will happen, and has the name typed where something is lo
   const dialog = v.page.getByRole("dialog")
   await dialog.getByText("placed here by the hub").waitFor()
   const act = dialog.getByRole("button", { name: "Unjoin" })
-  expect(await act.isEnabled()).toBe(true)
+  await expect.poll(() => act.isEnabled()).toBe(true)
   await dialog.getByRole("radio", { name: /Delete the workloads/ }).check()
   expect(await act.isEnabled()).toBe(false)
   await dialog.getByRole("textbox").fill("oak")

@@ -11,12 +11,21 @@ test("an edit of a policy says which replicas go where before it is saved", asyn
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
   await v.page.getByRole("textbox", { name: "Never in" }).first().fill("pine")
+  const save = v.page.getByRole("dialog").getByRole("button", { name: "Save" })
+  await v.page.route(/\/placementreviews$/, async (route) => {
+    // Not before it is known: the diff is there by now.
+    await v.page.getByRole("dialog").locator(".diff").waitFor()
+    early.push(await save.isEnabled())
+    await route.continue()
+  })
+  const early: boolean[] = []
   await v.page.getByRole("button", { name: "Review and save" }).click()
   const moves = v.page.getByRole("dialog").getByRole("region", { name: /What moves/ })
   const one = moves.getByRole("listitem").filter({ hasText: hello })
   await one.getByText("pine 2 → 0").waitFor()
   await one.getByText("oak 2 → 3").waitFor()
   await moves.getByRole("listitem").filter({ hasText: "Service demo/hello" }).getByText("pine: goes").waitFor()
+  expect([...new Set(early), await save.isEnabled()]).toEqual([false, true])
   await v.page.keyboard.press("Escape")
   expect(await placed()).toBe(before)
 })
@@ -61,12 +70,17 @@ test("a deletion of which nobody can say what goes with it says so, and asks for
 
 test("who takes a cluster out of the fleet sees where its replicas go, by whichever page", async () => {
   const v = await visit()
+  const inTable = async (name: string) => {
+    await v.page.getByRole("checkbox", { name: `Select ${name}` }).check()
+    await v.page.keyboard.press("Control+d")
+  }
   for (const [path, act] of [
     ["/clusters/pine", () => v.page.getByRole("button", { name: "Unjoin" }).click()],
     ["/object?of=Cluster.cluster.orrery.dev/pine", () => v.page.keyboard.press("Control+d")],
+    ["/table?hub=1&kind=Cluster.cluster.orrery.dev", () => inTable("pine")],
   ] as const) {
     await v.go(path)
-    await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+    await v.page.getByRole("tab", { name: "Overview" }).or(v.page.getByRole("grid")).waitFor()
     await act()
     const dialog = v.page.getByRole("dialog", { name: "Take pine out of the fleet?" })
     const one = dialog.getByRole("listitem").filter({ hasText: hello })
@@ -75,6 +89,10 @@ test("who takes a cluster out of the fleet sees where its replicas go, by whiche
     await v.page.keyboard.press("Escape")
     await dialog.waitFor({ state: "detached" })
   }
+  await inTable("oak")
+  const several = v.page.getByRole("dialog", { name: "Delete 2 objects" })
+  await several.getByRole("textbox", { name: "Type 2 to confirm" }).waitFor()
+  expect(await several.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
 })
 
 test("a namespace says what goes with it, and asks for its name", async () => {
@@ -93,7 +111,31 @@ test("a namespace says what goes with it, and asks for its name", async () => {
   await v.go("/object?cluster=oak&of=Namespace/demo")
   await v.page.getByRole("tab", { name: "Overview" }).waitFor()
   await v.page.keyboard.press("Control+d")
-  await dialog.getByText(/With it go all \d+ objects/).waitFor()
+  await dialog.getByText(/With it goes all that is in it: at least \d+ objects/).waitFor()
+})
+
+test("a namespace of which nothing is placed, and a definition, say that all goes with them", async () => {
+  await kubectl("create", "namespace", "bare")
+  const v = await visit()
+  const dialog = v.page.getByRole("dialog")
+  try {
+    for (const [of, name, text] of [
+      ["Namespace/bare", "bare", "With it go all objects in it, of which 0 are placed in clusters."],
+      ["CustomResourceDefinition.apiextensions.k8s.io/clusters.cluster.orrery.dev", "clusters.cluster.orrery.dev", "With it go all objects of its kind"],
+    ] as const) {
+      await v.go(`/object?of=${of}`)
+      await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+      await v.page.keyboard.press("Control+d")
+      await dialog.getByText(text).waitFor()
+      const act = dialog.getByRole("button", { name: "Delete" })
+      expect(await act.isDisabled()).toBe(true)
+      await dialog.getByRole("textbox", { name: `Type ${name} to confirm` }).fill(name)
+      await expect.poll(() => act.isEnabled()).toBe(true)
+      await v.page.keyboard.press("Escape")
+    }
+  } finally {
+    await kubectl("delete", "namespace", "bare", "--wait=false")
+  }
 })
 
 test("a taint evicts nothing, as the page says", async () => {
@@ -101,20 +143,20 @@ test("a taint evicts nothing, as the page says", async () => {
   const v = await visit()
   await v.go("/clusters/pine")
   await v.page.getByText("What is placed here stays.").waitFor()
-  await v.page.getByRole("textbox", { name: "Add a taint" }).fill("broken:NoExecute")
-  await v.page.getByRole("button", { name: "Add a taint" }).click()
-  const remove = v.page.getByRole("button", { name: "Remove the taint broken:NoExecute" })
-  await remove.waitFor()
-  // A change of the template has it placed anew.
-  await kubectl("-n", "demo", "annotate", "deployment", "hello", `example.com/at=${Date.now()}`, "--overwrite")
-  await v.go("/why?of=Deployment.apps/demo/hello")
-  await v.page
-    .getByText("Placed, and would not be any more")
-    .or(v.page.getByText("Placed", { exact: true }))
-    .first()
-    .waitFor()
-  expect(await placed()).toBe(before)
-  await v.go("/clusters/pine")
-  await remove.click()
-  await remove.waitFor({ state: "detached" })
+  try {
+    await v.page.getByRole("textbox", { name: "Add a taint" }).fill("broken:NoExecute")
+    await v.page.getByRole("button", { name: "Add a taint" }).click()
+    const remove = v.page.getByRole("button", { name: "Remove the taint broken:NoExecute" })
+    await remove.waitFor()
+    // A change of the template has it placed anew.
+    await kubectl("-n", "demo", "annotate", "deployment", "hello", `example.com/at=${Date.now()}`, "--overwrite")
+    await v.go("/why?of=Deployment.apps/demo/hello")
+    await v.page.getByText("Placed, and would not be any more").waitFor()
+    expect(await placed()).toBe(before)
+    await v.go("/clusters/pine")
+    await remove.click()
+    await remove.waitFor({ state: "detached" })
+  } finally {
+    await kubectl("patch", "cluster", "pine", "--type=merge", "-p", '{"spec":{"taints":null}}')
+  }
 })

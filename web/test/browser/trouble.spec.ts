@@ -34,7 +34,7 @@ test("templates that are deleted at the hub take their copies with them, and it 
   await v.page.getByRole("checkbox", { name: "Select web" }).check()
   await v.page.getByRole("toolbar").getByRole("button", { name: "Delete" }).click()
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText("Copies go in 2 clusters").waitFor()
+  await dialog.getByText(/copies go in 2 clusters/).waitFor()
   expect(await dialog.locator(".notice").textContent()).toContain("oakpine")
   expect(await dialog.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
 })

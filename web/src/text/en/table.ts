@@ -51,8 +51,8 @@ export default {
   uncordonTitle: "Uncordon {n|node|nodes}",
   deleteAbout: "They are deleted in these clusters, with what they own. What the hub places comes back: delete its template on the hub instead.",
   deleteHubAbout:
-    "They are deleted at the hub, and with them their copies in clusters. What a policy placed stays; with a namespace goes all that is in it; a Cluster leaves the fleet, and what is placed there stays or goes as its deletionPolicy says.",
-  copiesGo: "Copies go in {n|cluster|clusters}",
+    "They are deleted at the hub, and with them their copies in clusters unless a policy keeps them. What a policy placed stays; with a namespace goes all that is in it; a Cluster leaves the fleet, and what is placed there stays or goes as its deletionPolicy says.",
+  copiesGo: "Unless a policy keeps them, copies go in {n|cluster|clusters}",
   restartAbout: "Their pods are replaced step by step, as their strategy says.",
   scaleAbout: "What the hub places is scaled back: change its template on the hub instead.",
   cordonAbout: "No new pods come to them. Those that run stay.",
