@@ -59,8 +59,8 @@ type audience struct {
 	ctx     context.Context //nolint:containedctx // it lasts as long as the audience does
 	cancel  context.CancelFunc
 	turns   chan struct{}
-	open    int // sockets, and those that are about to be
-	asked   int // questions
+	open    int           // sockets, and those that are about to be
+	took    time.Duration // the latest answers of all questions
 	sockets map[*socket]bool
 	visible map[string]bool // clusters; nil: not known yet
 }

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/search"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -215,7 +219,7 @@ func TestRightsAreThoseOfNow(t *testing.T) {
 	b.wait(1, "all", shows("oak/shop/a", "oak/team/b", "pine/shop/c", "pine/team/d"))
 	w.live.mu.Lock()
 	for _, a := range w.live.users {
-		a.asked += 1 << 30 // windows: for changes the next look is put off for ever
+		a.took += 10_000 * time.Hour // for changes the next look is put off for ever
 	}
 	w.live.mu.Unlock()
 	w.put(t, "Pending", "oak/shop/a")
@@ -532,4 +536,246 @@ func TestHostileBrowsers(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestWindowsOfAUserOnSeveralSockets: a hundred windows of one user on several sockets are all kept up to date, and show nothing any more when the right to it is withdrawn.
+func TestWindowsOfAUserOnSeveralSockets(t *testing.T) {
+	const windows, each = 100, 15
+	w := newWorld(t, "oak", "pine")
+	w.grant("bob", "shop", "team")
+	w.put(t, "Running", "oak/shop/a", "pine/shop/b")
+	query := func(i int) string { return fmt.Sprintf("names=a,b,c-%d", i) }
+	var tabs []*tab
+	every := func(what string, want func(i int) func(*shown) error) {
+		t.Helper()
+		for i := range windows {
+			tabs[i/each].wait(i%each, what, want(i))
+		}
+	}
+	for i := range windows {
+		if i%each == 0 {
+			tabs = append(tabs, w.dial(t, "bob"))
+		}
+		tabs[i/each].open(i%each, "/api/v1/pods", query(i), 0, 10)
+	}
+	every("shown", func(int) func(*shown) error { return shows("oak/shop/a", "pine/shop/b") })
+	for i := range windows {
+		w.put(t, "Running", fmt.Sprintf("oak/team/c-%d", i))
+	}
+	every("what came is shown", func(i int) func(*shown) error {
+		return shows("oak/shop/a", fmt.Sprintf("oak/team/c-%d", i), "pine/shop/b")
+	})
+	w.grant("bob", "team")
+	every("one namespace is left", func(i int) func(*shown) error { return shows(fmt.Sprintf("oak/team/c-%d", i)) })
+	w.grant("bob")
+	every("nothing is", func(int) func(*shown) error {
+		return func(w *shown) error {
+			if fmt.Sprint(w.status["code"]) != "403" || len(w.rows) > 0 {
+				return errors.New(w.text())
+			}
+			return nil
+		}
+	})
+}
+
+// TestClusterLeaves: of a cluster that leaves while windows are open first the state is told, and that what is shown is the last known; then it has no rows, and no window of its own.
+func TestClusterLeaves(t *testing.T) {
+	w := newWorld(t, "oak", "pine")
+	w.put(t, "Running", "oak/shop/a", "pine/shop/b")
+	b := w.dial(t, "alice")
+	b.open(1, "/api/v1/pods", "", 0, 10)
+	b.open(2, "/clusters/pine/api/v1/pods", "", 0, 10)
+	b.wait(1, "shown", shows("oak/shop/a", "pine/shop/b"))
+	b.wait(2, "shown", shows("pine/shop/b"))
+	fleet := func(want string) {
+		t.Helper()
+		testenv.Eventually(t, "the clusters are told", testenv.Patience, func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			got := ""
+			for _, c := range b.fleet {
+				got += c.Name + " " + c.State + "; "
+			}
+			if got != want {
+				return fmt.Errorf("%s, want %s", got, want)
+			}
+			return nil
+		})
+	}
+	w.become("pine", state{mirror.StateUnknown, time.Now().Add(-time.Minute)})
+	fleet("oak Synced; pine Unknown; ")
+	for id := range 2 {
+		b.wait(id+1, "rows are said to be the last known", func(w *shown) error {
+			if !strings.Contains(fmt.Sprint(w.stale), "pine is unreachable") {
+				return fmt.Errorf("warnings %q", w.stale)
+			}
+			return nil
+		})
+	}
+	w.mu.Lock()
+	w.clusters = []string{"oak"}
+	w.mu.Unlock()
+	if err := w.store.DropCluster(t.Context(), "pine"); err != nil {
+		t.Fatal(err)
+	}
+	fleet("oak Synced; ")
+	b.wait(1, "its rows are gone", shows("oak/shop/a"))
+	b.wait(2, "it is no cluster", func(w *shown) error {
+		if fmt.Sprint(w.status["code"]) != "404" {
+			return errors.New(w.text())
+		}
+		return nil
+	})
+	w.put(t, "Running", "oak/shop/c")
+	b.wait(1, "what comes later is shown", shows("oak/shop/a", "oak/shop/c"))
+}
+
+// holding is a connection that says when a message begins to be written.
+type holding struct {
+	*pipe
+
+	begun chan struct{}
+}
+
+func (h holding) write(ctx context.Context, message []byte) error {
+	h.begun <- struct{}{}
+	return h.pipe.write(ctx, message)
+}
+
+// TestNothingIsToldAfterTheEnd: what changes when a session is over is not told to its browser, although it was about to be.
+func TestNothingIsToldAfterTheEnd(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.put(t, "Running", "oak/shop/a")
+	for i := range 20 { // what is told next was left to chance
+		session, over := context.WithCancelCause(request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"}))
+		who, _ := request.UserFrom(session)
+		a, err := w.live.enter(session, who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := holding{&pipe{in: make(chan []byte), out: make(chan []byte), closed: make(chan struct{})}, make(chan struct{})}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			w.live.serve(session, p, who, a)
+		}()
+		next := func() string {
+			<-p.begun
+			return string(<-p.out)
+		}
+		next() // the clusters
+		p.in <- []byte(`{"type":"open","id":1,"path":"/api/v1/pods","limit":100}`)
+		next()
+		w.put(t, "Running", fmt.Sprintf("oak/shop/b-%02d", i))
+		<-p.begun
+		w.put(t, "Running", fmt.Sprintf("oak/shop/secret-%02d", i))
+		testenv.Eventually(t, "there is another answer", testenv.Patience, func() error {
+			w.live.mu.Lock()
+			defer w.live.mu.Unlock()
+			for s := range a.sockets {
+				for _, q := range w.live.asked {
+					if q.audience == a && q.answers.total == int64(3+2*i) && len(s.news) > 0 {
+						return nil
+					}
+				}
+			}
+			return errors.New("not yet")
+		})
+		over(errors.New("logged out"))
+		if last := string(<-p.out); strings.Contains(last, fmt.Sprintf("secret-%02d", i)) {
+			t.Fatalf("what was being told is of later: %s", last)
+		}
+		if end := next(); !strings.Contains(end, `"type":"end"`) || !strings.Contains(end, "logged out") {
+			t.Fatalf("told after the end: %s", end)
+		}
+		<-p.closed
+		<-served
+		w.live.leave(a)
+	}
+}
+
+// TestWindowsShare: however many windows there are, of however many users, each is asked again in a time that depends on what the user's own take, and half a minute; and whose take
+// long has no more than a share of the time.
+func TestWindowsShare(t *testing.T) {
+	const fast, slow, settled, during = 10 * time.Millisecond, 300 * time.Millisecond, 10 * time.Minute, 20 * time.Minute
+	type windows struct{ users, fast, slow int }
+	for name, tc := range map[string]struct {
+		of                   []windows
+		fastAfter, slowAfter time.Duration // at the latest
+		mostOfTheFirst       float64       // of the time
+	}{
+		"ManyUsers":     {[]windows{{40, 0, 4}, {1, 1, 0}}, 10 * time.Second, 40 * time.Second, share},
+		"OneSlow":       {[]windows{{1, 99, 1}}, 10 * time.Second, 10 * time.Second, share},
+		"ManySlowOfOne": {[]windows{{1, 0, 100}, {1, 1, 0}}, time.Second, 5*100*slow + 20*time.Second, share},
+		"ManySockets":   {[]windows{{1, 800, 0}, {1, 0, 1}}, 5*800*fast + 10*time.Second, 3 * time.Second, share},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				changed, began := make(chan struct{}), time.Now()
+				close(changed) // something does all the time
+				var mu sync.Mutex
+				last, late, busy := map[string]time.Time{}, map[string]time.Duration{}, time.Duration(0)
+				waited := func(path string) {
+					now := time.Now()
+					if since, ok := last[path]; ok && now.Sub(began) > settled {
+						kind := path[:5]
+						late[kind] = max(late[kind], now.Sub(since))
+					}
+					last[path] = now
+				}
+				l := New(Options{
+					Window: func(_ context.Context, path string, _ url.Values, _, _ int) (search.Window, <-chan struct{}, error) {
+						mu.Lock()
+						waited(path)
+						took := map[string]time.Duration{"/fast": fast, "/slow": slow}[path[:5]]
+						if strings.HasPrefix(path[5:], "/0/0/") && time.Since(began) > settled {
+							busy += took
+						}
+						mu.Unlock()
+						time.Sleep(took) // which is what it takes
+						return search.Window{}, changed, nil
+					},
+					Visible: func(context.Context) ([]string, error) { return nil, nil },
+					Grants:  func() <-chan struct{} { return nil }, Clusters: func() []string { return nil },
+				})
+				var done []func()
+				for i, of := range tc.of {
+					for n := range of.users {
+						ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: fmt.Sprintf("%d/%d", i, n)})
+						who, _ := request.UserFrom(ctx)
+						a, err := l.enter(ctx, who)
+						if err != nil {
+							t.Fatal(err)
+						}
+						s := &socket{live: l, audience: a, news: make(chan struct{}, 1)}
+						for k := range of.fast + of.slow {
+							kind := "/fast"
+							if k >= of.fast {
+								kind = "/slow"
+							}
+							q := l.ask(s, fmt.Sprintf("%s/%d/%d/%d", kind, i, n, k), nil, 0, 10)
+							done = append(done, func() { q.drop(s) })
+						}
+						done = append(done, func() { l.leave(a) })
+					}
+				}
+				time.Sleep(settled + during)
+				mu.Lock()
+				for path := range last {
+					waited(path)
+				}
+				if late["/fast"] > tc.fastAfter || late["/slow"] > tc.slowAfter {
+					t.Errorf("fast windows were asked after at most %v, want %v; slow ones after %v, want %v", late["/fast"], tc.fastAfter, late["/slow"], tc.slowAfter)
+				}
+				if part := busy.Seconds() / during.Seconds(); part > tc.mostOfTheFirst*1.05 {
+					t.Errorf("the first user's windows took %.2f of the time", part)
+				}
+				mu.Unlock()
+				for _, f := range done {
+					f()
+				}
+				time.Sleep(slow) // what was being asked ends
+			})
+		})
+	}
 }

@@ -31,6 +31,7 @@ type question struct {
 	cancel  context.CancelFunc
 	askers  []*socket // one may be there several times
 	answers *rows     // the latest; nil: there is none yet
+	took    time.Duration
 }
 
 // ask returns the question of some rows for a socket, which is poked when there is another answer.
@@ -44,7 +45,6 @@ func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) 
 		q = &question{audience: s.audience, key: key, path: path, query: query, offset: offset, limit: limit}
 		ctx, q.cancel = context.WithCancel(s.audience.ctx)
 		l.asked[key] = q
-		s.audience.asked++
 		go q.run(ctx)
 	}
 	q.askers = append(q.askers, s)
@@ -60,7 +60,7 @@ func (q *question) drop(s *socket) {
 	if q.askers = slices.Delete(q.askers, i, i+1); len(q.askers) == 0 {
 		q.cancel()
 		delete(l.asked, q.key)
-		q.audience.asked--
+		q.audience.took -= q.took
 	}
 }
 
@@ -84,7 +84,7 @@ func (q *question) run(ctx context.Context) {
 		}
 		took := time.Since(began)
 		asked.Observe(took.Seconds())
-		q.tell(ctx, w, err)
+		q.tell(ctx, took, w, err)
 		wait := l.pace.review
 		if err != nil {
 			wait, retry = retry, min(2*retry, 10*l.pace.retry)
@@ -126,13 +126,19 @@ func (q *question) run(ctx context.Context) {
 // share is how much of the time a user's windows are being asked again, and all users' of each core's. What is looked for in objects is so on several cores at once.
 const share = 0.2
 
-// pause is how long after it was asked, and answered in a time, a question is asked again at the earliest.
+// pause is how long after it was asked, and answered in a time, a question is asked again at the earliest. A user's windows are all asked as often: what they take
+// together has its share of the time. Where all users want more than there is, each waits as many times longer; for the others nobody waits longer than a review.
 func (q *question) pause(took time.Duration) time.Duration {
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	turns := float64(q.audience.asked) * max(1, float64(len(l.users))/float64(runtime.GOMAXPROCS(0))) // who has many windows waits longer, and not the others
-	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(turns*float64(took)/share))
+	wanted := 0.0 // of a core
+	for _, a := range l.users {
+		wanted += min(share, float64(a.took)/float64(l.pace.soonest))
+	}
+	own := float64(q.audience.took) / share
+	crowded := min(own*wanted/share/float64(runtime.GOMAXPROCS(0)), float64(l.pace.review))
+	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(max(own, crowded)))
 }
 
 // until is how long it is to a moment, if that is to come, and sooner than a time.
@@ -173,8 +179,8 @@ func (q *question) once(ctx context.Context) (began time.Time, w search.Window, 
 	return began, w, changed, err
 }
 
-// tell has those who asked know the answer, if it is another than before.
-func (q *question) tell(ctx context.Context, w search.Window, err error) {
+// tell has those who asked know the answer, which took a time, if it is another than before.
+func (q *question) tell(ctx context.Context, took time.Duration, w search.Window, err error) {
 	var now *rows
 	if err == nil {
 		now, err = rowsOf(w, q.offset)
@@ -185,6 +191,10 @@ func (q *question) tell(ctx context.Context, w search.Window, err error) {
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(q.askers) > 0 { // else what it took was taken off
+		q.audience.took += took - q.took
+		q.took = took
+	}
 	if q.answers != nil && q.answers.equal(now) {
 		return
 	}

@@ -221,11 +221,11 @@ func (s *socket) speak(ctx, open context.Context) error {
 		case <-s.news:
 		}
 		for message := range s.all {
-			if err := s.write(ctx, open, message); err != nil {
-				return err
-			}
 			if ctx.Err() != nil {
 				break
+			}
+			if err := s.write(ctx, open, message); err != nil {
+				return err
 			}
 		}
 	}
