@@ -91,7 +91,7 @@ type pace struct {
 	retry           time.Duration // after an error, at first
 	poll            time.Duration // of the states of clusters
 	patience        time.Duration // with a browser that takes nothing
-	ping            time.Duration // and a look at who the user is
+	ping            time.Duration // a beat, too, and a look at who the user is
 }
 
 var usualPace = pace{

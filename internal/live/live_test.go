@@ -406,6 +406,21 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	<-p.closed
 }
 
+// TestBeats: a page that has no window open still hears something, and so knows that the connection is there.
+func TestBeats(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.live.pace.ping = time.Millisecond
+	b := w.dial(t, "root")
+	testenv.Eventually(t, "it goes on", testenv.Patience, func() error {
+		return b.look(0, func(*shown) error {
+			if b.beats < 3 {
+				return fmt.Errorf("%d beats", b.beats)
+			}
+			return nil
+		})
+	})
+}
+
 // changing is a user whose groups become others.
 type changing struct {
 	user.DefaultInfo

@@ -100,6 +100,11 @@ func fleetOf(clusters []cluster, now time.Time) fleet {
 	return out
 }
 
+// beat tells nothing but that the connection is there: pages do not see pings.
+type beat struct {
+	Type string `json:"type"`
+}
+
 // end is the last message.
 type end struct {
 	Type   string `json:"type"`

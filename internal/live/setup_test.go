@@ -225,6 +225,7 @@ type tab struct {
 	windows map[int]*shown
 	fleet   []clusterMessage
 	ended   string
+	beats   int
 	failed  error // why nothing more is read
 	bytes   int
 }
@@ -300,6 +301,8 @@ func (b *tab) hear(raw []byte) error {
 	switch m.Type {
 	case "fleet":
 		b.fleet = m.Clusters
+	case "beat":
+		b.beats++
 	case "end":
 		b.ended = m.Reason
 	case "error":

@@ -205,12 +205,19 @@ func (s *socket) shut(id int) {
 
 // speak tells the browser whatever is news, one message after the other, until it is gone or ctx ends.
 func (s *socket) speak(ctx, open context.Context) error {
+	quiet := time.NewTicker(s.live.pace.ping)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return s.write(ctx, open, end{Type: "end", Reason: why(ctx)})
 		case <-open.Done():
 			return context.Cause(open)
+		case <-quiet.C:
+			if err := s.write(ctx, open, beat{Type: "beat"}); err != nil {
+				return err
+			}
+			continue
 		case <-s.news:
 		}
 		for message := range s.all {

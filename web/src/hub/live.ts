@@ -15,8 +15,9 @@ type Open = {
   heard: () => void
 }
 
-const quietMs = 30_000
-const answerMs = 10_000
+/** The hub says something each 10 s. */
+const quietMs = 40_000
+const lookMs = 10_000
 
 /** The one socket of a tab, open from when something needs it. */
 class Live {
@@ -106,7 +107,7 @@ class Live {
       this.connected = true
       this.lastHeard = Date.now()
       for (const { id, path, query, offset, limit } of this.windows.values()) this.send({ type: "open", id, path, query, offset, limit })
-      this.watchdog = window.setInterval(() => this.watch(), answerMs)
+      this.watchdog = window.setInterval(() => this.watch(), lookMs)
       this.tellFleet()
     }
     socket.onmessage = (event) => {
@@ -132,13 +133,9 @@ class Live {
     this.timer = window.setTimeout(() => this.connect(), wait * (0.5 + Math.random() / 2))
   }
 
-  /** A connection that is quiet is asked for something: of one that is gone without a word, nothing else would tell. */
+  /** Of a connection that is gone without a word nothing else would tell. */
   private watch(): void {
-    const quiet = Date.now() - this.lastHeard
-    const [first] = this.windows.values()
-    if (!first || quiet < quietMs) return
-    if (quiet > quietMs + 2 * answerMs) this.socket?.close()
-    else this.sendMove(first)
+    if (Date.now() - this.lastHeard > quietMs) this.socket?.close()
   }
 
   private hear(m: Message): void {

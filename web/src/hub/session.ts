@@ -48,6 +48,8 @@ export async function start(): Promise<boolean> {
   onUnauthorized(() => void check())
   live.ended = ended
   live.refused = () => void check()
+  // A link that is pasted into a tab of the console changes the fragment, and nothing else.
+  window.addEventListener("hashchange", () => location.hash.startsWith("#link=") && location.reload())
   const link = new URLSearchParams(location.hash.slice(1)).get("link")
   if (link) {
     history.replaceState(null, "", location.pathname + location.search)
@@ -73,8 +75,10 @@ async function resume(reason?: "link"): Promise<void> {
   }
 }
 
+/** What the page remembers may be somebody else's, so it begins anew. */
 export async function signIn(token: string): Promise<void> {
-  set({ state: "in", session: await ask("POST", { token }) })
+  await ask("POST", { token })
+  location.reload()
 }
 
 export async function signOut(): Promise<void> {

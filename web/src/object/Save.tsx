@@ -58,10 +58,14 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
     try {
       onSaved(await send(found, { force: found.conflicts.length > 0 }))
     } catch (e) {
+      // Somebody was faster: what they did is merged, shown, and chosen about anew.
+      if (e instanceof StatusError && e.conflict) {
+        setMine(new Set())
+        setEdit({ ...found.edit })
+        return
+      }
       setBusy(false)
-      // Somebody was faster: what they did is merged, and shown.
-      if (e instanceof StatusError && e.conflict) setEdit({ ...found.edit })
-      else setFailed(e as Error)
+      setFailed(e as Error)
     }
   }
   const close = () => onClose(found?.edit, found?.refusal)

@@ -56,7 +56,9 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const { clusters } = useFleet()
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
-  const text = useDeferredValue(typed.replace(/^:/, "").trim())
+  // A command is of all that is typed, however soon Enter follows; what is found may come a moment later.
+  const now = typed.replace(/^:/, "").trim()
+  const text = useDeferredValue(now)
   const { found, loading } = useObjects(asCommand ? "" : text)
   const names = useNames(asCommand ? "" : text)
   const lower = text.toLowerCase()
@@ -64,7 +66,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
     onClose()
     navigate(href)
   }
-  const exact = asCommand || text.includes(" ") ? command(text, kinds) : undefined
+  const exact = asCommand || now.includes(" ") ? command(now, kinds) : undefined
   const [first = ""] = text.split(/\s+/)
   const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
   const otherKinds = kindsFound.filter((k) => k !== exact?.kind)
@@ -118,9 +120,9 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         {exact && (
           <Item value="exact" onSelect={() => go(exact.href)}>
             <span>
-              {exact.namespace && exact.kind ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace }) : (exact.kind?.kind ?? text)}
+              {exact.namespace && exact.kind ? t("palette.inNamespace", { kind: exact.kind.kind, namespace: exact.namespace }) : (exact.kind?.kind ?? now)}
             </span>
-            <span className="faint">{`:${text}`}</span>
+            <span className="faint">{`:${now}`}</span>
           </Item>
         )}
         {!asCommand && <Group heading={t("palette.actions")} items={actionsFound.map((a) => actionItem(a, onClose))} />}

@@ -23,33 +23,38 @@ interface Names {
 /** Of these the hub has none of its own, or they are found in another way. */
 const others = ["clusterresourcebindings", "clusters", "events", "nodes", "pods", "resourcebindings"]
 const [most, lifeMs] = [250, 20_000]
+/** So many questions at most: of who has rights in many namespaces, all kinds of the first ones are read. */
+const questions = 100
 const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 async function read(rights: Rights, kinds: Kind[]): Promise<Names> {
   const asked = kinds.flatMap((kind) =>
-    others.includes(kind.resource) ? [] : scopes(where(rights, "list", kind.group, kind.resource)).map((ns) => ({ kind, path: pathOf(kind, ns) })),
+    others.includes(kind.resource) ? [] : scopes(where(rights, "list", kind.group, kind.resource)).map((ns, turn) => ({ kind, turn, path: pathOf(kind, ns) })),
   )
-  const answers = await Promise.allSettled(asked.map(async ({ path }): Promise<List> => (await request(path, { accept, query: { limit: most } })).json()))
+  asked.sort((a, b) => a.turn - b.turn)
+  const answers = await Promise.allSettled(
+    asked.slice(0, questions).map(async ({ path }): Promise<List> => (await request(path, { accept, query: { limit: most } })).json()),
+  )
   const names: Names = { all: [], cut: [] }
-  answers.forEach((answer, i) => {
-    const { kind } = asked[i]!
-    if (answer.status === "rejected" || answer.value.metadata.continue) names.cut.push(kind.kind)
-    if (answer.status === "fulfilled")
+  asked.forEach(({ kind }, i) => {
+    const answer = answers[i]
+    if (answer?.status !== "fulfilled" || answer.value.metadata.continue) names.cut.push(kind.kind)
+    if (answer?.status === "fulfilled")
       names.all.push(...(answer.value.items ?? []).map(({ metadata: m }) => ({ kind, namespace: m.namespace ?? "", name: m.name })))
   })
   return { ...names, cut: [...new Set(names.cut)] }
 }
 
-let kept: { at: number; names: Promise<Names> } | undefined
+let kept: { at: number; rights: Rights; names: Promise<Names> } | undefined
 
 /** What the hub has whose names have the text in them, as far as the user may list it. */
 export function useNames(text: string): Names {
   const [rights, kinds] = [useRights(), useHubKinds()]
   const ask = () => {
-    if (!kept || Date.now() - kept.at > lifeMs) kept = { at: Date.now(), names: read(rights!, kinds!) }
+    if (!kept || kept.rights !== rights || Date.now() - kept.at > lifeMs) kept = { at: Date.now(), rights: rights!, names: read(rights!, kinds!) }
     return kept.names
   }
-  const { data } = useAnswer(text.length > 1 && rights && kinds ? ask : undefined, "names at the hub")
+  const { data } = useAnswer(rights && kinds ? ask : undefined, "names at the hub")
   return text.length > 1 && data ? { ...data, all: like(data.all, text) } : { all: [], cut: [] }
 }
 

@@ -23,15 +23,21 @@ function focusFirst(e: Event) {
   ;(field ?? dialog).focus()
 }
 
+/** Where the focus was before the first of several dialogs that follow each other. */
+let outside: Element | null = null
+
 /** Who closes a dialog is again where they were; where that is gone, in what the page shows. Radix knows it only of dialogs that have a trigger. */
 export function useFocusBack(open: boolean): (e: Event) => void {
   const before = useRef<Element>(null)
   const was = useRef(false)
-  if (open && !was.current) before.current = document.activeElement
+  if (open && !was.current) {
+    before.current = document.activeElement
+    if (!before.current?.closest("[role=dialog]")) outside = before.current
+  }
   was.current = open
   return (e) => {
     e.preventDefault()
-    const back = before.current?.isConnected ? before.current : document.querySelector("#content")
+    const back = [before.current, outside].find((e) => e?.isConnected) ?? document.querySelector("#content")
     ;(back as HTMLElement | null)?.focus({ preventScroll: true })
   }
 }

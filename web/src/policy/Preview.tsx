@@ -26,18 +26,18 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
     const review = { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec: JSON.parse(asked) }
     return post<Review>(`${fleet}/placementreviews`, review, undefined, signal)
   }
-  const { data, error, loading } = useAnswer(may ? ask : undefined, asked, againMs)
+  const { data, error } = useAnswer(may && spec === asked ? ask : undefined, asked, againMs)
   // Until there is an answer the last one stays, marked as one to an earlier question.
   const last = useRef<Review>(undefined)
   if (data) last.current = data
   if (may === false) return null
   const status = last.current?.status
-  const stale = spec !== asked || (loading && !data)
+  const stale = spec !== asked || !data
   const all = groups(status?.clusters ?? [])
   const chosen = (status?.clusters ?? []).filter((c) => c.placed).length
   return (
     <Section title={t("policy.preview")} actions={stale && status ? <Mark tone="unknown">{t("policy.asking")}</Mark> : undefined}>
-      {error && !stale && <Failure error={error} />}
+      {error && spec === asked && <Failure error={error} />}
       {!status && !error && <Skeleton lines={4} />}
       {status && (
         <div className={stale ? "stale" : ""}>

@@ -16,11 +16,20 @@ test("a link opens the console, once, and leaves the address bar", async () => {
 
   const thief = await stranger()
   await thief.page.goto(url)
-  await thief.page.locator(".sign-in").waitFor()
+  await thief.page.getByText("This link has been used").waitFor()
   expect(await thief.context.cookies()).toEqual([])
   // Who had the session first keeps it.
   await first.page.reload()
   await first.page.locator("#content").waitFor()
+})
+
+test("a link that is pasted into a tab of the console opens it", async () => {
+  const v = await stranger()
+  await v.go("/")
+  await v.page.locator(".sign-in").waitFor()
+  await v.page.evaluate((url) => location.assign(url), await link())
+  await v.page.locator("#content").waitFor()
+  expect(new URL(v.page.url()).hash).toBe("")
 })
 
 test("a link that is older than half a minute opens nothing", async () => {
@@ -63,6 +72,7 @@ test("without a session there is a page and nothing else", async () => {
   const v = await stranger()
   await v.go("/table")
   await v.page.locator(".sign-in").waitFor()
+  expect(await v.page.locator(".notice").count()).toBe(0)
   const code = await v.page.evaluate(async () => (await fetch("/console/api/hub/api/v1/namespaces")).status)
   expect(code).toBe(401)
   await settled(v.page)
