@@ -4,7 +4,7 @@ import { yaml } from "@codemirror/lang-yaml"
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language"
 import { type Diagnostic, forceLinting, linter, lintGutter, lintKeymap } from "@codemirror/lint"
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search"
-import { Compartment, EditorState } from "@codemirror/state"
+import { Compartment, EditorState, StateEffect } from "@codemirror/state"
 import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view"
 import { tags } from "@lezer/highlight"
 import { useEffect, useRef } from "react"
@@ -55,7 +55,10 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
           syntaxHighlighting(colours),
           theme,
           lintGutter(),
-          linter((v) => problems(v.state.doc.toString(), now.current.refusal), { delay: 300 }),
+          linter((v) => problems(v.state.doc.toString(), now.current.refusal), {
+            delay: 300,
+            needsRefresh: ({ transactions: all }) => all.some((one) => one.effects.some((e) => e.is(told))),
+          }),
           autocompletion({ override: [(context) => complete(context, now.current.known)], icons: false }),
           EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys", tabindex: "0" }),
           EditorState.tabSize.of(2),
@@ -94,7 +97,9 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: marks are made anew of another answer.
   useEffect(() => {
-    if (view.current) forceLinting(view.current)
+    if (!view.current) return
+    view.current.dispatch({ effects: told.of(null) })
+    forceLinting(view.current)
   }, [refusal])
 
   return (
@@ -106,6 +111,9 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
     </>
   )
 }
+
+/** Says that there is another answer: forceLinting alone looks again only if the text changed a moment ago. */
+const told = StateEffect.define<null>()
 
 // Reading, the text is not editable and can be focused all the same, for its keys.
 const locked = (readOnly: boolean) => [EditorState.readOnly.of(readOnly)]

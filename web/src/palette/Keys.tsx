@@ -53,15 +53,19 @@ export function useKeys(): void {
   }, [])
 }
 
-/** Puts whoever looks for something into the field of the page for that. */
-const filter = () => document.querySelector<HTMLInputElement>("#content :is(input[type=search], input[role=combobox])")?.select()
+/** Puts whoever looks for something into the field of the page for that; where it has none, they look everywhere. */
+function filter(): void {
+  const field = document.querySelector<HTMLInputElement>("#content :is(input[type=search], input[role=combobox])")
+  if (field) field.select()
+  else openPalette("find")
+}
 
-/** Whoever writes, or works in a terminal or an editor, means the character. */
+/** Whoever writes, chooses by the first letter, or works in a terminal or an editor, means the character. */
 function writing(target: EventTarget | null): boolean {
   return (
     target instanceof Element &&
     target.closest(
-      "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], .xterm, .cm-editor, [role=menu], [role=listbox]",
+      "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], .xterm, .cm-editor, [role=menu], [role=listbox], [role=combobox]",
     ) !== null
   )
 }

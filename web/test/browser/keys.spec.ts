@@ -110,6 +110,28 @@ describe("on the page of an object", () => {
   })
 })
 
+test("on the page of an object / looks everywhere, for it has no field of its own", async () => {
+  const v = await visit()
+  await v.go(pages.object!)
+  await settled(v.page)
+  await v.page.keyboard.press("/")
+  await palette(v).getByRole("combobox").waitFor()
+  expect(await palette(v).getByRole("combobox").inputValue()).toBe("")
+})
+
+test("a choice takes letters for what it offers, and not as keys of the page", async () => {
+  const v = await visit()
+  await v.go(`${pages.object}&tab=relations`)
+  await settled(v.page)
+  const depth = v.page.getByRole("combobox", { name: "Depth" })
+  await depth.focus()
+  await v.page.keyboard.press("4")
+  await expect.poll(() => depth.textContent()).toBe("4 steps")
+  for (const key of ["d", "y", "?"]) await v.page.keyboard.press(key)
+  expect(await v.page.getByRole("dialog").count()).toBe(0)
+  expect(at(v, "tab")).toBe("relations")
+})
+
 describe.each([
   ["table", table],
   ["object", pages.object!],
