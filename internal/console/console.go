@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -46,6 +47,8 @@ type Options struct {
 	Live http.Handler
 	// Authorize says whether the user of a context may do something on the hub: nil, or what to tell them.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
+	// SessionsFile is where sessions of links are written down, for the process after this one; empty: nowhere.
+	SessionsFile string
 	// Version is that of the hub.
 	Version string
 	Log     logr.Logger
@@ -60,6 +63,7 @@ type Console struct {
 	passage  *passage
 	links    *vault[link]
 	sessions *vault[*Session]
+	keeping  sync.Mutex    // of SessionsFile
 	tokens   *rate.Limiter // exchanges of tokens, each of which the hub is asked about
 	log      logr.Logger
 
@@ -70,7 +74,7 @@ type Console struct {
 	lifetime, linkLifetime, reviewInterval, rightsInterval, bodyTime, writeTime time.Duration
 }
 
-// New returns a console without sessions.
+// New returns a console with the sessions that its file has.
 func New(o Options) (*Console, error) {
 	client, err := kubernetes.NewForConfig(o.Hub)
 	if err != nil {
@@ -101,6 +105,7 @@ func New(o Options) (*Console, error) {
 		c.origin = u.Scheme + "://" + u.Host
 	}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.resume()
 	return c, nil
 }
 

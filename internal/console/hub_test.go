@@ -406,7 +406,7 @@ func TestStreamsEndWithTheHub(t *testing.T) {
 	open := b.streams(hubPath + "/api/v1/namespaces/" + namespace + "/configmaps")
 	s.stop(errStopped)
 	s.end("the hub", open)
-	b.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
+	b.want(http.StatusServiceUnavailable, http.MethodGet, sessionPath, "")
 }
 
 // TestNobodyReads: an answer and a WebSocket that nobody reads end with the session, and an answer after a while.

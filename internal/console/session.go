@@ -35,7 +35,7 @@ var (
 	errCrowded   = errors.New("the session is over: the user has opened too many others")
 	errReplaced  = errors.New("the session is over: another was opened in the same browser")
 	errToken     = errors.New("the session is over: the hub does not accept its token any more")
-	errStopped   = errors.New("the session is over: the hub is stopping")
+	errStopped   = errors.New("the hub is stopping: a session of a link goes on when it is back")
 )
 
 // Session is of somebody whom the hub knows, until it ends.
@@ -71,10 +71,17 @@ func ownerOf(who user.Info) string { return who.GetName() + "\x00" + who.GetUID(
 // open makes a session, and returns the secret that opens it.
 func (c *Console) open(who *user.DefaultInfo, token string) (*Session, string) {
 	secret, key := newSecret()
-	s := &Session{key: key, token: token, places: make(chan struct{}, mostRequests), expires: time.Now().Add(c.lifetime)}
+	s := c.begin(key, who, token, time.Now().Add(c.lifetime))
+	c.keep()
+	return s, secret
+}
+
+// begin has a session, until it expires or ends.
+func (c *Console) begin(key digest, who *user.DefaultInfo, token string, expires time.Time) *Session {
+	s := &Session{key: key, token: token, places: make(chan struct{}, mostRequests), expires: expires}
 	s.user.Store(who)
 	s.ctx, s.end = context.WithCancelCause(c.ctx)
-	timer := time.AfterFunc(c.lifetime, func() { s.end(errExpired) })
+	timer := time.AfterFunc(time.Until(expires), func() { s.end(errExpired) })
 	openSessions.Inc()
 	context.AfterFunc(s.ctx, func() {
 		timer.Stop()
@@ -91,7 +98,7 @@ func (c *Console) open(who *user.DefaultInfo, token string) (*Session, string) {
 	if token != "" {
 		go c.review(s)
 	}
-	return s, secret
+	return s
 }
 
 // review asks the hub again and again who has the token of a session, until nobody has. What the hub does not answer ends nothing: it
@@ -118,6 +125,9 @@ func (c *Console) review(s *Session) {
 
 // find returns the session of a request.
 func (c *Console) find(r *http.Request) (*Session, error) {
+	if c.ctx.Err() != nil {
+		return nil, apierrors.NewServiceUnavailable(errStopped.Error()) // and not that there is no session
+	}
 	cookies := r.CookiesNamed(cookieName)
 	if len(cookies) == 1 {
 		if s, ok := c.sessions.get(digestOf(cookies[0].Value)); ok && s.ctx.Err() == nil {
@@ -151,7 +161,8 @@ func (c *Console) serveSession(w http.ResponseWriter, r *http.Request, s *Sessio
 		return answer.JSON(w, http.StatusOK, c.describe(s))
 	case http.MethodDelete:
 		s.end(errLoggedOut)
-		c.sessions.take(s.key) // before the answer
+		c.sessions.take(s.key)
+		c.keep() // before the answer
 		setCookie(w, "", -1)
 		w.WriteHeader(http.StatusNoContent)
 		return nil

@@ -1,9 +1,12 @@
 package console
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -73,6 +76,18 @@ func (v *vault[T]) full(of func(held[T]) bool, most int, gone *[]T) bool {
 	*gone = append(*gone, v.held[oldest].what)
 	delete(v.held, oldest)
 	return true
+}
+
+// all is what is kept, the oldest first.
+func (v *vault[T]) all() []T {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	kept := slices.SortedFunc(maps.Values(v.held), func(a, b held[T]) int { return cmp.Compare(a.made, b.made) })
+	all := make([]T, 0, len(kept))
+	for _, h := range kept {
+		all = append(all, h.what)
+	}
+	return all
 }
 
 func (v *vault[T]) get(key digest) (T, bool) {

@@ -1,0 +1,90 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"orrery.dev/orrery/internal/disk"
+)
+
+// Sessions of links outlive the hub's process: an upgrade of the hub signs nobody out. Sessions of tokens do not, for the tokens would have to be kept.
+
+// kept is what is kept of a session. Nothing in it opens the session.
+type kept struct {
+	Key     []byte              `json:"key"` // SHA-256 of the secret
+	User    string              `json:"user"`
+	UID     string              `json:"uid,omitempty"`
+	Groups  []string            `json:"groups,omitempty"`
+	Extra   map[string][]string `json:"extra,omitempty"`
+	Expires time.Time           `json:"expires"`
+}
+
+// keep writes down which sessions there are, before a browser hears of one that begins or ended. If they cannot be written none are kept,
+// so that none that ended is there again. What is open when the hub stops stays written.
+func (c *Console) keep() {
+	if c.options.SessionsFile == "" {
+		return
+	}
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	records := []kept{}
+	for _, s := range c.sessions.all() {
+		if s.token != "" || s.ctx.Err() != nil {
+			continue
+		}
+		who := s.User()
+		records = append(records, kept{
+			Key: s.key[:], User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra(), Expires: s.expires.UTC(),
+		})
+	}
+	if c.ctx.Err() != nil {
+		return // these ended with the process
+	}
+	raw, err := json.Marshal(records)
+	if err == nil {
+		err = disk.WriteFile(c.options.SessionsFile, 0o600, raw)
+	}
+	if err != nil {
+		c.log.Error(errors.Join(err, disk.Remove(c.options.SessionsFile)), "Console sessions will end with this process, since they cannot be written down: make room, or see to the rights of the data directory")
+	}
+}
+
+// resume opens again the sessions that were open when the hub's process before this one ended.
+func (c *Console) resume() {
+	if c.options.SessionsFile == "" {
+		return
+	}
+	raw, err := os.ReadFile(c.options.SessionsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var records []kept
+	if err == nil {
+		err = json.Unmarshal(raw, &records)
+	}
+	for _, r := range records {
+		if err == nil && (len(r.Key) != len(digest{}) || r.User == "") {
+			err = fmt.Errorf("%s has a session without a key or a user", c.options.SessionsFile)
+		}
+	}
+	if err != nil {
+		c.log.Error(err, "Console sessions of before are over, since they cannot be read: users open the console anew")
+		return
+	}
+	now := time.Now()
+	for _, r := range records {
+		expires := r.Expires
+		if latest := now.Add(c.lifetime); expires.After(latest) {
+			expires = latest
+		}
+		if now.Before(expires) {
+			c.begin(digest(r.Key), &user.DefaultInfo{Name: r.User, UID: r.UID, Groups: r.Groups, Extra: r.Extra}, "", expires)
+		}
+	}
+}
