@@ -1,17 +1,5 @@
 import { expect, test } from "vitest"
-import {
-  type Cluster,
-  type Condition,
-  capacity,
-  cordoned,
-  inUse,
-  parseTaint,
-  retaint,
-  running,
-  taintText,
-  unschedulable,
-  verdict,
-} from "../src/cluster/cluster"
+import { type Cluster, type Condition, capacity, cordoned, inUse, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
 import { toneOfCluster } from "../src/layout/lag"
@@ -136,7 +124,6 @@ test("tiles are sifted by words and counted by health", () => {
 })
 
 test("what of a node is in use: as much as is known", () => {
-  const on = (node: string, phase: string, objects: number) => ({ values: [node, phase], objects })
   expect(
     running({ total: 9, groups: [on("a", "Running", 2), on("a", "Pending", 1), on("a", "Succeeded", 3), on("a", "Failed", 1), on("b", "Running", 2)] }, "a"),
   ).toBe(3)

@@ -10,7 +10,7 @@ import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
-import { inUse, running } from "./cluster"
+import { inUse } from "./cluster"
 
 const ours = "label:work.orrery.dev/binding"
 
@@ -48,10 +48,13 @@ export function Placed({ cluster }: { cluster: string }) {
   )
 }
 
+/** Pods that ended take no place on a node. */
+const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
+
 /** What runs on the nodes: how many pods, and what the cluster's metrics server measures, if it has one. */
 function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resource: string) => string | number | undefined {
   const mayPods = useCan({ verb: "list", resource: "pods" })
-  const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node,phase" }, 10_000)
+  const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node", fieldSelector: unfinished }, 10_000)
   const metrics = useFleetKinds()?.find((k) => k.group === "metrics.k8s.io" && k.resource === "nodes")
   const mayMetrics = useCan(metrics && { verb: "list", group: metrics.group, resource: metrics.resource })
   const [without, setWithout] = useState<string>()
@@ -60,7 +63,7 @@ function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resourc
   if (measured.error?.code === 404 && without !== cluster) setWithout(cluster)
   return ({ metadata: { name } }, resource) => {
     if (resource !== "pods") return measured.data?.items.find((m) => m.metadata.name === name)?.usage?.[resource]
-    return counts.data && running(counts.data, name)
+    return counts.data && (counts.data.groups?.find((g) => g.values[0] === name)?.objects ?? 0)
   }
 }
 

@@ -1,4 +1,3 @@
-import type { Counts } from "../hub/client"
 import { amount, quantity } from "./quantity"
 
 // A Cluster as the hub's API has it: what the pages read of it, and what that means.
@@ -122,12 +121,6 @@ export function capacity(c: Cluster): Use[] {
       return [{ resource, allocatable, allocated, ratio: allocated / allocatable }]
     })
     .sort((a, b) => rank(a.resource) - rank(b.resource) || a.resource.localeCompare(b.resource))
-}
-
-/** How many pods take a place on a node, of counts by node and phase: those that ended take none. */
-export function running({ groups = [] }: Counts, node: string): number {
-  const there = groups.filter(({ values: [on, phase] }) => on === node && phase !== "Succeeded" && phase !== "Failed")
-  return there.reduce((n, g) => n + g.objects, 0)
 }
 
 /** What of a resource is in use, of what may be; ? is what is not known. */
