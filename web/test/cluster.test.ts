@@ -124,9 +124,6 @@ test("tiles are sifted by words and counted by health", () => {
 })
 
 test("what of a node is in use: as much as is known", () => {
-  expect(
-    running({ total: 9, groups: [on("a", "Running", 2), on("a", "Pending", 1), on("a", "Succeeded", 3), on("a", "Failed", 1), on("b", "Running", 2)] }, "a"),
-  ).toBe(3)
   expect(inUse("cpu", "2500000000n", "8")).toBe("2.5 / 8")
   expect(inUse("memory", "512Mi", "1Gi")).toBe("512 MiB / 1 GiB")
   expect(inUse("pods", 0, "110")).toBe("0 / 110")

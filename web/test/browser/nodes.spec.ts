@@ -23,9 +23,16 @@ test("nodes have how many pods are on them, and what a metrics server measures w
   const make = (object: object) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", "oak", "apply", "-f", "-"], JSON.stringify(object))
   const v = await visit()
   const row = v.page.getByRole("row").filter({ hasText: "oak-1" })
+  const there = async () => (await inOak("get", "pods", "-A", "--field-selector=spec.nodeName=oak-1", "-o", "name")).trim().split("\n")
+  const before = (await there()).length
   try {
+    // One that ended takes no place.
+    await make({ apiVersion: "v1", kind: "Pod", metadata: { name: "over" }, spec: { nodeName: "oak-1", containers: [{ name: "a", image: "a" }] } })
+    await inOak("wait", "--for=condition=Ready", "pod/over")
+    await inOak("patch", "pod", "over", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Succeeded"}}')
+    expect(await there()).toHaveLength(before + 1)
     await v.go("/clusters/oak?tab=nodes")
-    await row.getByText(/^\d+ \/ 110$/).waitFor()
+    await row.getByText(`${before} / 110`, { exact: true }).waitFor()
     await row.getByText("? / 32 GiB", { exact: true }).waitFor()
     expect(v.seen.failures).toEqual([])
     await make(crd)
@@ -44,6 +51,7 @@ test("nodes have how many pods are on them, and what a metrics server measures w
       .toMatch(/1\.5 \/ 8.*2 GiB \/ 32 GiB/)
     expect(await axe(v.page)).toEqual([])
   } finally {
+    await inOak("delete", "--ignore-not-found", "--wait=false", "pod", "over")
     await inOak("delete", "--ignore-not-found", "crd", `nodes.${group}`)
   }
 }, 120_000)
