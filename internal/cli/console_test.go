@@ -72,10 +72,25 @@ func TestUnreachedHub(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, args := range [][]string{
-				{"console", "--print"}, {"why", "deploy/web"}, {"search", "web"}, {"search", "--explain", "web"}, {"search", "--group", "cluster", "web"},
-				{"history", "deploy/web"}, {"history", "--deleted"}, {"diff", "--since", "1h"}, {"graph", "deploy/web"}, {"api-resources"}, {"get", "pods"},
-				{"describe", "pod/web"}, {"top", "pods"}, {"logs", "deploy/web"}, {"exec", "web", "--", "ls"}, {"cluster", "list"}, {"cluster", "describe", "oak"},
-				{"cluster", "unjoin", "oak"}, {"rebalance", "deploy/web"},
+				{"console", "--print"},
+				{"why", "deploy/web"},
+				{"search", "web"},
+				{"search", "--explain", "web"},
+				{"search", "--group", "cluster", "web"},
+				{"history", "deploy/web"},
+				{"history", "--deleted"},
+				{"diff", "--since", "1h"},
+				{"graph", "deploy/web"},
+				{"api-resources"},
+				{"get", "pods"},
+				{"describe", "pod/web"},
+				{"top", "pods"},
+				{"logs", "deploy/web"},
+				{"exec", "web", "--", "ls"},
+				{"cluster", "list"},
+				{"cluster", "describe", "oak"},
+				{"cluster", "unjoin", "oak"},
+				{"rebalance", "deploy/web"},
 			} {
 				var out, errOut bytes.Buffer
 				code := Main(slices.Insert(slices.Clone(args), 1, "--kubeconfig", path), strings.NewReader(""), &out, &errOut)

@@ -30,7 +30,7 @@ func (s *site) after(cookie string) (int, string) {
 	defer next.stop(errStopped)
 	r := httptest.NewRequest(http.MethodGet, s.url+sessionPath, nil)
 	r.Header.Set("Origin", s.url)
-	r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie}) //nolint:gosec // it is a request's
+	r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie})
 	w := httptest.NewRecorder()
 	next.ServeHTTP(w, r)
 	return w.Code, w.Body.String()
@@ -96,7 +96,10 @@ func TestNoSessionComesBack(t *testing.T) {
 		for i := range all {
 			all[i].Expires = expires
 		}
-		changed, _ := json.Marshal(all)
+		changed, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return string(changed)
 	}
 	var told described
