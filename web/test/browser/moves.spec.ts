@@ -57,6 +57,26 @@ test("an edit that takes much out of a cluster asks for the name of the policy",
   }
 })
 
+test("while nobody can say what somebody may, a draft stays, and saving it asks for its name", async () => {
+  const v = await visit()
+  await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
+  const never = v.page.getByRole("textbox", { name: "Never in" }).first()
+  await never.fill("pine")
+  await v.page.route(/\/access$/, (route) => route.fulfill({ status: 503, body: "nobody knows" }))
+  await v.page.evaluate(() => {
+    const later = Date.now() + 120_000 // rights are kept for a minute
+    Date.now = () => later
+  })
+  await v.page.getByRole("button", { name: "Review and save" }).click()
+  const dialog = v.page.getByRole("dialog")
+  await dialog.getByText("nobody knows").waitFor()
+  expect(await dialog.getByRole("button", { name: "Save" }).isDisabled()).toBe(true)
+  await dialog.getByRole("textbox", { name: "Type hello to confirm" }).waitFor()
+  await v.page.keyboard.press("Escape")
+  await dialog.waitFor({ state: "detached" })
+  expect(await never.inputValue()).toBe("pine")
+})
+
 test("a deletion of which nobody can say what goes with it says so, and asks for the name", async () => {
   const v = await visit()
   await v.page.route(/\/placements\?/, (route) => route.fulfill({ status: 503, body: "" }))
