@@ -197,8 +197,11 @@ function Plan({ of, open }: { of: Planned; open: boolean }) {
 }
 
 function HostRun({ host, open }: { host: HostSteps; open: boolean }) {
+  // What somebody opened stays open when the host is done.
+  const [chosen, setChosen] = useState<boolean>()
+  const shown = chosen ?? open
   return (
-    <details className="host" open={open}>
+    <details className="host" open={shown} onToggle={({ currentTarget: { open: now } }) => now !== shown && setChosen(now)}>
       <summary>
         <span className="host-name">{host.name === "cluster" ? t("operation.throughAPI") : host.name}</span>
         <Mark tone={stepTones[host.state]}>{t(`operation.step${host.state}`)}</Mark>
