@@ -288,7 +288,10 @@ func (s *socket) write(ctx, open context.Context, message any) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })
 	defer stop()
-	return s.conn.write(writing, raw)
+	if err := s.conn.write(writing, raw); err != nil && open.Err() == nil {
+		return err
+	}
+	return context.Cause(open) // what broke the write off, if anything did
 }
 
 // keep finds out whether the browser is still there, and its user who it was.
