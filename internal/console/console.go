@@ -47,8 +47,10 @@ type Options struct {
 	Live http.Handler
 	// Authorize says whether the user of a context may do something on the hub: nil, or what to tell them.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
-	// SessionsFile is where sessions of links are written down, for the process after this one; empty: nowhere.
+	// SessionsFile is where sessions of links are written down, for the process after this one of the same hub; empty: nowhere.
 	SessionsFile string
+	// HubID identifies the hub, whose users sessions are of.
+	HubID string
 	// Version is that of the hub.
 	Version string
 	Log     logr.Logger

@@ -15,8 +15,14 @@ import (
 
 // Sessions of links outlive the hub's process: an upgrade of the hub signs nobody out. Sessions of tokens do not, for the tokens would have to be kept.
 
-// kept is what is kept of a session. Nothing in it opens the session.
+// kept is what the file has.
 type kept struct {
+	Hub      string        `json:"hub"` // whose users the sessions are of
+	Sessions []keptSession `json:"sessions"`
+}
+
+// keptSession is what is kept of a session. Nothing in it opens the session.
+type keptSession struct {
 	Key     []byte              `json:"key"` // SHA-256 of the secret
 	User    string              `json:"user"`
 	UID     string              `json:"uid,omitempty"`
@@ -33,20 +39,20 @@ func (c *Console) keep() {
 	}
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
-	records := []kept{}
+	all := kept{Hub: c.options.HubID, Sessions: []keptSession{}}
 	for _, s := range c.sessions.all() {
 		if s.token != "" || s.ctx.Err() != nil {
 			continue
 		}
 		who := s.User()
-		records = append(records, kept{
+		all.Sessions = append(all.Sessions, keptSession{
 			Key: s.key[:], User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra(), Expires: s.expires.UTC(),
 		})
 	}
 	if c.ctx.Err() != nil {
 		return // these ended with the process
 	}
-	raw, err := json.Marshal(records)
+	raw, err := json.Marshal(all)
 	if err == nil {
 		err = disk.WriteFile(c.options.SessionsFile, 0o600, raw)
 	}
@@ -64,21 +70,24 @@ func (c *Console) resume() {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var records []kept
+	var all kept
 	if err == nil {
-		err = json.Unmarshal(raw, &records)
+		err = json.Unmarshal(raw, &all)
 	}
-	for _, r := range records {
+	if err == nil && all.Hub != c.options.HubID {
+		err = fmt.Errorf("%s is of the hub %q, and this is %q", c.options.SessionsFile, all.Hub, c.options.HubID)
+	}
+	for _, r := range all.Sessions {
 		if err == nil && (len(r.Key) != len(digest{}) || r.User == "") {
 			err = fmt.Errorf("%s has a session without a key or a user", c.options.SessionsFile)
 		}
 	}
 	if err != nil {
-		c.log.Error(err, "Console sessions of before are over, since they cannot be read: users open the console anew")
+		c.log.Error(err, "Console sessions of before are over, since they are not known: users open the console anew")
 		return
 	}
 	now := time.Now()
-	for _, r := range records {
+	for _, r := range all.Sessions {
 		expires := r.Expires
 		if latest := now.Add(c.lifetime); expires.After(latest) {
 			expires = latest

@@ -17,7 +17,7 @@ import (
 // keeping is a site that writes its sessions down.
 func keeping(t *testing.T) (s *site, file string) {
 	file = filepath.Join(t.TempDir(), "sessions.json")
-	return newSite(t, testenv.Config(0), func(c *Console) { c.options.SessionsFile = file }), file
+	return newSite(t, testenv.Config(0), func(c *Console) { c.options.SessionsFile, c.options.HubID = file, "one" }), file
 }
 
 // after is what the hub's next process answers to whoever has a cookie and asks for the session: its code, and its body.
@@ -80,7 +80,7 @@ func TestSessionsOutliveTheHub(t *testing.T) {
 	}
 }
 
-// TestNoSessionComesBack: of a file that is too old, of another clock or broken, and of one that could not be written.
+// TestNoSessionComesBack: of a file that is too old, of another clock, of another hub or broken, and of one that could not be written.
 func TestNoSessionComesBack(t *testing.T) {
 	s, file := keeping(t)
 	b, other := s.login(alice), s.login(alice)
@@ -89,12 +89,12 @@ func TestNoSessionComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	with := func(expires time.Time) string {
-		var all []kept
-		if err := json.Unmarshal(raw, &all); err != nil || len(all) != 2 {
-			t.Fatal(err, len(all))
+		var all kept
+		if err := json.Unmarshal(raw, &all); err != nil || len(all.Sessions) != 2 {
+			t.Fatal(err, len(all.Sessions))
 		}
-		for i := range all {
-			all[i].Expires = expires
+		for i := range all.Sessions {
+			all.Sessions[i].Expires = expires
 		}
 		changed, err := json.Marshal(all)
 		if err != nil {
@@ -105,7 +105,8 @@ func TestNoSessionComesBack(t *testing.T) {
 	var told described
 	for content, want := range map[string]int{
 		with(time.Now().Add(-time.Second)): http.StatusUnauthorized, with(time.Now().Add(time.Hour)): http.StatusOK, with(time.Now().Add(99 * time.Hour)): http.StatusOK,
-		"": http.StatusUnauthorized, "[{}]": http.StatusUnauthorized, string(raw[:len(raw)/2]): http.StatusUnauthorized,
+		"": http.StatusUnauthorized, `{"hub": "one", "sessions": [{}]}`: http.StatusUnauthorized,
+		strings.Replace(string(raw), `"one"`, `"another"`, 1): http.StatusUnauthorized, // hub string(raw[:len(raw)/2]): http.StatusUnauthorized,
 	} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -520,7 +520,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	var server *fleetapi.Server
 	page, err := console.New(console.Options{
 		Hub: h.Config(), URL: public.URL(), Version: o.Version, Log: log.WithName("console"),
-		SessionsFile: filepath.Join(h.DataDir(), "console-sessions.json"),
+		SessionsFile: filepath.Join(h.DataDir(), "console-sessions.json"), HubID: h.ID(),
 		Authorize: func(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 			return server.Authorize(ctx, what)
 		},
