@@ -31,8 +31,8 @@ type keptSession struct {
 	Expires time.Time           `json:"expires"`
 }
 
-// keep writes down which sessions there are, before a browser hears of one that begins or ended. If they cannot be written none are kept,
-// so that none that ended is there again. What is open when the hub stops stays written.
+// keep writes down which sessions there are, before a browser hears of one that begins or ended. If they cannot be written the file is
+// removed, so that none that ended is there again; if that fails as well, the log says so. What is open when the hub stops stays written.
 func (c *Console) keep() {
 	if c.options.SessionsFile == "" {
 		return
