@@ -48,8 +48,9 @@ type Lab struct {
 	key     string // private key file for every host
 	served  *served
 
-	mu    sync.Mutex
-	hosts []*Host
+	mu      sync.Mutex
+	hosts   []*Host
+	clients []*exec.Cmd
 }
 
 // Start removes what dead labs left behind and starts a lab. Its hosts answer ssh when Start returns.
@@ -108,6 +109,10 @@ func (l *Lab) Close() error {
 	for _, h := range l.hosts {
 		h.Kill()
 	}
+	for _, c := range l.clients {
+		_ = c.Process.Kill()
+		_ = c.Wait() // by that
+	}
 	if l.served != nil {
 		errs = append(errs, l.served.close())
 	}
@@ -149,6 +154,38 @@ func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
 		return nil, fmt.Errorf("make %s: %w", h.Name, err)
 	}
 	return h, h.Start(ctx)
+}
+
+// ClientNetwork makes a network namespace with an address of the lab, for a program of the machine that is to see nothing of how the
+// machine's own links come and go, and returns its path, which nsenter --net takes. It is there until Close.
+func (l *Lab) ClientNetwork(ctx context.Context) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	number := len(l.clients) + 1
+	if number > maxClients {
+		return "", fmt.Errorf("make the network of a client: a lab has at most %d", maxClients)
+	}
+	// The namespace lives as long as the process that it was made for, which dies with the lab's.
+	holder := exec.Command("sleep", "infinity")
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := l.spawner.start(holder); err != nil {
+		return "", err
+	}
+	l.clients = append(l.clients, holder)
+	path, address := fmt.Sprintf("/proc/%d/ns/net", holder.Process.Pid), l.network.client(number)
+	if err := l.network.connect(ctx, fmt.Sprintf("%sc%d", l.network.bridge, number), holder.Process.Pid, address); err != nil {
+		return "", err
+	}
+	for _, argv := range [][]string{
+		{"link", "set", "lo", "up"},
+		{"address", "add", netip.PrefixFrom(address, l.network.subnet.Bits()).String(), "dev", "eth0"},
+		{"link", "set", "eth0", "up"},
+	} {
+		if err := run(ctx, append([]string{"nsenter", "--net=" + path, "ip"}, argv...)...); err != nil {
+			return "", err
+		}
+	}
+	return path, nil
 }
 
 // Subnet is the network of the hosts. The machine has its first address.

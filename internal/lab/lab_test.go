@@ -213,6 +213,28 @@ func TestCutAndMend(t *testing.T) {
 	}
 }
 
+func TestClientNetwork(t *testing.T) {
+	network, err := lab.ClientNetwork(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := func(argv ...string) string {
+		t.Helper()
+		out, err := output(t.Context(), append([]string{"nsenter", "--net=" + network}, argv...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	greeting := "exec 3<>/dev/tcp/" + lab.Host("host-1").Address + "/22 && read -r line <&3 && echo $line"
+	if out := inside("bash", "-c", greeting); !strings.HasPrefix(out, "SSH-2.0-") {
+		t.Errorf("a host answers a client with %q", out)
+	}
+	if out := inside("ip", "-o", "link"); strings.Count(out, "\n") != 2 {
+		t.Errorf("a client has the links\n%swant lo and eth0", out)
+	}
+}
+
 func TestPowerCut(t *testing.T) {
 	h, err := lab.AddHost(t.Context())
 	if err != nil {

@@ -28,6 +28,16 @@ type network struct {
 // maxHosts is how many addresses there are from the first host's.
 const maxHosts = 254 - 10
 
+// maxClients is how many addresses there are between the machine's and the first host's.
+const maxClients = 9
+
+// client is the address of a client by its number, from 1.
+func (n *network) client(number int) netip.Addr {
+	a := n.subnet.Addr().As4()
+	a[3] = byte(1 + number)
+	return netip.AddrFrom4(a)
+}
+
 // address of a host by its number, from 1.
 func (n *network) address(host int) netip.Addr {
 	a := n.subnet.Addr().As4()

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -45,7 +46,7 @@ func (s *site) readInBrowser(t *testing.T, hub string) {
 	s.kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
 	s.kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testenv.Root(), "hack", "console.sh"))
-	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts")
+	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts", "CHROMIUM="+s.browser())
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("the console in a browser: %v\n%s", err, out)
@@ -54,4 +55,20 @@ func (s *site) readInBrowser(t *testing.T, hub string) {
 		t.Skip(string(out))
 	}
 	t.Logf("%s", out)
+}
+
+// browser is a program that runs Chromium in a network of its own. Chromium breaks off what it loads when any link of its network comes
+// or goes, as those of other labs do meanwhile.
+func (s *site) browser() string {
+	s.t.Helper()
+	network, err := s.ClientNetwork(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path := filepath.Join(s.dir, "chromium")
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s '%s' \"$@\"\n", network, cmp.Or(os.Getenv("CHROMIUM"), "/usr/bin/chromium"))
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
 }
