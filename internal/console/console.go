@@ -124,7 +124,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// Whoever does not read what is everybody's loses it.
 		deadline := http.NewResponseController(w)
 		_ = deadline.SetWriteDeadline(time.Now().Add(c.writeTime)) // every connection of the listener can
-		c.files.ServeHTTP(w, r)
+		c.files.serve(w, r, func() []byte { return c.told(r) })
 		_ = deadline.SetWriteDeadline(time.Time{})
 		return
 	}

@@ -42,7 +42,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
 var page = fstest.MapFS{
-	"index.html":           {Data: []byte(`<meta property="csp-nonce" nonce="__CSP_NONCE__"><script src="/console/assets/main-1.js"></script>`)},
+	"index.html":           {Data: []byte(`<meta property="csp-nonce" nonce="__CSP_NONCE__"><meta name="session" content="__SESSION__"><script src="/console/assets/main-1.js"></script>`)},
 	"assets/main-1.js":     {Data: []byte("hello")},
 	"assets/main-1.js.br":  {Data: []byte("br of hello")},
 	"assets/main-1.js.gz":  {Data: []byte("gz of hello")},

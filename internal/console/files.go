@@ -1,11 +1,11 @@
 package console
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"maps"
@@ -24,8 +24,11 @@ const (
 	assets = "assets/" // whose names have a digest of their content
 )
 
-// noncePlaceholder is in the index where the nonce of the answer belongs.
-const noncePlaceholder = "__CSP_NONCE__"
+// Words in the index: where the nonce of the answer belongs, and where what the browser's session is.
+const (
+	noncePlaceholder   = "__CSP_NONCE__"
+	sessionPlaceholder = "__SESSION__"
+)
 
 // notBuilt is what is said where there is no page.
 const notBuilt = "this build of orrery has no console: it was built without Node. Build it with Node and \"make build\", or use a release"
@@ -89,8 +92,8 @@ func newFiles(content fs.FS) (*files, error) {
 
 func (f *files) built() bool { return f.index != nil }
 
-// ServeHTTP implements http.Handler.
-func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// serve answers a request; told is what the page is told of the session, as JSON; empty: nothing.
+func (f *files) serve(w http.ResponseWriter, r *http.Request, told func() []byte) {
 	h := w.Header()
 	inert(h)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -106,16 +109,16 @@ func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	one, found := f.byPath[name]
 	switch {
 	case found && name != index:
-		f.serve(w, r, name, one)
+		f.serveFile(w, r, name, one)
 	case strings.HasPrefix(name, assets), path.Ext(name) != "" && name != index && !strings.Contains(r.Header.Get("Accept"), "text/html"):
 		http.Error(w, fmt.Sprintf("the console has no file %.200q", name), http.StatusNotFound)
 	default: // a path of the page, which may have names with dots in it
-		f.serveIndex(w, r)
+		f.serveIndex(w, r, told())
 	}
 }
 
-// serve answers with a file, in the form that the browser takes.
-func (f *files) serve(w http.ResponseWriter, r *http.Request, name string, one *file) {
+// serveFile answers with a file, in the form that the browser takes.
+func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, one *file) {
 	h := w.Header()
 	form := one.as[""]
 	for _, e := range encodings {
@@ -165,16 +168,19 @@ func takes(r *http.Request, encoding string) bool {
 }
 
 // serveIndex answers with the page. Editor and terminal insert elements style: these need the nonce of the answer, so that
-// nothing else may insert one.
-func (f *files) serveIndex(w http.ResponseWriter, r *http.Request) {
+// nothing else may insert one. A page that says whose session it is, is kept nowhere: somebody else's may come after it.
+func (f *files) serveIndex(w http.ResponseWriter, r *http.Request, told []byte) {
 	nonce := rand.Text()
 	h := w.Header()
 	policy := maps.Clone(pagePolicy)
 	policy["style-src"] += " 'nonce-" + nonce + "'"
 	h.Set("Content-Security-Policy", written(policy))
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Cache-Control", "no-cache")
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(bytes.ReplaceAll(f.index, []byte(noncePlaceholder), []byte(nonce))))
+	if len(told) == 0 {
+		h.Set("Cache-Control", "no-cache")
+	}
+	content := strings.NewReplacer(noncePlaceholder, nonce, sessionPlaceholder, html.EscapeString(string(told))).Replace(string(f.index))
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(content))
 }
 
 // pagePolicy is what the page may do: nothing of anybody else's.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 func newPage(t *testing.T, o Options) *Console {
@@ -96,7 +99,7 @@ func TestPolicy(t *testing.T) {
 		w := get(c, "/console/")
 		policy := w.Header().Get("Content-Security-Policy")
 		found := regexp.MustCompile(`'nonce-([A-Z0-9]{20,})'`).FindStringSubmatch(policy)
-		if found == nil || !strings.Contains(w.Body.String(), `nonce="`+found[1]+`"`) || strings.Contains(w.Body.String(), noncePlaceholder) {
+		if found == nil || !strings.Contains(w.Body.String(), `nonce="`+found[1]+`"`) || strings.Contains(w.Body.String(), noncePlaceholder) || !strings.Contains(w.Body.String(), `name="session" content=""`) {
 			t.Fatalf("%s\n%s", policy, w.Body)
 		}
 		nonces[found[1]] = true
@@ -123,5 +126,43 @@ func TestWithoutPage(t *testing.T) {
 	c = newPage(t, Options{Files: page})
 	if _, err := c.Link(alice); apierrors.ReasonForError(err) != fleetv1alpha1.ReasonNoConsole || !strings.Contains(err.Error(), "--public-url") {
 		t.Error(err)
+	}
+}
+
+// TestPageTellsSession: to a page of its own the browser's session is told, as GET of it says, and nobody keeps that page; to others nothing.
+func TestPageTellsSession(t *testing.T) {
+	s := newSite(t, testenv.Config(0), nil)
+	b := s.login(&user.DefaultInfo{Name: `a"><script>`, Groups: []string{"<g>"}})
+	told := regexp.MustCompile(`name="session" content="([^"]*)"`)
+	page := func(b *browser, headers ...string) (string, *http.Response) {
+		response, text := b.do(http.MethodGet, Path+"table", "", headers...)
+		found := told.FindStringSubmatch(text)
+		if found == nil || strings.Contains(text, sessionPlaceholder) {
+			t.Fatalf("%s\n%s", response.Status, text)
+		}
+		return html.UnescapeString(found[1]), response
+	}
+	navigation := []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Dest", "document"}
+	got, response := page(b, navigation...)
+	if want := strings.TrimSpace(b.want(http.StatusOK, http.MethodGet, sessionPath, "")); got != want || !strings.Contains(got, "a") {
+		t.Errorf("told %s, want %s", got, want)
+	}
+	if response.Header.Get("Cache-Control") != "no-store" {
+		t.Error(response.Header)
+	}
+	for name, headers := range map[string][]string{
+		"OfAnotherOrigin": {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"},
+		"InAFrame":        {"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"},
+	} {
+		if got, _ := page(b, headers...); got != "" {
+			t.Errorf("%s: told %s", name, got)
+		}
+	}
+	if got, _ := page(s.browser(), navigation...); got != "" {
+		t.Errorf("somebody without a session is told %s", got)
+	}
+	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
+	if got, _ := page(b, navigation...); got != "" {
+		t.Errorf("after it ended, told %s", got)
 	}
 }

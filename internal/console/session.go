@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"sync/atomic"
@@ -152,6 +153,19 @@ type described struct {
 func (c *Console) describe(s *Session) described {
 	who := s.User()
 	return described{User: who.GetName(), Groups: append([]string{}, who.GetGroups()...), Expires: metav1.NewTime(s.expires), Version: c.options.Version}
+}
+
+// told is what the page is told of the session of whoever asks for it, so that it need not ask; nil: nothing.
+func (c *Console) told(r *http.Request) []byte {
+	if c.ours(r) != nil {
+		return nil
+	}
+	s, err := c.find(r)
+	if err != nil {
+		return nil
+	}
+	text, _ := json.Marshal(c.describe(s)) //nolint:errchkjson // texts and a time
+	return text
 }
 
 // serveSession says what the session is, or ends it.

@@ -199,3 +199,19 @@ func readPods(body []byte, _ *object, s *said) {
 	}
 	s.to(Node, nodeKind, p.Spec.NodeName)
 }
+
+// Conditions are those of an object.
+type Conditions []struct {
+	Type   string `json:"type"`
+	Status string `json:"status"`
+}
+
+// Ready says whether a condition of readiness is true, and whether there is any. What has none is neither ready nor not.
+func (c Conditions) Ready() (ready, known bool) {
+	for _, one := range c {
+		if one.Type == "Ready" || one.Type == "Available" {
+			ready, known = ready || one.Status == "True", true
+		}
+	}
+	return ready, known
+}

@@ -130,14 +130,22 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.SetReadLimit(mostMessage)
-	l.serve(r.Context(), &browser{c}, who, a)
+	l.serve(r.Context(), &browser{c, []byte(r.URL.Query().Get("open"))}, who, a)
 }
 
 // browser is a connection to one.
-type browser struct{ *websocket.Conn }
+type browser struct {
+	*websocket.Conn
+
+	first []byte // message that its address has: it need not wait for the connection
+}
 
 // read implements connection.
 func (b *browser) read(ctx context.Context) ([]byte, error) {
+	if first := b.first; len(first) > 0 {
+		b.first = nil
+		return first, nil
+	}
 	kind, message, err := b.Read(ctx)
 	if err == nil && kind != websocket.MessageText {
 		err = errors.New("messages are text")

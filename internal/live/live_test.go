@@ -265,6 +265,21 @@ func TestUnknownIsNotEmpty(t *testing.T) {
 	b.wait(2, "too long a query", code(http.StatusBadRequest))
 }
 
+// TestWindowOfTheAddress: what the address of a socket asks for is answered as any other message, and those that follow have their effect on it.
+func TestWindowOfTheAddress(t *testing.T) {
+	w := newWorld(t, "oak")
+	w.put(t, "Running", "oak/shop/a", "oak/shop/b")
+	w.grant("bob", "team")
+	first := `{"type":"open","id":7,"path":"/api/v1/pods","query":"orderby=name","offset":0,"limit":1}`
+	w.dialWith(t, "bob", first).wait(7, "it shows what its user may see", shows())
+	b := w.dialWith(t, "alice", first)
+	b.wait(7, "it is open, although nothing was said", shows("oak/shop/a"))
+	b.open(8, "/api/v1/pods", "", 0, 10)
+	b.wait(8, "another one beside it", shows("oak/shop/a", "oak/shop/b"))
+	b.say(order{Type: "move", ID: 7, Offset: 1, Limit: 1})
+	b.wait(7, "it moves", shows("oak/shop/b"))
+}
+
 // TestEqualQuestionsAreAskedOnce, and those of another user by themselves.
 func TestEqualQuestionsAreAskedOnce(t *testing.T) {
 	w := newWorld(t, "oak")
@@ -481,6 +496,7 @@ func TestHostileBrowsers(t *testing.T) {
 		_ = b.conn.Write(t.Context(), websocket.MessageText, []byte(garbage))
 		broken(b)
 	}
+	broken(w.dialWith(t, "alice", "garbage"))
 	flood := w.dial(t, "alice")
 	for range 10 * messagesAtOnce {
 		if flood.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"move","id":1,"limit":1}`)) != nil {

@@ -233,7 +233,13 @@ type tab struct {
 // dial opens a tab of a user.
 func (w *world) dial(t testing.TB, who string) *tab {
 	t.Helper()
-	c, _, err := websocket.Dial(t.Context(), w.server.URL+"/live?as="+who, &websocket.DialOptions{Subprotocols: []string{Protocol}})
+	return w.dialWith(t, who, "")
+}
+
+// dialWith is dial with a message in the address.
+func (w *world) dialWith(t testing.TB, who, first string) *tab {
+	t.Helper()
+	c, _, err := websocket.Dial(t.Context(), w.server.URL+"/live?"+url.Values{"as": {who}, "open": {first}}.Encode(), &websocket.DialOptions{Subprotocols: []string{Protocol}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,13 +42,10 @@ type details struct {
 		Replicas *int64 `json:"replicas"`
 	} `json:"spec"`
 	Status struct {
-		Phase      string `json:"phase"`
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
-		ContainerStatuses     []container `json:"containerStatuses"`
-		InitContainerStatuses []container `json:"initContainerStatuses"`
+		Phase                 string           `json:"phase"`
+		Conditions            graph.Conditions `json:"conditions"`
+		ContainerStatuses     []container      `json:"containerStatuses"`
+		InitContainerStatuses []container      `json:"initContainerStatuses"`
 	} `json:"status"`
 }
 
@@ -142,18 +139,15 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	}
 }
 
-// is says whether an object is ready or terminating. What has no condition of readiness is neither ready nor not.
+// is says whether an object is ready or terminating.
 func (t Term) is(d *details) (holds, known bool) {
 	for _, v := range t.Values {
 		switch v.Text {
 		case "terminating":
 			holds, known = holds || d.Metadata.DeletionTimestamp != nil, true
 		case "ready":
-			for _, c := range d.Status.Conditions {
-				if c.Type == "Ready" || c.Type == "Available" {
-					holds, known = holds || c.Status == "True", true
-				}
-			}
+			ready, has := d.Status.Conditions.Ready()
+			holds, known = holds || ready, known || has
 		}
 	}
 	return holds, known

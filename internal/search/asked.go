@@ -273,10 +273,28 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 	case query.Uses:
 		pushField(q, t, store.FieldReferences)
 		return true, nil
+	case query.Is:
+		state := rare(t)
+		if state == "" || !store.FieldOf(q.Group, q.Resource, store.FieldIs) {
+			return true, nil
+		}
+		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: store.FieldIs, Operator: selection.Equals, Value: state})
 	default:
 		return true, nil
 	}
 	return false, nil
+}
+
+// rare is the value of store.FieldIs that a term asks for, if it is one.
+func rare(t query.Term) string {
+	switch {
+	case len(t.Values) != 1:
+	case t.Values[0].Text == "ready" && t.Not:
+		return store.Unready
+	case t.Values[0].Text == "terminating" && !t.Not:
+		return store.Terminating
+	}
+	return ""
 }
 
 // pushPrefix adds a pattern that is the beginning of a name, if it is one and there is none yet.

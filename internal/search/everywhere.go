@@ -480,7 +480,12 @@ func how(t query.Term) string {
 		if !globbed && !t.Not && len(t.Values) == 1 {
 			return byIndex
 		}
-		fallthrough
+		return byReading
+	case query.Is:
+		if rare(t) != "" {
+			return byIndex
+		}
+		return byReading
 	default:
 		return byReading
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 
+	"orrery.dev/orrery/internal/query"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -431,4 +432,32 @@ func FuzzParams(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRareStatesAreIndexed: what an index has of what an object is, is what the object says, whatever shape it has.
+func TestRareStatesAreIndexed(t *testing.T) {
+	for _, body := range []string{
+		`{}`, `[]`, `{"status":{"conditions":[]}}`, `{"status":{"conditions":null}}`, `{"status":{"conditions":{"type":"Ready"}}}`, `{"status":"x"}`,
+		`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`,
+		`{"status":{"conditions":[{"type":"Available"}]}}`, `{"status":{"conditions":[{"type":"Ready","status":true}]}}`, `{"status":{"conditions":["x",{"type":"Ready","status":"Unknown"}]}}`,
+		`{"status":{"conditions":[{"type":"Ready","status":"False"},{"type":"Available","status":"True"}]}}`, `{"status":{"conditions":[{"type":7,"status":"False"}]}}`,
+		`{"status":{"Conditions":[{"type":"Ready","status":"False"}]}}`, `{"status":{"conditions":[{"type":"Progressing","status":"False"}]}}`,
+		`{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}`, `{"metadata":{"deletionTimestamp":null}}`, `{"metadata":{"deletionTimestamp":7,"annotations":[]},"status":7}`,
+	} {
+		for _, text := range []string{"-is:ready", "is:terminating"} {
+			var a asked
+			if err := a.parse(text); err != nil {
+				t.Fatal(err)
+			}
+			q := store.Query{Resource: "pods"}
+			keep, err := a.refine(&q, kind{})
+			if err != nil || keep != nil {
+				t.Fatalf("%s is looked for in objects: %v", text, err)
+			}
+			want := a.query.Matches(query.Object{Resource: "pods", Body: []byte(body)}, time.Time{})
+			if got := q.Selects(&store.Row{Resource: "pods", Name: "a", Body: []byte(body)}); got != want {
+				t.Errorf("%s of %s: the index has %t, the object %t", text, body, got, want)
+			}
+		}
+	}
 }

@@ -429,13 +429,12 @@ func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 		}
 		return columnIn{column: column, values: values, not: not}, nil
 	}
-	list := f.Path == FieldImages || f.Path == FieldReferences
 	if !exists {
 		if key, ok := termsFor(gr, f.Path, values); ok {
 			return termIs{key: key, values: values, not: not}, nil
 		}
 	}
-	if list {
+	if several(f.Path) {
 		return nil, fmt.Errorf("%w: %s is a field of pods and of what makes pods, which has values of 1 to %d bytes, and is always there", ErrSelector, f.Path, mostTerm)
 	}
 	path, err := ParseFieldPath(f.Path)

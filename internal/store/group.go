@@ -93,7 +93,9 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 }
 
 // several says whether an object may have more than one value of a declared field.
-func several(path string) bool { return path == FieldImages || path == FieldReferences }
+func several(path string) bool {
+	return path == FieldImages || path == FieldReferences || path == FieldIs
+}
 
 // grouped counts by columns and labels, or also by the declared field that has a key: then that leads. At most so many groups are returned.
 func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, key string, most int) ([]Group, error) {

@@ -27,7 +27,8 @@ func resident(random *rand.Rand, cluster, namespace, name string) Row {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
 			"namespace": namespace, "name": name,
-			"annotations": map[string]any{"about": []any{"the shop", "Shop the été", "a b c", "", nil}[random.IntN(5)], "n": random.IntN(5)},
+			"annotations":       map[string]any{"about": []any{"the shop", "Shop the été", "a b c", "", nil}[random.IntN(5)], "n": random.IntN(5)},
+			"deletionTimestamp": []any{nil, nil, "2026-01-01T00:00:00Z"}[random.IntN(3)],
 		},
 		"spec": map[string]any{
 			"nodeName": fmt.Sprint("node-", random.IntN(3)),
@@ -38,13 +39,17 @@ func resident(random *rand.Rand, cluster, namespace, name string) Row {
 			"sometimes": []any{nil, 0, false, "", "x", []any{}, map[string]any{}}[random.IntN(7)],
 			"volumes":   []any{map[string]any{"configMap": map[string]any{"name": app}}},
 		},
-		"status": map[string]any{"phase": phase, "other": fmt.Sprint(random.IntN(3))},
+		"status": map[string]any{"phase": phase, "other": fmt.Sprint(random.IntN(3)), "conditions": [][]any{nil, ready("True"), ready("False"), ready("Unknown")}[random.IntN(4)]},
 	})
 	if err != nil {
 		panic(err)
 	}
 	r.Body = body
 	return r
+}
+
+func ready(status string) []any {
+	return []any{map[string]any{"type": "Initialized", "status": "True"}, map[string]any{"type": "Ready", "status": status}}
 }
 
 // led are queries of each way to lead to rows.
@@ -85,6 +90,10 @@ func led(t *testing.T) map[string]Query {
 		"ImageOfAll":        {Fields: field(FieldImages, "sidecar")},
 		"ImageNot":          {Fields: []FieldRequirement{{Path: FieldImages, Operator: selection.NotEquals, Value: "image-1"}}},
 		"Reference":         {Fields: field(FieldReferences, "ConfigMap/app-2")},
+		"Unready":           {Fields: field(FieldIs, Unready)},
+		"UnreadyAndScopes":  {Fields: field(FieldIs, Unready), Scopes: map[string][]string{"a": {"x"}, "c": {"y", "z"}}},
+		"Terminating":       {Fields: field(FieldIs, Terminating), Labels: selector(t, "app=app-1")},
+		"TerminatingNot":    {Fields: []FieldRequirement{{Path: FieldIs, Operator: selection.NotEquals, Value: Terminating}}},
 		"FieldOfTheBody":    {Fields: field("status.other", "1")},
 		"Owner":             {OwnerUID: "owner-2"},
 		"OwnerAndPhase":     {OwnerUID: "owner-2", Fields: field("status.phase", "Running")},
@@ -452,6 +461,10 @@ func TestTermsOf(t *testing.T) {
 		},
 		"Event":         {groupResource{"", "events"}, `{"type":"Warning","involvedObject":{"uid":"u"}}`, []pair{{"!type", "Warning"}, {".involvedObject.uid", "u"}}},
 		"AnyType":       {groupResource{"example.com", "things"}, `{"status":{"phase":"Ready"},"spec":{"nodeName":"n"}}`, []pair{{"!status.phase", "Ready"}}},
+		"Unready":       {groupResource{"example.com", "things"}, `{"status":{"conditions":[{"type":"Available","status":"Unknown"},{"type":"Ready","status":"False"}]}}`, []pair{{".[is]", "unready"}}},
+		"Ready":         {pods, `{"status":{"conditions":[{"type":"Ready","status":"False"},{"type":"Available","status":"True"}]}}`, nil},
+		"NeitherNor":    {pods, `{"status":{"conditions":[{"type":"Initialized","status":"False"}]}}`, nil},
+		"Terminating":   {groupResource{"apps", "replicasets"}, `{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}`, []pair{{".[is]", "terminating"}}},
 		"Secret":        {groupResource{"", "secrets"}, `{"status":{"phase":"x"},"data":{"a":"b"}}`, nil},
 		"OtherTypes":    {pods, `{"status":{"phase":7},"spec":{"nodeName":true,"containers":{"image":"a"},"volumes":[1,{"configMap":"c"},{"configMap":{"name":"d"}}]}}`, []pair{{"!status.phase", "7"}, {".spec.nodeName", "true"}, {".[references]", "ConfigMap/d"}}},
 		"OtherShapes":   {pods, `{"status":[],"spec":"x"}`, nil},

@@ -25,6 +25,15 @@ const (
 	// FieldReferences are the objects to which an object refers by name, as package graph knows them: KIND.GROUP/NAME, and for those of another namespace
 	// KIND.GROUP/NAMESPACE/NAME, too.
 	FieldReferences = "[references]"
+	// FieldIs is what an object is that few are, and that is looked for: Unready, Terminating. What most are would cost as much to index as
+	// it would to find in the first objects.
+	FieldIs = "[is]"
+)
+
+// Values of FieldIs.
+const (
+	Unready     = "unready"     // it has conditions of readiness, of which none is true
+	Terminating = "terminating" // its deletion has begun
 )
 
 // pair is a key and a value that an index leads from: a label, or a declared field, whose key begins as no label's does: with ! if it has
@@ -43,15 +52,15 @@ func declaredPair(path, value string) pair {
 }
 
 // termsVersion counts what is declared, or has words: databases that were written with another list are indexed anew when they are opened.
-const termsVersion = 4
+const termsVersion = 5
 
 // mostTerm is how long the value of a declared field may be to be in the index, in bytes.
 const mostTerm = 512
 
 var (
-	podFields      = []string{"status.phase", "spec.nodeName", FieldImages, FieldReferences}
-	workloadFields = []string{"status.phase", FieldImages, FieldReferences}
-	// declared are the fields that are indexed, by type; of all others fields are looked for in bodies, but for the phase.
+	podFields      = []string{"status.phase", "spec.nodeName", FieldIs, FieldImages, FieldReferences}
+	workloadFields = []string{"status.phase", FieldIs, FieldImages, FieldReferences}
+	// declared are the fields that are indexed, by type; of all others fields are looked for in bodies, but for the phase and what they are.
 	declared = referring(map[groupResource][]string{
 		{"", "pods"}:                           podFields,
 		{"", "podtemplates"}:                   workloadFields,
@@ -68,7 +77,7 @@ var (
 		{"", "configmaps"}:                     {},
 		{"discovery.k8s.io", "endpointslices"}: {FieldReferences},
 	})
-	anyFields = []string{"status.phase"}
+	anyFields = []string{"status.phase", FieldIs}
 )
 
 // referring adds the types that refer to others, of which nothing else is declared.
@@ -76,7 +85,7 @@ func referring(fields map[groupResource][]string) map[groupResource][]string {
 	for _, gr := range graph.Referrers() {
 		key := groupResource{gr.Group, gr.Resource}
 		if _, ok := fields[key]; !ok {
-			fields[key] = []string{"status.phase", FieldReferences}
+			fields[key] = append(slices.Clone(anyFields), FieldReferences)
 		}
 	}
 	return fields
@@ -119,7 +128,8 @@ type indexed struct {
 	graph.Pods
 
 	Metadata struct {
-		Annotations map[string]words.Text `json:"annotations"`
+		Annotations       map[string]words.Text `json:"annotations"`
+		DeletionTimestamp any                   `json:"deletionTimestamp"`
 	} `json:"metadata"`
 	Reason         words.Text `json:"reason"` // of an Event, as are the next two
 	Message        words.Text `json:"message"`
@@ -129,7 +139,8 @@ type indexed struct {
 		UID graph.Text `json:"uid"`
 	} `json:"involvedObject"`
 	Status struct {
-		Phase graph.Text `json:"phase"`
+		Phase      graph.Text       `json:"phase"`
+		Conditions graph.Conditions `json:"conditions"`
 	} `json:"status"`
 
 	body []byte
@@ -185,6 +196,13 @@ func (o *indexed) terms(gr groupResource) (out []pair) {
 			add(path, string(o.Status.Phase))
 		case "spec.nodeName":
 			add(path, string(o.Spec.NodeName))
+		case FieldIs:
+			if ready, known := o.Status.Conditions.Ready(); known && !ready {
+				add(path, Unready)
+			}
+			if o.Metadata.DeletionTimestamp != nil {
+				add(path, Terminating)
+			}
 		case FieldImages:
 			add(path, o.Images()...)
 		case FieldReferences:

@@ -8,14 +8,18 @@ import { live } from "./hub/live"
 import { start } from "./hub/session"
 import { nonceForStyles } from "./look/nonce"
 import { showTheme } from "./look/theme"
+import { askAhead } from "./table/ahead"
 import { startLanguage } from "./text/text"
 
 nonceForStyles()
 showTheme()
 bring(location.pathname)
-if ((await Promise.all([start(), startLanguage()]))[0]) {
-  // What nearly every screen asks for is on its way while the first is drawn.
+// What nearly every screen asks for is on its way while the first is drawn.
+const begun = start().then((signedIn) => {
+  if (!signedIn) return
+  askAhead()
   live.begin()
   beginKinds()
-}
+})
+await Promise.all([begun, startLanguage()])
 createRoot(document.getElementById("root")!).render(<App />)

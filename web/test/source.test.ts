@@ -46,7 +46,7 @@ test("no text is written into the page as HTML, and no code is made of text", ()
 
 test("the storage of the browser has no token", () => {
   const keys = files("src", /\.tsx?$/).flatMap((path) => (/\b(?:localStorage|sessionStorage)\b/.test(read(path)) ? [path] : []))
-  const allowed = /src\/(look\/theme|text\/text|table\/Views|layout\/)/
+  const allowed = /src\/(look\/theme|text\/text|table\/Views|layout\/|hub\/kinds)/
   expect(keys.filter((path) => !allowed.test(path))).toEqual([])
 })
 

@@ -87,6 +87,8 @@ async function discover(root: string): Promise<Kind[]> {
   return readKinds(await Promise.all([ask("/api"), ask("/apis")]))
 }
 
+const kept = "orrery.kinds"
+
 class Kinds {
   private kinds?: Kind[]
   private asked = 0
@@ -107,6 +109,7 @@ class Kinds {
     const told = (kinds: Kind[]) => {
       this.asked = Date.now()
       this.kinds = kinds
+      if (this.root) sessionStorage.setItem(kept, JSON.stringify(kinds))
       for (const f of this.listeners) f()
       return kinds
     }
@@ -126,6 +129,11 @@ function useKinds(of: Kinds): Kind[] | undefined {
   const { error } = useAnswer(kinds ? undefined : () => of.load(), `kinds ${of.root}`)
   if (!kinds && error) throw error
   return kinds
+}
+
+/** The kinds of all clusters as they were last in this tab: which list a name most likely means, until it is known. */
+export function lastKinds(): Kind[] {
+  return JSON.parse(sessionStorage.getItem(kept) ?? "[]")
 }
 
 /** Asks for the kinds of all clusters before a screen needs them. */

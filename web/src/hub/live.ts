@@ -15,9 +15,13 @@ type Open = {
   heard: () => void
 }
 
+const opening = ({ id, path, query, offset, limit }: Open) => ({ type: "open", id, path, query, offset, limit })
+
 /** The hub says something each 10 s. */
 const quietMs = 40_000
 const lookMs = 10_000
+/** How long a window that was opened ahead waits for who shows it. */
+const aheadMs = 20_000
 
 /** The one socket of a tab, open from when something needs it. */
 class Live {
@@ -29,6 +33,7 @@ class Live {
   private timer = 0
   private watchdog = 0
   private lastHeard = 0
+  private early?: Open
   clusters: Cluster[] = []
   connected = false
   /** Says that the session is over. */
@@ -36,7 +41,23 @@ class Live {
   /** Asks whether it is, after a connection that was refused. */
   refused: () => void = () => {}
 
+  /** Opens a window for who is about to: nobody else, so that it is closed if nobody does. */
+  ahead(path: string, query: string, offset: number, limit: number): void {
+    const early = this.open(path, query, offset, limit, () => {})
+    this.early = early
+    window.setTimeout(() => this.early === early && this.close(early), aheadMs)
+  }
+
   open(path: string, query: string, offset: number, limit: number, heard: (w: Window) => void): Open {
+    const early = this.early
+    this.early = undefined
+    if (early?.path === path && early.query === query) {
+      early.heard = () => heard(early.window)
+      if (early.window !== nothing) early.heard()
+      this.move(early, offset, limit)
+      return early
+    }
+    if (early) this.close(early)
     const open: Open = {
       id: this.nextID++,
       path,
@@ -49,7 +70,7 @@ class Live {
       heard: () => heard(open.window),
     }
     this.windows.set(open.id, open)
-    this.send({ type: "open", id: open.id, path, query, offset, limit })
+    this.send(opening(open))
     this.connect()
     return open
   }
@@ -98,7 +119,10 @@ class Live {
   private connect(needed = this.windows.size + this.fleetListeners.size > 0): void {
     if (this.socket || !needed) return
     clearTimeout(this.timer)
-    const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/console/api/live`, "orrery-live.v1")
+    // The first window is asked for by the address, and so answered before anything could be sent.
+    const first = [...this.windows.values()].find((w) => w.query.length < 2000)
+    const asked = first ? `?${new URLSearchParams({ open: JSON.stringify(opening(first)) })}` : ""
+    const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/console/api/live${asked}`, "orrery-live.v1")
     this.socket = socket
     let opened = false
     socket.onopen = () => {
@@ -106,7 +130,8 @@ class Live {
       this.attempt = 0
       this.connected = true
       this.lastHeard = Date.now()
-      for (const { id, path, query, offset, limit } of this.windows.values()) this.send({ type: "open", id, path, query, offset, limit })
+      for (const w of this.windows.values()) if (w !== first) this.send(opening(w))
+      if (first && !this.windows.has(first.id)) this.close(first)
       this.watchdog = window.setInterval(() => this.watch(), lookMs)
       this.tellFleet()
     }

@@ -65,10 +65,16 @@ export async function start(): Promise<boolean> {
   return signed.state === "in"
 }
 
+/** The session as the hub wrote it into the page, if the browser sent the cookie when it asked for that. */
+function told(): Session | undefined {
+  const text = document.querySelector<HTMLMetaElement>("meta[name=session]")?.content
+  return text?.startsWith("{") ? JSON.parse(text) : undefined
+}
+
 /** Goes on with the session that there is. While the hub does not answer, it is asked again. */
 async function resume(reason?: "link"): Promise<void> {
   try {
-    set({ state: "in", session: await ask("GET") })
+    set({ state: "in", session: told() ?? (await ask("GET")) })
   } catch (e) {
     const away = !(e instanceof StatusError && e.code === 401)
     set({ state: "out", reason: away ? "unreachable" : reason })

@@ -1,9 +1,10 @@
 import { useCallback, useMemo, useRef, useState } from "react"
 import { useLocation, useSearch as useURL } from "wouter"
 import { StatusError } from "../hub/client"
-import { findKind, useKindsOf } from "../hub/kinds"
+import { findKind, lastKinds, useKindsOf } from "../hub/kinds"
 import { groupOf, objectLink } from "../hub/link"
 import { type Row, useFleet, useWindow, type Window } from "../hub/live"
+import { nothing } from "../hub/window"
 import { toneOfCluster } from "../layout/lag"
 import { useActions } from "../palette/actions"
 import { openPalette } from "../palette/open"
@@ -15,6 +16,7 @@ import { Empty, Failure, Notice } from "../part/Notice"
 import { useNarrow } from "../part/narrow"
 import { Page } from "../part/Page"
 import { t } from "../text/text"
+import { firstRows } from "./ahead"
 import { Bulk } from "./Bulk"
 import { everyColumn, shown } from "./columns"
 import { Facets } from "./Facets"
@@ -35,15 +37,16 @@ export default function TablePage() {
   const state = useMemo(() => readState(url), [url])
   const kinds = useKindsOf(state.hub)
   const narrow = useNarrow()
-  const { kind, path, query } = useMemo(() => question(state, kinds ?? []), [state, kinds])
+  const { kind, path, query } = useMemo(() => question(state, kinds ?? (state.hub ? [] : lastKinds())), [state, kinds])
   const all = state.kind === every && !state.hub
 
-  const [asked, setAsked] = useState({ offset: 0, limit: 120 })
+  const [asked, setAsked] = useState(firstRows)
   const onWindow = useCallback((offset: number, limit: number) => setAsked({ offset, limit }), [])
   const live = useWindow(all || state.hub ? undefined : path, query, asked.offset, asked.limit)
   const searched = useSearch(all ? query : undefined)
   const hubs = useHubObjects(state.hub ? kind : undefined, state.q)
-  const window = all ? searched : state.hub ? hubs : live
+  // Until the kinds are known the list is that of a kind that is remembered: rows of it are rows, and nothing else of it counts.
+  const window = all ? searched : state.hub ? hubs : kinds || live.rows.length ? live : nothing
 
   const [selected, setSelected] = useState(new Map<string, Row>())
   const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
@@ -66,7 +69,7 @@ export default function TablePage() {
       setSelected(new Map())
     }
     setCursor({ index: -1 })
-    setAsked({ offset: 0, limit: 120 })
+    setAsked(firstRows)
     navigate(`/table?${writeState(next)}`, { replace: change.q !== undefined })
   }
 

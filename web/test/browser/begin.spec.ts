@@ -1,0 +1,63 @@
+import type { Route } from "playwright-core"
+import { test } from "vitest"
+import { expect, settled, type Visit, visit, withBrowser } from "./world"
+
+// What the first rows of a navigation wait for.
+
+withBrowser()
+
+const row = (v: Visit) => v.page.locator(".grid-row:not(.absent)").first()
+
+/** Keeps the answers to the questions for kinds back until it is called. */
+async function holdKinds(v: Visit): Promise<() => Promise<void>> {
+  const held: Route[] = []
+  let open = false
+  await v.page.route(/\/resources\/fleet\/proxy\/apis?$/, (route) => (open ? route.continue() : void held.push(route)))
+  return async () => {
+    open = true
+    await Promise.all(held.map((route) => route.continue()))
+  }
+}
+
+test("the first rows of a table wait for neither the session nor the kinds, and are asked for by the socket's address", async () => {
+  const v = await visit()
+  await v.go("/table?kind=Pod")
+  await row(v).waitFor()
+  const asked: string[] = []
+  v.page.on("request", (r) => asked.push(new URL(r.url()).pathname))
+  v.page.on("websocket", (socket) => {
+    asked.push(new URL(socket.url()).searchParams.get("open") ?? "")
+    socket.on("framesent", (frame) => asked.push(String(frame.payload)))
+  })
+  const release = await holdKinds(v)
+  await v.go("/table?kind=Pod&q=cluster:oak")
+  await row(v).waitFor()
+  expect(asked).not.toContain("/console/api/session")
+  expect(asked.filter((what) => what.includes('"open"'))).toEqual([expect.stringContaining("/api/v1/pods")])
+  await release()
+  await settled(v.page)
+  await v.page.locator(".count, output").first().waitFor()
+  expect(asked.filter((what) => what.includes('"open"'))).toHaveLength(1)
+  expect(v.seen.errors).toEqual([])
+})
+
+test("what a tab remembers of a kind is nothing once the kinds are known, and no refusal before", async () => {
+  const v = await visit()
+  await v.go("/table?kind=Pod")
+  await row(v).waitFor()
+  await v.page.evaluate(() => {
+    const kinds = JSON.parse(sessionStorage.getItem("orrery.kinds")!)
+    for (const kind of kinds) if (kind.kind === "Pod") kind.version = "v9"
+    sessionStorage.setItem("orrery.kinds", JSON.stringify(kinds))
+  })
+  const refused = new Promise<void>((yes) =>
+    v.page.on("websocket", (socket) => socket.on("framereceived", (frame) => String(frame.payload).includes('"type":"error"') && yes())),
+  )
+  const release = await holdKinds(v)
+  await v.go("/table?kind=Pod")
+  await refused
+  await v.page.locator(".grid-loading").waitFor()
+  expect(await v.page.locator(".grid-nothing, [role=alert]").count()).toBe(0)
+  await release()
+  await row(v).waitFor()
+})
