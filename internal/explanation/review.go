@@ -20,6 +20,12 @@ import (
 // Review answers where an object would be placed now.
 func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alpha1.PlacementReview) (*fleetv1alpha1.PlacementReview, error) {
 	spec := &review.Spec
+	review.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementReview"}
+	if spec.Moves != nil {
+		var err error
+		review.Status, err = e.moves(ctx, may, spec)
+		return &review, err
+	}
 	resource := "propagationpolicies"
 	if spec.Namespace == "" {
 		resource = "clusterpropagationpolicies"
@@ -43,7 +49,6 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 	for _, c := range snapshot.Clusters() {
 		names = append(names, c.Name)
 	}
-	review.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementReview"}
 	review.Status = answered(d, newSight(sees, names))
 	return &review, nil
 }
@@ -150,9 +155,7 @@ func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementRev
 // answered is what a decision means to who asked. It is pure.
 func answered(d placement.Decision, seen sight) *fleetv1alpha1.PlacementReviewStatus {
 	if d.Spec == nil {
-		return &fleetv1alpha1.PlacementReviewStatus{
-			State: fleetv1alpha1.PlacementWaiting, Message: "too little is known of the clusters yet: ask again in a moment", Time: metav1.NowMicro(),
-		}
+		return early()
 	}
 	r := &d.Record
 	status := &fleetv1alpha1.PlacementReviewStatus{
@@ -176,4 +179,11 @@ func answered(d placement.Decision, seen sight) *fleetv1alpha1.PlacementReviewSt
 	status.Hidden = len(seen.hidden)
 	status.Message = seen.message(d.Outcome.Message)
 	return status
+}
+
+// early is the answer while it is too early to say.
+func early() *fleetv1alpha1.PlacementReviewStatus {
+	return &fleetv1alpha1.PlacementReviewStatus{
+		State: fleetv1alpha1.PlacementWaiting, Message: "too little is known of the clusters yet: ask again in a moment", Time: metav1.NowMicro(),
+	}
 }

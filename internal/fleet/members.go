@@ -38,7 +38,7 @@ func (m Members) Room(cluster string) Room {
 type measured struct{ *mirror.Room }
 
 func (m measured) Without(taken []scheduler.Taken) scheduler.Room {
-	return m.Room.Without(taken)
+	return measured{m.Room.Without(taken)}
 }
 
 // Subscribe implements Source.

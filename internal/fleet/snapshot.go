@@ -100,6 +100,31 @@ func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
 	return next
 }
 
+// Supposing returns the snapshot as it would be if one of its clusters were another, and the change that this is; false: it has no such cluster.
+func (s *Snapshot) Supposing(name string, change func(*Cluster)) (*Snapshot, Change, bool) {
+	before, ok := s.Cluster(name)
+	if !ok {
+		return s, Change{}, false
+	}
+	after := *before
+	change(&after)
+	what, _ := compare(before, &after)
+	return s.with(name, &after), Change{Name: name, What: what, Before: before, After: &after}, true
+}
+
+// Without returns the snapshot as it would be if some of the free capacities were taken.
+func (s *Snapshot) Without(taken map[string][]scheduler.Taken) *Snapshot {
+	rooms := map[string]scheduler.Room{}
+	for name, some := range taken {
+		if c, ok := s.Cluster(name); ok {
+			if room, known := c.Room.(Room); known {
+				rooms[name] = room.Without(some)
+			}
+		}
+	}
+	return s.withRooms(rooms)
+}
+
 // withRooms returns the next snapshot, in which clusters have other free capacities; the same one
 // when they have not.
 func (s *Snapshot) withRooms(rooms map[string]scheduler.Room) *Snapshot {

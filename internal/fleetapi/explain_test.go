@@ -311,6 +311,7 @@ func TestExplanations(t *testing.T) {
 	})
 
 	t.Run("Works", func(t *testing.T) { w.works(t, inMember, policy, shop, of) })
+	t.Run("Moves", func(t *testing.T) { w.placementMoves(t, shop, store, policy) })
 	t.Run("Reviews", func(t *testing.T) { w.placementReviews(t, shop, store, of) })
 	t.Run("Access", func(t *testing.T) {
 		if a, text := read[fleetv1alpha1.FleetAccess](t, w, "", fleetv1alpha1.AccessPath); len(a.Types) != len(menus) || !a.Types[0].Verbs[0].Everywhere || len(a.Namespaces) != 0 {
@@ -492,6 +493,113 @@ func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 			}
 			if diff := cmp.Diff(c.placed, placed(review)); diff != "" || review.Status.Hidden != c.hidden || c.user != "" && strings.Contains(text, "ash") {
 				t.Errorf("%s\n%s", text, diff)
+			}
+		})
+	}
+	var policies policyv1alpha1.ClusterPropagationPolicyList
+	if err := w.client.List(t.Context(), &policies); err != nil || len(policies.Items) != 1 {
+		t.Errorf("policies after the reviews: %d, %v", len(policies.Items), err)
+	}
+}
+
+// placementMoves: what a change moves is told to who may make it, of objects that they may get and clusters that they may see; the others are counted.
+func (w *world) placementMoves(t *testing.T, shop, store string, policy *policyv1alpha1.PropagationPolicy) {
+	w.create(t, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store, Name: "till"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "till"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "till"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "till", Image: "example.org/till:1"}}},
+			},
+		},
+	})
+	w.grant(t, "policies", shop, rbacv1.PolicyRule{APIGroups: []string{"policy.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"*"}}, "dave", "alice")
+	w.grant(t, "widely", "", rbacv1.PolicyRule{APIGroups: []string{"policy.orrery.dev", "cluster.orrery.dev"}, Resources: []string{"*"}, Verbs: []string{"create", "update", "patch", "delete"}}, "erin")
+	w.grant(t, "tills", store, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get"}}, "erin")
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
+		t.Fatal(err)
+	}
+	edited := func(change func(*policyv1alpha1.PropagationSpec)) string {
+		spec := policy.Spec.DeepCopy()
+		change(spec)
+		text, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"spec": {"moves": {"policy": {"namespace": "` + shop + `", "name": "web", "spec": ` + string(text) + `}}}}`
+	}
+	away := edited(func(s *policyv1alpha1.PropagationSpec) { s.Placement.ClusterAffinity.ClusterNames = []string{"elm"} })
+	fewer := edited(func(s *policyv1alpha1.PropagationSpec) { s.ResourceSelectors = s.ResourceSelectors[1:] })
+	taker := `{"spec": {"moves": {"policy": {"name": "taker", "spec": {"resourceSelectors": [{"apiVersion": "apps/v1", "kind": "Deployment", "namespace": "` + store + `"}], "priority": 9,
+		"placement": {"clusterAffinity": {"clusterNames": ["elm"]}}}}}}}`
+	leaves := `{"spec": {"moves": {"cluster": {"name": "oak", "leaves": true}}}}`
+	testenv.Eventually(t, "all is placed", testenv.Patience, func() error {
+		for of, policy := range map[string]string{"Deployment.apps/" + shop + "/web": "web", "Deployment.apps/" + store + "/till": "everybody"} {
+			if p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of)); p.State != fleetv1alpha1.PlacementPlaced || p.PlacedBy != nil || p.Policy.Name != policy {
+				return errors.New(text)
+			}
+		}
+		return nil
+	})
+	for name, c := range map[string]struct {
+		user, body string
+		code       int
+		says       string
+		items      []string
+		hidden     int
+	}{
+		"Edit":            {body: away, code: http.StatusCreated, items: []string{"Deployment web oak stays=false", "Secret password oak stays=false"}},
+		"Selectors":       {body: fewer, code: http.StatusCreated},
+		"OneWhoMay":       {user: "alice", body: away, code: http.StatusCreated, items: []string{"Deployment web oak stays=false", "Secret password oak stays=false"}},
+		"OneWhoSeesNone":  {user: "dave", body: away, code: http.StatusCreated, hidden: 2},
+		"TakesOver":       {body: taker, code: http.StatusCreated, items: []string{"Deployment till oak stays=false"}, says: `"name":"taker"`},
+		"SomeAreHidden":   {user: "erin", body: leaves, code: http.StatusCreated, items: []string{"Deployment till oak stays=false"}, hidden: 2},
+		"Leaves":          {body: leaves, code: http.StatusCreated, items: []string{"Deployment till oak stays=false", "Deployment web oak stays=false", "Secret password oak stays=false"}, says: `"atOnce":true`},
+		"Labels":          {body: `{"spec": {"moves": {"cluster": {"name": "oak", "labels": {}}}}}`, code: http.StatusCreated, says: `"exact":true`},
+		"Deleted":         {body: `{"spec": {"moves": {"policy": {"namespace": "` + shop + `", "name": "web"}}}}`, code: http.StatusCreated},
+		"NoRight":         {user: "bob", body: away, code: http.StatusForbidden},
+		"NoRightToCreate": {user: "dave", body: taker, code: http.StatusForbidden},
+		"NoRightToLeave":  {user: "alice", body: leaves, code: http.StatusForbidden},
+		"NoCluster":       {body: `{"spec": {"moves": {"cluster": {"name": "elm", "leaves": true}}}}`, code: http.StatusNotFound, says: "elm"},
+		"Invalid": {body: edited(func(s *policyv1alpha1.PropagationSpec) {
+			s.Placement.SpreadConstraints = []policyv1alpha1.SpreadConstraint{{SpreadByField: "planet"}}
+		}), code: http.StatusUnprocessableEntity, says: "spec.placement.spreadConstraints"},
+		"Both":    {body: `{"spec": {"moves": {"policy": {"name": "a"}, "cluster": {"name": "oak", "leaves": true}}}}`, code: http.StatusBadRequest, says: "exactly one"},
+		"Neither": {body: `{"spec": {"moves": {"cluster": {"name": "oak"}}}}`, code: http.StatusBadRequest, says: "exactly one"},
+		"AndMore": {body: `{"spec": {"moves": {"policy": {"name": "a"}}, "replicas": 1}}`, code: http.StatusBadRequest, says: "no other field"},
+		"NoName":  {body: `{"spec": {"moves": {"policy": {}}}}`, code: http.StatusBadRequest, says: "spec.moves.policy.name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, text := w.ask(t, c.user, http.MethodPost, fleetv1alpha1.PlacementReviewsPath, c.body)
+			if code != c.code || !strings.Contains(text, c.says) {
+				t.Fatalf("%d %s", code, text)
+			}
+			if code != http.StatusCreated {
+				return
+			}
+			var review fleetv1alpha1.PlacementReview
+			if err := json.Unmarshal([]byte(text), &review); err != nil {
+				t.Fatal(err)
+			}
+			m := review.Status.Moves
+			if m == nil {
+				t.Fatal(text)
+			}
+			var items []string
+			for _, i := range m.Items {
+				for _, c := range i.Clusters {
+					if c.From != nil && c.To == nil {
+						items = append(items, fmt.Sprintf("%s %s %s stays=%t", i.Of.Kind, i.Of.Name, c.Name, c.Stays))
+					}
+				}
+			}
+			slices.Sort(items)
+			if diff := cmp.Diff(c.items, items); diff != "" || m.Hidden != c.hidden || m.Moving != len(m.Items)+m.Hidden || !m.Exact {
+				t.Errorf("%s\n%s", text, diff)
+			}
+			if status, err := json.Marshal(review.Status); err != nil || c.user != "" && c.user != "erin" && strings.Contains(string(status), "ash") {
+				t.Errorf("ash is named: %s, %v", text, err)
 			}
 		})
 	}

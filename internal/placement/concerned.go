@@ -127,7 +127,18 @@ func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []b
 	if len(ds.changes) > mostChanges {
 		ds.changes = append(ds.changes[:0:0], ds.changes[mostChanges/2:]...)
 	}
-	a := newAim(change, bindings)
+	return ds.aimedAt(newAim(change, bindings))
+}
+
+// supposed is concerned of a change that nobody made.
+func (ds *decisions) supposed(change fleet.Change, bindings *binding.Cache) []binding.Template {
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
+	return ds.aimedAt(newAim(change, bindings))
+}
+
+// aimedAt are the templates that a change concerns. The decisions must be locked.
+func (ds *decisions) aimedAt(a aim) []binding.Template {
 	var templates []binding.Template
 	for g, members := range ds.groups {
 		concerns := a.concerns(g)

@@ -216,6 +216,19 @@ func (n *needs) who(t binding.Template) map[types.NamespacedName]*workv1alpha2.R
 	return found
 }
 
+// everybody are all bindings that need a template.
+func (n *needs) everybody(t binding.Template) map[types.NamespacedName]*workv1alpha2.ResourceBinding {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	found := map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
+	if by := n.by[t]; by != nil {
+		for _, name := range by.names {
+			found[name] = n.of[name].binding
+		}
+	}
+	return found
+}
+
 // has is true when a binding needs a template.
 func (n *needs) has(name types.NamespacedName, t binding.Template) bool {
 	n.mu.RLock()
@@ -261,11 +274,17 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 			}
 		}
 	}
+	return needsOf(all, c.policies), again
+}
+
+// needsOf are bindings that have a template follow theirs, by name, where there are some policies.
+func needsOf(all map[types.NamespacedName]*workv1alpha2.ResourceBinding, policies *policy.Index) []Need {
+	var found []Need
 	for _, by := range all {
-		found = append(found, Need{Binding: by, Orphaned: c.orphaned(by)})
+		found = append(found, Need{Binding: by, Orphaned: orphaned(policies, by)})
 	}
 	slices.SortFunc(found, func(a, b Need) int { return compareNames(binding.Name(a.Binding), binding.Name(b.Binding)) })
-	return found, again
+	return found
 }
 
 // unsettled is true while some cluster may run a template as it was before.
@@ -308,12 +327,12 @@ func settledStatus(b *workv1alpha2.ResourceBinding) bool {
 }
 
 // orphaned is true when the policy of a binding is gone.
-func (c *Controller) orphaned(b *workv1alpha2.ResourceBinding) bool {
+func orphaned(policies *policy.Index, b *workv1alpha2.ResourceBinding) bool {
 	name := types.NamespacedName{Name: b.Spec.PolicyRef.Name}
 	if b.Spec.PolicyRef.Kind != policy.Kind("") {
 		name.Namespace = b.Namespace
 	}
-	_, ok := c.policies.Get(name)
+	_, ok := policies.Get(name)
 	return !ok
 }
 

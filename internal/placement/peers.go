@@ -86,13 +86,18 @@ func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinity
 	if groups == nil {
 		return nil, nil
 	}
+	return p.othersThan(func(other binding.Template) bool { return other == k }, k.Namespace, groups)
+}
+
+// othersThan are the clusters in which objects of some groups are, but for those that are left out.
+func (p *peers) othersThan(out func(binding.Template) bool, namespace string, groups *workv1alpha2.WorkloadAffinityGroups) (together, apart sets.Set[string]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	together, apart = sets.New[string](), sets.New[string]()
-	for _, g := range groupKeys(k.Namespace, groups) {
+	for _, g := range groupKeys(namespace, groups) {
 		for other := range p.groups[g] {
 			switch e := p.entries[other]; {
-			case other == k:
+			case out(other):
 			case g.apart:
 				apart = apart.Union(e.placed).Union(e.leaving)
 			default:
@@ -101,6 +106,17 @@ func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinity
 		}
 	}
 	return together, apart
+}
+
+// members are the objects of some groups.
+func (p *peers) members(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []binding.Template {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []binding.Template
+	for _, g := range groupKeys(namespace, groups) {
+		all = append(all, p.groups[g].UnsortedList()...)
+	}
+	return all
 }
 
 func groupKeys(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []peerGroup {

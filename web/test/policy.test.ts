@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest"
 import { append, at, fresh, labelLine, labels, oneOf, path, problems, put, remove, setOneOf, text, unseen } from "../src/policy/form"
-import { answered, changes, leaving, type Move, much, without } from "../src/policy/moves"
+import { leaving, type Move, type Moves, much } from "../src/policy/moves"
 
 const policy = {
   apiVersion: "policy.orrery.dev/v1alpha1",
@@ -74,39 +74,16 @@ test("paths", () => {
   expect(path("ClusterOverridePolicy", "shop")).toBe("/apis/policy.orrery.dev/v1alpha1/clusteroverridepolicies")
 })
 
-test("what moves is what differs by cluster, and nothing where it is not known", () => {
-  const now = ["elm", "oak", "pine"].map((name) => ({ name, replicas: 2 }))
-  const clusters = ["ash", "oak"].map((name) => ({ name, placed: true, replicas: 2 }))
-  const told = (hidden: number) => changes(now, { time: "", state: "Placed", clusters: [...clusters, { name: "pine", placed: false }], hidden })
-  expect(told(1).map((c) => [c.cluster, c.from, c.to])).toEqual([
-    ["ash", undefined, 2],
-    ["pine", 2, undefined],
-  ])
-  expect(told(0).map((c) => c.cluster)).toEqual(["ash", "elm", "pine"])
-  expect(changes([{ name: "oak" }], { time: "", state: "Placed", clusters: [{ name: "oak", placed: true }] })).toEqual([])
-  expect(leaving([{ object: "a", changes: told(0) }, { object: "b" }])).toBe(3)
-})
-
-test("a placement without a cluster keeps all else", () => {
-  expect(without(policy.spec.placement, "oak")).toMatchObject({ clusterAffinity: { clusterNames: ["oak"], exclude: ["ash", "oak"] }, futureField: { x: [1] } })
-  expect(without({ clusterAffinities: [{ affinityName: "a" }] }, "oak")).toEqual({ clusterAffinities: [{ affinityName: "a", exclude: ["oak"] }] })
-  expect(without({}, "oak")).toEqual({ clusterAffinity: { exclude: ["oak"] } })
-})
-
-test("what no cluster is left for goes at once, unless something waits", () => {
-  const nowhere = (leaves: boolean) =>
-    answered([{ name: "oak" }], { time: "", state: "Nowhere", message: "none", clusters: [{ name: "oak", placed: false, leaves }] })
-  expect(nowhere(false)).toMatchObject({ atOnce: true, message: "none" })
-  expect(nowhere(true).atOnce).toBe(false)
-  expect(answered([], { time: "", state: "Nowhere" }).atOnce).toBe(false)
-  expect(answered([{ name: "oak" }], { time: "", state: "Waiting", message: "soon" })).toEqual({ message: "soon" })
-})
-
 test("much is what takes many out, all of one at once, or is not known", () => {
-  const goes = (n: number): Move[] => Array.from({ length: n }, (_, i) => ({ object: `${i}`, changes: [{ cluster: "oak", from: true }] }))
-  const told = (moves: Move[], whole = true) => much({ moves, whole, following: 0 })
-  expect([told([]), told(goes(5)), told(goes(6)), told([], false), much(undefined)]).toEqual([false, false, true, true, true])
-  expect(told([{ object: "a", changes: [{ cluster: "oak", from: true }], atOnce: true }])).toBe(true)
+  const move = (name: string, more: object): Move => ({ of: { kind: "ConfigMap", name }, ...more })
+  const goes = (n: number) => Array.from({ length: n }, (_, i) => move(`${i}`, { clusters: [{ name: "oak", from: {} }] }))
+  const told = (items: Move[], more: Partial<Moves> = {}): Moves => ({ looked: 9, moving: items.length, exact: true, items, ...more })
+  expect([told([]), told(goes(5)), told(goes(6)), told([], { exact: false })].map(much)).toEqual([false, false, true, true])
+  expect(much(told([move("a", { clusters: [], atOnce: true })]))).toBe(true)
+  const comes = move("b", { clusters: [{ name: "oak", to: {} }] })
+  // What is not told counts, unless what is told last loses nothing.
+  expect([told(goes(1), { moving: 7 }), told([...goes(1), comes], { moving: 7 }), told([comes], { moving: 7, hidden: 6 })].map(leaving)).toEqual([7, 1, 6])
+  expect(leaving(told([move("c", { hidden: 2 })]))).toBe(2)
 })
 
 const lists = { verb: "list", everywhere: true }
@@ -125,7 +102,7 @@ async function hub(answers: Record<string, object | ((url: string, body: string)
     const answer = typeof found === "function" ? found(url, String(o.body)) : found
     return new Response(JSON.stringify(answer ?? {}), { status: (answer as { code?: number })?.code ?? 200 })
   })
-  return { ...(await import("../src/policy/moves")), asked }
+  return { ...(await import("../src/placement/bindings")), ...(await import("../src/policy/moves")), asked }
 }
 
 const work = "/apis/work.orrery.dev/v1alpha2"
@@ -146,31 +123,12 @@ test("bindings are read to their last page, and what somebody may not list makes
   expect([(await h.bindings())?.whole, (await h.bindings("shop"))?.whole, await h.bindings("other")]).toEqual([false, true, undefined])
 })
 
-test("what may not be read, is gone, or follows others hides nothing of what moves", async () => {
-  const types = [
-    { group: "work.orrery.dev", resource: "resourcebindings", verbs: [lists] },
-    { group: "policy.orrery.dev", resource: "propagationpolicies", verbs: [{ verb: "create", namespaces: ["shop"] }] },
-  ]
-  const items = [bind("refused", "p"), bind("gone", "p"), bind("moves", "p"), bind("other", "q"), bind("follows", "p", { attached: true })]
-  const h = await hub({
-    ...access(...types),
-    [work]: { metadata: {}, items },
-    "/apis/fleet.orrery.dev/v1alpha1/placementreviews": (_, body) =>
-      body.includes("gone")
-        ? { kind: "Status", code: 404, message: "it is gone" }
-        : { status: { state: "Placed", clusters: [{ name: "pine", placed: true }] } },
-    "/apis/authorization.k8s.io": (_, body) => ({ status: { allowed: !body.includes("refused") } }),
-    "/apis": { items: [] },
-    "/api": {
-      items: [{ metadata: {}, versions: [{ version: "v1", resources: [{ resource: "secrets", scope: "Namespaced", responseKind: { kind: "Secret" } }] }] }],
-    },
-  })
-  const told = await h.moves({ namespace: "shop", has: (b) => b.spec.policyRef.name === "p", placement: () => ({}) })
-  expect(told).toMatchObject({ whole: true, following: 1 })
-  expect(told?.moves.map((m) => [m.object, m.message, m.changes?.map((c) => c.cluster)])).toEqual([
-    ["Secret shop/gone", "it is gone", undefined],
-    ["Secret shop/moves", undefined, ["oak", "pine"]],
-    ["Secret shop/refused", undefined, undefined],
-  ])
-  expect(h.asked.some((a) => a.includes("placementreviews") && a.includes("refused"))).toBe(false)
+test("what it is too early to say is an error, and not nothing", async () => {
+  const told = { looked: 1, moving: 0, exact: true }
+  const path = "/apis/fleet.orrery.dev/v1alpha1/placementreviews"
+  let h = await hub({ [path]: { status: { moves: told } } })
+  expect(await h.moves({ cluster: { name: "oak", leaves: true } })).toEqual(told)
+  expect(h.asked.at(-1)).toContain('"spec":{"moves":{"cluster":{"name":"oak","leaves":true}}}')
+  h = await hub({ [path]: { status: { state: "Waiting", message: "ask again" } } })
+  await expect(h.moves({ policy: { name: "p" } })).rejects.toThrow("ask again")
 })

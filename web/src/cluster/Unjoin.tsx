@@ -5,7 +5,7 @@ import { patch, remove, type StatusError } from "../hub/client"
 import { Dialog, Foot } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Failure, Skeleton } from "../part/Notice"
-import { ClusterMoves } from "../policy/Moves"
+import { Moves } from "../policy/Moves"
 import { t } from "../text/text"
 import { clusterPath } from "./api"
 import { type Cluster, verdict } from "./cluster"
@@ -62,7 +62,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
         {choice("Orphan", t("cluster.unjoinOrphan"), t("cluster.unjoinOrphanAbout"))}
         {choice("Delete", t("cluster.unjoinDelete"), t("cluster.unjoinDeleteAbout"))}
       </fieldset>
-      <ClusterMoves name={name} onMany={setMany} />
+      <Moves about={t("policy.movesFrom")} change={{ cluster: { name, leaves: true } }} onMany={setMany} />
       {away && <p>{policy === "Delete" ? t("cluster.unjoinAwayDelete") : t("cluster.unjoinAway")}</p>}
       {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
       {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}

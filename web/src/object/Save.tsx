@@ -10,7 +10,7 @@ import { Field, Input } from "../part/Field"
 import { Value } from "../part/FieldDiff"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
-import { PolicyMoves } from "../policy/Moves"
+import { EditMoves } from "../policy/Moves"
 import { t } from "../text/text"
 import { Reach } from "./Reach"
 import "./object.css"
@@ -99,7 +99,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
           failed && <Failure error={failed} />
         )}
         {!found && !failed && <Skeleton lines={6} />}
-        {found?.live && found.result && of.group === "policy.orrery.dev" && <PolicyMoves before={found.live} after={found.result} onMany={setMany} />}
+        {found?.result && /^(policy|cluster)\.orrery\.dev$/.test(of.group) && <EditMoves before={found.live} after={found.result} onMany={setMany} />}
         {many && (
           <Field label={t("common.typeName", { name: of.name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
         )}

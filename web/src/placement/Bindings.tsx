@@ -7,8 +7,8 @@ import { Mark, toneOf } from "../part/Mark"
 import { Empty, Failure, Skeleton } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
-import { bindings } from "../policy/moves"
 import { t } from "../text/text"
+import { bindings } from "./bindings"
 
 interface Condition {
   type: string

@@ -1,161 +1,55 @@
-// What would become of what is placed if its policy placed it in another way: asked of the scheduler, object by object. Nothing is stored.
+// What a change moves that nobody made yet: told by the hub, which stores nothing of it.
 
-import { can } from "../hub/access"
-import { fleet, list, type Obj, post, StatusError } from "../hub/client"
-import { hubKind } from "../hub/kinds"
-import { groupOf, ofRef, type Ref } from "../hub/link"
-import { askRights, type Rights, scopes, somewhere, where } from "../hub/rights"
-import type { Review } from "../placement/explained"
+import { fleet, post, StatusError } from "../hub/client"
 import { many } from "../table/selection"
-import { append, group, kinds, list as listOf, type PolicyKind, put } from "./form"
 
-/** How many replicas a cluster has and gets; true of kinds without, undefined where it is not. */
-export interface Change {
-  cluster: string
-  from?: number | true
-  to?: number | true
-}
+/** What a cluster has of an object: kinds without replicas have none. */
+type Share = { replicas?: number }
 
 export interface Move {
-  object: string
-  /** Undefined: the scheduler is not, or cannot be, asked. */
-  changes?: Change[]
-  message?: string
+  of: { kind: string; namespace?: string; name: string }
+  policy?: { name: string }
+  clusters?: { name: string; from?: Share; to?: Share }[]
+  /** How many clusters somebody may not see. */
+  hidden?: number
   /** No cluster is left for it, and nothing is waited for. */
   atOnce?: boolean
-}
-
-type Target = { name: string; replicas?: number }
-const targets = (binding: Obj): Target[] => binding.spec.clusters ?? []
-export const clustersOf = (binding: Obj) => targets(binding).map((c) => c.name)
-
-/** What differs by cluster. Of clusters that somebody may not see it is not known. */
-export function changes(now: Target[], then: NonNullable<Review["status"]>): Change[] {
-  const seen = (c: Target) => !then.hidden || then.clusters?.some((other) => other.name === c.name)
-  const counts = (all: Target[]) => new Map(all.map((c) => [c.name, c.replicas ?? (true as const)]))
-  const [before, after] = [counts(now.filter(seen)), counts(then.clusters?.filter((c) => c.placed) ?? [])]
-  return [...new Set([...before.keys(), ...after.keys()])]
-    .sort()
-    .map((cluster) => ({ cluster, from: before.get(cluster), to: after.get(cluster) }))
-    .filter((c) => c.from !== c.to)
-}
-
-/** A placement as if a cluster were not there. */
-export function without(placement: unknown, cluster: string): unknown {
-  const terms = listOf(placement, ["clusterAffinities"])
-  return terms.length > 0
-    ? put(
-        placement,
-        ["clusterAffinities"],
-        terms.map((term) => append(term, ["exclude"], cluster)),
-      )
-    : append(placement, ["clusterAffinity", "exclude"], cluster)
-}
-
-const page = 500
-
-/** What a list has, page by page: all of it, or at least so many if there are more. */
-async function read(path: string, most: number, signal?: AbortSignal) {
-  const items: Obj[] = []
-  let from: string | undefined
-  do {
-    const some = await list(path, { limit: page, continue: from }, signal)
-    items.push(...some.items)
-    from = some.metadata.continue
-  } while (from && items.length < most)
-  return { items, more: from !== undefined && from !== "" }
-}
-
-/** The bindings that somebody may list, of one namespace or of all and of none, and whether there are others. undefined: they may list none. */
-export async function bindings(
-  namespace?: string,
-  signal?: AbortSignal,
-  most = Number.POSITIVE_INFINITY,
-): Promise<{ items: Obj[]; more: boolean; whole: boolean } | undefined> {
-  const api = "/apis/work.orrery.dev/v1alpha2"
-  const rights = await askRights()
-  const inside = where(rights, "list", "work.orrery.dev", "resourcebindings")
-  const outside = where(rights, "list", "work.orrery.dev", "clusterresourcebindings")
-  const spaces = scopes(inside).flatMap((ns) => (namespace === undefined || ns === namespace ? [ns] : ns === "" ? [namespace] : []))
-  const paths = spaces.map((ns) => `${api}${ns ? `/namespaces/${ns}` : ""}/resourcebindings`)
-  if (namespace === undefined && somewhere(outside)) paths.push(`${api}/clusterresourcebindings`)
-  if (paths.length === 0) return undefined
-  const all = await Promise.all(paths.map((path) => read(path, most, signal)))
-  const more = all.some((l) => l.more)
-  return { items: all.flatMap((l) => l.items), more, whole: !more && (namespace !== undefined || (inside.everywhere && outside.everywhere)) }
-}
-
-export interface Question {
-  namespace?: string
-  has: (b: Obj) => boolean
-  /** How it would be placed; undefined: that is not known. */
-  placement: (b: Obj, rights: Rights) => unknown
+  /** Not before it changes next. */
+  later?: boolean
+  message?: string
 }
 
 export interface Moves {
-  moves: Move[]
-  /** What goes along with others, and is not asked about: no policy claims it. */
-  following: number
-  /** Whether this is all that there is, and not only what somebody may list. */
-  whole: boolean
+  looked: number
+  moving: number
+  hidden?: number
+  /** Whether this is all that there is. */
+  exact: boolean
+  /** The first of those that move; those that lose something come first. */
+  items?: Move[]
 }
 
-/** So many are asked about; of the others only the names are known. */
-const asked = 20
-
-const follows = (b: Obj) => clustersOf(b).length > 0 && b.spec.clusters.every((c: { attached?: boolean }) => c.attached)
-
-/** Where what is placed would be; what stays as it is comes last. undefined: nobody may say what is placed. */
-export async function moves(q: Question, signal?: AbortSignal): Promise<Moves | undefined> {
-  const known = await bindings(q.namespace, signal)
-  if (!known) return undefined
-  const rights = await askRights()
-  const found = known.items.filter(q.has)
-  const claimed = found.filter((b) => !follows(b))
-  const all = claimed.map(async (b, i): Promise<Move> => {
-    const { apiVersion, kind, name } = b.spec.resource
-    const { namespace = "" } = b.metadata
-    const object = `${kind} ${namespace ? `${namespace}/` : ""}${name}`
-    try {
-      return { object, ...(i < asked ? await move(b, { group: groupOf(apiVersion), kind, namespace, name }, q, rights, signal) : {}) }
-    } catch (e) {
-      // One that is gone, or that nobody can say anything of, does not hide the others.
-      if (e instanceof StatusError) return { object, message: e.message }
-      throw e
-    }
-  })
-  const quiet = (m: Move) => (m.changes?.length === 0 ? 1 : 0)
-  const sorted = (await Promise.all(all)).sort((a, b) => quiet(a) - quiet(b) || a.object.localeCompare(b.object))
-  return { moves: sorted, following: found.length - claimed.length, whole: known.whole }
+/** A policy or a cluster as it would be. */
+export interface Change {
+  policy?: { namespace?: string; name: string; spec?: object }
+  cluster?: { name: string; leaves?: true; labels?: object }
 }
 
-/** Asks only what the user may ask: to make such a policy, and to read the object. */
-async function move(b: Obj, object: Omit<Ref, "cluster">, q: Question, rights: Rights, signal?: AbortSignal): Promise<Omit<Move, "object">> {
-  const { namespace, name } = object
-  const by = kinds[b.spec.policyRef.kind as PolicyKind]
-  const may = where(rights, "create", group, by.plural)
-  if (!may.everywhere && !(by.namespaced && may.namespaces.includes(namespace))) return {}
-  const placement = await q.placement(b, rights)
-  if (placement === undefined) return {}
-  const of = ofRef(object)
-  const kind = await hubKind(of.slice(0, of.indexOf("/")))
-  if (!kind || !(await can({ verb: "get", group: kind.group, resource: kind.resource, namespace, name }))) return {}
-  const spec = { placement, of, ...(by.namespaced ? { namespace } : {}) }
-  const review = { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec }
-  const { status } = await post<Review>(`${fleet}/placementreviews`, review, undefined, signal)
-  return status ? answered(targets(b), status) : {}
+export async function moves(change: Change, signal?: AbortSignal): Promise<Moves> {
+  const review = { apiVersion: "fleet.orrery.dev/v1alpha1", kind: "PlacementReview", spec: { moves: change } }
+  const { status } = await post<{ status: { moves?: Moves; message?: string } }>(`${fleet}/placementreviews`, review, undefined, signal)
+  if (!status.moves) throw new StatusError({ code: 503, reason: "ServiceUnavailable", message: status.message ?? "" })
+  return status.moves
 }
 
-/** What an answer says of an object that is placed now. */
-export function answered(now: Target[], then: NonNullable<Review["status"]>): Omit<Move, "object"> {
-  if (then.state === "Waiting") return { message: then.message }
-  const all = changes(now, then)
-  if (then.state === "Placed") return { changes: all }
-  return { changes: all, message: then.message, atOnce: all.length > 0 && !then.clusters?.some((c) => c.leaves) }
-}
+const loses = (m: Move) => (m.clusters?.filter((c) => !c.to).length ?? 0) + (m.hidden ?? 0)
 
-/** In how many places something stops: what is not known counts, too. */
-export const leaving = (all: Move[]) => all.reduce((n, m) => n + (m.changes?.filter((c) => c.to === undefined).length ?? 1), 0)
+/** In how many places something stops: what is not told counts, too, unless all that loses something was told before. */
+export function leaving({ items = [], moving, hidden = 0 }: Moves): number {
+  const last = items.at(-1)
+  const untold = last && loses(last) === 0 ? hidden : moving - items.length
+  return items.reduce((n, m) => n + loses(m), untold)
+}
 
 /** Whether so much moves that somebody has to be sure: what nobody can tell is, and what goes everywhere at once. */
-export const much = (of: Moves | undefined) => !of?.whole || leaving(of.moves) > many || of.moves.some((m) => m.atOnce)
+export const much = (of: Moves) => !of.exact || leaving(of) > many || of.items?.some((m) => m.atOnce) === true

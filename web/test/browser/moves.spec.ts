@@ -1,5 +1,5 @@
 import { test } from "vitest"
-import { apply, expect, kubectl, visit, withBrowser } from "./world"
+import { apply, expect, kubectl, rewrite, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -13,7 +13,7 @@ test("an edit of a policy says which replicas go where before it is saved", asyn
   await v.page.getByRole("textbox", { name: "Never in" }).first().fill("pine")
   const save = v.page.getByRole("dialog").getByRole("button", { name: "Save" })
   await v.page.route(/\/placementreviews$/, async (route) => {
-    if (!route.request().postData()?.includes('"of"')) return route.continue() // the preview of the page
+    if (!route.request().postData()?.includes('"moves"')) return route.continue() // the preview of the page
     // Not before it is known: the diff is there by now.
     await v.page.getByRole("dialog").locator(".diff").waitFor()
     early.push(await save.isEnabled())
@@ -57,16 +57,12 @@ test("an edit that takes much out of a cluster asks for the name of the policy",
   }
 })
 
-test("while nobody can say what somebody may, a draft stays, and saving it asks for its name", async () => {
+test("while nobody can say what moves, a draft stays, and saving it asks for its name", async () => {
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
   const never = v.page.getByRole("textbox", { name: "Never in" }).first()
   await never.fill("pine")
-  await v.page.route(/\/access$/, (route) => route.fulfill({ status: 503, body: "nobody knows" }))
-  await v.page.evaluate(() => {
-    const later = Date.now() + 120_000 // rights are kept for a minute
-    Date.now = () => later
-  })
+  await v.page.route(/\/placementreviews$/, (route) => route.fulfill({ status: 503, body: "nobody knows" }))
   await v.page.getByRole("button", { name: "Review and save" }).click()
   const dialog = v.page.getByRole("dialog")
   await dialog.getByText("nobody knows").waitFor()
@@ -75,6 +71,51 @@ test("while nobody can say what somebody may, a draft stays, and saving it asks 
   await v.page.keyboard.press("Escape")
   await dialog.waitFor({ state: "detached" })
   expect(await never.inputValue()).toBe("pine")
+})
+
+test("other selectors, a policy that takes over, and a cluster's labels say what moves", async () => {
+  const policy = (name: string, of: string, clusterAffinity: object, priority = 1) => ({
+    apiVersion: "policy.orrery.dev/v1alpha1",
+    kind: "PropagationPolicy",
+    metadata: { name, namespace: "taken" },
+    spec: { resourceSelectors: [{ apiVersion: "v1", kind: "ConfigMap", name: of }], priority, placement: { clusterAffinity } },
+  })
+  const config = (name: string) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name, namespace: "taken" } })
+  const policies = [policy("first", "one", { clusterNames: ["pine"] }), policy("labelled", "three", { labelSelector: { matchLabels: { moves: "here" } } })]
+  const items = [{ apiVersion: "v1", kind: "Namespace", metadata: { name: "taken" } }, ...policies, ...["one", "two", "three"].map(config)]
+  await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }))
+  await kubectl("label", "cluster", "birch", "moves=there")
+  const v = await visit()
+  const dialog = v.page.getByRole("dialog")
+  const told = async (name: string, text: string) => {
+    await v.page.getByRole("button", { name: "Review changes" }).click()
+    await dialog
+      .getByRole("listitem")
+      .filter({ hasText: `ConfigMap taken/${name}` })
+      .getByText(text)
+      .waitFor()
+    await v.page.keyboard.press("Escape")
+    await dialog.waitFor({ state: "detached" })
+  }
+  const placed = () => kubectl("-n", "taken", "get", "resourcebindings", "-o", "jsonpath={.items[*].spec.clusters[*].name}")
+  try {
+    await expect.poll(placed, { timeout: 30_000 }).toBe("pine")
+    await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first&tab=yaml")
+    await rewrite(v, "name: one", "name: two")
+    await told("two", "pine: comes")
+    await v.go("/object?kind=PropagationPolicy.policy.orrery.dev&namespace=taken")
+    await v.page.getByRole("textbox", { name: "New object" }).click()
+    await v.page.keyboard.press("Control+a")
+    await v.page.keyboard.insertText(JSON.stringify(policy("second", "one", { clusterNames: ["oak"] }, 2)))
+    await told("one", "pine: goes")
+    await v.go("/object?of=Cluster.cluster.orrery.dev/birch&tab=yaml")
+    await rewrite(v, "moves: there", "moves: here")
+    await told("three", "birch: comes")
+    expect(await placed()).toBe("pine")
+  } finally {
+    await kubectl("label", "cluster", "birch", "moves-")
+    await kubectl("delete", "namespace", "taken", "--wait=false")
+  }
 })
 
 test("a deletion of which nobody can say what goes with it says so, and asks for the name", async () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest"
-import { axe, kubeconfig, kubectl, run, settled, type Visit, visit, withBrowser } from "./world"
+import { axe, kubeconfig, kubectl, rewrite, run, settled, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -12,19 +12,6 @@ const applyInOak = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, "apply", "-f", "-", ...args], manifest)
 
 const of = (kind: string, name: string, more = "") => `/object?cluster=${cluster}&of=${encodeURIComponent(`${kind}/default/${name}`)}${more}`
-
-/** Writes a text in place of another in the editor. */
-async function rewrite(v: Visit, from: string, to: string): Promise<void> {
-  const editor = v.page.getByRole("textbox", { name: /YAML of|New object/ })
-  await editor.waitFor()
-  await editor.click()
-  await v.page.keyboard.press("Control+Home")
-  await v.page.keyboard.press("Control+f")
-  await v.page.keyboard.type(from)
-  await v.page.keyboard.press("Enter")
-  await v.page.keyboard.press("Escape")
-  await v.page.keyboard.insertText(to)
-}
 
 const workload = (name: string, replicas = 1) => `
 apiVersion: apps/v1

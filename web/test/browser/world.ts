@@ -172,3 +172,16 @@ export const pages: Record<string, string> = {
 }
 
 export { expect }
+
+/** Writes a text in place of another in the editor. */
+export async function rewrite(v: Visit, from: string, to: string): Promise<void> {
+  const editor = v.page.getByRole("textbox", { name: /YAML of|New object/ })
+  await editor.waitFor()
+  await editor.click()
+  await v.page.keyboard.press("Control+Home")
+  await v.page.keyboard.press("Control+f")
+  await v.page.keyboard.type(from)
+  await v.page.keyboard.press("Enter")
+  await v.page.keyboard.press("Escape")
+  await v.page.keyboard.insertText(to)
+}
