@@ -171,7 +171,7 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	}
 	mapping, err := a.mapping(kind)
 	if err != nil {
-		a.kinds[in] = known // the hub does not serve it any more: nobody may get it
+		a.kinds[in] = known    // the hub does not serve it any more: nobody may get it
 		return nil, false, nil //nolint:nilerr // so it is no failure
 	}
 	what := authorizationv1.ResourceAttributes{
