@@ -60,7 +60,7 @@ func (q Query) Matches(o Object, now time.Time) bool {
 	body := func() *details {
 		if d == nil {
 			d = &details{}
-			_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, d) // what can be read is there
+			_ = json.UnmarshalCaseSensitivePreserveInts(pick(o.Body, q.fields()), d) // what can be read is there
 		}
 		return d
 	}
