@@ -13,6 +13,7 @@ import { Field, Input, Typed } from "../part/Field"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { bindings, clustersOf } from "../placement/bindings"
+import { EditMoves } from "../policy/Moves"
 import { t } from "../text/text"
 import { put, write } from "./merge"
 import { useReach } from "./Reach"
@@ -118,8 +119,9 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   const reached: string[] = of.group === "work.orrery.dev" ? clustersOf(object as Obj) : [...(reach?.clusters ?? []), ...(held?.clusters ?? [])]
   const clusters = [...new Set(reached)].sort()
   const unknown = held?.unknown || reach?.unknown
-  const many = unknown || clusters.length > 1 || takesAlong(of) !== undefined
-  const sure = tried && reach !== undefined && held !== undefined && !busy && (!many || typed === of.name)
+  const [moves, setMoves] = useState<boolean | undefined>(false)
+  const many = unknown || clusters.length > 1 || takesAlong(of) !== undefined || moves
+  const sure = tried && reach !== undefined && held !== undefined && moves !== undefined && !busy && (!many || typed === of.name)
   const act = () => {
     setBusy(true)
     remove(path, uid).then(onDone, (e) => {
@@ -154,6 +156,7 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
           ) : (
             <WhatGoes of={of} object={object} clusters={clusters} hidden={reach.hidden} objects={held.objects} />
           ))}
+        {of.group === "policy.orrery.dev" && <EditMoves before={object} onMany={setMoves} />}
         {(object.metadata.finalizers?.length ?? 0) > 0 && (
           <Notice title={t("object.finalizersHold")}>
             <code>{object.metadata.finalizers?.join(", ")}</code>
