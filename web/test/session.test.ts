@@ -20,11 +20,11 @@ const asked = () => new Promise((done) => setTimeout(done))
 
 test("a socket that is refused while the session goes on is not opened again at once; one that ended is, when somebody signs in", async () => {
   expect(await start()).toBe(true)
-  live.refused()
+  live.doubted()
   await asked()
   expect(retry).not.toHaveBeenCalled()
   answer = () => Response.json({ kind: "Status", code: 401, message: "over" }, { status: 401 })
-  live.refused()
+  live.doubted()
   await asked()
   answer = () => Response.json(session("ann"))
   await signIn("token")
@@ -34,7 +34,7 @@ test("a socket that is refused while the session goes on is not opened again at 
 
 test("the page begins anew for another user", async () => {
   answer = () => Response.json(session("bob"))
-  live.refused()
+  live.doubted()
   await asked()
   expect(location.reload).toHaveBeenCalledOnce()
 })

@@ -71,8 +71,6 @@ export default function FleetPage() {
   )
 }
 
-const labels: Record<string, Key> = { cpu: "fleet.cpu", memory: "fleet.memory", pods: "fleet.pods" }
-
 function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
   return (
     <Link className="tile" data-tone={tones[tile.health]} href={clusterLink(tile.name)}>
@@ -93,7 +91,7 @@ function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
         tile.uses.map((u) => (
           <Meter
             key={u.resource}
-            label={t(labels[u.resource] as Key)}
+            label={t(`cluster.${u.resource}` as Key)}
             value={u.ratio}
             text={`${amount(u.resource, u.allocated)} / ${amount(u.resource, u.allocatable)}`}
           />

@@ -36,10 +36,8 @@ class Live {
   private early?: Open
   clusters: Cluster[] = []
   connected = false
-  /** Says that the session is over. */
-  ended: (reason: string) => void = () => {}
-  /** Asks whether it is, after a connection that was refused. */
-  refused: () => void = () => {}
+  /** Asks whether the session is over: after a connection that was refused, and at its end, for a hub that stops ends the connection alone. */
+  doubted: () => void = () => {}
 
   /** Opens a window for who is about to: nobody else, so that it is closed if nobody does. */
   ahead(path: string, query: string, offset: number, limit: number): void {
@@ -153,7 +151,7 @@ class Live {
       open.heard()
     }
     this.tellFleet()
-    if (!opened) this.refused()
+    if (!opened) this.doubted()
     const wait = Math.min(30_000, 500 * 2 ** this.attempt++)
     this.timer = window.setTimeout(() => this.connect(), wait * (0.5 + Math.random() / 2))
   }
@@ -170,7 +168,7 @@ class Live {
       return
     }
     if (m.type === "end") {
-      this.ended(m.reason)
+      this.doubted()
       return
     }
     const open = this.windows.get(m.id)

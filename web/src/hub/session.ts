@@ -23,9 +23,7 @@ async function ask(method: string, body?: object): Promise<Session> {
 /** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is, if any. */
 export async function start(): Promise<boolean> {
   onUnauthorized(() => void check())
-  // A hub that stops ends the connection, and not the session.
-  live.ended = () => void check()
-  live.refused = () => void check()
+  live.doubted = () => void check()
   // A link that is pasted into a tab of the console changes the fragment, and nothing else.
   window.addEventListener("hashchange", () => location.hash.startsWith("#link=") && void begin())
   tabs.onmessage = () => void check()

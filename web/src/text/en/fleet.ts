@@ -15,7 +15,4 @@ export default {
   cordoned: "gets nothing new",
   agent: "agent",
   disconnected: "No connection to the hub: how current this is, nobody knows.",
-  cpu: "CPU",
-  memory: "Memory",
-  pods: "Pods",
 }

@@ -15,7 +15,4 @@ export default {
   cordoned: "不接收新负载",
   agent: "代理",
   disconnected: "与枢纽的连接已断开：无法得知这些信息有多新。",
-  cpu: "CPU",
-  memory: "内存",
-  pods: "Pod",
 }
