@@ -641,7 +641,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 		!strings.Contains(out, "\noak       yes ") {
 		t.Errorf("why printed %q", out)
 	}
-	f.fails(1, `deployments.apps "nil" not found`, "why", "deploy/nil", "-n", "shop")
+	f.fails(1, `deployments.apps "nil" not found in namespace "shop" of the hub: name another with --namespace`, "why", "deploy/nil", "-n", "shop")
 	f.fails(2, "exactly one object", "why", "deploy", "-n", "shop")
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
 	f.fails(1, `the hub has the Deployment "web" already`, "promote", "deploy/web", "-n", "shop", "-C", "elm", "--policy-name", "other")

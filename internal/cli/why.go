@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/discovery"
@@ -84,7 +85,10 @@ func (a *asking) run(ctx context.Context, args []string) error {
 	}
 	body, err := c.RESTClient().Get().RequestURI(fleetv1alpha1.PlacementsPath + "?of=" + url.QueryEscape(of)).Do(ctx).Raw()
 	if err != nil {
-		return refusalIn(body, err)
+		if err = refusalIn(body, err); apierrors.IsNotFound(err) && m.Scope.Name() != meta.RESTScopeNameRoot {
+			return fmt.Errorf("%w in namespace %q of the hub: name another with --namespace", err, at.namespace)
+		}
+		return err
 	}
 	var e fleetv1alpha1.PlacementExplanation
 	if err := json.Unmarshal(body, &e); err != nil {

@@ -1,6 +1,7 @@
 package explanation
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,8 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
@@ -198,5 +203,49 @@ func TestParse(t *testing.T) {
 		if got != want {
 			t.Errorf("%q is %q, %v; want %q", of, got, err, want)
 		}
+	}
+}
+
+// TestMovesAreBounded: of many moves the first are told, those that lose something before the others; all are counted, and none that the caller may not get is named.
+func TestMovesAreBounded(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
+	var told placement.Moves
+	for i := range 250 {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": []string{"ConfigMap", "Gone"}[i/249]}}
+		o.SetNamespace([]string{"shop", "vault"}[i%2])
+		o.SetName(fmt.Sprint("object-", i))
+		m := placement.Move{Object: o, After: &workv1alpha2.BindingSpec{Clusters: []workv1alpha2.TargetCluster{{Name: "oak"}}}}
+		if i == 200 {
+			m.Before, m.After = &workv1alpha2.ResourceBinding{Spec: *m.After}, &workv1alpha2.BindingSpec{}
+		}
+		told.Moving = append(told.Moving, m)
+	}
+	asked := 0
+	a := &audience{Explainer: New(Options{Mapper: mapper}), until: time.Now().Add(time.Hour), kinds: map[scope]sights{}}
+	a.may = func(_ context.Context, what authorizationv1.ResourceAttributes) error {
+		if asked++; what.Namespace == "vault" {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: what.Resource}, "", nil)
+		}
+		return nil
+	}
+	moves, err := a.tell(t.Context(), told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(moves.Items) != mostMoves || moves.Moving != 250 || moves.Hidden != 125 || asked > 4 {
+		t.Errorf("%d of %d moves, %d hidden, after %d questions", len(moves.Items), moves.Moving, moves.Hidden, asked)
+	}
+	if first := moves.Items[0]; first.Of.Name != "object-200" || !first.AtOnce {
+		t.Errorf("the first is %+v", first)
+	}
+	for _, m := range moves.Items {
+		if m.Of.Namespace != "shop" {
+			t.Errorf("%s/%s is named", m.Of.Namespace, m.Of.Name)
+		}
+	}
+	a.until = time.Now()
+	if moves, err = a.tell(t.Context(), told); err != nil || moves.Hidden != 250 || len(moves.Items) != 0 {
+		t.Errorf("without time: %+v, %v", moves, err)
 	}
 }

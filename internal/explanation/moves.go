@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// movesTime is how long one question has what would be decided worked out.
-	movesTime = 10 * time.Second
+	// movesTime is how long one question has what would be decided worked out, and rightsTime how long what the caller may know of it.
+	movesTime, rightsTime = 20 * time.Second, 10 * time.Second
 	// mostMoves bounds the moves that are told one by one.
 	mostMoves = 100
 )
@@ -60,7 +60,7 @@ func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha
 	if told.Early || !e.know.Fleet.Synced() {
 		return early(), nil
 	}
-	a := &audience{Explainer: e, may: may, until: time.Now().Add(movesTime), kinds: map[scope]sights{}}
+	a := &audience{Explainer: e, may: may, until: time.Now().Add(rightsTime), kinds: map[scope]sights{}}
 	for _, c := range e.know.Fleet.Snapshot().Clusters() {
 		a.fleet = append(a.fleet, c.Name)
 	}
@@ -171,7 +171,8 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	}
 	mapping, err := a.mapping(kind)
 	if err != nil {
-		return nil, false, nil //nolint:nilerr // the hub does not serve it any more: nobody may get it
+		a.kinds[in] = known    // the hub does not serve it any more: nobody may get it
+		return nil, false, nil //nolint:nilerr // so it is no failure
 	}
 	what := authorizationv1.ResourceAttributes{
 		Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource, Namespace: namespace,
@@ -193,7 +194,7 @@ func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alph
 	moves := &fleetv1alpha1.PlacementMoves{Looked: told.Looked, Moving: len(told.Moving), Exact: told.Exact}
 	for _, m := range told.Moving {
 		if time.Now().After(a.until) {
-			moves.Hidden++ // as long as nobody knows better
+			moves.Hidden, moves.Exact = moves.Hidden+1, false
 			continue
 		}
 		sees, may, err := a.sees(ctx, m.Object.GroupVersionKind().GroupKind(), m.Object.GetNamespace())

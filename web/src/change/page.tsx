@@ -9,11 +9,12 @@ import { findKind, type Kind, pathOf, useFleetKinds } from "../hub/kinds"
 import { clusterLink, objectLink } from "../hub/link"
 import { useRights } from "../hub/rights"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Badge, Mark, type Tone } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
@@ -76,7 +77,8 @@ async function known(path: string, since: string, signal: AbortSignal): Promise<
 export default function ChangePage() {
   const rights = useRights()
   const [params, set] = useAddress()
-  const since = params.get("since") ?? "-1h"
+  // Of a span that is none nothing would be told, as if nothing had changed.
+  const since = spans.find((span) => span === params.get("since")) ?? "-1h"
   const only = params.get("type") ?? ""
   const words = params.get("q") ?? ""
   const kinds = useFleetKinds()
@@ -87,7 +89,6 @@ export default function ChangePage() {
     JSON.stringify(["changes", since, chosen.map((k) => k.of), namespaces]),
     30_000,
   )
-  const { error } = answer
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (
@@ -115,8 +116,7 @@ export default function ChangePage() {
         />
         {answer.data && <span className="muted">{t("common.asOf", { time: time(answer.data.at) })}</span>}
       </div>
-      {error && <Failure error={error} retry={answer.reload} />}
-      {!answer.data && !error && <Skeleton lines={8} />}
+      <Answered answer={answer} lines={8} />
       {answer.data?.failed.map((f) => (
         <Notice key={f.kind.of} tone="unknown" title={t("change.failed", { kind: f.kind.kind })}>
           {f.message}

@@ -28,7 +28,7 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
             [t("cluster.nodesReady"), status?.nodeSummary ? `${status.nodeSummary.ready} / ${status.nodeSummary.total}` : t("common.unknown")],
             [t("cluster.apis"), apis(cluster)],
             [t("cluster.lag"), <Lag key="lag" name={metadata.name} />],
-            [t("cluster.where"), [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none")],
+            [t("object.where"), [spec.provider, spec.region, ...(spec.zones ?? [])].filter(Boolean).join(" · ") || t("common.none")],
             [t("cluster.dials"), spec.syncMode === "Pull" ? t("cluster.pull") : t("cluster.push")],
             [
               t("cluster.endpoint"),
@@ -37,12 +37,12 @@ export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; ma
               </span>,
             ],
             [t("cluster.joined"), <Age key="age" since={metadata.creationTimestamp} />],
-            [t("cluster.labels"), <Labels key="labels" labels={metadata.labels} />],
+            [t("object.labels"), <Labels key="labels" labels={metadata.labels} />],
           ]}
         />
       </Section>
       {spec.syncMode === "Pull" && <AgentFacts cluster={cluster} />}
-      <Section title={t("cluster.capacity")}>
+      <Section title={t("object.capacity")}>
         {uses.length === 0 && <p className="muted">{t("cluster.capacityNone")}</p>}
         <div className="meters">
           {uses.map((u) => (
@@ -128,7 +128,7 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
     }
   }
   return (
-    <Section title={t("cluster.taints")}>
+    <Section title={t("object.taints")}>
       {error && <Failure error={error} />}
       {taints.length === 0 && <p className="muted">{t("cluster.taintsNone")}</p>}
       <ul className="badges bare">

@@ -6,8 +6,9 @@ import { type Counts, type List, mirrored, type Obj, type Table, table } from ".
 import { pathOf, useFleetKinds } from "../hub/kinds"
 import { objectLink, tableLink } from "../hub/link"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Mark, toneOf } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
 import { inUse } from "./cluster"
@@ -21,14 +22,15 @@ export function usePlaced(cluster: string): Answer<Counts> {
 
 export function Placed({ cluster }: { cluster: string }) {
   const counts = usePlaced(cluster)
-  if (!counts.data) return counts.error ? <Failure error={counts.error} retry={counts.reload} /> : <Skeleton lines={4} />
+  if (!counts.data) return <Answered answer={counts} lines={4} />
   if (counts.data.total === 0) return <Empty title={t("cluster.placedNone")}>{t("cluster.placedNoneMore")}</Empty>
   return (
     <div className="stack">
+      <Answered answer={counts} />
       <p className="muted">{t("cluster.placedAbout")}</p>
       <SmallTable
         label={t("cluster.placed")}
-        head={[t("common.kind"), t("common.namespace"), t("cluster.objectsCount")]}
+        head={[t("common.kind"), t("common.namespace"), t("policy.claimed")]}
         rows={(counts.data.groups ?? []).map((g) => {
           const [kind = "", namespace = ""] = g.values
           const q = [`cluster:${cluster}`, namespace && `ns:${namespace}`, ours].filter(Boolean).join(" ")
@@ -79,13 +81,16 @@ export function Nodes({ cluster }: { cluster: string }) {
   )
   const load = useLoad(cluster, may)
   if (may === false) return <Empty title={t("cluster.nodesRefused")} />
-  if (!nodes.data) return nodes.error ? <Failure error={nodes.error} retry={nodes.reload} /> : <Skeleton lines={4} />
-  const columns = nodes.data.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
+  return <Answered answer={nodes}>{(data) => <NodeTable cluster={cluster} nodes={data} load={load} />}</Answered>
+}
+
+function NodeTable({ cluster, nodes, load }: { cluster: string; nodes: Table; load: ReturnType<typeof useLoad> }) {
+  const columns = nodes.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
   return (
     <SmallTable
       label={t("cluster.nodes")}
       head={[...columns.map((c) => c.name), ...resources.map((r) => t(`cluster.${r}`)), t("common.age")]}
-      rows={nodes.data.rows.map((row) => {
+      rows={nodes.rows.map((row) => {
         const { name, creationTimestamp } = row.object.metadata
         return {
           key: name,
@@ -141,11 +146,12 @@ const ranks = { Stale: 0, Reading: 1, Current: 2 }
 /** What is mirrored of the cluster, what is behind first; and what is not, and why. */
 export function MirrorTab({ path }: { path: string }) {
   const mirror = useGet<Mirror>(path, undefined, 10_000)
-  if (!mirror.data) return mirror.error ? <Failure error={mirror.error} retry={mirror.reload} /> : <Skeleton lines={6} />
+  if (!mirror.data) return <Answered answer={mirror} />
   const { types, refused = [], problems = [] } = mirror.data
   const name = (x: { group: string; resource: string }) => (x.group ? `${x.resource}.${x.group}` : x.resource)
   return (
     <div className="stack">
+      <Answered answer={mirror} />
       {problems.length > 0 && (
         <Notice tone="warn" title={t("cluster.mirrorProblems")}>
           <ul>
@@ -158,7 +164,7 @@ export function MirrorTab({ path }: { path: string }) {
       <p className="muted">{t("cluster.mirrorTypes", { n: types.length })}</p>
       <SmallTable
         label={t("cluster.mirror")}
-        head={[t("cluster.mirrorType"), t("cluster.mirrorState"), t("cluster.mirrorLag"), t("cluster.mirrorWhat"), t("cluster.message")]}
+        head={[t("object.type"), t("object.state"), t("cluster.mirrorLag"), t("cluster.mirrorWhat"), t("cluster.message")]}
         rows={[...types]
           .sort((a, b) => ranks[a.state] - ranks[b.state] || name(a).localeCompare(name(b)))
           .map((m) => ({
@@ -183,7 +189,7 @@ export function MirrorTab({ path }: { path: string }) {
           </summary>
           <SmallTable
             label={t("cluster.mirrorRefused")}
-            head={[t("cluster.mirrorType"), t("cluster.reason")]}
+            head={[t("object.type"), t("object.reason")]}
             rows={refused.map((r) => ({ key: name(r), cells: [name(r), r.reason] }))}
           />
         </details>

@@ -2,9 +2,10 @@ import { useState } from "react"
 import { useLocation } from "wouter"
 import { useGet } from "../hub/answer"
 import { patch, remove, type StatusError } from "../hub/client"
+import { Answered } from "../part/Answered"
 import { Dialog, Foot } from "../part/Dialog"
-import { Field, Input } from "../part/Field"
-import { Failure, Skeleton } from "../part/Notice"
+import { Typed } from "../part/Field"
+import { Failure } from "../part/Notice"
 import { Moves } from "../policy/Moves"
 import { t } from "../text/text"
 import { clusterPath } from "./api"
@@ -29,7 +30,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
     setError(undefined)
     try {
       if (policy !== cluster.spec.deletionPolicy) await patch(clusterPath(name), { spec: { deletionPolicy: policy } })
-      await remove(clusterPath(name))
+      await remove(clusterPath(name), cluster.metadata.uid)
       onClose()
       go("/")
     } catch (e) {
@@ -66,7 +67,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
       {away && <p>{policy === "Delete" ? t("cluster.unjoinAwayDelete") : t("cluster.unjoinAway")}</p>}
       {cluster.spec.syncMode === "Pull" && !away && <p>{t("cluster.unjoinAgent")}</p>}
       {cluster.spec.provision && <p>{undo ? t("cluster.unjoinUndo") : t("cluster.unjoinHosts")}</p>}
-      {loses && <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>}
+      {loses && <Typed name={name} value={typed} onChange={setTyped} />}
       {error && <Failure error={error} />}
     </Dialog>
   )
@@ -74,11 +75,11 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
 
 /** The same, where no more than the name is known. */
 export function UnjoinNamed({ name, onClose }: { name: string; onClose: () => void }) {
-  const { data, error, reload } = useGet<Cluster>(clusterPath(name))
-  if (data) return <Unjoin cluster={data} onClose={onClose} />
+  const answer = useGet<Cluster>(clusterPath(name))
+  if (answer.data) return <Unjoin cluster={answer.data} onClose={onClose} />
   return (
     <Dialog open onClose={onClose} title={t("cluster.unjoinTitle", { name })}>
-      {error ? <Failure error={error} retry={reload} /> : <Skeleton lines={4} />}
+      <Answered answer={answer} lines={4} />
     </Dialog>
   )
 }

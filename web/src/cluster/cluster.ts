@@ -26,7 +26,7 @@ export interface Host {
 }
 
 export interface Cluster {
-  metadata: { name: string; labels?: Record<string, string>; creationTimestamp?: string; deletionTimestamp?: string }
+  metadata: { name: string; uid?: string; labels?: Record<string, string>; creationTimestamp?: string; deletionTimestamp?: string }
   spec: {
     syncMode?: "Push" | "Pull"
     apiEndpoint?: string

@@ -55,7 +55,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
   const tabs: Tab[] = [
     {
       value: "overview",
-      label: t("cluster.overview"),
+      label: t("object.overview"),
       content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} />,
     },
     { value: "nodes", label: t("cluster.nodes"), content: <Nodes cluster={name} /> },
@@ -71,17 +71,13 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
     <Page
       title={name}
       about={<HealthMark health={is.health} since={is.since} />}
+      links={[
+        [tableLink("Pod", { cluster: name }), t("cluster.objects")],
+        [`/changes?q=${encodeURIComponent(name)}`, t("change.title")],
+        [objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name }), "YAML"],
+      ]}
       actions={
         <>
-          <Link className="button" href={tableLink("Pod", { cluster: name })}>
-            {t("cluster.objects")}
-          </Link>
-          <Link className="button" href={`/changes?q=${encodeURIComponent(name)}`}>
-            {t("change.title")}
-          </Link>
-          <Link className="button" href={objectLink({ cluster: "", kind: "Cluster", group: "cluster.orrery.dev", namespace: "", name })}>
-            YAML
-          </Link>
           {mayChange && (
             <Button onClick={cordon} title={t("cluster.cordonAbout", { name })}>
               {off ? t("cluster.uncordon") : t("cluster.cordon")}

@@ -5,13 +5,13 @@ import { amount } from "../cluster/quantity"
 import { useCan } from "../hub/access"
 import { clusterLink } from "../hub/link"
 import { useFleet } from "../hub/live"
-import { useAge } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { Badge, Dot } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { age } from "../part/time"
 import { type Key, t } from "../text/text"
@@ -28,7 +28,6 @@ export default function FleetPage() {
   const known = clusters.allowed === false ? live.connected || live.clusters.length > 0 : clusters.data !== undefined
   const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live.clusters)
   const { shown, counts } = sift(all, words, health)
-  const staleFor = useAge(clusters.since)
   return (
     <Page
       title={t("fleet.title")}
@@ -36,13 +35,12 @@ export default function FleetPage() {
       actions={
         mayJoin && (
           <Link className="button main" href="/join">
-            {t("fleet.join")}
+            {t("join.title")}
           </Link>
         )
       }
     >
-      {clusters.error && !clusters.data && <Failure error={clusters.error} retry={clusters.reload} />}
-      {clusters.error && clusters.data && <Notice tone="unknown">{t("fleet.stale", { age: staleFor })}</Notice>}
+      {clusters.allowed !== false && <Answered answer={clusters} />}
       {!live.connected && live.clusters.length > 0 && <Notice tone="unknown">{t("fleet.disconnected")}</Notice>}
       {all.length > 0 && (
         <div className="filters" role="search">
@@ -58,7 +56,6 @@ export default function FleetPage() {
           </div>
         </div>
       )}
-      {!known && !clusters.error && <Skeleton lines={6} />}
       {known && all.length === 0 && (
         <Empty title={clusters.allowed ? t("fleet.none") : t("fleet.noneVisible")}>{clusters.allowed ? t("fleet.noneMore") : t("fleet.noneVisibleMore")}</Empty>
       )}
@@ -107,7 +104,7 @@ function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
 
 /** How far what is shown of a cluster is behind. Of one that does not answer, or without a connection, that is not known. */
 function Lag({ tile, connected }: { tile: Tile; connected: boolean }) {
-  if (tile.health === "unreachable") return tile.since ? null : <span>{t("fleet.lagUnknown")}</span>
-  if (!connected || tile.lag === undefined) return <span>{t("fleet.lagUnknown")}</span>
-  return <span>{tile.lag > 0 ? `${t("fleet.lag")} ${age(tile.lag * 1000)}` : t("fleet.lagNow")}</span>
+  if (tile.health === "unreachable") return tile.since ? null : <span>{t("object.unknown")}</span>
+  if (!connected || tile.lag === undefined) return <span>{t("object.unknown")}</span>
+  return <span>{tile.lag > 0 ? `${t("fleet.lag")} ${age(tile.lag * 1000)}` : t("cluster.lagNow")}</span>
 }

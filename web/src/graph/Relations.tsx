@@ -3,10 +3,11 @@ import { Link } from "wouter"
 import { useGet } from "../hub/answer"
 import { mirrored } from "../hub/client"
 import { objectLink, ofRef, type Ref } from "../hub/link"
+import { Answered } from "../part/Answered"
 import { Part } from "../part/Boundary"
 import { later } from "../part/later"
 import { Badge } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
@@ -25,7 +26,8 @@ export const nameOf = (node: Node): string => (node.count ? t("object.pods", { n
 export default function Relations({ of }: { of: Ref }) {
   const [direction, setDirection] = useState("both")
   const [depth, setDepth] = useState("2")
-  const { data, error, reload } = useGet<Graph>(`${mirrored(of.cluster)}/graph`, { of: ofRef(of), direction, depth, limit: 1000 })
+  const answer = useGet<Graph>(`${mirrored(of.cluster)}/graph`, { of: ofRef(of), direction, depth, limit: 1000 })
+  const { data } = answer
   const small = useMemo(() => data && collapse(data), [data])
   return (
     <div className="stack">
@@ -47,8 +49,7 @@ export default function Relations({ of }: { of: Ref }) {
           options={["1", "2", "3", "4"].map((value) => ({ value, label: t("object.steps", { n: Number(value) }) }))}
         />
       </div>
-      {error && <Failure error={error} retry={reload} />}
-      {!small && !error && <Skeleton lines={8} />}
+      <Answered answer={answer} lines={8} />
       {data?.cut && <Notice title={data.cut} />}
       {small && small.left > 0 && <Notice title={t("object.leftOut", { n: small.left })} />}
       {small && small.graph.edges.length === 0 && <Empty title={t("object.noRelations")} />}
@@ -63,7 +64,7 @@ export default function Relations({ of }: { of: Ref }) {
             </summary>
             <SmallTable
               label={t("object.relations")}
-              head={[t("object.fromObject"), t("object.relation"), t("object.toObject")]}
+              head={[t("object.title"), t("object.relation"), t("object.toObject")]}
               rows={small.graph.edges.map((e) => ({
                 key: `${e.from} ${e.to} ${e.relation}`,
                 cells: [<Name key="from" node={small.graph.nodes[e.from]} />, e.relation, <Name key="to" node={small.graph.nodes[e.to]} />],

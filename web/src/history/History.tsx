@@ -10,11 +10,12 @@ import { write } from "../object/merge"
 import { plain } from "../object/object"
 import { Save } from "../object/Save"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Button } from "../part/Button"
 import { Diff } from "../part/Diff"
 import { FieldDiff } from "../part/FieldDiff"
 import { Mark, type Tone } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Failure, Notice } from "../part/Notice"
 import { Section } from "../part/Page"
 import { Select } from "../part/Select"
 import { type Key, t, time } from "../text/text"
@@ -22,7 +23,7 @@ import "./history.css"
 import { authors, type Change, moment, type Step, stepsOf } from "./steps"
 
 type Props = { of: Ref; kind: Kind; mayWrite: boolean; onSaved: () => void }
-type Answer = { items: Change[]; metadata: { continue?: string } }
+type Changes = { items: Change[]; metadata: { continue?: string } }
 
 const tones: Record<Change["change"], Tone> = { Created: "good", Seen: "plain", Updated: "plain", Deleted: "bad", Recreated: "warn" }
 
@@ -31,18 +32,19 @@ export default function History(props: Props) {
   const { of, kind } = props
   const path = mirrored(of.cluster) + pathOf(kind, of.namespace, of.name)
   const [all, setAll] = useState(false)
-  const { data, error, reload } = useGet<Answer>(path, { history: true, limit: 200, allFields: all || undefined }, 15_000)
+  const answer = useGet<Changes>(path, { history: true, limit: 200, allFields: all || undefined }, 15_000)
+  const { data, error } = answer
   const clusters = [...new Set(data?.items.map((c) => c.cluster))].sort()
   const [chosen, setChosen] = useState("")
   const cluster = clusters.includes(chosen) ? chosen : (clusters[0] ?? "")
   const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))), [data, cluster, all])
   const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
   if (error?.code === 404) return nothing
-  if (!data) return error ? <Failure error={error} retry={reload} /> : <Skeleton lines={6} />
+  if (!data) return <Answered answer={answer} />
   if (data.items.length === 0) return nothing
   return (
     <div className="stack">
-      {error && <Failure error={error} retry={reload} />}
+      <Answered answer={answer} />
       <div className="row">
         {clusters.length > 1 && (
           <Select label={t("common.cluster")} value={cluster} onChange={setChosen} options={clusters.map((value) => ({ value, label: value }))} />

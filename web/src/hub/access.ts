@@ -1,4 +1,5 @@
-import { useEffect, useSyncExternalStore } from "react"
+import { useEffect } from "react"
+import { store } from "../part/store"
 import { useAnswer } from "./answer"
 import { own, post } from "./client"
 import type { Kind } from "./kinds"
@@ -33,12 +34,9 @@ export interface Unanswered {
   again: () => void
 }
 
-let unanswered: Unanswered[] = []
-const listeners = new Set<() => void>()
-const tell = (next: Unanswered[]) => {
-  unanswered = next
-  for (const f of listeners) f()
-}
+const unanswered = store<Unanswered[]>([])
+/** What of this page is not known to be allowed or not. */
+export const useUnanswered = unanswered.use
 
 /** undefined until it is known. Where nobody can say, the page does, and asks again when told to. */
 export function useCan(act: Act | undefined): boolean | undefined {
@@ -46,19 +44,10 @@ export function useCan(act: Act | undefined): boolean | undefined {
   useEffect(() => {
     if (!error || data !== undefined) return
     const mine = { error, again: reload }
-    tell([...unanswered, mine])
-    return () => tell(unanswered.filter((u) => u !== mine))
+    unanswered.set([...unanswered.now(), mine])
+    return () => unanswered.set(unanswered.now().filter((u) => u !== mine))
   }, [error, data, reload])
   return data
-}
-
-/** What of this page is not known to be allowed or not. */
-export function useUnanswered(): Unanswered[] {
-  const subscribe = (f: () => void) => {
-    listeners.add(f)
-    return () => listeners.delete(f)
-  }
-  return useSyncExternalStore(subscribe, () => unanswered)
 }
 
 /** Where the user may list a kind: "" is everywhere, else it is some of the namespaces. It fails if nobody can say. */

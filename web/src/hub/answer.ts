@@ -28,7 +28,8 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
       .catch((e) => {
         if (abort.signal.aborted) return
         const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
-        setState((old) => ({ ...old, key, error, loading: false }))
+        // A refusal takes what was shown away, as it does in windows.
+        setState((old) => ({ ...old, key, data: error.refused ? undefined : old.data, error, loading: false }))
       })
       .finally(() => {
         if (everyMs && !abort.signal.aborted) timer = window.setTimeout(again, everyMs)

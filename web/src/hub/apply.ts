@@ -114,9 +114,10 @@ export async function send(of: Review, o: { dryRun?: boolean; force?: boolean; s
     const query = { fieldManager: manager, fieldValidation: "Strict", dryRun: o.dryRun ? "All" : undefined }
     return (await request(of.edit.path, { method: "PUT", body: JSON.stringify(body), query, signal: o.signal })).json()
   }
-  // What is taken by force is taken of the state that was shown, and of no other.
+  // It is of the object that was shown; what is taken by force is taken of that state of it, and of no other.
   const metadata = {
     ...(body.metadata as JsonObject),
+    ...(of.live && { uid: of.live.metadata.uid }),
     ...(o.force ? { resourceVersion: of.live?.metadata.resourceVersion } : {}),
   }
   return apply(of.edit.path, { ...body, metadata } as unknown as Obj, o)

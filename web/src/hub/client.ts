@@ -110,7 +110,7 @@ export async function request(path: string, o: Options = {}): Promise<Response> 
   throw error
 }
 
-async function readStatus(answer: Response): Promise<Status> {
+export async function readStatus(answer: Response): Promise<Status> {
   const text = await answer.text().catch(() => "")
   try {
     const status = JSON.parse(text)
@@ -168,12 +168,11 @@ export async function patch(path: string, change: unknown, o: { dryRun?: boolean
   return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
 }
 
-export async function remove(path: string, o: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<void> {
-  await request(path, {
-    method: "DELETE",
-    query: { propagationPolicy: "Background", dryRun: o.dryRun ? "All" : undefined },
-    signal: o.signal,
-  })
+/** Deletes an object, and none that was made anew under its name. */
+export async function remove(path: string, uid: string | undefined, o: { dryRun?: boolean } = {}): Promise<void> {
+  // All that is asked is in the body: where there is one, API servers do not read the query.
+  const options = { propagationPolicy: "Background", dryRun: o.dryRun ? ["All"] : undefined, preconditions: uid ? { uid } : undefined }
+  await request(path, { method: "DELETE", body: JSON.stringify({ apiVersion: "v1", kind: "DeleteOptions", ...options }) })
 }
 
 /** The URL of an upgrade (exec, attach) at the hub. */

@@ -1,5 +1,6 @@
-import { useSyncExternalStore } from "react"
-import { onUnauthorized, type Status, StatusError } from "./client"
+import { store } from "../part/store"
+import { onUnauthorized, readStatus, StatusError } from "./client"
+import { forgetDrafts } from "./draft"
 import { live } from "./live"
 
 export type Session = { user: string; groups: string[]; expires: string; version: string }
@@ -9,37 +10,13 @@ export type Signed = { state: "asking" } | { state: "in"; session: Session } | {
 const path = "/console/api/session"
 const againMs = 3000
 const answerMs = 20_000
-let signed: Signed = { state: "asking" }
-const listeners = new Set<() => void>()
-
-function set(next: Signed): void {
-  signed = next
-  for (const f of listeners) f()
-}
-
-export function useSession(): Signed {
-  return useSyncExternalStore(
-    (f) => {
-      listeners.add(f)
-      return () => listeners.delete(f)
-    },
-    () => signed,
-  )
-}
+const signed = store<Signed>({ state: "asking" })
+export const useSession = signed.use
 
 async function ask(method: string, body?: object): Promise<Session> {
   const headers: Record<string, string> = body ? { "Content-Type": "application/json" } : {}
   const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(answerMs) })
-  if (!answer.ok) {
-    const text = await answer.text()
-    let status: Status = { code: answer.status, reason: answer.statusText, message: text }
-    try {
-      status = { ...status, ...JSON.parse(text) }
-    } catch {
-      // The text is the message.
-    }
-    throw new StatusError(status)
-  }
+  if (!answer.ok) throw new StatusError(await readStatus(answer))
   return answer.status === 204 ? (undefined as never) : answer.json()
 }
 
@@ -50,19 +27,48 @@ export async function start(): Promise<boolean> {
   live.ended = () => void check()
   live.refused = () => void check()
   // A link that is pasted into a tab of the console changes the fragment, and nothing else.
-  window.addEventListener("hashchange", () => location.hash.startsWith("#link=") && location.reload())
+  window.addEventListener("hashchange", () => location.hash.startsWith("#link=") && void begin())
+  tabs.onmessage = () => void check()
+  await begin()
+  return signed.now().state === "in"
+}
+
+async function begin(): Promise<void> {
   const link = new URLSearchParams(location.hash.slice(1)).get("link")
   if (link) {
     history.replaceState(null, "", location.pathname + location.search)
     try {
-      set({ state: "in", session: await ask("POST", { link }) })
-      return true
+      return changed(await ask("POST", { link }))
     } catch {
       // Used or too old: a session that is there still counts.
     }
   }
   await resume(link ? "link" : undefined)
-  return signed.state === "in"
+}
+
+/** The session is that of all tabs: what one of them does to it, the others look at. */
+const tabs = new BroadcastChannel("orrery.session")
+
+function changed(session: Session): void {
+  tabs.postMessage("")
+  enter(session)
+}
+
+let user = ""
+
+/** Goes on with a session. What the page shows and remembers is its user's: for another one it begins anew. */
+function enter(session: Session): void {
+  if (user && session.user !== user) {
+    forgetDrafts()
+    signed.set({ state: "asking" })
+    location.reload()
+    return
+  }
+  // What was refused while the session went on is not tried again at once.
+  const back = signed.now().state === "out"
+  user = session.user
+  signed.set({ state: "in", session })
+  if (back) live.retry()
 }
 
 /** The session as the hub wrote it into the page, if the browser sent the cookie when it asked for that. */
@@ -74,29 +80,29 @@ function told(): Session | undefined {
 /** Goes on with the session that there is. While the hub does not answer, it is asked again. */
 async function resume(reason?: "link"): Promise<void> {
   try {
-    set({ state: "in", session: told() ?? (await ask("GET")) })
+    // The page was written of a moment before it came: it tells who begins, and not who goes on.
+    enter((user ? undefined : told()) ?? (await ask("GET")))
   } catch (e) {
     const away = !(e instanceof StatusError && e.code === 401)
-    set({ state: "out", reason: away ? "unreachable" : reason })
-    if (away) window.setTimeout(() => signed.state === "out" && void resume(reason), againMs)
+    signed.set({ state: "out", reason: away ? "unreachable" : reason })
+    if (away) window.setTimeout(() => signed.now().state === "out" && void resume(reason), againMs)
   }
 }
 
-/** What the page remembers may be somebody else's, so it begins anew. */
 export async function signIn(token: string): Promise<void> {
-  await ask("POST", { token })
-  location.reload()
+  changed(await ask("POST", { token }))
 }
 
 export async function signOut(): Promise<void> {
+  forgetDrafts()
   await ask("DELETE").catch(() => {})
   location.assign("/console/")
 }
 
-function ended(): void {
-  if (signed.state === "in") set({ state: "out", reason: "ended" })
-}
-
 async function check(): Promise<void> {
-  await ask("GET").catch((e) => e instanceof StatusError && e.code === 401 && ended())
+  try {
+    enter(await ask("GET"))
+  } catch (e) {
+    if (e instanceof StatusError && e.code === 401 && signed.now().state === "in") signed.set({ state: "out", reason: "ended" })
+  }
 }

@@ -83,7 +83,7 @@ function SessionMenu({ session }: { session: Session }) {
       />
       <MenuLine />
       <MenuItem keys="?" onSelect={() => openPalette("keys")}>
-        {t("layout.keys")}
+        {t("palette.keys")}
       </MenuItem>
       <MenuItem onSelect={() => void signOut()}>{t("layout.signOut")}</MenuItem>
     </Menu>

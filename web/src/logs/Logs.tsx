@@ -3,11 +3,12 @@ import { type ReactNode, useEffect, useMemo, useRef, useState } from "react"
 import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { containersOf } from "../object/object"
+import { Answered } from "../part/Answered"
 import { Button, IconButton } from "../part/Button"
 import { Input } from "../part/Field"
 import { Icon } from "../part/Icon"
-import { Badge, Mark } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Badge } from "../part/Mark"
+import { Empty, Notice } from "../part/Notice"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
 import { follow, type Health, type Source } from "./follow"
@@ -21,7 +22,8 @@ const kept = 50_000
 
 /** The logs of all pods of an object, in every cluster that has some. */
 export default function Logs({ of, object, container }: { of: Ref; object: Obj; container: string }) {
-  const { data, error, reload } = usePods(of, object, 10_000)
+  const answer = usePods(of, object)
+  const { data } = answer
   const [only, setOnly] = useState(container)
   const sources = useMemo(() => (data ? sourcesOf(data.items, of) : []), [data, of])
   const containers = [...new Set(sources.map((s) => s.container))].sort()
@@ -29,10 +31,10 @@ export default function Logs({ of, object, container }: { of: Ref; object: Obj; 
   const had = useRef(false)
   had.current ||= sources.length > 0
   // What was read stays when its pods are gone, and while the hub cannot say which there are.
-  if (!had.current) return error ? <Failure error={error} retry={reload} /> : data ? <Empty title={t("object.noPods")} /> : <Skeleton lines={8} />
+  if (!had.current) return data ? <Empty title={t("object.noPods")} /> : <Answered answer={answer} lines={8} />
   return (
     <>
-      {error && <Failure error={error} retry={reload} />}
+      <Answered answer={answer} lines={0} />
       <Streams
         key={only}
         sources={chosen.slice(0, streams)}
@@ -57,16 +59,18 @@ function sourcesOf(pods: Obj[], of: Ref): Source[] {
     const name = of.cluster ? pod.metadata.name : `${where}/${pod.metadata.name}`
     return containersOf(pod)
       .filter((c) => c.state !== "")
-      .map((c) => ({ cluster: where, path, container: c.name, name: `${name}/${c.name}` }))
+      .map((c) => ({ cluster: where, path, container: c.name, name: `${name}/${c.name}`, uid: pod.metadata.uid }))
   })
 }
+
+const idOf = (source: Source) => `${source.name} ${source.uid}`
 
 type Streams = { ring: Ring; names: Map<number, string>; health: Map<string, Health> }
 
 /** Streams come and go with the pods; what they said stays. */
 function useStreams(sources: Source[], previous: boolean): { lines: readonly Line[]; names: Map<number, string>; health: Map<string, Health> } {
   const state = useRef<Streams>({ ring: new Ring(kept), names: new Map(), health: new Map() })
-  const open = useRef(new Map<string, AbortController>())
+  const open = useRef(new Map<string, { abort: AbortController; name: string }>())
   const [, changed] = useState(0)
   const [lines, setLines] = useState<readonly Line[]>([])
   const tail = Math.min(1000, Math.ceil(kept / Math.max(1, sources.length)))
@@ -74,17 +78,17 @@ function useStreams(sources: Source[], previous: boolean): { lines: readonly Lin
   // biome-ignore lint/correctness/useExhaustiveDependencies: streams that are open stay open; those that are gone are closed.
   useEffect(() => {
     const { ring, names, health } = state.current
-    const wanted = new Set(sources.map((s) => s.name))
-    for (const [name, abort] of open.current) {
-      if (wanted.has(name)) continue
+    const wanted = new Set(sources.map(idOf))
+    for (const [id, { abort, name }] of open.current) {
+      if (wanted.has(id)) continue
       abort.abort()
-      open.current.delete(name)
+      open.current.delete(id)
       health.delete(name)
     }
     for (const source of sources) {
-      if (open.current.has(source.name)) continue
+      if (open.current.has(idOf(source))) continue
       const abort = new AbortController()
-      open.current.set(source.name, abort)
+      open.current.set(idOf(source), { abort, name: source.name })
       const stream = names.size
       names.set(stream, source.name)
       health.set(source.name, { state: "opening", message: "" })
@@ -95,13 +99,13 @@ function useStreams(sources: Source[], previous: boolean): { lines: readonly Lin
         tail,
         previous,
         (how) => {
-          health.set(source.name, how)
+          if (!abort.signal.aborted) health.set(source.name, how)
           changed((n) => n + 1)
         },
         abort.signal,
       )
     }
-  }, [sources.map((s) => s.name).join(" "), previous])
+  }, [sources.map(idOf).join(" "), previous])
 
   useEffect(() => {
     // Lines are shown a few times a second, however many come.
@@ -109,7 +113,7 @@ function useStreams(sources: Source[], previous: boolean): { lines: readonly Lin
     const streams = open.current
     return () => {
       clearInterval(timer)
-      for (const abort of streams.values()) abort.abort()
+      for (const { abort } of streams.values()) abort.abort()
       streams.clear()
     }
   }, [])
@@ -201,7 +205,14 @@ function Failures({ failed }: { failed: [string, Health][] }) {
     <Notice tone="unknown" title={t("object.streamsFailed", { n: failed.length })}>
       {[...reasons].map(([message, of]) => (
         <p key={message} className="selectable">
-          <Mark tone="unknown">{of.slice(0, 3).join(", ")}</Mark> {of.length > 3 && <Badge>+{of.length - 3}</Badge>} {message}
+          {message}
+          <br />
+          <span className="badges">
+            {of.slice(0, 3).map((name) => (
+              <Badge key={name}>{name}</Badge>
+            ))}
+            {of.length > 3 && <Badge>+{of.length - 3}</Badge>}
+          </span>
         </p>
       ))}
     </Notice>

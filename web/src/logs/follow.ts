@@ -3,7 +3,8 @@ import { request, StatusError } from "../hub/client"
 import { t } from "../text/text"
 import { type Ring, Splitter } from "./merge"
 
-export type Source = { cluster: string; path: string; name: string; container: string }
+/** A container of a pod, which its UID tells from another of the name. */
+export type Source = { cluster: string; path: string; name: string; uid?: string; container: string }
 /** How a stream is: following, at its end, or why not. */
 export type Health = { state: "opening" | "following" | "ended" | "failed"; message: string }
 

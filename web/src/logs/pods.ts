@@ -4,10 +4,10 @@ import type { Ref } from "../hub/link"
 import { podsOf } from "../object/object"
 
 /** The pods of an object, of one of the hub those in every cluster. */
-export function usePods(of: Ref, object: Obj, everyMs = 0): Answer<List> {
+export function usePods(of: Ref, object: Obj): Answer<List> {
   const selector = podsOf(object)
   const path = `${mirrored(of.cluster)}/api/v1/namespaces/${encodeURIComponent(of.namespace)}/pods`
-  return useGet<List>(selector && path, { labelSelector: selector?.labels, fieldSelector: selector?.fields, limit: 500 }, everyMs)
+  return useGet<List>(selector && path, { labelSelector: selector?.labels, fieldSelector: selector?.fields, limit: 500 }, 10_000)
 }
 
 /** The cluster that a pod is in. */

@@ -3,25 +3,29 @@ import { type List, mirrored, type Obj } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { clean } from "../logs/clean"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Mark } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { t } from "../text/text"
 
-/** Events of an object; of one of the hub also those of its copies in clusters. */
+const most = 200
+
+/** The latest events of an object; of one of the hub also those of its copies in clusters. */
 export function Events({ of, object }: { of: Ref; object: Obj }) {
   const path = of.namespace ? `/api/v1/namespaces/${encodeURIComponent(of.namespace)}/events` : "/api/v1/events"
   const uid = `involvedObject.uid=${object.metadata.uid}`
-  const here = useGet<List>((of.cluster ? mirrored(of.cluster) : "") + path, { fieldSelector: uid, limit: 200 }, 5000)
+  const latest = (mirror: boolean) => ({ limit: most, orderby: mirror ? "created desc" : undefined })
+  const here = useGet<List>((of.cluster ? mirrored(of.cluster) : "") + path, { fieldSelector: uid, ...latest(of.cluster !== "") }, 5000)
   const copies = `involvedObject.kind=${of.kind},involvedObject.name=${of.name}`
-  const there = useGet<List>(of.cluster ? undefined : mirrored() + path, { fieldSelector: copies, limit: 200 }, 5000)
+  const there = useGet<List>(of.cluster ? undefined : mirrored() + path, { fieldSelector: copies, ...latest(true) }, 5000)
   const events = [...(here.data?.items ?? []), ...(there.data?.items ?? [])].sort((a, b) => (lastOf(a) < lastOf(b) ? 1 : -1))
-  if (!here.data && here.loading) return <Skeleton lines={5} />
+  const known = here.data && !here.error && (of.cluster || (there.data && !there.error))
   return (
     <div className="stack">
-      {here.error && <Failure error={here.error} retry={here.reload} />}
-      {here.data && here.error && <Notice tone="unknown" title={t("common.staleFor", { age: "" })} />}
-      {events.length === 0 && !here.error && <Empty title={t("object.noEvents")}>{t("object.noEventsMore")}</Empty>}
+      <Answered answer={here} lines={5} />
+      {!of.cluster && <Answered answer={there} lines={5} />}
+      {events.length === 0 && known && <Empty title={t("object.noEvents")}>{t("object.noEventsMore")}</Empty>}
       {events.length > 0 && (
         <SmallTable
           label={t("object.events")}

@@ -2,6 +2,7 @@ import { useMemo, useState } from "react"
 import { useLocation } from "wouter"
 import type { Edit } from "../hub/apply"
 import { own, type StatusError } from "../hub/client"
+import { useDraft } from "../hub/draft"
 import { isObject, text } from "../hub/fields"
 import { findKind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { groupOf, objectLink, type Ref } from "../hub/link"
@@ -28,7 +29,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
   const { clusters } = useFleet()
   const [hub, fleet] = [useHubKinds(), useFleetKinds()]
   const kinds = cluster ? fleet : hub
-  const [written, setWritten] = useState<string>()
+  const [written, setWritten] = useDraft<string>(`new ${first} ${name} ${namespace}`)
   const [saving, setSaving] = useState<{ edit: Edit; of: Ref }>()
   const [refusal, setRefusal] = useState<StatusError>()
   const [, go] = useLocation()
@@ -45,7 +46,7 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
   const metadata = isObject(object?.metadata) ? object.metadata : {}
   const problem =
     problems[0]?.message ?? (kinds && !kind ? t("object.unknownKind", { kind: wanted, version: apiVersion }) : text(metadata, "name") ? "" : t("object.noName"))
-  const write = (next: string) => {
+  const write = (next?: string) => {
     setWritten(next)
     setRefusal(undefined)
   }
@@ -70,6 +71,9 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
         <Button look="main" disabled={problem !== ""} onClick={review}>
           {t("object.review")}
         </Button>
+        <Button disabled={written === undefined} onClick={() => write()}>
+          {t("object.discard")}
+        </Button>
         <span className="muted">{cluster ? t("object.newInCluster") : t("object.newAtHub")}</span>
       </div>
       {problem && written !== undefined && <Notice tone="warn">{problem}</Notice>}
@@ -91,7 +95,10 @@ export default function New({ cluster: first, kind: name, namespace }: { cluster
             setSaving(undefined)
             setRefusal(why)
           }}
-          onSaved={() => go(objectLink(saving.of))}
+          onSaved={() => {
+            setWritten(undefined)
+            go(objectLink(saving.of))
+          }}
         />
       )}
     </Page>

@@ -6,7 +6,7 @@ import { type Conflict, editable } from "../hub/intent"
 import { objectLink, type Ref } from "../hub/link"
 import { Dialog, Foot } from "../part/Dialog"
 import { Diff } from "../part/Diff"
-import { Field, Input } from "../part/Field"
+import { Typed } from "../part/Field"
 import { Value } from "../part/FieldDiff"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
@@ -100,9 +100,7 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
         )}
         {!found && !failed && <Skeleton lines={6} />}
         {found?.result && /^(policy|cluster)\.orrery\.dev$/.test(of.group) && <EditMoves before={found.live} after={found.result} onMany={setMany} />}
-        {many && (
-          <Field label={t("common.typeName", { name: of.name })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
-        )}
+        {many && <Typed name={of.name} value={typed} onChange={setTyped} />}
         {found && <Found found={found} mine={mine} onMine={(path) => setMine(new Set([...mine, path]))} onTheirs={takeTheirs} />}
       </div>
     </Dialog>

@@ -1,9 +1,10 @@
-import { useEffect, useMemo, useState } from "react"
+import { useMemo, useState } from "react"
 import { useUnanswered } from "../hub/access"
 import { useAnswer, useGet } from "../hub/answer"
 import { type Edit, json } from "../hub/apply"
 import { get, mirrored, type Obj, own, type StatusError } from "../hub/client"
-import type { JsonObject } from "../hub/fields"
+import { useDraft } from "../hub/draft"
+import { equal, type JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Kind, pathOf } from "../hub/kinds"
 import type { Ref } from "../hub/link"
@@ -51,11 +52,11 @@ type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite?: boolean; onSaved: ()
 /** The object as YAML, to read and to edit: as its own API server has it, or, where that cannot be asked, as it is mirrored. */
 export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
-  const live = useGet<Obj>(mayWrite ? path : undefined)
+  const live = useGet<Obj>(mayWrite ? path : undefined, undefined, 5000)
   const unsure = useUnanswered().length > 0
   const object = live.data ?? (mayWrite === false || unsure || live.error ? mirror : undefined)
-  const [shown, setShown] = useState(false)
-  const [draft, setDraft] = useState<{ text: string; base: JsonObject }>()
+  const [draft, setDraft] = useDraft<{ text: string; base: JsonObject; shown: boolean }>(`edit ${path}`)
+  const [shown, setShown] = useState(draft?.shown ?? false)
   const [saving, setSaving] = useState<Edit>()
   const [refusal, setRefusal] = useState<StatusError>()
   const known = useSchema(of.cluster, kind)
@@ -65,18 +66,12 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
     const base = editable(json(plain(object)))
     return { base, text: write(without(base, hiddenOf(object, shown))) }
   }, [object, shown])
-  const dirty = draft !== undefined && draft.text !== start?.text
-  useEffect(() => {
-    if (!dirty) return
-    const ask = (e: BeforeUnloadEvent) => e.preventDefault()
-    addEventListener("beforeunload", ask)
-    return () => removeEventListener("beforeunload", ask)
-  }, [dirty])
+  const dirty = draft !== undefined
   if (!object || !start) return <Skeleton lines={12} />
   const text = draft?.text ?? start.text
   const base = draft?.base ?? start.base
   const save = () => mayWrite === true && dirty && setSaving({ path, text, base, keep })
-  const moved = dirty && mirror.metadata.generation !== object.metadata.generation
+  const moved = dirty && !equal(draft.base, start.base)
   return (
     <div className="stack">
       {live.error && <Failure error={live.error} retry={live.reload} />}
@@ -108,7 +103,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
             known={known}
             readOnly={!mayWrite}
             onChange={(next) => {
-              setDraft({ text: next, base })
+              setDraft(next === start.text ? undefined : { text: next, base, shown })
               setRefusal(undefined)
             }}
             refusal={refusal}
@@ -124,7 +119,7 @@ export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
           onClose={(edit, why) => {
             setSaving(undefined)
             setRefusal(why)
-            if (edit?.base) setDraft({ text: edit.text, base: edit.base })
+            if (edit?.base) setDraft({ text: edit.text, base: edit.base, shown })
           }}
           onSaved={() => {
             setSaving(undefined)

@@ -7,11 +7,13 @@ import { type Counts, mirrored, type Obj, remove } from "../hub/client"
 import { isObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { type Ref, takesAlong } from "../hub/link"
+import { Answered } from "../part/Answered"
 import { Dialog, Foot } from "../part/Dialog"
-import { Field, Input } from "../part/Field"
+import { Field, Input, Typed } from "../part/Field"
 import { Badge } from "../part/Mark"
 import { Failure, Notice, Skeleton } from "../part/Notice"
 import { bindings, clustersOf } from "../placement/bindings"
+import { EditMoves } from "../policy/Moves"
 import { t } from "../text/text"
 import { put, write } from "./merge"
 import { useReach } from "./Reach"
@@ -87,7 +89,8 @@ function Scale(props: Props) {
 
 /** Any act that changes a field is an edit as those of the editor are: shown, tried, and saved by the same way. */
 function Changed({ of, path, title, about, change, onDone, onClose }: Props & { title: string; about?: ReactNode; change: (text: string) => string }) {
-  const { data, error } = useGet<Obj>(path)
+  const answer = useGet<Obj>(path)
+  const { data } = answer
   // biome-ignore lint/correctness/useExhaustiveDependencies: the change is that of the moment at which the dialog opened.
   const edit = useMemo(() => {
     const base = data && editable(json(data))
@@ -96,7 +99,7 @@ function Changed({ of, path, title, about, change, onDone, onClose }: Props & { 
   if (edit) return <Save of={of} edit={edit} title={title} about={about} onSaved={onDone} onClose={onClose} />
   return (
     <Dialog open title={title} onClose={onClose}>
-      {error ? <Failure error={error} /> : <Skeleton lines={4} />}
+      <Answered answer={answer} lines={4} />
     </Dialog>
   )
 }
@@ -107,18 +110,21 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   const [failed, setFailed] = useState<Error>()
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
+  // The one that it was asked about, whatever has the name by then.
+  const [uid] = useState(object.metadata.uid)
   useEffect(() => {
-    remove(path, { dryRun: true }).then(() => setTried(true), setFailed)
-  }, [path])
+    remove(path, uid, { dryRun: true }).then(() => setTried(true), setFailed)
+  }, [path, uid])
   const held = useHeld(of)
   const reached: string[] = of.group === "work.orrery.dev" ? clustersOf(object as Obj) : [...(reach?.clusters ?? []), ...(held?.clusters ?? [])]
   const clusters = [...new Set(reached)].sort()
   const unknown = held?.unknown || reach?.unknown
-  const many = unknown || clusters.length > 1 || takesAlong(of) !== undefined
-  const sure = tried && reach !== undefined && held !== undefined && !busy && (!many || typed === of.name)
+  const [moves, setMoves] = useState<boolean | undefined>(false)
+  const many = unknown || clusters.length > 1 || takesAlong(of) !== undefined || moves
+  const sure = tried && reach !== undefined && held !== undefined && moves !== undefined && !busy && (!many || typed === of.name)
   const act = () => {
     setBusy(true)
-    remove(path).then(onDone, (e) => {
+    remove(path, uid).then(onDone, (e) => {
       setBusy(false)
       setFailed(e)
     })
@@ -150,16 +156,13 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
           ) : (
             <WhatGoes of={of} object={object} clusters={clusters} hidden={reach.hidden} objects={held.objects} />
           ))}
+        {of.group === "policy.orrery.dev" && <EditMoves before={object} onMany={setMoves} />}
         {(object.metadata.finalizers?.length ?? 0) > 0 && (
           <Notice title={t("object.finalizersHold")}>
             <code>{object.metadata.finalizers?.join(", ")}</code>
           </Notice>
         )}
-        {many && (
-          <Field label={t("common.typeName", { name: of.name })}>
-            {(id, about) => <Input id={id} aria-describedby={about} value={typed} onChange={(e) => setTyped(e.target.value)} />}
-          </Field>
-        )}
+        {many && <Typed name={of.name} value={typed} onChange={setTyped} />}
       </form>
     </Dialog>
   )

@@ -8,13 +8,14 @@ import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tabl
 import { useWindow } from "../hub/live"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { later } from "../part/later"
 import { Badge, Mark } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice, Skeleton } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Tabs } from "../part/Tabs"
 import { type Key, t } from "../text/text"
@@ -94,7 +95,8 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const [act, setAct] = useState<Act>()
   const path = pathOf(kind, of.namespace, of.name)
   const target = own(of.cluster) + path
-  const { data: object, error, loading, since, reload } = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
+  const answer = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
+  const { data: object, error, loading, reload } = answer
   useChanges(of, kind, loading, reload)
   const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
   const reached = useCan(of.cluster ? reaching(of.cluster, "get") : undefined)
@@ -144,18 +146,12 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       about={<About of={of} kind={kind} object={object} />}
       actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite === true} onAct={setAct} go={go} />}
     >
-      {error && !gone && <Failure error={error} retry={reload} />}
-      {error && !gone && object && (
-        <Notice tone="unknown">
-          {t("object.asItWas")} <Age since={since} />
-        </Notice>
-      )}
       {gone && (
         <Notice tone="warn" title={t("object.gone")}>
           {t("object.goneMore")}
         </Notice>
       )}
-      {!object && loading && !error && <Skeleton lines={8} />}
+      {!gone && <Answered answer={answer} lines={8} />}
       {(object || gone) && (
         <Tabs
           label={t("object.title")}

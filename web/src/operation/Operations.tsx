@@ -4,8 +4,9 @@ import { list } from "../hub/client"
 import { clusterLink } from "../hub/link"
 import { useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Mark, type Tone } from "../part/Mark"
-import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Empty } from "../part/Notice"
 import { SmallTable } from "../part/Page"
 import { age } from "../part/time"
 import { t } from "../text/text"
@@ -53,8 +54,11 @@ export function PhaseMark({ phase = "Pending" }: { phase?: Phase }) {
 }
 
 export function OperationTable({ answer, ofAll }: { answer: Answer<Operation[]>; ofAll?: boolean }) {
-  if (!answer.data) return answer.error ? <Failure error={answer.error} retry={answer.reload} /> : <Skeleton lines={4} />
-  if (answer.data.length === 0) return <Empty title={t("operation.none")}>{t("operation.noneMore")}</Empty>
+  return <Answered answer={answer}>{(all) => <Table all={all} ofAll={ofAll} />}</Answered>
+}
+
+function Table({ all, ofAll }: { all: Operation[]; ofAll?: boolean }) {
+  if (all.length === 0) return <Empty title={t("operation.none")}>{t("operation.noneMore")}</Empty>
   return (
     <SmallTable
       label={t("operation.title")}
@@ -62,12 +66,12 @@ export function OperationTable({ answer, ofAll }: { answer: Answer<Operation[]>;
         t("common.name"),
         ...(ofAll ? [t("common.cluster")] : []),
         t("operation.action"),
-        t("operation.phase"),
+        t("table.phase"),
         t("operation.steps"),
         t("operation.took"),
         t("common.age"),
       ]}
-      rows={answer.data.map((o) => {
+      rows={all.map((o) => {
         const part = progress(o)
         const took = seconds(o.status?.started, o.status?.finished, Date.now())
         return {

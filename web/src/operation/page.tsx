@@ -5,6 +5,7 @@ import { type Answer, useAnswer } from "../hub/answer"
 import { get, list, patch as patchObject, remove, type StatusError } from "../hub/client"
 import { clusterLink } from "../hub/link"
 import { useAge } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Button } from "../part/Button"
 import { Dialog, Foot } from "../part/Dialog"
 import { Mark } from "../part/Mark"
@@ -73,7 +74,7 @@ function Run({ name }: { name: string }) {
     setError(undefined)
     try {
       if (what === "retry") {
-        await remove(operationPath(name))
+        await remove(operationPath(name), operation.metadata.uid)
         go("/operations")
         return
       }
@@ -129,7 +130,7 @@ function Run({ name }: { name: string }) {
         />
       )}
       {error && <Failure error={error} />}
-      {answer.error && <Failure error={answer.error} retry={answer.reload} />}
+      <Answered answer={answer} />
       {status?.message && (
         <Notice tone={status.phase === "Failed" ? "bad" : status.phase === "Paused" ? "warn" : "plain"}>
           <span className="selectable">{status.message}</span>

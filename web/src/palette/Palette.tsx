@@ -145,7 +145,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           ))}
         />
         <Group
-          heading={t("palette.clusters")}
+          heading={t("object.clusters")}
           items={clustersFound.map((c) => (
             <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
               <span className="row">

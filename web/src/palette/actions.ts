@@ -1,4 +1,5 @@
-import { useEffect, useSyncExternalStore } from "react"
+import { useEffect } from "react"
+import { store } from "../part/store"
 
 /**
  * What can be done now. Each screen registers its actions while it is shown; the palette lists them, and `?` shows those with keys.
@@ -18,14 +19,12 @@ export type Action = {
 }
 
 let groups: Action[][] = []
-let all: Action[] = []
-const listeners = new Set<() => void>()
+const all = store<Action[]>([])
 
 function set(next: Action[][]): void {
   groups = next
   // What was registered last has precedence: a screen's key before the layout's.
-  all = [...groups].reverse().flat()
-  for (const f of listeners) f()
+  all.set([...groups].reverse().flat())
 }
 
 export function register(actions: Action[]): () => void {
@@ -33,20 +32,11 @@ export function register(actions: Action[]): () => void {
   return () => set(groups.filter((g) => g !== actions))
 }
 
-export const actions = () => all
+export const actions = all.now
+export const useAllActions = all.use
 
 /** Registers actions while the component is shown. They are registered anew when one of the dependencies changes. */
 export function useActions(make: () => Action[], dependencies: unknown[]): void {
   // biome-ignore lint/correctness/useExhaustiveDependencies: the caller names them.
   useEffect(() => register(make()), dependencies)
-}
-
-export function useAllActions(): Action[] {
-  return useSyncExternalStore(
-    (f) => {
-      listeners.add(f)
-      return () => listeners.delete(f)
-    },
-    () => all,
-  )
 }

@@ -1,4 +1,5 @@
 import type { ButtonHTMLAttributes, ReactNode } from "react"
+import { Icon, type IconName } from "./Icon"
 import { Tooltip } from "./Tooltip"
 
 type Props = ButtonHTMLAttributes<HTMLButtonElement> & {
@@ -18,5 +19,15 @@ export function IconButton({ label, keys, children, ...rest }: Props & { label: 
         {children}
       </Button>
     </Tooltip>
+  )
+}
+
+/** A sign, and its word where there is room. */
+export function SignButton({ sign, label, ...rest }: Props & { sign: IconName; label: string }) {
+  return (
+    <Button aria-label={label} {...rest}>
+      <Icon name={sign} />
+      <span className="wide-only">{label}</span>
+    </Button>
   )
 }

@@ -1,4 +1,5 @@
 import { type InputHTMLAttributes, type ReactNode, useId } from "react"
+import { t } from "../text/text"
 
 type Props = { label: string; hint?: ReactNode; error?: string; children: (id: string, describedBy: string | undefined) => ReactNode }
 
@@ -17,6 +18,11 @@ export function Field({ label, hint, error, children }: Props) {
       )}
     </div>
   )
+}
+
+/** Has a name, or a number, typed by who is about to do much. */
+export function Typed({ name, value, onChange }: { name: string; value: string; onChange: (typed: string) => void }) {
+  return <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={value} onChange={(e) => onChange(e.target.value)} />}</Field>
 }
 
 export function Input({ className = "", ...rest }: InputHTMLAttributes<HTMLInputElement> & { ref?: React.Ref<HTMLInputElement> }) {

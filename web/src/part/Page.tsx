@@ -1,14 +1,24 @@
 import { type ReactNode, useEffect } from "react"
+import { Link } from "wouter"
 import { useUnanswered } from "../hub/access"
 import type { Answer } from "../hub/answer"
 import { t } from "../text/text"
 import { Button } from "./Button"
 import { Empty, Failure, Notice, Skeleton } from "./Notice"
 
-type Props = { title: string; heading?: ReactNode; about?: ReactNode; actions?: ReactNode; full?: boolean; children?: ReactNode }
+type Props = {
+  title: string
+  heading?: ReactNode
+  about?: ReactNode
+  /** Pages that say more, each by its address. */
+  links?: [href: string, title: string][]
+  actions?: ReactNode
+  full?: boolean
+  children?: ReactNode
+}
 
 /** A screen: its heading, its actions and what it shows. full: its body scrolls by itself. */
-export function Page({ title, heading, about, actions, full, children }: Props) {
+export function Page({ title, heading, about, links = [], actions, full, children }: Props) {
   useEffect(() => {
     document.title = `${title} · Orrery`
   }, [title])
@@ -19,7 +29,16 @@ export function Page({ title, heading, about, actions, full, children }: Props) 
           <h1>{heading ?? title}</h1>
           {about && <div className="page-about">{about}</div>}
         </div>
-        {actions && <div className="page-actions">{actions}</div>}
+        {(actions || links.length > 0) && (
+          <div className="page-actions">
+            {links.map(([href, text]) => (
+              <Link key={href} className="button" href={href}>
+                {text}
+              </Link>
+            ))}
+            {actions}
+          </div>
+        )}
       </header>
       <div className="page-body">
         <Unanswered />

@@ -3,8 +3,9 @@ import { useAnswer } from "../hub/answer"
 import type { Obj } from "../hub/client"
 import { groupOf, placementsLink } from "../hub/link"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Mark, toneOf } from "../part/Mark"
-import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Empty } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { policyLink } from "../policy/link"
 import { t } from "../text/text"
@@ -26,9 +27,8 @@ export function Bindings() {
   const data = answer.data === "refused" ? undefined : answer.data
   return (
     <Page title={t("placement.title")} about={t("placement.about")}>
-      {answer.error && <Failure error={answer.error} retry={answer.reload} />}
+      <Answered answer={answer} />
       {nothing && <Empty title={t("placement.refused")}>{t("placement.refusedMore")}</Empty>}
-      {!answer.data && !answer.error && <Skeleton lines={6} />}
       {data && data.items.length === 0 && <Empty title={t("placement.nothing")}>{t("placement.nothingMore")}</Empty>}
       {data && data.items.length > 0 && <Table bindings={data.items} />}
       {data?.more && <p className="muted">{t("placement.cut", { n: data.items.length })}</p>}
@@ -52,8 +52,8 @@ function Table({ bindings }: { bindings: Obj[] }) {
   return (
     <SmallTable
       label={t("placement.title")}
-      head={(["placement.object", "common.kind", "common.namespace", "placement.state", "placement.clusters", "placement.policy", "common.age"] as const).map(
-        (key) => t(key),
+      head={(["object.title", "common.kind", "common.namespace", "object.state", "object.clusters", "placement.policy", "common.age"] as const).map((key) =>
+        t(key),
       )}
       rows={sorted.map((b) => {
         const { apiVersion, kind, name } = b.spec.resource

@@ -4,12 +4,13 @@ import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
 import { clusterLink, objectLink, parseOf, type Ref, whyLink } from "../hub/link"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Button } from "../part/Button"
 import { Dialog } from "../part/Dialog"
 import { Diff } from "../part/Diff"
 import { FieldDiff } from "../part/FieldDiff"
 import { Badge, Mark } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { policyLink } from "../policy/link"
 import { t } from "../text/text"
@@ -36,19 +37,12 @@ function Matrix({ of, subject }: { of: string; subject: Ref }) {
     <Page
       title={subject.name}
       about={`${subject.kind}${subject.namespace ? ` · ${subject.namespace}` : ""}`}
-      actions={
-        <>
-          <Link className="button" href={objectLink(subject)}>
-            {t("placement.template")}
-          </Link>
-          <Link className="button" href={whyLink(subject)}>
-            {t("placement.why")}
-          </Link>
-        </>
-      }
+      links={[
+        [objectLink(subject), t("placement.template")],
+        [whyLink(subject), t("placement.why")],
+      ]}
     >
-      {works.error && <Failure error={works.error} retry={works.reload} />}
-      {!works.data && !works.error && <Skeleton lines={6} />}
+      <Answered answer={works} />
       {works.data && <Summary rows={rows} />}
       {works.data && rows.length === 0 && (
         <Empty title={t("placement.none")}>
@@ -89,8 +83,8 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
           <tr>
             <th scope="col">{t("common.cluster")}</th>
             <th scope="col">{t("placement.health")}</th>
-            {replicas && <th scope="col">{t("placement.replicas")}</th>}
-            {images && <th scope="col">{t("placement.image")}</th>}
+            {replicas && <th scope="col">{t("object.ready")}</th>}
+            {images && <th scope="col">{t("object.image")}</th>}
             <th scope="col">{t("placement.overrides")}</th>
             <th scope="col">{t("placement.drift")}</th>
             <th scope="col">
@@ -115,9 +109,9 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
                 )}
                 {r.message && <p className="matrix-why selectable">{r.message}</p>}
               </td>
-              {replicas && <td data-label={t("placement.replicas")}>{r.replicas && <Replicas of={r.replicas} />}</td>}
+              {replicas && <td data-label={t("object.ready")}>{r.replicas && <Replicas of={r.replicas} />}</td>}
               {images && (
-                <td data-label={t("placement.image")}>
+                <td data-label={t("object.image")}>
                   {r.images.map((i) => (
                     <div key={i.container} className="matrix-image" title={[i.container, i.wanted, i.live].filter(Boolean).join("\n")}>
                       <span className={i.odd ? "mono odd" : "mono"}>{shortImage(i.live ?? i.wanted ?? "")}</span>
@@ -150,7 +144,7 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
                   {t("placement.diff")}
                 </Button>
                 <Link className="button quiet" href={objectLink({ ...subject, cluster: r.cluster })} aria-label={t("placement.openIn", { cluster: r.cluster })}>
-                  {t("placement.open")}
+                  {t("object.open")}
                 </Link>
               </td>
             </tr>
@@ -179,8 +173,7 @@ function CellDiff({ of, cluster, onClose }: { of: string; cluster: string; onClo
   const work: Work | undefined = works.data?.items?.[0]
   return (
     <Dialog open wide onClose={onClose} title={t("placement.diffTitle", { cluster })} description={t("placement.diffAbout")}>
-      {works.error && <Failure error={works.error} retry={works.reload} />}
-      {!works.data && !works.error && <Skeleton lines={8} />}
+      <Answered answer={works} lines={8} />
       {work?.driftUnknown && <Notice tone="unknown">{work.driftUnknown}</Notice>}
       {work?.drift && work.drift.length > 0 && (
         <FieldDiff label={t("placement.drift")} fields={work.drift} before={t("placement.rendered")} after={t("placement.live")} />

@@ -5,6 +5,7 @@ import { useGet } from "../hub/answer"
 import type { Edit as Change } from "../hub/apply"
 import { json } from "../hub/apply"
 import type { Obj } from "../hub/client"
+import { useDraft } from "../hub/draft"
 import type { JsonObject } from "../hub/fields"
 import { editable } from "../hub/intent"
 import { Doing } from "../object/acts"
@@ -48,7 +49,7 @@ export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: s
 function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespace: string; live?: Obj; reload: () => void }) {
   const [, go] = useLocation()
   const [params, setParam] = useAddress()
-  const [draft, setDraft] = useState<Draft>()
+  const [draft, setDraft] = useDraft<Draft>(`policy ${kind} ${namespace} ${live?.metadata.name ?? ""}`)
   const [saving, setSaving] = useState<Change>()
   const [deleting, setDeleting] = useState(false)
   const resource = kinds[kind].plural
@@ -66,7 +67,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
     readOnly: !mayWrite,
     problems: dirty ? wrong : [],
   }
-  const title = live?.metadata.name ?? (text(object, ["metadata", "name"]) || t("policy.newOf", { kind }))
+  const title = live?.metadata.name ?? (text(object, ["metadata", "name"]) || t("object.newOf", { kind }))
   const of = { cluster: "", kind, group, namespace, name: text(object, ["metadata", "name"]) }
   const moved = dirty && draft.base && JSON.stringify(draft.base) !== JSON.stringify(base)
   return (
@@ -77,10 +78,10 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
         <>
           {live && mayDelete && (
             <Button look="danger" onClick={() => setDeleting(true)}>
-              {t("policy.delete")}
+              {t("object.delete")}
             </Button>
           )}
-          {dirty && <Button onClick={() => setDraft(undefined)}>{t("policy.discard")}</Button>}
+          {dirty && <Button onClick={() => setDraft(undefined)}>{t("object.discard")}</Button>}
           {mayWrite && (
             <Button
               look="main"
@@ -165,7 +166,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
         <Save
           of={of}
           edit={saving}
-          title={t("policy.saveTitle", { name: of.name })}
+          title={t("object.saveTitle", { name: of.name })}
           onClose={(edit) => {
             setSaving(undefined)
             if (edit?.base) setDraft({ text: edit.text, base: edit.base })

@@ -63,14 +63,15 @@ function Moving({ move: { of, clusters = [], hidden = 0, policy, ...m }, by }: {
   )
 }
 
-/** What an edit moves: of a policy that places, be it a new one, and of a cluster's labels. */
-export function EditMoves({ before, after, onMany }: { before?: Obj; after: Obj; onMany: OnMany }) {
-  const { kind, spec, metadata } = after
-  const { namespace, name, labels = {} } = metadata
+/** What an edit moves: of a policy that places, be it new or deleted, and of a cluster's labels. */
+export function EditMoves({ before, after, onMany }: { before?: Obj; after?: Obj; onMany: OnMany }) {
+  const is = after ?? before
+  if (!is) return null
+  const { namespace, name, labels = {} } = is.metadata
   const same = (a: unknown, b: unknown) => JSON.stringify(a) === JSON.stringify(b)
-  if (kind === "Cluster") {
+  if (is.kind === "Cluster") {
     return before && !same(before.metadata.labels ?? {}, labels) ? <Moves change={{ cluster: { name, labels } }} onMany={onMany} /> : null
   }
-  if (kinds[kind as PolicyKind]?.overrides !== false || same(before?.spec, spec)) return null
-  return <Moves change={{ policy: { namespace, name, spec } }} onMany={onMany} />
+  if (kinds[is.kind as PolicyKind]?.overrides !== false || same(before?.spec, after?.spec)) return null
+  return <Moves change={{ policy: { namespace, name, spec: after?.spec } }} onMany={onMany} />
 }

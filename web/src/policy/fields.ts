@@ -39,7 +39,7 @@ const affinity: Spec[] = [
   {
     as: "names",
     at: ["clusterNames"],
-    label: "policy.clusterNames",
+    label: "object.clusters",
     hint: "policy.clusterNamesHint",
     example: examples.clusters,
   },
@@ -66,7 +66,7 @@ const selectors = (kind: PolicyKind): Part => ({
         { as: "text", at: ["kind"], label: "common.kind", example: examples.kind },
         { as: "text", at: ["name"], label: "common.name" },
         ...(kinds[kind].namespaced ? [] : ([{ as: "text", at: ["namespace"], label: "common.namespace" }] as Spec[])),
-        { as: "labels", at: ["labelSelector", "matchLabels"], label: "policy.labels" },
+        { as: "labels", at: ["labelSelector", "matchLabels"], label: "object.labels" },
       ],
     },
   ],
@@ -81,7 +81,7 @@ const dynamic = (spec: Value) => text(spec, [...weights, "dynamicWeight"]) !== "
 
 const propagation: Part[] = [
   {
-    title: "policy.where",
+    title: "object.where",
     fields: [
       ...inside(affinity, "placement", "clusterAffinity").map((s): Spec => ({ ...s, when: (spec) => !grouped(spec) })),
       {
@@ -112,7 +112,7 @@ const propagation: Part[] = [
               ["Exists", "policy.Exists"],
             ],
           },
-          { as: "text", at: ["value"], label: "policy.value", when: (of) => text(of, ["operator"]) !== "Exists" },
+          { as: "text", at: ["value"], label: "object.value", when: (of) => text(of, ["operator"]) !== "Exists" },
           {
             as: "choice",
             at: ["effect"],
@@ -144,7 +144,7 @@ const propagation: Part[] = [
             label: "policy.spreadBy",
             options: [
               ["", "policy.byLabel"],
-              ["cluster", "policy.byCluster"],
+              ["cluster", "common.cluster"],
               ["region", "policy.region"],
               ["zone", "policy.zone"],
               ["provider", "policy.provider"],
@@ -202,7 +202,7 @@ const propagation: Part[] = [
         when: (spec) => weighted(spec) && !dynamic(spec),
         fresh: () => ({ targetCluster: {}, weight: 1 }),
         fields: [
-          { as: "names", at: ["targetCluster", "clusterNames"], label: "policy.clusterNames" },
+          { as: "names", at: ["targetCluster", "clusterNames"], label: "object.clusters" },
           { as: "labels", at: ["targetCluster", "labelSelector", "matchLabels"], label: "policy.clusterLabels" },
           { as: "number", at: ["weight"], label: "policy.weight" },
         ],
@@ -210,7 +210,7 @@ const propagation: Part[] = [
     ],
   },
   {
-    title: "policy.more",
+    title: "common.more",
     fields: [
       { as: "number", at: ["priority"], label: "policy.priority", hint: "policy.priorityHint" },
       {
@@ -256,7 +256,7 @@ const words = (name: string, label: Key, add: Key): Spec => ({
   label,
   add,
   fresh: () => ({ operator: "add" }),
-  fields: [{ as: "text", at: ["containerName"], label: "policy.container" }, operator, { as: "names", at: ["value"], label: "policy.words" }],
+  fields: [{ as: "text", at: ["containerName"], label: "object.container" }, operator, { as: "names", at: ["value"], label: "policy.words" }],
 })
 const keys = (name: string, label: Key, add: Key): Spec => ({
   as: "rows",
@@ -264,7 +264,7 @@ const keys = (name: string, label: Key, add: Key): Spec => ({
   label,
   add,
   fresh: () => ({ operator: "add" }),
-  fields: [operator, { as: "labels", at: ["value"], label: "policy.value" }],
+  fields: [operator, { as: "labels", at: ["value"], label: "object.value" }],
 })
 
 const overriders: Spec[] = [
@@ -287,14 +287,14 @@ const overriders: Spec[] = [
         ],
       },
       operator,
-      { as: "text", at: ["value"], label: "policy.value", when: keeps },
+      { as: "text", at: ["value"], label: "object.value", when: keeps },
       { as: "text", at: ["predicate", "path"], label: "policy.imageAt" },
     ],
   },
   words("commandOverrider", "policy.commands", "policy.addCommand"),
   words("argsOverrider", "policy.args", "policy.addArgs"),
-  keys("labelsOverrider", "policy.labels", "policy.addLabels"),
-  keys("annotationsOverrider", "policy.annotations", "policy.addAnnotations"),
+  keys("labelsOverrider", "object.labels", "policy.addLabels"),
+  keys("annotationsOverrider", "object.annotations", "policy.addAnnotations"),
   {
     as: "rows",
     at: ["plaintext"],

@@ -3,10 +3,11 @@ import { useAnswer } from "../hub/answer"
 import { list, type Obj } from "../hub/client"
 import { type Rights, scopes, somewhere, useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Button } from "../part/Button"
 import { Mark, toneOf } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
-import { Empty, Failure, Skeleton } from "../part/Notice"
+import { Empty } from "../part/Notice"
 import { Page, SmallTable } from "../part/Page"
 import { t } from "../text/text"
 import { Edit } from "./Edit"
@@ -20,7 +21,7 @@ export default function PolicyPage() {
   const kind = params.get("kind") as PolicyKind | null
   const namespace = params.get("namespace") ?? ""
   const name = params.get("name") ?? ""
-  if (kind && kinds[kind]) return <Edit key={`${kind}/${namespace}/${name}`} kind={kind} namespace={namespace} name={name} />
+  if (kind && Object.hasOwn(kinds, kind)) return <Edit key={`${kind}/${namespace}/${name}`} kind={kind} namespace={namespace} name={name} />
   return <Policies />
 }
 
@@ -47,7 +48,6 @@ function Policies() {
     const to = places(rights, kind, "create")
     setParams({ kind, ...(kinds[kind].namespaced ? { namespace: to.everywhere ? "default" : (to.namespaces[0] ?? "") } : {}) })
   }
-  const { error } = answer
   return (
     <Page
       title={t("policy.title")}
@@ -64,8 +64,7 @@ function Policies() {
         )
       }
     >
-      {error && <Failure error={error} retry={answer.reload} />}
-      {!answer.data && !error && <Skeleton lines={6} />}
+      <Answered answer={answer} />
       {rights && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
       {answer.data && readable.length > 0 && answer.data.length === 0 && <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>}
       {answer.data && answer.data.length > 0 && <Table policies={answer.data} />}
@@ -92,7 +91,7 @@ function Table({ policies }: { policies: (Obj & { kind: PolicyKind })[] }) {
     <SmallTable
       label={t("policy.title")}
       head={(
-        ["common.name", "common.kind", "common.namespace", "policy.ready", "policy.claimed", "policy.complete", "policy.priority", "common.age"] as const
+        ["common.name", "common.kind", "common.namespace", "object.ready", "policy.claimed", "policy.complete", "policy.priority", "common.age"] as const
       ).map((key) => t(key))}
       rows={[...policies]
         .sort((a, b) => keyOf(a).localeCompare(keyOf(b)))

@@ -4,11 +4,12 @@ import { type Obj, own } from "../hub/client"
 import type { Ref } from "../hub/link"
 import { clusterOf, usePods } from "../logs/pods"
 import { containersOf } from "../object/object"
+import { Answered } from "../part/Answered"
 import { Part } from "../part/Boundary"
 import { Button } from "../part/Button"
 import { Input } from "../part/Field"
 import { later } from "../part/later"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice, Skeleton } from "../part/Notice"
 import { Select } from "../part/Select"
 import { t } from "../text/text"
 import { execQuery } from "./exec"
@@ -17,13 +18,13 @@ const Terminal = later(() => import("./Terminal"))
 
 /** A shell in a container of an object's pods. */
 export default function Shell({ of, object, container }: { of: Ref; object: Obj; container: string }) {
-  const { data, error, reload } = usePods(of, object)
+  const answer = usePods(of, object)
   const [pod, setPod] = useState("")
   const [name, setName] = useState(container)
   const [command, setCommand] = useState("sh")
   const [opened, setOpened] = useState<{ cluster: string; path: string; query: string; round: number }>()
-  if (error) return <Failure error={error} retry={reload} />
-  if (!data) return <Skeleton lines={4} />
+  const { data } = answer
+  if (!data) return <Answered answer={answer} lines={4} />
   const keyOf = (p: Obj) => `${clusterOf(p, of)}/${p.metadata.name}`
   const chosen = data.items.find((p) => keyOf(p) === pod) ?? data.items[0]
   if (!chosen) return <Empty title={t("object.noPods")} />
@@ -39,6 +40,7 @@ export default function Shell({ of, object, container }: { of: Ref; object: Obj;
     }))
   return (
     <div className="stack">
+      <Answered answer={answer} />
       <form
         className="row"
         onSubmit={(e) => {

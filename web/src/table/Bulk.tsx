@@ -8,7 +8,7 @@ import type { Row } from "../hub/live"
 import { copiesOf } from "../object/Reach"
 import { Button } from "../part/Button"
 import { Dialog, Foot } from "../part/Dialog"
-import { Field, Input } from "../part/Field"
+import { Field, Input, Typed } from "../part/Field"
 import { Badge } from "../part/Mark"
 import { Failure, Notice } from "../part/Notice"
 import type { Explanation } from "../placement/explained"
@@ -21,8 +21,8 @@ const checked = 50
 async function carryOut(act: Act, row: Row, kind: Kind, replicas: number, dryRun: boolean): Promise<void> {
   const version = row.apiVersion.slice(row.apiVersion.indexOf("/") + 1)
   const path = own(row.cluster) + pathOf({ ...kind, group: groupOf(row.apiVersion), version }, row.namespace, row.name)
-  if (act === "delete") await remove(path, { dryRun })
-  else await patch(path, patchOf(act, new Date(), replicas), { dryRun })
+  if (act === "delete") await remove(path, row.uid, { dryRun })
+  else await patch(path, { ...patchOf(act, new Date(), replicas), metadata: row.uid ? { uid: row.uid } : {} }, { dryRun })
 }
 
 type Result = { done: number; failed: { row: Row; error: Error }[] }
@@ -129,16 +129,14 @@ function Acts({ act, rows, kindOf, onClose, onDone }: Props) {
           </Notice>
         )}
         {act === "scale" && (
-          <Field label={t("table.replicas")}>
+          <Field label={t("object.replicas")}>
             {(id) => <Input id={id} type="number" min={0} value={replicas} onChange={(e) => setReplicas(e.target.value)} />}
           </Field>
         )}
         {!real && checking && <p className="muted">{t("table.checking")}</p>}
         {!real && dry.failed.length > 0 && <Failures title={t("table.wouldRefuse", { n: dry.failed.length })} failed={dry.failed} />}
         {real && real.failed.length > 0 && <Failures title={t("table.failed", { n: real.failed.length })} failed={real.failed} />}
-        {asksTyped && !real && (
-          <Field label={t("common.typeName", { name: count })}>{(id) => <Input id={id} value={typed} onChange={(e) => setTyped(e.target.value)} />}</Field>
-        )}
+        {asksTyped && !real && <Typed name={count} value={typed} onChange={setTyped} />}
       </div>
     </Dialog>
   )

@@ -1,6 +1,6 @@
 import { useGet } from "../hub/answer"
 import { type Counts, mirrored } from "../hub/client"
-import { Failure, Skeleton } from "../part/Notice"
+import { Answered } from "../part/Answered"
 import { number, t } from "../text/text"
 import { has } from "./query"
 
@@ -11,10 +11,9 @@ export function Facets({ path, query, by, q, onToggle }: { path: string; query: 
   const answer = useGet<Counts>(mirrored() + path, { ...params, group: by }, 10_000)
   const groups = answer.data?.groups ?? []
   const most = Math.max(1, ...groups.map((g) => g.objects))
-  if (answer.error && !answer.data) return <Failure error={answer.error} retry={answer.reload} />
+  if (!answer.data || answer.error) return <Answered answer={{ ...answer, data: undefined }} lines={5} />
   return (
     <ul className="facets" aria-label={t("table.group")}>
-      {!answer.data && <Skeleton lines={5} />}
       {groups.slice(0, 500).map(({ values: [value = ""], objects }) => (
         <li key={value}>
           <button type="button" className="facet" aria-pressed={has(q, by, value)} onClick={() => onToggle(value)}>

@@ -17,6 +17,8 @@ type Props = {
   sort: string
   selected: Map<string, Row>
   at: number
+  /** The row that the cursor is on, if it is still there. */
+  current?: Row
   link: (row: Row) => string
   onWindow: (offset: number, limit: number) => void
   onSort: (sort: string) => void
@@ -90,7 +92,7 @@ export function Grid(p: Props) {
   const onKeyDown = (e: KeyboardEvent) => {
     if (e.altKey || e.metaKey || e.target !== e.currentTarget) return
     const to = moved(e.ctrlKey ? `ctrl+${e.key}` : e.key, p.at, w.total, Math.max(1, Math.floor(frame.view / frame.row) - 1))
-    const row = rowAt(p.at)
+    const row = p.current
     if (to !== undefined) {
       p.onAt(to, rowAt(to))
       const shift = to < 0 ? undefined : reveal(frame, virtual.current, to)
@@ -134,7 +136,7 @@ export function Grid(p: Props) {
         y={y}
         height={frame.row}
         template={template}
-        current={i === p.at}
+        current={!!row && row === p.current}
         selected={!!row && p.selected.has(idOf(row))}
       />,
     )

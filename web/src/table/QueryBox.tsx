@@ -45,6 +45,9 @@ export function QueryBox({ value, kinds, path, onChange, onLeave }: Props) {
     setText((now) => (now.trim() === value ? now : value))
   }, [value])
 
+  // Who leaves the page is not brought back to it by what they had typed.
+  useEffect(() => () => clearTimeout(timer.current), [])
+
   const values = useValues(path, open ? keyAt(text, cursor) : undefined)
   const found = useMemo(() => completion(text, cursor, kinds, values), [text, cursor, kinds, values])
   const options = open ? found.options : []

@@ -1,6 +1,6 @@
 import { useState } from "react"
 import { useActions } from "../palette/actions"
-import { Button, IconButton } from "../part/Button"
+import { Button, IconButton, SignButton } from "../part/Button"
 import { Dialog } from "../part/Dialog"
 import { Field, Input } from "../part/Field"
 import { Icon } from "../part/Icon"
@@ -16,14 +16,7 @@ export function Views({ search, onOpen }: { search: string; onOpen: (search: str
   useActions(() => all.map((v) => ({ id: `view.${v.name}`, title: v.name, section: t("table.views"), run: () => onOpen(v.search) })), [all])
   return (
     <>
-      <Menu
-        trigger={
-          <Button aria-label={t("table.views")}>
-            <Icon name="star" />
-            <span className="wide-only">{t("table.views")}</span>
-          </Button>
-        }
-      >
+      <Menu trigger={<SignButton sign="star" label={t("table.views")} />}>
         {all.length === 0 && <MenuLabel>{t("table.noViews")}</MenuLabel>}
         {all.map((v) => (
           <MenuItem key={v.name} onSelect={() => onOpen(v.search)}>

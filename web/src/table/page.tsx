@@ -9,7 +9,7 @@ import { toneOfCluster } from "../layout/lag"
 import { useActions } from "../palette/actions"
 import { openPalette } from "../palette/open"
 import { useAge } from "../part/Age"
-import { Button } from "../part/Button"
+import { Button, SignButton } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { later } from "../part/later"
 import { Menu, MenuChoice, MenuToggle } from "../part/Menu"
@@ -24,7 +24,7 @@ import { Grid } from "./Grid"
 import { QueryBox } from "./QueryBox"
 import { splitKind, toggled } from "./query"
 import { useHubObjects, useSearch } from "./search"
-import { type Act, actsOf, actsOfAll, toggle } from "./selection"
+import { type Act, actsOf, actsOfAll, idOf, toggle } from "./selection"
 import { every, question, readState, type TableState, writeState } from "./state"
 import { Views } from "./Views"
 import "./table.css"
@@ -95,7 +95,10 @@ export default function TablePage() {
   const kindOf = (row: Row) => findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
   const link = (row: Row, tab?: string) =>
     objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
-  const current = window.rows[cursor.index - window.offset]
+  // The cursor is on a row, wherever that goes; at a place only until the row there is known.
+  const seat = window.rows.findIndex((row, i) => (cursor.row ? idOf(row) === idOf(cursor.row) : i + window.offset === cursor.index))
+  const current = window.rows[seat]
+  if (current && !(cursor.row && cursor.index === seat + window.offset)) setCursor({ index: seat + window.offset, row: current })
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
   const acts = kind ? actsOf(kind) : actsOfAll(targets.flatMap((row) => kindOf(row) ?? []))
   const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
@@ -128,12 +131,12 @@ export default function TablePage() {
       press("k", t("table.up")),
       press("G", t("table.bottom")),
       { ...press("g g", t("table.top")), run: () => press("Home", "").run() },
-      { id: "table.open", quiet: true, section, keys: "Enter", title: t("table.open"), run: () => current && navigate(link(current)) },
+      { id: "object.open", quiet: true, section, keys: "Enter", title: t("object.open"), run: () => current && navigate(link(current)) },
       to("describe", "d", t("table.describe"), "overview"),
-      to("logs", "l", t("table.logs"), "logs"),
-      to("shell", "s", t("table.shell"), "shell"),
-      to("edit", "e", t("table.edit"), "yaml"),
-      to("yaml", "y", t("table.yaml"), "yaml"),
+      to("logs", "l", t("object.logs"), "logs"),
+      to("shell", "s", t("object.shell"), "shell"),
+      to("edit", "e", t("object.edit"), "yaml"),
+      to("yaml", "y", t("object.yaml"), "yaml"),
       { id: "table.mark", section, keys: "x", title: t("table.mark"), run: () => current && setSelected((s) => toggle(s, current)) },
       ...acts.map((a) => ({
         id: `table.${a}`,
@@ -164,14 +167,7 @@ export default function TablePage() {
           <Button aria-pressed={state.hub} title={t("table.hubAbout")} onClick={() => set({ hub: !state.hub, q: "", sort: "", group: "" })}>
             {t("table.hub")}
           </Button>
-          <Menu
-            trigger={
-              <Button disabled={state.hub} aria-label={t("table.group")} aria-pressed={state.group !== ""}>
-                <Icon name="group" />
-                <span className="wide-only">{t("table.group")}</span>
-              </Button>
-            }
-          >
+          <Menu trigger={<SignButton sign="group" label={t("table.group")} disabled={state.hub} aria-pressed={state.group !== ""} />}>
             <MenuChoice
               label={t("table.group")}
               value={state.group}
@@ -182,14 +178,15 @@ export default function TablePage() {
               ]}
             />
           </Menu>
-          <Menu
-            trigger={
-              <Button aria-label={t("table.columns")}>
-                <Icon name="columns" />
-                <span className="wide-only">{t("table.columns")}</span>
-              </Button>
-            }
-          >
+          <Menu trigger={<SignButton sign="columns" label={t("table.columns")} />}>
+            {narrow && (
+              <MenuChoice
+                label={t("table.sort")}
+                value={state.sort}
+                onChange={(sort) => set({ sort })}
+                options={columns.flatMap((c) => (c.sort ? ["", " desc"].map((way) => ({ value: c.sort + way, label: `${c.name} ${way ? "↓" : "↑"}` })) : []))}
+              />
+            )}
             {everyColumn(there, layout).map((c) => (
               <MenuToggle
                 key={c.name}
@@ -236,6 +233,7 @@ export default function TablePage() {
             sort={state.sort}
             selected={selected}
             at={cursor.index}
+            current={current}
             link={link}
             narrow={narrow}
             onWindow={onWindow}
@@ -312,7 +310,7 @@ function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
         ? [t("table.unknown"), `${w.status?.message ?? ""} ${t("table.unknownMore")}`]
         : [
             all ? t("table.emptyEvery") : t(q ? "table.empty" : "table.emptyAll", { kind: name }),
-            hub ? "" : away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),
+            !w.exact ? t("table.emptyCut") : hub ? "" : away ? t("table.emptyUnknown", { n: away }) : t("table.emptyMore"),
           ]
   return (
     <div role="row" className={`grid-nothing ${w.state}`}>

@@ -1,3 +1,4 @@
+import { useState } from "react"
 import { listable } from "../hub/access"
 import { useAnswer } from "../hub/answer"
 import { asTable, mirrored, request, StatusError, type Table } from "../hub/client"
@@ -6,19 +7,35 @@ import { useRights } from "../hub/rights"
 import { nothing, type Row, type Window } from "../hub/window"
 import { t } from "../text/text"
 
-const most = 500
+const [most, pages] = [500, 20]
 
-type Found = { tables: Table[]; warnings: string[] }
+type Found = { tables: Table[]; warnings: string[]; more?: boolean }
 type Read = (t: Table) => Omit<Row, "key">[]
 
+/** The first pages of a list: one to look at, more where something is looked for. */
+async function pagesOf(path: string, count: number, signal: AbortSignal): Promise<Found> {
+  const all: Found = { tables: [], warnings: [] }
+  let next: string | undefined
+  do {
+    const answer = await request(path, { accept: asTable, query: { limit: most, continue: next }, signal })
+    const table: Table = await answer.json()
+    all.tables.push(table)
+    all.warnings.push(...warningsOf(answer.headers.get("Warning")))
+    next = table.metadata.continue
+  } while (next && all.tables.length < count)
+  return { ...all, more: next !== undefined && next !== "" }
+}
+
 /** Tables that are asked for again now and then, as one in the shape of a window: their first rows. */
-function usePolled(paths: (() => Promise<string[]>) | undefined, key: string, everyMs: number, read: Read): Window {
+function usePolled(paths: (() => Promise<string[]>) | undefined, key: string, everyMs: number, read: Read, count = 1): Window {
   const ask = async (signal: AbortSignal): Promise<Found> => {
-    const answers = await Promise.all((await paths!()).map((path) => request(path, { accept: asTable, query: { limit: most }, signal })))
-    const tables = await Promise.all(answers.map((answer) => answer.json() as Promise<Table>))
-    return { tables, warnings: answers.flatMap((answer) => warningsOf(answer.headers.get("Warning"))) }
+    const all = await Promise.all((await paths!()).map((path) => pagesOf(path, count, signal)))
+    setMany(all.some((f) => f.tables.length > 1))
+    return { tables: all.flatMap((f) => f.tables), warnings: all.flatMap((f) => f.warnings), more: all.some((f) => f.more) }
   }
-  const answer = useAnswer(paths && ask, key, everyMs)
+  // What is many pages is asked for less often.
+  const [many, setMany] = useState(false)
+  const answer = useAnswer(paths && ask, key, many ? 6 * everyMs : everyMs)
   const kept = answer.data ? found(answer.data, answer.since, read) : nothing
   const status = answer.error?.status
   if (!status) return kept
@@ -53,7 +70,8 @@ export function useHubObjects(kind: Kind | undefined, q: string): Window {
     if (places.length === 0) throw new StatusError({ code: 403, reason: "Forbidden", message: t("table.hubRefused", { kind: kind!.kind }) })
     return places.map((namespace) => pathOf(kind!, namespace))
   }
-  return usePolled(kind && rights && paths, JSON.stringify(["hub", kind?.of, namespaces]), 5000, ({ rows }) =>
+  const looked = words.length > 0
+  const read: Read = ({ rows }) =>
     rows
       .map(({ cells, object: { metadata: m } }) => ({
         cells,
@@ -66,14 +84,14 @@ export function useHubObjects(kind: Kind | undefined, q: string): Window {
         created: m.creationTimestamp ?? "",
         deleted: m.deletionTimestamp !== undefined,
       }))
-      .filter((row) => words.every((word) => `${row.namespace}/${row.name}`.toLowerCase().includes(word))),
-  )
+      .filter((row) => words.every((word) => `${row.namespace}/${row.name}`.toLowerCase().includes(word)))
+  return usePolled(kind && rights && paths, JSON.stringify(["hub", kind?.of, namespaces, looked]), 5000, read, looked ? pages : 1)
 }
 
 const keys = new Map<string, number>()
 
 /** Rows keep a number each, as those of the socket do. */
-function found({ tables, warnings }: Found, since: number, read: Read): Window {
+function found({ tables, warnings, more }: Found, since: number, read: Read): Window {
   const rows = tables.flatMap(read).map((row): Row => {
     const id = `${row.cluster}/${row.apiVersion}/${row.kind}/${row.namespace}/${row.name}`
     if (!keys.has(id)) keys.set(id, keys.size + 1)
@@ -84,7 +102,7 @@ function found({ tables, warnings }: Found, since: number, read: Read): Window {
     state: "live",
     since,
     total: rows.length,
-    exact: !tables.some((table) => table.metadata.continue),
+    exact: !more,
     columns: tables[0]?.columnDefinitions ?? [],
     rows,
     warnings,

@@ -1,4 +1,4 @@
-import { useSyncExternalStore } from "react"
+import { store } from "../part/store"
 import en from "./en"
 
 export type Texts = typeof en
@@ -6,8 +6,7 @@ export type Key = { [F in keyof Texts]: `${F & string}.${keyof Texts[F] & string
 export type Language = "en" | "zh"
 
 const stored = "orrery.language"
-const listeners = new Set<() => void>()
-let language: Language = "en"
+const language = store<Language>("en")
 let texts: Record<string, Record<string, string>> = en
 
 /** t gives a text in the user's language. {n} is replaced by a parameter, {n|row|rows} by the form for its number. */
@@ -29,7 +28,7 @@ export function number(value: number): string {
 }
 
 export function locale(): string {
-  return language === "zh" ? "zh-CN" : "en-GB"
+  return language.now() === "zh" ? "zh-CN" : "en-GB"
 }
 
 export function time(moment: string | number | Date): string {
@@ -39,10 +38,9 @@ export function time(moment: string | number | Date): string {
 
 export async function setLanguage(next: Language): Promise<void> {
   texts = next === "zh" ? (await import("./zh")).default : en
-  language = next
   localStorage.setItem(stored, next)
   document.documentElement.lang = next === "zh" ? "zh-CN" : "en"
-  for (const listener of listeners) listener()
+  language.set(next)
 }
 
 export async function startLanguage(): Promise<void> {
@@ -51,12 +49,4 @@ export async function startLanguage(): Promise<void> {
   if (wanted.startsWith("zh")) await setLanguage("zh").catch(() => {}) // without its texts, the page is in English
 }
 
-export function useLanguage(): Language {
-  return useSyncExternalStore(
-    (listener) => {
-      listeners.add(listener)
-      return () => listeners.delete(listener)
-    },
-    () => language,
-  )
-}
+export const useLanguage = language.use

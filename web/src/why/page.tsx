@@ -3,8 +3,9 @@ import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
 import { clusterLink, groupOf, objectLink, parseOf, placementsLink, type Ref } from "../hub/link"
 import { Age } from "../part/Age"
+import { Answered } from "../part/Answered"
 import { Badge, Mark, type Tone } from "../part/Mark"
-import { Empty, Failure, Notice, Skeleton } from "../part/Notice"
+import { Empty, Notice } from "../part/Notice"
 import { Facts, Page, Section, SmallTable } from "../part/Page"
 import type { ExplainedCluster, ExplainedObject, ExplainedPolicy, Explanation, Verdict } from "../placement/explained"
 import { policyLink } from "../policy/link"
@@ -38,25 +39,18 @@ const stateTones: Record<Explanation["state"], Tone> = {
 
 function Why({ of, subject }: { of: string; subject: Ref }) {
   const answer = useGet<Explanation>(`${fleet}/placements`, { of }, 5_000)
-  const e = answer.data
   return (
     <Page
       title={t("why.titleOf", { name: subject.name })}
       about={`${subject.kind}${subject.namespace ? ` · ${subject.namespace}` : ""}`}
-      actions={
-        <>
-          <Link className="button" href={objectLink(subject)}>
-            {t("placement.template")}
-          </Link>
-          <Link className="button" href={placementsLink(subject)}>
-            {t("why.matrix")}
-          </Link>
-        </>
-      }
+      links={[
+        [objectLink(subject), t("placement.template")],
+        [placementsLink(subject), t("why.matrix")],
+      ]}
     >
-      {answer.error && <Failure error={answer.error} retry={answer.reload} />}
-      {!e && !answer.error && <Skeleton lines={8} />}
-      {e && <Explained e={e} />}
+      <Answered answer={answer} lines={8}>
+        {(e) => <Explained e={e} />}
+      </Answered>
     </Page>
   )
 }
@@ -100,7 +94,7 @@ function Explained({ e }: { e: Explanation }) {
       </Section>
       <Policies e={e} />
       {e.clusters && e.clusters.length > 0 && (
-        <Section title={t("why.clusters")}>
+        <Section title={t("object.clusters")}>
           {groups(e.clusters).map((g) => (
             <Clusters key={g.stand} stand={g.stand} clusters={g.clusters} />
           ))}
@@ -133,11 +127,11 @@ function Policies({ e }: { e: Explanation }) {
     ...(e.overrides ?? []).map((p) => row(p, t("why.overrides"))),
   ]
   return (
-    <Section title={t("why.policies")}>
+    <Section title={t("policy.title")}>
       {rows.length === 0 ? (
         <p className="muted">{t("why.noPolicy")}</p>
       ) : (
-        <SmallTable label={t("why.policies")} head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]} rows={rows} />
+        <SmallTable label={t("policy.title")} head={[t("why.role"), t("common.name"), t("common.kind"), t("why.because")]} rows={rows} />
       )}
     </Section>
   )

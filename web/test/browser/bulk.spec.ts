@@ -39,7 +39,9 @@ function listen(v: Visit): Asked[] {
     const path = /\/clusters\/([^/]+)\/proxy\/apis\/apps\/v1\/namespaces\/[^/]+\/deployments\/([^/]+)$/.exec(url.pathname)
     if (!path || request.method() === "GET") return
     const [, cluster = "", name = ""] = path
-    all.push({ dry: url.searchParams.get("dryRun") === "All", method: request.method(), cluster, name, body: request.postData() ?? "" })
+    const body = request.postData() ?? ""
+    const dry = request.method() === "DELETE" ? body.includes('"dryRun":["All"]') : url.searchParams.get("dryRun") === "All"
+    all.push({ dry, method: request.method(), cluster, name, body })
   })
   return all
 }
@@ -95,7 +97,8 @@ describe("what is done to several rows of several clusters", () => {
     await dialog.getByRole("button", { name: "Scale" }).click()
     await dialog.getByRole("button", { name: "Close" }).last().waitFor()
     await expect.poll(() => marks(asked)).toEqual(["PATCH birch/two", "PATCH oak/two", "PATCH pine/two"])
-    expect(asked.map((a) => a.body)).toEqual(Array(3).fill('{"spec":{"replicas":3}}'))
+    // Each is of the object that was chosen, and of none that has its name by then.
+    expect(asked.map((a) => JSON.parse(a.body))).toEqual(Array(3).fill({ spec: { replicas: 3 }, metadata: { uid: expect.any(String) } }))
     await dialog.getByText(/pine: two: .*not found/).waitFor()
     for (const c of ["birch", "oak"]) {
       await expect.poll(() => inCluster(c, "get", "deployment", "two", "-o", "jsonpath={.spec.replicas}")).toBe("3")
@@ -112,6 +115,7 @@ describe("what is done to several rows of several clusters", () => {
     for (const c of clusters) await dialog.getByRole("heading", { name: new RegExp(c) }).waitFor()
     await expect.poll(() => marks(asked)).toEqual(all.map((one) => `DELETE ${one}`))
     expect(asked.every((a) => a.dry)).toBe(true)
+    for (const c of clusters) expect((await inCluster(c, "get", "deployments", "-o", "name")).trim().split("\n").length).toBe(2)
     const button = dialog.getByRole("button", { name: "Delete" })
     expect(await button.isDisabled()).toBe(true)
     await dialog.getByRole("textbox").fill("5")

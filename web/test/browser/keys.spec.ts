@@ -1,5 +1,5 @@
 import { beforeAll, describe, test } from "vitest"
-import { demo, expect, pages, settled, type Visit, visit, withBrowser } from "./world"
+import { apply, demo, expect, kubectl, pages, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -59,6 +59,29 @@ describe("in the table", () => {
     await v.page.keyboard.press("j")
     await v.page.keyboard.press("y")
     await v.page.locator("h1", { hasText: "hello" }).waitFor()
+  })
+
+  test("the cursor stays on its row, wherever that goes, and is nowhere once it is gone", async () => {
+    const map = (name: string) => apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: cursor-${name}, namespace: demo}}`)
+    await map("m")
+    await map("z")
+    await v.go("/table?hub=1&kind=ConfigMap&q=cursor-")
+    await v.page.getByRole("link", { name: "cursor-m" }).waitFor()
+    await v.page.keyboard.press("j")
+    const current = v.page.locator(".grid-row.current")
+    await current.getByText("cursor-m").waitFor()
+    await map("a")
+    await v.page.getByRole("link", { name: "cursor-a" }).waitFor()
+    expect(await current.textContent()).toContain("cursor-m")
+    await v.page.keyboard.press("Control+d")
+    await v.page.getByRole("dialog").getByText("demo/cursor-m").waitFor()
+    await v.page.keyboard.press("Escape")
+    await kubectl("delete", "configmap", "cursor-m", "-n", "demo")
+    await v.page.getByRole("link", { name: "cursor-m" }).waitFor({ state: "detached" })
+    expect(await current.count()).toBe(0)
+    await v.page.keyboard.press("Control+d")
+    expect(await v.page.getByRole("dialog").count()).toBe(0)
+    await kubectl("delete", "configmap", "cursor-a", "cursor-z", "-n", "demo")
   })
 
   test("a header sorts by keyboard as well", async () => {

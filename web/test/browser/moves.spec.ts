@@ -73,7 +73,7 @@ test("while nobody can say what moves, a draft stays, and saving it asks for its
   expect(await never.inputValue()).toBe("pine")
 })
 
-test("other selectors, a policy that takes over, and a cluster's labels say what moves", async () => {
+test("other selectors, a policy that takes over, one that goes, and a cluster's labels say what moves", async () => {
   const policy = (name: string, of: string, clusterAffinity: object, priority = 1) => ({
     apiVersion: "policy.orrery.dev/v1alpha1",
     kind: "PropagationPolicy",
@@ -81,14 +81,19 @@ test("other selectors, a policy that takes over, and a cluster's labels say what
     spec: { resourceSelectors: [{ apiVersion: "v1", kind: "ConfigMap", name: of }], priority, placement: { clusterAffinity } },
   })
   const config = (name: string) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name, namespace: "taken" } })
-  const policies = [policy("first", "one", { clusterNames: ["pine"] }), policy("labelled", "three", { labelSelector: { matchLabels: { moves: "here" } } })]
+  const other = policy("other", "one", { clusterNames: ["birch"] }, 0)
+  const policies = [
+    other,
+    policy("first", "one", { clusterNames: ["pine"] }),
+    policy("labelled", "three", { labelSelector: { matchLabels: { moves: "here" } } }),
+  ]
   const items = [{ apiVersion: "v1", kind: "Namespace", metadata: { name: "taken" } }, ...policies, ...["one", "two", "three"].map(config)]
   await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }))
   await kubectl("label", "cluster", "birch", "moves=there")
   const v = await visit()
   const dialog = v.page.getByRole("dialog")
-  const told = async (name: string, text: string) => {
-    await v.page.getByRole("button", { name: "Review changes" }).click()
+  const told = async (name: string, text: string, ask = () => v.page.getByRole("button", { name: "Review changes" }).click()) => {
+    await ask()
     await dialog
       .getByRole("listitem")
       .filter({ hasText: `ConfigMap taken/${name}` })
@@ -111,6 +116,9 @@ test("other selectors, a policy that takes over, and a cluster's labels say what
     await v.go("/object?of=Cluster.cluster.orrery.dev/birch&tab=yaml")
     await rewrite(v, "moves: there", "moves: here")
     await told("three", "birch: comes")
+    await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first")
+    await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+    await told("one", "then by other", () => v.page.keyboard.press("Control+d"))
     expect(await placed()).toBe("pine")
   } finally {
     await kubectl("label", "cluster", "birch", "moves-")

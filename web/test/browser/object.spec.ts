@@ -155,6 +155,31 @@ describe("the object's page", () => {
     await v.page.getByRole("slider").waitFor()
   })
 
+  test("shows as YAML what the object is now", async () => {
+    await applyInOak("{apiVersion: v1, kind: ConfigMap, metadata: {name: moving, namespace: default}, data: {at: first}}")
+    const v = await visit()
+    await v.go(of("ConfigMap", "moving", "&tab=yaml"))
+    await v.page.getByText("at: first").waitFor()
+    await applyInOak("{apiVersion: v1, kind: ConfigMap, metadata: {name: moving, namespace: default}, data: {at: second}}")
+    await v.page.getByText("at: second").waitFor()
+  })
+
+  test("deletes the object that was shown, and none that was made anew under its name", async () => {
+    const map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: again, namespace: default}}"
+    await applyInOak(map)
+    const v = await visit()
+    await v.go(of("ConfigMap", "again"))
+    await v.page.getByRole("tab", { name: "YAML" }).waitFor()
+    await v.page.keyboard.press("Control+d")
+    const button = v.page.getByRole("dialog").getByRole("button", { name: "Delete", exact: true })
+    await v.page.getByRole("dialog").getByText("oak").first().waitFor()
+    await inOak("-n", "default", "delete", "configmap", "again")
+    await applyInOak(map)
+    await button.click()
+    await v.page.getByRole("dialog").getByText("UID in the precondition").waitFor()
+    expect(await inOak("-n", "default", "get", "configmap", "again", "-o", "name")).toContain("again")
+  })
+
   test("makes an object of YAML, and not over one that is there", async () => {
     const v = await visit()
     const name = `made-${Date.now()}`

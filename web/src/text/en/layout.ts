@@ -12,7 +12,6 @@ export default {
   language: "Language",
   until: "Signed in until {time}",
   version: "Orrery {version}",
-  keys: "Keys",
   signIn: "Sign in",
   signInMore: "Run {command} to open the console as whoever your kubeconfig says. Or paste a bearer token of the hub; it is not kept in the browser.",
   token: "Bearer token",

@@ -7,7 +7,6 @@ export default {
   refusedMore: "Clusters are built by those who may read Operations on the hub.",
   gone: "There is no operation {name}",
   action: "Action",
-  phase: "Phase",
   steps: "Steps",
   took: "Took",
   Pending: "Pending",

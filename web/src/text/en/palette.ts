@@ -6,7 +6,6 @@ export default {
   nothing: "Nothing is named so",
   searching: "Looking in all clusters…",
   actions: "Actions",
-  clusters: "Clusters",
   kinds: "Kinds",
   objects: "Objects",
   begin: "Objects whose names begin with {text}",

@@ -12,7 +12,6 @@ export default {
   language: "语言",
   until: "登录有效期至 {time}",
   version: "Orrery {version}",
-  keys: "快捷键",
   signIn: "登录",
   signInMore: "运行 {command} 即可以 kubeconfig 中的身份打开控制台。也可以粘贴枢纽的 Bearer 令牌；令牌不会保存在浏览器中。",
   token: "Bearer 令牌",

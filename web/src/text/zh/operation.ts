@@ -7,7 +7,6 @@ export default {
   refusedMore: "集群由有权在枢纽上读取 Operation 的人建设。",
   gone: "没有操作 {name}",
   action: "动作",
-  phase: "阶段",
   steps: "步骤",
   took: "耗时",
   Pending: "等待中",

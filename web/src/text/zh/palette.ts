@@ -6,7 +6,6 @@ export default {
   nothing: "没有这样的名称",
   searching: "正在所有集群中查找…",
   actions: "操作",
-  clusters: "集群",
   kinds: "类型",
   objects: "对象",
   begin: "名称以 {text} 开头的对象",

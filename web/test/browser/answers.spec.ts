@@ -1,0 +1,81 @@
+import { test } from "vitest"
+import { apply, expect, kubectl, settled, sizes, visit, withBrowser } from "./world"
+
+withBrowser()
+
+// A store or a hub that does not answer is made by the browser, which answers in its place.
+const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
+
+test.each([
+  ["nodes", "/clusters/oak?tab=nodes", "oak-1", "**/api/v1/nodes?*"],
+  ["what is placed", "/clusters/oak?tab=placed", "Deployment", "**/search?*"],
+  ["what is mirrored", "/clusters/oak?tab=mirror", "configmaps", "**/mirror"],
+  ["placements", "/placements", "hello", "**/resourcebindings?*"],
+])(
+  "%s that cannot be asked for again are said to be of before, and do not go",
+  async (_, path, shown, question) => {
+    const v = await visit()
+    await v.go(path)
+    await v.page.locator("#content").getByText(shown, { exact: true }).first().waitFor()
+    await v.page.route(question, (route) => route.fulfill(away))
+    await v.page.getByText(/Not current: as it was \d+s ago/).waitFor({ timeout: 20_000 })
+    await v.page.getByText("not now").first().waitFor()
+    expect(await v.page.locator("#content").getByText(shown, { exact: true }).count()).toBeGreaterThan(0)
+    await v.page.unroute(question)
+    await v.page.getByText(/Not current/).waitFor({ state: "detached", timeout: 20_000 })
+  },
+  60_000,
+)
+
+test("events of copies that cannot be asked for are no empty list", async () => {
+  const v = await visit()
+  await v.page.route("**/fleet/proxy/api/v1/namespaces/demo/events?*", (route) => route.fulfill(away))
+  await v.go("/object?of=ConfigMap/demo/hello&tab=events")
+  await apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: hello, namespace: demo}}")
+  await v.page.getByText("not now").waitFor({ timeout: 20_000 })
+  expect(await v.page.getByText("No events").count()).toBe(0)
+  await kubectl("delete", "configmap", "hello", "-n", "demo")
+})
+
+test("what is refused is not shown any more", async () => {
+  const v = await visit()
+  await v.go("/clusters/oak?tab=nodes")
+  await v.page.getByText("oak-1").waitFor()
+  const refusal = { ...away, status: 403, body: '{"kind":"Status","code":403,"reason":"Forbidden","message":"not for you"}' }
+  await v.page.route("**/api/v1/nodes?*", (route) => route.fulfill(refusal))
+  await v.page.getByText("not for you").waitFor({ timeout: 20_000 })
+  expect(await v.page.getByText("oak-1").count()).toBe(0)
+})
+
+test("what is looked for among the hub's objects is found beyond the first page of them", async () => {
+  const items = Array.from({ length: 520 }, (_, i) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: `many-${String(i).padStart(3, "0")}` } }))
+  await kubectl("create", "namespace", "many").catch(() => {})
+  await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }), "-n", "many", "--server-side")
+  const v = await visit()
+  await v.go("/table?hub=1&kind=ConfigMap&q=many-519")
+  await v.page.getByRole("link", { name: "many-519" }).waitFor()
+  await kubectl("delete", "namespace", "many", "--wait=false")
+}, 120_000)
+
+test("on a phone rows are sorted by a menu, with keys as well", async () => {
+  const v = await visit(undefined, sizes.phone)
+  await v.go("/table?kind=Node")
+  await settled(v.page)
+  await v.page.getByRole("button", { name: "Columns" }).focus()
+  await v.page.keyboard.press("Enter")
+  await v.page.getByRole("menuitemradio", { name: "Cluster ↓" }).press("Enter")
+  await v.page.waitForURL(/sort=cluster\+desc/)
+  await v.page
+    .getByText(/^pine-\d$/)
+    .first()
+    .waitFor()
+  expect(await v.page.locator(".grid-row .narrow-line a").first().textContent()).toMatch(/^pine/)
+})
+
+test("an address that names what there is not is no answer to it", async () => {
+  const v = await visit()
+  await v.go("/changes?since=evil")
+  await v.page.getByText(/^[1-9]\d* changes$/).waitFor()
+  await v.go("/policies?kind=constructor")
+  await v.page.getByRole("heading", { level: 1, name: "Policies" }).waitFor()
+})
