@@ -20,7 +20,7 @@ export function Notice({ tone = "plain", title, children, action }: { tone?: Ton
 }
 
 /** An error of the API: a refusal, an answer that nobody has, or a failure look different. */
-export function Failure({ error, retry }: { error: Error; retry?: () => void }) {
+export function Failure({ error, retry, children }: { error: Error; retry?: () => void; children?: ReactNode }) {
   const status = error instanceof StatusError ? error : undefined
   const unknown = status && (status.code === 0 || status.code >= 500)
   const title = status?.refused ? t("common.refused") : status?.code === 0 ? t("common.unreachable") : unknown ? t("common.unknown") : t("common.failed")
@@ -28,6 +28,7 @@ export function Failure({ error, retry }: { error: Error; retry?: () => void }) 
   return (
     <Notice tone={tone} title={title} action={retry && <Button onClick={retry}>{t("common.retry")}</Button>}>
       <span className="selectable">{error.message}</span>
+      {children}
     </Notice>
   )
 }

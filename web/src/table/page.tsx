@@ -12,7 +12,7 @@ import { useAge } from "../part/Age"
 import { Button, SignButton } from "../part/Button"
 import { Icon } from "../part/Icon"
 import { later } from "../part/later"
-import { Menu, MenuChoice, MenuToggle } from "../part/Menu"
+import { Menu, MenuChoice, MenuLabel, MenuToggle } from "../part/Menu"
 import { Empty, Failure, Notice } from "../part/Notice"
 import { useNarrow } from "../part/narrow"
 import { Page } from "../part/Page"
@@ -180,12 +180,15 @@ export default function TablePage() {
           </Menu>
           <Menu trigger={<SignButton sign="columns" label={t("table.columns")} />}>
             {narrow && (
-              <MenuChoice
-                label={t("table.sort")}
-                value={state.sort}
-                onChange={(sort) => set({ sort })}
-                options={columns.flatMap((c) => (c.sort ? ["", " desc"].map((way) => ({ value: c.sort + way, label: `${c.name} ${way ? "↓" : "↑"}` })) : []))}
-              />
+              <>
+                <MenuChoice
+                  label={t("table.sort")}
+                  value={state.sort}
+                  onChange={(sort) => set({ sort })}
+                  options={columns.flatMap((c) => (c.sort ? ["", " desc"].map((way) => ({ value: c.sort + way, label: `${c.name} ${way ? "↓" : "↑"}` })) : []))}
+                />
+                <MenuLabel>{t("table.columns")}</MenuLabel>
+              </>
             )}
             {everyColumn(there, layout).map((c) => (
               <MenuToggle
