@@ -24,7 +24,7 @@ export default defineConfig({
             },
             {
               name: "base",
-              test: /src\/(text\/(text|en\/)|part\/(?!Diff|diff)|hub\/(client|answer|live|window|session|kinds|access|link)\.|table\/(ahead|state|query)\.)/,
+              test: /src\/(text\/(text|en\/)|part\/(?!Diff|diff)|hub\/(client|answer|live|window|session|kinds|access|link|rights)\.|table\/(ahead|state|query|search|selection)\.)/,
             },
           ],
         },

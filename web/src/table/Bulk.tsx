@@ -31,7 +31,7 @@ const none: Result = { done: 0, failed: [] }
 type Props = { act: Act; rows: Row[]; kindOf: (row: Row) => Kind; onClose: () => void; onDone: () => void }
 
 /** Does something to rows; a cluster that is to leave the fleet does so as from its own page. */
-export function Bulk(props: Props) {
+export default function Bulk(props: Props) {
   const [row, ...others] = props.rows
   if (props.act !== "delete" || !row || others.length > 0 || alongWith(row) !== "fleet") return <Acts {...props} />
   return <UnjoinNamed name={row.name} onClose={props.onClose} />

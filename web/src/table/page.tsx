@@ -11,13 +11,13 @@ import { openPalette } from "../palette/open"
 import { useAge } from "../part/Age"
 import { Button, SignButton } from "../part/Button"
 import { Icon } from "../part/Icon"
+import { later } from "../part/later"
 import { Menu, MenuChoice, MenuLabel, MenuToggle } from "../part/Menu"
 import { Empty, Failure, Notice } from "../part/Notice"
 import { useNarrow } from "../part/narrow"
 import { Page } from "../part/Page"
 import { t } from "../text/text"
 import { firstRows } from "./ahead"
-import { Bulk } from "./Bulk"
 import { everyColumn, shown } from "./columns"
 import { Facets } from "./Facets"
 import { Grid } from "./Grid"
@@ -29,6 +29,7 @@ import { every, question, readState, type TableState, writeState } from "./state
 import { Views } from "./Views"
 import "./table.css"
 
+const Bulk = later(() => import("./Bulk"), 0)
 const groupings = ["cluster", "namespace", "kind", "phase"] as const
 
 export default function TablePage() {
