@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -43,6 +45,11 @@ func (w *world) burst(prefix string, n int, replicas int32) {
 		})
 	}
 	creating.Wait()
+	w.t.Cleanup(func() { // a policy of the whole hub, in another test, would claim them
+		if err := w.client.DeleteAllOf(context.WithoutCancel(w.ctx), &appsv1.Deployment{}, client.InNamespace(w.namespace)); err != nil {
+			w.t.Error(err)
+		}
+	})
 }
 
 // decided waits until every Deployment of a burst was decided on, and returns how many replicas

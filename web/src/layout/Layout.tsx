@@ -1,4 +1,4 @@
-import { type ReactNode, useState } from "react"
+import { type ReactNode, useEffect, useRef, useState } from "react"
 import { Link, useLocation } from "wouter"
 import { type Session, signOut } from "../hub/session"
 import { setTheme, type Theme, theme } from "../look/theme"
@@ -92,6 +92,14 @@ function SessionMenu({ session }: { session: Session }) {
 
 export function Layout({ session, children }: { session: Session; children: ReactNode }) {
   const [open, setOpen] = useState(false)
+  const [path] = useLocation()
+  const content = useRef<HTMLElement>(null)
+  const shown = useRef(path)
+  // What had the focus may be gone with the screen that it was on: Tab goes on from the next one, and screen readers read that.
+  useEffect(() => {
+    if (shown.current !== path && document.activeElement === document.body) content.current?.focus({ preventScroll: true })
+    shown.current = path
+  }, [path])
   return (
     <div className="layout">
       <a className="skip" href="#content">
@@ -121,7 +129,7 @@ export function Layout({ session, children }: { session: Session; children: Reac
           <Places onGo={() => setOpen(false)} />
         </nav>
       </Dialog>
-      <main id="content" tabIndex={-1}>
+      <main id="content" tabIndex={-1} ref={content}>
         {children}
       </main>
     </div>

@@ -6,7 +6,10 @@ withBrowser()
 // A store or a hub that does not answer is made by the browser, which answers in its place.
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
-test.each([
+// Answers are asked for anew each 10 or 15 seconds. The tests wait for that beside each other.
+const next = { timeout: 45_000 }
+
+test.concurrent.each([
   ["nodes", "/clusters/oak?tab=nodes", "oak-1", "**/api/v1/nodes?*"],
   ["what is placed", "/clusters/oak?tab=placed", "Deployment", "**/search?*"],
   ["what is mirrored", "/clusters/oak?tab=mirror", "configmaps", "**/mirror"],
@@ -18,32 +21,32 @@ test.each([
     await v.go(path)
     await v.page.locator("#content").getByText(shown, { exact: true }).first().waitFor()
     await v.page.route(question, (route) => route.fulfill(away))
-    await v.page.getByText(/Not current: as it was \d+s ago/).waitFor({ timeout: 20_000 })
+    await v.page.getByText(/Not current: as it was \d+s ago/).waitFor(next)
     await v.page.getByText("not now").first().waitFor()
     expect(await v.page.locator("#content").getByText(shown, { exact: true }).count()).toBeGreaterThan(0)
     await v.page.unroute(question)
-    await v.page.getByText(/Not current/).waitFor({ state: "detached", timeout: 20_000 })
+    await v.page.getByText(/Not current/).waitFor({ state: "detached", ...next })
   },
-  60_000,
+  120_000,
 )
 
-test("events of copies that cannot be asked for are no empty list", async () => {
+test.concurrent("events of copies that cannot be asked for are no empty list", async () => {
   const v = await visit()
   await v.page.route("**/fleet/proxy/api/v1/namespaces/demo/events?*", (route) => route.fulfill(away))
   await v.go("/object?of=ConfigMap/demo/hello&tab=events")
   await apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: hello, namespace: demo}}")
-  await v.page.getByText("not now").waitFor({ timeout: 20_000 })
+  await v.page.getByText("not now").waitFor(next)
   expect(await v.page.getByText("No events").count()).toBe(0)
   await kubectl("delete", "configmap", "hello", "-n", "demo")
 })
 
-test("what is refused is not shown any more", async () => {
+test.concurrent("what is refused is not shown any more", async () => {
   const v = await visit()
   await v.go("/clusters/oak?tab=nodes")
   await v.page.getByText("oak-1").waitFor()
   const refusal = { ...away, status: 403, body: '{"kind":"Status","code":403,"reason":"Forbidden","message":"not for you"}' }
   await v.page.route("**/api/v1/nodes?*", (route) => route.fulfill(refusal))
-  await v.page.getByText("not for you").waitFor({ timeout: 20_000 })
+  await v.page.getByText("not for you").waitFor(next)
   expect(await v.page.getByText("oak-1").count()).toBe(0)
 })
 

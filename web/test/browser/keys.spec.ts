@@ -35,6 +35,8 @@ describe("in the table", () => {
     await v.page.locator("h1", { hasText: "hello" }).waitFor()
     expect([at(v, "cluster"), at(v, "of"), at(v, "tab")]).toEqual(["birch", demo.of, tab])
     expect(await v.page.getByRole("tab", { selected: true }).textContent()).toMatch(new RegExp(tab, "i"))
+    // Tab goes on from the page that came, and not from the beginning.
+    expect(await focused(v)).not.toBe("BODY")
     await v.page.goBack()
     await v.page.getByRole("link", { name: "hello" }).first().waitFor()
     expect(where(v)).toContain("/table?")
