@@ -144,6 +144,9 @@ type browser struct {
 func (b *browser) read(ctx context.Context) ([]byte, error) {
 	if first := b.first; len(first) > 0 {
 		b.first = nil
+		if len(first) > mostMessage {
+			return nil, errors.New("the message in the address is too long")
+		}
 		return first, nil
 	}
 	kind, message, err := b.Read(ctx)

@@ -497,6 +497,7 @@ func TestHostileBrowsers(t *testing.T) {
 		broken(b)
 	}
 	broken(w.dialWith(t, "alice", "garbage"))
+	broken(w.dialWith(t, "alice", `{"type":"close","id":1}`+strings.Repeat(" ", mostMessage)))
 	flood := w.dial(t, "alice")
 	for range 10 * messagesAtOnce {
 		if flood.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"move","id":1,"limit":1}`)) != nil {

@@ -93,7 +93,7 @@ func members(object []byte, f func(key, value []byte) bool) bool {
 		}
 		from := space(object, i+1)
 		to := value(object, from)
-		if to < 0 || !f(key, object[from:to]) {
+		if to <= from || !f(key, object[from:to]) { // what is no JSON has no value there
 			return false
 		}
 		if i = space(object, to); i == len(object) {

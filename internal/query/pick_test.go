@@ -65,6 +65,15 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// TestPickOfWhatIsNoJSON: it is left to the decoder as it is.
+func TestPickOfWhatIsNoJSON(t *testing.T) {
+	for _, body := range []string{"", "null", "{", `{"status":}`, `{"status":,"spec":1}`, `{"status":{"phase":}}`, `{"status":{"phase":"a}`, `{"status" "a"}`, `{"status":{"phase":"a"}`, `{"status":[1}`} {
+		if got := string(pick([]byte(body), asksFor[Phase])); got != body {
+			t.Errorf("of %s it takes %s", body, got)
+		}
+	}
+}
+
 // only are the fields of details that a key asks for.
 func only(d details, key string) any {
 	switch key {

@@ -87,7 +87,8 @@ async function discover(root: string): Promise<Kind[]> {
   return readKinds(await Promise.all([ask("/api"), ask("/apis")]))
 }
 
-const kept = "orrery.kinds"
+// The address of this code changes with it: what another version of the page kept is not read.
+const kept = `orrery.kinds ${import.meta.url}`
 
 class Kinds {
   private kinds?: Kind[]
@@ -109,7 +110,11 @@ class Kinds {
     const told = (kinds: Kind[]) => {
       this.asked = Date.now()
       this.kinds = kinds
-      if (this.root) sessionStorage.setItem(kept, JSON.stringify(kinds))
+      try {
+        if (this.root) sessionStorage.setItem(kept, JSON.stringify(kinds))
+      } catch {
+        // Without room for them the next page waits for the kinds.
+      }
       for (const f of this.listeners) f()
       return kinds
     }
@@ -142,6 +147,4 @@ export const beginKinds = () => void fleetKinds.load().catch(() => {})
 export const useFleetKinds = () => useKinds(fleetKinds)
 /** The kinds of the hub's own API. */
 export const useHubKinds = () => useKinds(hubKinds)
-/** A kind of the hub, by its name in URLs. */
-export const hubKind = async (of: string) => (hubKinds.now() ?? (await hubKinds.load())).find((k) => k.of === of)
 export const useKindsOf = (hub: boolean) => useKinds(hub ? hubKinds : fleetKinds)

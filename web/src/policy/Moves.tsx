@@ -1,6 +1,7 @@
 import { useLayoutEffect } from "react"
 import { useAnswer } from "../hub/answer"
 import type { Obj } from "../hub/client"
+import { equal } from "../hub/fields"
 import { Badge } from "../part/Mark"
 import { Failure, Skeleton } from "../part/Notice"
 import { t } from "../text/text"
@@ -68,10 +69,9 @@ export function EditMoves({ before, after, onMany }: { before?: Obj; after?: Obj
   const is = after ?? before
   if (!is) return null
   const { namespace, name, labels = {} } = is.metadata
-  const same = (a: unknown, b: unknown) => JSON.stringify(a) === JSON.stringify(b)
   if (is.kind === "Cluster") {
-    return before && !same(before.metadata.labels ?? {}, labels) ? <Moves change={{ cluster: { name, labels } }} onMany={onMany} /> : null
+    return before && !equal(before.metadata.labels ?? {}, labels) ? <Moves change={{ cluster: { name, labels } }} onMany={onMany} /> : null
   }
-  if (kinds[is.kind as PolicyKind]?.overrides !== false || same(before?.spec, after?.spec)) return null
+  if (kinds[is.kind as PolicyKind]?.overrides !== false || equal(before?.spec, after?.spec)) return null
   return <Moves change={{ policy: { namespace, name, spec: after?.spec } }} onMany={onMany} />
 }

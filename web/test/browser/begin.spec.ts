@@ -46,9 +46,10 @@ test("what a tab remembers of a kind is nothing once the kinds are known, and no
   await v.go("/table?kind=Pod")
   await row(v).waitFor()
   await v.page.evaluate(() => {
-    const kinds = JSON.parse(sessionStorage.getItem("orrery.kinds")!)
+    const kept = Object.keys(sessionStorage).find((key) => key.startsWith("orrery.kinds "))!
+    const kinds = JSON.parse(sessionStorage.getItem(kept)!)
     for (const kind of kinds) if (kind.kind === "Pod") kind.version = "v9"
-    sessionStorage.setItem("orrery.kinds", JSON.stringify(kinds))
+    sessionStorage.setItem(kept, JSON.stringify(kinds))
   })
   const refused = new Promise<void>((yes) =>
     v.page.on("websocket", (socket) => socket.on("framereceived", (frame) => String(frame.payload).includes('"type":"error"') && yes())),
