@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -20,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -51,8 +49,7 @@ type fleet struct {
 func newHub(t *testing.T) client.WithWatch {
 	t.Helper()
 	cfg := testenv.Config(0)
-	crd := filepath.Join(testenv.Root(), "config", "crd", "cluster.orrery.dev_clusters.yaml")
-	if _, err := envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{Paths: []string{crd}, ErrorIfPathMissing: true}); err != nil {
+	if err := testenv.InstallCRDs(cfg, "clusters.cluster.orrery.dev"); err != nil {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()

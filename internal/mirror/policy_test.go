@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -428,10 +426,7 @@ func TestAPIServiceDown(t *testing.T) {
 // TestMirrorPolicies: the hub lets in policies that can be honoured and no others, and the mirror follows them.
 func TestMirrorPolicies(t *testing.T) {
 	cfg := testenv.Config(0)
-	crds := filepath.Join(testenv.Root(), "config", "crd")
-	if _, err := envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{ErrorIfPathMissing: true, Paths: []string{
-		filepath.Join(crds, "config.orrery.dev_mirrorpolicies.yaml"), filepath.Join(crds, "cluster.orrery.dev_clusters.yaml"),
-	}}); err != nil {
+	if err := testenv.InstallCRDs(cfg, "mirrorpolicies.config.orrery.dev", "clusters.cluster.orrery.dev"); err != nil {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
@@ -36,8 +34,7 @@ type counter struct {
 func newCounter(t *testing.T) *counter {
 	t.Helper()
 	cfg := testenv.Config(0)
-	crd := filepath.Join(testenv.Root(), "config", "crd", "cluster.orrery.dev_clusters.yaml")
-	if _, err := envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{Paths: []string{crd}, ErrorIfPathMissing: true}); err != nil {
+	if err := testenv.InstallCRDs(cfg, "clusters.cluster.orrery.dev"); err != nil {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()

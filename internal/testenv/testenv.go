@@ -6,20 +6,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 
+	"orrery.dev/orrery/config/crd"
 	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/sandbox"
 )
@@ -191,17 +196,43 @@ func (s *Server) Restart(t testing.TB) {
 }
 
 // Config is an administrator's access to server i.
-func Config(i int) *rest.Config { return servers[i].Config() }
+func Config(i int) *rest.Config {
+	kubeDigest()
+	return servers[i].Config()
+}
 
 // Kubeconfig is an administrator's kubeconfig file for server i.
-func Kubeconfig(i int) []byte { return servers[i].Kubeconfig() }
+func Kubeconfig(i int) []byte {
+	kubeDigest()
+	return servers[i].Kubeconfig()
+}
 
-// InstallCRDs installs Orrery's kinds.
-func InstallCRDs(cfg *rest.Config) error {
-	_, err := envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(Root(), "config", "crd")},
-		ErrorIfPathMissing: true,
-	})
+// InstallCRDs installs the named CustomResourceDefinitions of Orrery, such as clusters.cluster.orrery.dev, or all of them
+// if none is named. It takes them from the files that the test binary embeds, so that Go's cache of test results depends on
+// their content and not on the time of a file.
+func InstallCRDs(cfg *rest.Config, names ...string) error {
+	files, err := fs.Glob(crd.Files, "*.yaml")
+	if err != nil {
+		return err
+	}
+	var definitions []*apiextensionsv1.CustomResourceDefinition
+	for _, file := range files {
+		text, err := crd.Files.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(text, definition); err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		if len(names) == 0 || slices.Contains(names, definition.Name) {
+			definitions = append(definitions, definition)
+		}
+	}
+	if len(definitions) < len(names) {
+		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
+	}
+	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: definitions})
 	return err
 }
 
@@ -220,16 +251,42 @@ func Namespace(t testing.TB, cfg *rest.Config) string {
 	return ns.Name
 }
 
-// Programs is called by tests that start bin/orrery without importing its packages, while they run and not in TestMain before. Go runs a test anew,
-// instead of taking its result from the cache, when a variable that the test has read has changed; hack/test.sh sets this one to the digest of
-// the programs.
-func Programs() { _ = os.Getenv("ORRERY_PROGRAMS") }
-
-// KubeBinary is the multicall binary of Kubernetes components.
-func KubeBinary() string { return filepath.Join(Root(), "bin", "orrery-kube") }
-
-// Root is the folder of the project.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+// Programs must be called by each test that starts bin/orrery, or another program of this tree that the test's package does
+// not import. Go takes the result of a test from its cache until an environment variable that the test has read changes:
+// hack/test.sh sets ORRERY_PROGRAMS to the digest of these programs. Go does not see what TestMain reads, so a call from
+// there has no effect.
+func Programs() {
+	_ = os.Getenv("ORRERY_PROGRAMS")
+	usesPrograms.Store(true)
 }
+
+// kubeDigest has Go's cache of test results depend on bin/orrery-kube, as Programs does for the other programs.
+func kubeDigest() { _ = os.Getenv("ORRERY_KUBE_DIGEST") }
+
+// KubeBinary is the path of the multicall binary of the Kubernetes components.
+func KubeBinary() string {
+	kubeDigest()
+	return filepath.Join(Root(), "bin", "orrery-kube")
+}
+
+// Root returns the directory of the project: the closest one above the working directory that has a go.mod.
+func Root() string { return root() }
+
+// root asks the kernel for the working directory. os.Getwd reads the variable PWD, on which Go's cache of test results
+// would then depend.
+var root = sync.OnceValue(func() string {
+	dir, err := syscall.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			panic("no go.mod above the working directory: testenv serves tests of this project only")
+		}
+		dir = parent
+	}
+})

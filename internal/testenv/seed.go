@@ -1,0 +1,130 @@
+package testenv
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// Tests that attack at random, or at each step of something, take too long to do all of it at each commit. They do a part of
+// it that Seed chooses, and all of it under Soak. The same code has the same seed: a rerun is the same run, and results in
+// Go's cache stay valid. Other code has another seed, so the parts take turns.
+
+// Soak reports whether a test does all of its cases: SOAK is set, as `make soak` does.
+func Soak() bool { return os.Getenv("SOAK") != "" }
+
+// Seed returns the seed of a test's choices: SEED if it is set, or else a digest of the test binary and of the programs that
+// the test has named by Programs. If the test fails, it prints how to run it with the same choices again.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := contentSeed()
+	if text := os.Getenv("SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+		seed = n
+	} else if usesPrograms.Load() {
+		seed = seedOf([]byte(fmt.Sprint(seed, os.Getenv("ORRERY_PROGRAMS"))))
+	}
+	if _, told := reproducible.LoadOrStore(t.Name(), true); told {
+		return seed
+	}
+	t.Cleanup(func() {
+		reproducible.Delete(t.Name())
+		if t.Failed() {
+			t.Logf("to make the same choices again: %s", rerun(t.Name(), seed))
+		}
+	})
+	return seed
+}
+
+// Rand returns a source of a test's choices, with its Seed.
+func Rand(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+// Count returns how often a test does something: what an environment variable says, or else all under Soak, and few without.
+func Count(t testing.TB, variable string, few, all int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	switch {
+	case text != "":
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("%s=%q is not a number from 1", variable, text)
+		}
+		return n
+	case Soak():
+		return all
+	}
+	return few
+}
+
+// Sample returns the cases that a test does: all of them under Soak, and without it each nth, from one that Seed chooses.
+func Sample[T any](t testing.TB, n int, cases []T) []T {
+	t.Helper()
+	if Soak() {
+		return cases
+	}
+	n = min(n, len(cases))
+	var chosen []T
+	for i := int(Seed(t) % uint64(max(n, 1))); i < len(cases); i += n {
+		chosen = append(chosen, cases[i])
+	}
+	return chosen
+}
+
+var (
+	usesPrograms atomic.Bool
+	reproducible sync.Map // names of tests that print their seed when they fail
+)
+
+// contentSeed is the seed of this test binary.
+var contentSeed = sync.OnceValue(func() uint64 {
+	path, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		panic(err)
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		panic(err)
+	}
+	return seedOf(hash.Sum(nil))
+})
+
+// seedOf returns a seed that is short enough to be read out: nine digits at most.
+func seedOf(content []byte) uint64 {
+	sum := sha256.Sum256(content)
+	return binary.BigEndian.Uint64(sum[:]) % 1e9
+}
+
+// rerun is the command that runs a test with a seed.
+func rerun(name string, seed uint64) string {
+	command := fmt.Sprintf("SEED=%d ", seed)
+	if Soak() {
+		command += "SOAK=1 "
+	}
+	dir := "."
+	if wd, err := syscall.Getwd(); err == nil {
+		if relative, err := filepath.Rel(Root(), wd); err == nil {
+			dir = relative
+		}
+	}
+	return command + fmt.Sprintf("go test -count 1 -run '^%s$' ./%s", name, dir)
+}
