@@ -113,7 +113,7 @@ verify: need ## Say whether HEAD passes .ci/run in a clean clone, with the time 
 # A hub under the detector, attacked, finds what tests of single rooms do not.
 .PHONY: race
 race: build ## Run the tests of all rooms, and a fleet under attack, with Go's race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine ./internal/...
+	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine/... ./internal/...
 
 .PHONY: bench
 bench: build lab browser ## Measure the figures of docs/benchmarks.md
