@@ -50,7 +50,10 @@ func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute
 type Write struct {
 	// Order counts the recorder's writes from 1.
 	Order int
-	Time  time.Time
+	// Time is when the request arrived.
+	Time time.Time
+	// Ended is when the API server answered, or when the connection to it broke. It is zero while the request is on its way.
+	Ended time.Time
 	// Verb is create, update, patch, apply, delete or deletecollection.
 	Verb                                          string
 	Group, Resource, Subresource, Namespace, Name string
@@ -64,7 +67,8 @@ type Write struct {
 	Impersonated string
 	// Body is the request's, decoded; nil when it is not an object.
 	Body map[string]any
-	// Code of the answer; 0 when there was none.
+	// Code of the answer. It is 0 while the request is on its way, and stays 0 if the API server died before it answered:
+	// then the write may have been performed or not.
 	Code int
 	// Answer is the answer's body, decoded.
 	Answer map[string]any
@@ -289,8 +293,8 @@ func (r *Recorder) Mark() int {
 	return len(r.writes)
 }
 
-// Writes are those after a mark that were answered or given up, in their order; dry runs and
-// refused ones are among them.
+// Writes returns the writes after a mark in the order in which they arrived; dry runs and refused ones are among them. Those
+// that are on their way have no Ended, Code and Answer yet.
 func (r *Recorder) Writes(after int) []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,7 +332,7 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 		return false
 	}()
 	_ = json.Unmarshal(answer.body.Bytes(), &write.Answer)
-	write.Code = answer.code
+	write.Code, write.Ended = answer.code, time.Now()
 	if metadata, ok := write.Answer["metadata"].(map[string]any); ok && write.Name == "" {
 		write.Name, _ = metadata["name"].(string) // of what was created
 	}
