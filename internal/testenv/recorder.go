@@ -86,6 +86,14 @@ func (w Write) Object() string {
 	return resource + " " + name
 }
 
+// inNamespace returns the namespace that a write is about, or "".
+func (w Write) inNamespace() string {
+	if w.Group == "" && w.Resource == "namespaces" {
+		return w.Name
+	}
+	return w.Namespace
+}
+
 // String is one line of a sequence.
 func (w Write) String() string {
 	what := w.Verb + " " + w.Object()
@@ -143,7 +151,7 @@ type Recorder struct {
 	delay   time.Duration
 	ended   chan struct{} // closed when the fault ends
 	writes  []Write
-	onWrite func(Write)
+	onWrite map[string]func(Write) // by namespace; "": called with each write
 }
 
 // NewRecorder starts a recorder before an API server.
@@ -166,7 +174,7 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
 	}
-	r := &Recorder{target: rest.CopyConfig(target), ended: make(chan struct{})}
+	r := &Recorder{target: rest.CopyConfig(target), ended: make(chan struct{}), onWrite: map[string]func(Write){}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
@@ -278,12 +286,20 @@ func (r *Recorder) state() (Fault, time.Duration, <-chan struct{}) {
 	return r.fault, r.delay, r.ended
 }
 
-// OnWrite has a function called with each write before it is passed on; nil: none. The
-// write waits for the function.
-func (r *Recorder) OnWrite(f func(Write)) {
+// OnWrite has a function called with each write before it is passed on, in place of the function that the last call gave;
+// nil: none. The write waits for the function.
+func (r *Recorder) OnWrite(f func(Write)) { r.OnWriteIn("", f) }
+
+// OnWriteIn is OnWrite for the writes in one namespace and for those of the Namespace itself. Each namespace has a function
+// of its own, so that tests of different namespaces can run at the same time; the function of OnWrite is called, too.
+func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.onWrite = f
+	if f == nil {
+		delete(r.onWrite, namespace)
+		return
+	}
+	r.onWrite[namespace] = f
 }
 
 // Mark is the order of the last write so far.
@@ -356,10 +372,15 @@ func (r *Recorder) begin(w *Write) {
 	r.mu.Lock()
 	w.Order, w.Time = len(r.writes)+1, time.Now()
 	r.writes = append(r.writes, *w)
-	f := r.onWrite
+	hooks := []func(Write){r.onWrite[""]}
+	if namespace := w.inNamespace(); namespace != "" {
+		hooks = append(hooks, r.onWrite[namespace])
+	}
 	r.mu.Unlock()
-	if f != nil {
-		f(*w)
+	for _, f := range hooks {
+		if f != nil {
+			f(*w)
+		}
 	}
 }
 

@@ -151,6 +151,31 @@ func TestRecorderNotesTheEnd(t *testing.T) {
 	}
 }
 
+// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function gets all writes.
+func TestRecorderCallsTheHooksOfANamespace(t *testing.T) {
+	ns, other := Namespace(t, Config(0)), Namespace(t, Config(0))
+	r, api := recorded(t)
+	got := map[string][]string{}
+	note := func(hook string) func(Write) {
+		return func(w Write) { got[hook] = append(got[hook], w.Verb+" "+w.Object()) }
+	}
+	r.OnWrite(note("all"))
+	r.OnWriteIn(ns, note("one"))
+	r.OnWriteIn(other, note("other"))
+	api.Apply(t, configMap(ns, "a", "one"))
+	api.Apply(t, configMap(other, "b", "one"))
+	api.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+", labels: {a: b}}\n")
+	r.OnWrite(nil)
+	r.OnWriteIn(other, nil)
+	api.Apply(t, configMap(ns, "a", "two"))
+	api.Apply(t, configMap(other, "b", "two"))
+	inNS, inOther, itself := "apply configmaps "+ns+"/a", "apply configmaps "+other+"/b", "apply namespaces "+ns
+	want := map[string][]string{"all": {inNS, inOther, itself}, "one": {inNS, itself, inNS}, "other": {inOther}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
 func TestRecorderPassesWatches(t *testing.T) {
 	ns := Namespace(t, Config(0))
 	r, api := recorded(t)
