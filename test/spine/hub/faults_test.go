@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"orrery.dev/orrery/test/spine"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"orrery.dev/orrery/test/spine"
 )
 
 // TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is

@@ -53,6 +53,7 @@ func TestMoves(t *testing.T) {
 		"OneIntoTwoOthers":        {step{map[string]int{"oak": 1}, 8}, step{map[string]int{"pine": 1, "birch": 1}, 8}, map[string]int64{"oak": 0, "pine": 4, "birch": 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := spine.Start(t, "move-"+spine.Lower(name))
 			place := func(s step) { w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(s.to))) }
 			before := map[string]int64{}
@@ -171,6 +172,7 @@ func TestMoveIntoABrokenCluster(t *testing.T) {
 // TestEditDuringAMove edits the template while its replicas move: a copy of the old manifest is
 // no replacement.
 func TestEditDuringAMove(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "edit-move")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 6))
 	w.Available(w.Oak, "web", 3)
@@ -208,6 +210,7 @@ func TestScaleDownIsNoMove(t *testing.T) {
 
 // TestScalingNeverOvershoots scales a divided Deployment that sits in one cluster up.
 func TestScalingNeverOvershoots(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "overshoot")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 1))
 	w.Applied("Deployment", "web")
@@ -260,7 +263,7 @@ func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
 	for _, o := range [][3]string{{"apps/v1", "Deployment", "web"}, {"v1", "Secret", "password"}, {"v1", "ConfigMap", "settings"}, {"v1", "ServiceAccount", "robot"}} {
 		w.Placed(w.Pine, o[0], o[1], o[2])
 	}
-	w.Quiet(3 * time.Second)
+	w.CaughtUp(3 * time.Second)
 	w.Stays(w.Oak, before) // no pod is ready in pine
 
 	// What a user deletes goes at once, moving or not.

@@ -158,6 +158,7 @@ func TestSuspension(t *testing.T) {
 // TestDependenciesFollow: what a Deployment refers to comes and goes with it, and moves with it no
 // earlier than it does.
 func TestDependenciesFollow(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "dependencies")
 	place := func(clusters ...string) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In(clusters...), "propagateDeps: true"))
