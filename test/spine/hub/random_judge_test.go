@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // since is from when on a decision may be that is carried out now in a member: hung requests are
@@ -60,15 +61,15 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 		return a.namespaceFault(ctx, m, r)
 	}
 	k := kindOf(r.Resource)
-	if k.kind == "" {
+	if k.Kind == "" {
 		return "nobody asked for it"
 	}
-	o, err := m.Find(ctx, k.apiVersion, k.kind, r.Namespace, r.Name)
+	o, err := m.Find(ctx, k.APIVersion, k.Kind, r.Namespace, r.Name)
 	if err != nil {
 		return "" // it creates something
 	}
 	a.mu.Lock()
-	foreign, isForeign := a.theirs[named(m, k.kind, r.Namespace, r.Name)]
+	foreign, isForeign := a.theirs[named(m, k.Kind, r.Namespace, r.Name)]
 	a.mu.Unlock()
 	if isForeign && foreign.UID == o.GetUID() && (r.Verb == "delete" || r.Force) {
 		return "the object is not the hub's"
@@ -82,7 +83,7 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 			return why
 		}
 	}
-	if k.kind == "Deployment" {
+	if k.Kind == "Deployment" {
 		return a.releaseFault(ctx, m, r, o, copied)
 	}
 	return ""
@@ -97,7 +98,7 @@ func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testen
 	_, deleted := a.deleted["Namespace /"+r.Name]
 	var inIt []string
 	for name, s := range a.theirs {
-		if member, rest, _ := strings.Cut(name, " "); member == m.Name && contains(rest, " "+r.Name+"/") && time.Since(s.made) > time.Second {
+		if member, rest, _ := strings.Cut(name, " "); member == m.Name && strings.Contains(rest, " "+r.Name+"/") && time.Since(s.made) > time.Second {
 			inIt = append(inIt, rest)
 		}
 	}
@@ -107,8 +108,8 @@ func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testen
 	}
 	for _, foreign := range inIt {
 		kind, name, _ := strings.Cut(foreign, " ")
-		i := slices.IndexFunc(kinds, func(k kindName) bool { return k.kind == kind })
-		if _, err := m.Find(ctx, kinds[i].apiVersion, kind, r.Name, name[strings.Index(name, "/")+1:]); err == nil {
+		i := slices.IndexFunc(spine.Kinds, func(k spine.Kind) bool { return k.Kind == kind })
+		if _, err := m.Find(ctx, spine.Kinds[i].APIVersion, kind, r.Name, name[strings.Index(name, "/")+1:]); err == nil {
 			return "in it is " + foreign
 		}
 	}
@@ -161,7 +162,7 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		return ""
 	}
 	key := r.Namespace + "/" + r.Name
-	before := replicas(now)
+	before := spine.Replicas(now)
 	if p, ok := a.pending[m.Name+" "+key]; ok && p.concerns(now) {
 		before = min(before, p.replicas)
 	}
@@ -188,14 +189,14 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 	}
 	var available, left int64
 	var each []string
-	for _, other := range members.List {
+	for _, other := range spine.Members.List {
 		d, err := other.Find(ctx, "apps/v1", "Deployment", r.Namespace, r.Name)
 		if err != nil {
 			each = append(each, fmt.Sprintf("%s: %v", other.Name, err))
 			continue
 		}
-		can := min(availableReplicas(d), replicas(d))
-		each = append(each, fmt.Sprintf("%s: %d available of %d, %+v lately", other.Name, availableReplicas(d), replicas(d), a.pending[other.Name+" "+key]))
+		can := min(spine.AvailableReplicas(d), spine.Replicas(d))
+		each = append(each, fmt.Sprintf("%s: %d available of %d, %+v lately", other.Name, spine.AvailableReplicas(d), spine.Replicas(d), a.pending[other.Name+" "+key]))
 		if p, ok := a.pending[other.Name+" "+key]; ok && p.concerns(d) && other != m {
 			can = min(can, p.replicas)
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// deployment is a Deployment whose pods are simulated.
-func deployment(ns, name string, replicas int) string {
+// Deployment is a Deployment whose pods are simulated.
+func Deployment(ns, name string, replicas int) string {
 	return fmt.Sprintf(`---
 apiVersion: apps/v1
 kind: Deployment
@@ -20,27 +20,27 @@ spec:
 `, ns, name, replicas)
 }
 
-func configMap(ns, name, value string) string {
+func ConfigMap(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {key: %q}\n", name, ns, value)
 }
 
-func secret(ns, name, value string) string {
+func Secret(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\nstringData: {key: %q}\n", name, ns, value)
 }
 
-func service(ns, name string) string {
+func Service(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %[2]s, namespace: %[1]s}\nspec: {selector: {app: %[2]s}, ports: [{port: 80}]}\n", ns, name)
 }
 
-func serviceAccount(ns, name string) string {
+func ServiceAccount(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: %s}\n", name, ns)
 }
 
-func claim(ns, name string) string {
+func Claim(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s, namespace: %s}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n", name, ns)
 }
 
-func job(ns, name string) string {
+func Job(ns, name string) string {
 	return fmt.Sprintf(`---
 apiVersion: batch/v1
 kind: Job
@@ -49,12 +49,12 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 `, name, ns)
 }
 
-// everything selects each kind of object that tests use.
-const everything = "{apiVersion: apps/v1, kind: Deployment}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: ConfigMap}, " +
+// Everything selects each kind of object that tests use.
+const Everything = "{apiVersion: apps/v1, kind: Deployment}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: ConfigMap}, " +
 	"{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: Service}, {apiVersion: v1, kind: ServiceAccount}, {apiVersion: v1, kind: PersistentVolumeClaim}"
 
-// policy claims what selectors select. More is the rest of its spec.
-func policy(ns, name, selectors, placement string, more ...string) string {
+// Policy claims what selectors select. More is the rest of its spec.
+func Policy(ns, name, selectors, placement string, more ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
 kind: PropagationPolicy
@@ -63,8 +63,8 @@ spec: {resourceSelectors: [%s], placement: {%s}%s}
 `, name, ns, selectors, placement, prefixed(more))
 }
 
-// clusterPolicy is cluster-wide; its selectors name namespaces themselves.
-func clusterPolicy(name, selectors, placement string, more ...string) string {
+// ClusterPolicy is cluster-wide; its selectors name namespaces themselves.
+func ClusterPolicy(name, selectors, placement string, more ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
 kind: ClusterPropagationPolicy
@@ -80,13 +80,13 @@ func prefixed(more []string) string {
 	return ", " + strings.Join(more, ", ")
 }
 
-// in selects clusters by name.
-func in(names ...string) string {
+// In selects clusters by name.
+func In(names ...string) string {
 	return "clusterAffinity: {clusterNames: [" + strings.Join(names, ", ") + "]}"
 }
 
-// divided shares replicas out among clusters by weight.
-func divided(weights map[string]int) string {
+// Divided shares replicas out among clusters by weight.
+func Divided(weights map[string]int) string {
 	var names, list []string
 	for _, n := range []string{"oak", "pine", "birch"} {
 		if weight, ok := weights[n]; ok {
@@ -94,11 +94,11 @@ func divided(weights map[string]int) string {
 			list = append(list, fmt.Sprintf("{targetCluster: {clusterNames: [%s]}, weight: %d}", n, weight))
 		}
 	}
-	return in(names...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
+	return In(names...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
 }
 
-// lower makes a namespace's name of a case's.
-func lower(name string) string {
+// Lower makes a namespace's name of a case's.
+func Lower(name string) string {
 	var b strings.Builder
 	for i, r := range name {
 		if r >= 'A' && r <= 'Z' {

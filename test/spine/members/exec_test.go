@@ -1,4 +1,4 @@
-package spine
+package members
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // endless is a stream of which each part says where it belongs; after its end it begins anew.
@@ -48,7 +49,7 @@ func (h *heard) Write(p []byte) (int, error) {
 		want := endless[h.at%len(endless):]
 		n := min(len(rest), len(want))
 		if !bytes.Equal(rest[:n], want[:n]) && h.wrong == nil {
-			h.wrong = errorf("of bytes %d to %d not all are as they were sent", h.at, h.at+n)
+			h.wrong = fmt.Errorf("of bytes %d to %d not all are as they were sent", h.at, h.at+n)
 		}
 		rest, h.at = rest[n:], h.at+n
 	}
@@ -61,25 +62,25 @@ func (h *heard) Write(p []byte) (int, error) {
 
 // execs cuts off execs through the agent of oak. Who began one is told so, and has of its output what came first; no command runs twice; and the next exec works.
 func (d *dialled) execs(t *testing.T) {
-	oak, network := d.oak, d.network[d.oak]
+	oak, network := d.Oak, d.network[d.Oak]
 	kubelet := testenv.StartKubelet(t, oak.DirectConfig(), "kubelet")
 	oak.Apply(t, `
 apiVersion: v1
 kind: Pod
-metadata: {name: shell, namespace: `+d.ns+`}
+metadata: {name: shell, namespace: `+d.Namespace+`}
 spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: shell, image: example.org/shell:1}]}
 `)
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: d.hub.Kubeconfig()}, &clientcmd.ConfigOverrides{CurrentContext: "oak"},
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: d.Hub.Kubeconfig()}, &clientcmd.ConfigOverrides{CurrentContext: "oak"},
 	).ClientConfig()
-	d.must(err)
+	d.Must(err)
 	run := func(container, command string, in io.Reader, out io.Writer) error {
-		u := fmt.Sprintf("%s/api/v1/namespaces/%s/pods/shell/exec?container=%s&command=%s&stdin=%t&stdout=true", cfg.Host, d.ns, container,
+		u := fmt.Sprintf("%s/api/v1/namespaces/%s/pods/shell/exec?container=%s&command=%s&stdin=%t&stdout=true", cfg.Host, d.Namespace, container,
 			strings.ReplaceAll(command, " ", "&command="), in != nil)
 		// Not kubectl's, which runs a command again with SPDY when it is not answered.
 		executor, err := remotecommand.NewWebSocketExecutor(rest.CopyConfig(cfg), http.MethodGet, u)
-		d.must(err)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		d.Must(err)
+		ctx, cancel := context.WithTimeout(t.Context(), spine.Patience)
 		defer cancel()
 		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
 		if ctx.Err() != nil {
@@ -108,7 +109,7 @@ spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: 
 		kubelet.OnCommand(nil)
 		var out bytes.Buffer
 		next := fmt.Sprintf("echo %d", i)
-		want := next + " in " + d.ns + "/shell/shell\n"
+		want := next + " in " + d.Namespace + "/shell/shell\n"
 		if err := run("shell", next, nil, &out); err != nil || out.String() != want {
 			t.Errorf("the next exec says %q, %v, want %q", out.String(), err, want)
 		}

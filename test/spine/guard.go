@@ -12,12 +12,12 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// guard stands in the way of every write to one Deployment in any member and holds the hub to
+// Guard stands in the way of every write to one Deployment in any member and holds the hub to
 // the release rule: what a write takes away must be available elsewhere. It looks before the
 // write is passed on, and counts what it has let pass, so that two writes at once cannot both
 // count on the same replicas.
-type guard struct {
-	w    *world
+type Guard struct {
+	w    *World
 	name string
 
 	mu     sync.Mutex
@@ -28,25 +28,25 @@ type guard struct {
 	held   map[string]chan struct{} // steps that are on their way until the channel is closed
 }
 
-// guarded begins to guard a Deployment of which so many replicas are wanted.
-func (w *world) guarded(name string, wanted int64) *guard {
+// Guarded begins to guard a Deployment of which so many replicas are wanted.
+func (w *World) Guarded(name string, wanted int64) *Guard {
 	w.Helper()
-	g := &guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
-	for _, m := range members.List {
-		if d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.ns, name); err == nil {
-			g.spec[m.Name] = replicas(d)
+	g := &Guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
+	for _, m := range Members.List {
+		if d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name); err == nil {
+			g.spec[m.Name] = Replicas(d)
 		} else if !apierrors.IsNotFound(err) {
 			w.Fatal(err)
 		}
-		m.OnWrite(func(r testenv.Write) {
+		m.OnWriteIn(w.Namespace, func(r testenv.Write) {
 			if held := g.look(m, r); held != nil {
 				<-held
 			}
 		})
 	}
 	w.Cleanup(func() {
-		for _, m := range members.List {
-			m.OnWrite(nil)
+		for _, m := range Members.List {
+			m.OnWriteIn(w.Namespace, nil)
 		}
 		for _, b := range g.seen().broken {
 			w.Error(b)
@@ -56,14 +56,14 @@ func (w *world) guarded(name string, wanted int64) *guard {
 }
 
 // seen returns what was written so far.
-func (g *guard) seen() guard {
+func (g *Guard) seen() Guard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return guard{steps: append([]string(nil), g.steps...), broken: append([]string(nil), g.broken...)}
+	return Guard{steps: append([]string(nil), g.steps...), broken: append([]string(nil), g.broken...)}
 }
 
-// sequence of one cluster.
-func (g *guard) sequence(m *testenv.Member) (steps []string) {
+// Sequence of one cluster.
+func (g *Guard) Sequence(m *testenv.Member) (steps []string) {
 	for _, s := range g.seen().steps {
 		if n, ok := strings.CutPrefix(s, m.Name+":"); ok {
 			steps = append(steps, n)
@@ -72,8 +72,8 @@ func (g *guard) sequence(m *testenv.Member) (steps []string) {
 	return steps
 }
 
-// hold lets the next write that is this step be on its way until it is let go.
-func (g *guard) hold(step string) (letGo func()) {
+// Hold lets the next write that is this step be on its way until it is let go.
+func (g *Guard) Hold(step string) (letGo func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	held := make(chan struct{})
@@ -84,8 +84,8 @@ func (g *guard) hold(step string) (letGo func()) {
 }
 
 // look notes a write, and returns what it has to wait for.
-func (g *guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) {
-	if r.Resource != "deployments" || r.Namespace != g.w.ns || r.Name != g.name || r.DryRun || r.Subresource != "" {
+func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) {
+	if r.Resource != "deployments" || r.Namespace != g.w.Namespace || r.Name != g.name || r.DryRun || r.Subresource != "" {
 		return nil
 	}
 	n, ok := r.Replicas()
@@ -106,7 +106,7 @@ func (g *guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) 
 		return held
 	}
 	var now, after int64
-	for _, other := range members.List {
+	for _, other := range Members.List {
 		available := g.available(other)
 		if other == m {
 			now += min(available, before)
@@ -124,22 +124,22 @@ func (g *guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) 
 }
 
 // available asks a member itself, around its recorder.
-func (g *guard) available(m *testenv.Member) int64 {
+func (g *Guard) available(m *testenv.Member) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.ns, g.name)
+	d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.Namespace, g.name)
 	if err != nil {
 		return 0
 	}
-	return availableReplicas(d)
+	return AvailableReplicas(d)
 }
 
-// closed makes the nodes of a member take no more pods, until the test's end or open.
-func (w *world) closed(m *testenv.Member) (open func()) {
+// Closed makes the nodes of a member take no more pods, until the test's end or open.
+func (w *World) Closed(m *testenv.Member) (open func()) {
 	w.Helper()
 	set := func(unschedulable bool) {
 		nodes, err := m.ListKind(context.Background(), "v1", "Node", "")
-		w.must(err)
+		w.Must(err)
 		for _, n := range nodes {
 			m.MergePatch(w, "v1", "Node", "", n.GetName(), fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable))
 		}
@@ -151,15 +151,15 @@ func (w *world) closed(m *testenv.Member) (open func()) {
 	return open
 }
 
-// broken makes a member's pods of the test go, and no other become ready there.
-func (w *world) broken(m *testenv.Member, deployment string) (mend func()) {
+// Broken makes a member's pods of the test go, and no other become ready there.
+func (w *World) Broken(m *testenv.Member, deployment string) (mend func()) {
 	w.Helper()
-	mend = w.closed(m)
-	pods, err := m.ListKind(w.Context(), "v1", "Pod", w.ns)
-	w.must(err)
+	mend = w.Closed(m)
+	pods, err := m.ListKind(w.Context(), "v1", "Pod", w.Namespace)
+	w.Must(err)
 	for _, p := range pods {
-		m.Remove(w, "v1", "Pod", w.ns, p.GetName())
+		m.Remove(w, "v1", "Pod", w.Namespace, p.GetName())
 	}
-	w.available(m, deployment, 0)
+	w.Available(m, deployment, 0)
 	return mend
 }

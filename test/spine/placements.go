@@ -15,24 +15,24 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// version is what a copy carries in its annotations: the value of the override that was applied to it, and which edit of its template it is made from.
-type version struct{ over, edit int }
+// Version is what a copy carries in its annotations: the value of the override that was applied to it, and which edit of its template it is made from.
+type Version struct{ Over, edit int }
 
-// without is how templates are annotated: no copy may ever be.
-const without = "none"
+// Without is how templates are annotated: no copy may ever be.
+const Without = "none"
 
-// versionIn reads it; an error: the override is not applied, or it is no copy.
-func versionIn(object map[string]any) (version, error) {
-	var v version
+// VersionIn reads it; an error: the override is not applied, or it is no copy.
+func VersionIn(object map[string]any) (Version, error) {
+	var v Version
 	annotations, _, _ := unstructured.NestedStringMap(object, "metadata", "annotations")
 	var errs [2]error
-	v.over, errs[0] = strconv.Atoi(annotations["over"])
+	v.Over, errs[0] = strconv.Atoi(annotations["over"])
 	v.edit, errs[1] = strconv.Atoi(annotations["edit"])
 	return v, errors.Join(errs[:]...)
 }
 
-// stamp is an override policy that writes its value on all objects of a group.
-func stamp(ns string, group, value int) string {
+// Stamp is an override policy that writes its value on all objects of a group.
+func Stamp(ns string, group, value int) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
 kind: OverridePolicy
@@ -51,24 +51,24 @@ func stamped(group int) string {
 	return strings.Join(all, ", ")
 }
 
-// placements are templates under policies and overrides, what members shall have of them, and everything that was written there. Those that begin with "app"
+// Placements are templates under policies and overrides, what members shall have of them, and everything that was written there. Those that begin with "app"
 // are a Deployment with a ConfigMap and a Secret that follow it, all others a ConfigMap.
-type placements struct {
-	*world
-	*ledger
+type Placements struct {
+	*World
+	*Ledger
 	in       []*testenv.Member // where they are placed; several of one name are one cluster, one after the other
 	clusters int64
-	over     map[int]int // by group
-	group    map[string]int
-	edit     map[string]int
+	Over     map[int]int // by group
+	Group    map[string]int
+	Edit     map[string]int
 }
 
-// placing gives a world policies that place in members.
-func (w *world) placing(share int64, in ...*testenv.Member) *placements {
+// Placing gives a world policies that place in members.
+func (w *World) Placing(share int64, in ...*testenv.Member) *Placements {
 	w.Helper()
-	p := &placements{
-		world: w, in: in, over: map[int]int{}, group: map[string]int{}, edit: map[string]int{},
-		ledger: &ledger{namespace: w.ns, share: share, seen: map[*testenv.Member]int{}, last: map[string]version{}, since: map[*testenv.Member]int{}, lives: map[string]int{}},
+	p := &Placements{
+		World: w, in: in, Over: map[int]int{}, Group: map[string]int{}, Edit: map[string]int{},
+		Ledger: &Ledger{namespace: w.Namespace, share: share, seen: map[*testenv.Member]int{}, Last: map[string]Version{}, since: map[*testenv.Member]int{}, lives: map[string]int{}},
 	}
 	var clusters []string
 	for _, m := range in {
@@ -79,8 +79,8 @@ func (w *world) placing(share int64, in ...*testenv.Member) *placements {
 	}
 	p.clusters = int64(len(clusters))
 	placedIn := "clusterAffinity: {clusterNames: [" + strings.Join(clusters, ", ") + "]}"
-	w.hub.Apply(w, policy(w.ns, "apps", `{apiVersion: apps/v1, kind: Deployment}`, equally(clusters...), "propagateDeps: true")+
-		policy(w.ns, "settings", `{apiVersion: v1, kind: ConfigMap, labelSelector: {matchLabels: {own: "yes"}}}, {apiVersion: spine.example.org/v1, kind: Widget}`,
+	w.Hub.Apply(w, Policy(w.Namespace, "apps", `{apiVersion: apps/v1, kind: Deployment}`, equally(clusters...), "propagateDeps: true")+
+		Policy(w.Namespace, "settings", `{apiVersion: v1, kind: ConfigMap, labelSelector: {matchLabels: {own: "yes"}}}, {apiVersion: spine.example.org/v1, kind: Widget}`,
 			placedIn))
 	return p
 }
@@ -91,12 +91,12 @@ func equally(clusters ...string) string {
 	for _, c := range clusters {
 		list = append(list, "{targetCluster: {clusterNames: ["+c+"]}, weight: 1}")
 	}
-	return in(clusters...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
+	return In(clusters...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
 }
 
-// manifests of a name as it was edited so many times.
-func (p *placements) manifests(name string, group, edit int) string {
-	meta := fmt.Sprintf(`metadata: {name: %s, namespace: %s, labels: {group: "%d", own: "yes"}, annotations: {over: %s, edit: "%d"}}`, name, p.ns, group, without, edit)
+// Manifests of a name as it was edited so many times.
+func (p *Placements) Manifests(name string, group, edit int) string {
+	meta := fmt.Sprintf(`metadata: {name: %s, namespace: %s, labels: {group: "%d", own: "yes"}, annotations: {over: %s, edit: "%d"}}`, name, p.Namespace, group, Without, edit)
 	conf := "---\napiVersion: v1\nkind: ConfigMap\n" + meta + "\ndata: {key: value}\n"
 	if !isApp(name) {
 		return conf
@@ -115,60 +115,60 @@ spec:
 
 func isApp(name string) bool { return strings.HasPrefix(name, "app") }
 
-// put makes or edits templates, and waits for the hub alone.
-func (p *placements) put(edit int, names ...string) {
+// Put makes or edits templates, and waits for the hub alone.
+func (p *Placements) Put(edit int, names ...string) {
 	p.Helper()
 	for _, name := range names {
-		p.hub.Apply(p, p.manifests(name, p.group[name], edit))
-		p.edit[name] = edit
+		p.Hub.Apply(p, p.Manifests(name, p.Group[name], edit))
+		p.Edit[name] = edit
 	}
 }
 
-// override changes what a group is overridden with.
-func (p *placements) override(group, value int) {
+// Override changes what a group is overridden with.
+func (p *Placements) Override(group, value int) {
 	p.Helper()
-	p.hub.Apply(p, stamp(p.ns, group, value))
-	p.over[group] = value
+	p.Hub.Apply(p, Stamp(p.Namespace, group, value))
+	p.Over[group] = value
 }
 
-// wanted are all copies that a member shall have, as a Write names them.
-func (p *placements) wanted() map[string]version {
-	all := map[string]version{}
-	for name, edit := range p.edit {
-		v := version{over: p.over[p.group[name]], edit: edit}
-		all["configmaps "+p.ns+"/"+name] = v
+// Wanted are all copies that a member shall have, as a Write names them.
+func (p *Placements) Wanted() map[string]Version {
+	all := map[string]Version{}
+	for name, edit := range p.Edit {
+		v := Version{Over: p.Over[p.Group[name]], edit: edit}
+		all["configmaps "+p.Namespace+"/"+name] = v
 		if isApp(name) {
-			all["secrets "+p.ns+"/"+name] = v
-			all["deployments.apps "+p.ns+"/"+name] = v
+			all["secrets "+p.Namespace+"/"+name] = v
+			all["deployments.apps "+p.Namespace+"/"+name] = v
 		}
 	}
 	return all
 }
 
-// have waits until members have everything as it is wanted now.
-func (p *placements) have(in ...*testenv.Member) {
+// Have waits until members have everything as it is wanted now.
+func (p *Placements) Have(in ...*testenv.Member) {
 	p.Helper()
 	for _, m := range in {
-		testenv.Eventually(p, m.Name+" has everything as it is wanted now", 3*patience, func() error { return p.missing(m) })
+		testenv.Eventually(p, m.Name+" has everything as it is wanted now", 3*Patience, func() error { return p.missing(m) })
 	}
 }
 
 // missing is an error that says what a member has not, or has otherwise.
-func (p *placements) missing(m *testenv.Member) error {
-	has := map[string]version{}
-	for resource, k := range map[string]kindName{"configmaps": {"v1", "ConfigMap"}, "secrets": {"v1", "Secret"}, "deployments.apps": {"apps/v1", "Deployment"}} {
-		list, err := m.ListKind(p.Context(), k.apiVersion, k.kind, p.ns)
+func (p *Placements) missing(m *testenv.Member) error {
+	has := map[string]Version{}
+	for resource, k := range map[string]Kind{"configmaps": {"v1", "ConfigMap"}, "secrets": {"v1", "Secret"}, "deployments.apps": {"apps/v1", "Deployment"}} {
+		list, err := m.ListKind(p.Context(), k.APIVersion, k.Kind, p.Namespace)
 		if err != nil {
 			return err
 		}
 		for _, o := range list {
-			if v, err := versionIn(o.Object); err == nil {
-				has[resource+" "+p.ns+"/"+o.GetName()] = v
+			if v, err := VersionIn(o.Object); err == nil {
+				has[resource+" "+p.Namespace+"/"+o.GetName()] = v
 			}
 		}
 	}
 	var differ []string
-	for object, want := range p.wanted() {
+	for object, want := range p.Wanted() {
 		if is, ok := has[object]; !ok || is != want {
 			differ = append(differ, fmt.Sprintf("%s is %+v (%t), want %+v", object, is, ok, want))
 		}
@@ -180,35 +180,35 @@ func (p *placements) missing(m *testenv.Member) error {
 	return nil
 }
 
-// told waits until the hub says of everything that it is applied.
-func (p *placements) told() {
+// AllApplied waits until the hub says of everything that it is applied.
+func (p *Placements) AllApplied() {
 	p.Helper()
-	testenv.Eventually(p, "the hub says that everything is applied", 3*patience, func() error {
-		bindings, err := p.hub.ListKind(p.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", p.ns)
+	testenv.Eventually(p, "the hub says that everything is applied", 3*Patience, func() error {
+		bindings, err := p.Hub.ListKind(p.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", p.Namespace)
 		if err != nil {
 			return err
 		}
 		applied := 0
 		for _, b := range bindings {
-			if has := conditions(&b); strings.Contains(has, "FullyApplied=True/") {
+			if has := Conditions(&b); strings.Contains(has, "FullyApplied=True/") {
 				applied++
 			} else {
 				err = errors.Join(err, fmt.Errorf("%s: %s", b.GetName(), has))
 			}
 		}
-		if want := len(p.wanted()); err == nil && applied < want {
+		if want := len(p.Wanted()); err == nil && applied < want {
 			err = fmt.Errorf("there are %d bindings, want %d or more", applied, want)
 		}
 		return err
 	})
 }
 
-// ledger holds everything that is written in members to what holds in any trouble.
-type ledger struct {
+// Ledger holds everything that is written in members to what holds in any trouble.
+type Ledger struct {
 	namespace string
 	share     int64                   // of a Deployment's replicas, in each cluster
 	seen      map[*testenv.Member]int // up to which write it was judged
-	last      map[string]version      // NAME OBJECT: as it was last written in a member of that name
+	Last      map[string]Version      // NAME OBJECT: as it was last written in a member of that name
 	since     map[*testenv.Member]int // accepted writes since the last call of counted
 	// lives counts ADDRESS OBJECT VERSION: how often it was written since the hub was last started.
 	lives map[string]int
@@ -217,12 +217,12 @@ type ledger struct {
 }
 
 // restarted: another process of the hub writes from here on.
-func (l *ledger) restarted() { clear(l.lives) }
+func (l *Ledger) Restarted() { clear(l.lives) }
 
-// judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.
-func (l *ledger) judge(m *testenv.Member) error {
+// Judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.
+func (l *Ledger) Judge(m *testenv.Member) error {
 	for _, r := range m.Writes(l.seen[m]) {
-		if r.Code == 0 && time.Since(r.Time) < patience {
+		if r.Ended.IsZero() {
 			return fmt.Errorf("%s: %s is on its way", m.Name, r)
 		}
 		l.seen[m]++
@@ -238,19 +238,19 @@ func (l *ledger) judge(m *testenv.Member) error {
 		if r.Resource == "namespaces" || r.Verb == "delete" {
 			continue
 		}
-		v, err := versionIn(r.Body)
+		v, err := VersionIn(r.Body)
 		if err != nil {
 			wrong("the override is not applied: %v", err)
 			continue
 		}
 		object := m.Name + " " + r.Object()
-		if before, ok := l.last[object]; ok && (v.over < before.over || v.edit < before.edit) {
+		if before, ok := l.Last[object]; ok && (v.Over < before.Over || v.edit < before.edit) {
 			wrong("%+v comes after %+v", v, before)
 		}
 		if n, ok := r.Replicas(); ok && n != l.share {
 			wrong("the cluster's share is %d", l.share)
 		}
-		l.last[object] = v
+		l.Last[object] = v
 		if !r.Changed() {
 			continue
 		}
@@ -263,20 +263,20 @@ func (l *ledger) judge(m *testenv.Member) error {
 	return nil
 }
 
-// settled waits until no write is on its way in any member, and judges them all.
-func (p *placements) settled() {
+// Settled waits until no write is on its way in any member, and judges them all.
+func (p *Placements) Settled() {
 	p.Helper()
-	p.eventually("writes end", func() error {
+	p.Eventually("writes end", func() error {
 		var errs []error
 		for _, m := range p.in {
-			errs = append(errs, p.judge(m))
+			errs = append(errs, p.Judge(m))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// counted is how often a member was written since the last call, and what of it was written again in the version that it had.
-func (l *ledger) counted(m *testenv.Member) (writes int, twice []string) {
+// Counted is how often a member was written since the last call, and what of it was written again in the version that it had.
+func (l *Ledger) Counted(m *testenv.Member) (writes int, twice []string) {
 	writes, l.since[m] = l.since[m], 0
 	l.twice = slices.DeleteFunc(l.twice, func(s string) bool {
 		if mine := strings.HasPrefix(s, m.Name+": "); mine {
@@ -288,10 +288,10 @@ func (l *ledger) counted(m *testenv.Member) (writes int, twice []string) {
 	return writes, twice
 }
 
-// close fails the test for all that was wrong.
-func (p *placements) close() {
+// Close fails the test for all that was wrong.
+func (p *Placements) Close() {
 	p.Helper()
-	p.settled()
+	p.Settled()
 	for i, wrong := range p.wrong {
 		if i == 20 {
 			p.Errorf("and %d more", len(p.wrong)-i)
@@ -302,29 +302,29 @@ func (p *placements) close() {
 	p.wrong = nil
 }
 
-// exactly fails the test unless a member was written so often since it was last counted, and nothing twice.
-func (p *placements) exactly(m *testenv.Member, want int) {
+// Exactly fails the test unless a member was written so often since it was last counted, and nothing twice.
+func (p *Placements) Exactly(m *testenv.Member, want int) {
 	p.Helper()
-	p.settled()
-	writes, twice := p.counted(m)
+	p.Settled()
+	writes, twice := p.Counted(m)
 	if writes != want || len(twice) > 0 {
 		p.Errorf("%s was written %d times, want %d; again and again: %s", m.Name, writes, want, strings.Join(twice, "\n"))
 	}
 }
 
-// atMost fails the test if a member was written more often since it was last counted.
-func (p *placements) atMost(m *testenv.Member, most int) {
+// AtMost fails the test if a member was written more often since it was last counted.
+func (p *Placements) AtMost(m *testenv.Member, most int) {
 	p.Helper()
-	p.settled()
-	writes, twice := p.counted(m)
+	p.Settled()
+	writes, twice := p.Counted(m)
 	p.Logf("%s was written %d times (at most %d), %d of them a version that it had", m.Name, writes, most, len(twice))
 	if writes > most {
 		p.Errorf("%s was written %d times, want at most %d:\n%s", m.Name, writes, most, strings.Join(twice, "\n"))
 	}
 }
 
-// try applies manifests once.
-func try(ctx context.Context, api *testenv.API, manifests string) error {
+// Try applies manifests once.
+func Try(ctx context.Context, api *testenv.API, manifests string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return api.TryApply(ctx, manifests)

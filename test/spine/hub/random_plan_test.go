@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"fmt"
@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // What the random attack uses: namespaces on the hub, in all of which one policy places
 // workloads and one the rest. One of them is in every member before any hub is; there the policy
 // would overwrite what is in its way.
-var (
-	attackNamespaces = []string{"attack-a", "attack-b", existing}
-	clusterNames     = []string{"oak", "pine", "birch"}
-)
+var attackNamespaces = []string{"attack-a", "attack-b", existing}
 
 const existing = "attack-existing"
 
@@ -56,27 +54,29 @@ func steps(seed uint64, n int) []step {
 
 func repertoire() []weighted {
 	ns := func(r *rand.Rand) string { return attackNamespaces[r.IntN(len(attackNamespaces))] }
-	one := func(r *rand.Rand) *testenv.Member { return members.Named(clusterNames[r.IntN(len(clusterNames))]) }
+	one := func(r *rand.Rand) *testenv.Member {
+		return spine.Members.Named(spine.ClusterNames[r.IntN(len(spine.ClusterNames))])
+	}
 	return []weighted{
 		{22, func(r *rand.Rand) step {
 			ns, name, value := ns(r), fmt.Sprintf("c%d", r.IntN(4)), fmt.Sprint(r.IntN(1000))
-			o := configMap(ns, name, value)
+			o := spine.ConfigMap(ns, name, value)
 			switch r.IntN(4) {
 			case 0:
-				o = secret(ns, name, value)
+				o = spine.Secret(ns, name, value)
 			case 1:
-				o = serviceAccount(ns, name)
+				o = spine.ServiceAccount(ns, name)
 			}
 			return apply("put "+words(o), labelled(o))
 		}},
 		{14, func(r *rand.Rand) step {
 			ns, name, n := ns(r), fmt.Sprintf("d%d", r.IntN(3)), 1+r.IntN(8)
-			return apply(fmt.Sprintf("put Deployment %s/%s with %d replicas", ns, name, n), labelled(deployment(ns, name, n)))
+			return apply(fmt.Sprintf("put Deployment %s/%s with %d replicas", ns, name, n), labelled(spine.Deployment(ns, name, n)))
 		}},
 		{6, func(r *rand.Rand) step {
 			ns, name, edit := ns(r), fmt.Sprintf("d%d", r.IntN(3)), r.IntN(1000)
 			return step{fmt.Sprintf("edit the pods of %s/%s: %d", ns, name, edit), func(a *attack) error {
-				return a.patch(a.hub.API, "apps/v1", "Deployment", ns, name, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"edit":"%d"}}}}}`, edit))
+				return a.patch(a.Hub.API, "apps/v1", "Deployment", ns, name, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"edit":"%d"}}}}}`, edit))
 			}}
 		}},
 		{9, func(r *rand.Rand) step {
@@ -92,20 +92,20 @@ func repertoire() []weighted {
 			ns := ns(r)
 			weights := map[string]int{}
 			for _, i := range r.Perm(3)[:1+r.IntN(3)] {
-				weights[clusterNames[i]] = 1 + r.IntN(4)
+				weights[spine.ClusterNames[i]] = 1 + r.IntN(4)
 			}
-			return apply(fmt.Sprintf("place workloads of %s in %v", ns, weights), policy(ns, "workloads", selected("apps/v1", "Deployment"), divided(weights)))
+			return apply(fmt.Sprintf("place workloads of %s in %v", ns, weights), spine.Policy(ns, "workloads", selected("apps/v1", "Deployment"), spine.Divided(weights)))
 		}},
 		{6, func(r *rand.Rand) step {
 			ns := ns(r)
 			var names []string
 			for _, i := range r.Perm(3)[:1+r.IntN(3)] {
-				names = append(names, clusterNames[i])
+				names = append(names, spine.ClusterNames[i])
 			}
 			return apply(fmt.Sprintf("place the rest of %s in %v", ns, names), restPolicy(ns, names...))
 		}},
 		{4, func(r *rand.Rand) step {
-			ns, cluster, value := ns(r), clusterNames[r.IntN(3)], fmt.Sprint(r.IntN(1000))
+			ns, cluster, value := ns(r), spine.ClusterNames[r.IntN(3)], fmt.Sprint(r.IntN(1000))
 			return apply(fmt.Sprintf("override ConfigMaps of %s in %s: %s", ns, cluster, value), override(ns, cluster, value))
 		}},
 		{4, func(r *rand.Rand) step {
@@ -129,7 +129,7 @@ func repertoire() []weighted {
 			return step{"heal " + m.Name, func(a *attack) error { a.heal(m); return nil }}
 		}},
 		{2, func(*rand.Rand) step {
-			return step{"kill -9 the server", func(a *attack) error { a.hub.Kill(); return a.hub.Start() }}
+			return step{"kill -9 the server", func(a *attack) error { a.Hub.Kill(); return a.Hub.Start() }}
 		}},
 		{1, func(r *rand.Rand) step {
 			name := []string{"etcd", "kube-apiserver"}[r.IntN(2)]
@@ -143,9 +143,9 @@ func repertoire() []weighted {
 			// Now and then of a name that a template has or will have.
 			m, ns, name, value := one(r), ns(r), fmt.Sprintf("c%d", r.IntN(16)), fmt.Sprintf("foreign %d", r.IntN(1000))
 			if r.IntN(3) == 0 {
-				return step{"foreign claim " + ns + "/" + name + " in " + m.Name, func(a *attack) error { return a.foreign(m, claim(ns, name)) }}
+				return step{"foreign claim " + ns + "/" + name + " in " + m.Name, func(a *attack) error { return a.foreign(m, spine.Claim(ns, name)) }}
 			}
-			return step{"foreign ConfigMap " + ns + "/" + name + " in " + m.Name, func(a *attack) error { return a.foreign(m, configMap(ns, name, value)) }}
+			return step{"foreign ConfigMap " + ns + "/" + name + " in " + m.Name, func(a *attack) error { return a.foreign(m, spine.ConfigMap(ns, name, value)) }}
 		}},
 		{6, func(r *rand.Rand) step {
 			m, ns, name := one(r), ns(r), fmt.Sprintf("c%d", r.IntN(4))
@@ -202,7 +202,7 @@ func restPolicy(ns string, clusters ...string) string {
 	if ns == existing {
 		resolution = "conflictResolution: Overwrite"
 	}
-	return policy(ns, "rest", selected("v1", "ConfigMap")+", "+selected("v1", "Secret")+", "+selected("v1", "ServiceAccount"), in(clusters...), resolution)
+	return spine.Policy(ns, "rest", selected("v1", "ConfigMap")+", "+selected("v1", "Secret")+", "+selected("v1", "ServiceAccount"), spine.In(clusters...), resolution)
 }
 
 // override writes data.where of ConfigMaps in one cluster.

@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/test/spine"
 )
 
 // compare says what differs between the hub and its members.
@@ -28,8 +29,8 @@ func (a *attack) compare() error {
 	var errs []error
 	for _, c := range clusters {
 		joined[c.GetName()] = c.GetUID()
-		if has := conditions(&c); !contains(has, "Ready=True/") {
-			errs = append(errs, errorf("cluster %s: %s: %v", c.GetName(), has, c.Object["status"]))
+		if has := spine.Conditions(&c); !strings.Contains(has, "Ready=True/") {
+			errs = append(errs, fmt.Errorf("cluster %s: %s: %v", c.GetName(), has, c.Object["status"]))
 		}
 	}
 	for _, ns := range attackNamespaces {
@@ -69,16 +70,16 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 	where, value := a.override(ctx, ns)
 
 	has := map[string]map[string]*unstructured.Unstructured{} // by member, then KIND/NAME
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		has[m.Name] = map[string]*unstructured.Unstructured{}
-		for _, k := range kinds {
-			list, err := m.ListKind(ctx, k.apiVersion, k.kind, ns)
+		for _, k := range spine.Kinds {
+			list, err := m.ListKind(ctx, k.APIVersion, k.Kind, ns)
 			if err != nil {
 				return err
 			}
 			for i := range list {
-				if !builtIn(&list[i]) {
-					has[m.Name][k.kind+"/"+list[i].GetName()] = &list[i]
+				if !spine.BuiltIn(&list[i]) {
+					has[m.Name][k.Kind+"/"+list[i].GetName()] = &list[i]
 				}
 			}
 		}
@@ -86,8 +87,8 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 
 	// Every wanted copy is there, as rendered.
 	templates := 0
-	for _, k := range kinds {
-		list, err := a.admin.ListKind(ctx, k.apiVersion, k.kind, ns)
+	for _, k := range spine.Kinds {
+		list, err := a.admin.ListKind(ctx, k.APIVersion, k.Kind, ns)
 		if err != nil {
 			return err
 		}
@@ -97,7 +98,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 				continue
 			}
 			templates++
-			key := k.kind + "/" + t.GetName()
+			key := k.Kind + "/" + t.GetName()
 			b := byTemplate[key]
 			if b == nil {
 				differs("%s/%s has no binding", ns, key)
@@ -108,18 +109,18 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 			}
 			targets := clustersOf(b)
 			wanted, policy := policies["rest"], "rest"
-			if k.kind == "Deployment" {
+			if k.Kind == "Deployment" {
 				wanted, policy = policies["workloads"], "workloads"
 			}
 			if names := slices.Sorted(maps.Keys(targets)); len(wanted) > 0 && !slices.Equal(names, wanted) &&
-				(k.kind != "Deployment" || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(wanted, n) })) {
+				(k.Kind != "Deployment" || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(wanted, n) })) {
 				differs("%s/%s is bound to %v, and policy %s names %v", ns, key, names, policy, wanted)
 			}
 			sum := int64(0)
 			for cluster, n := range targets {
 				sum += n
 				o := has[cluster][key]
-				if s, ok := a.stranger(cluster+" "+k.kind+" "+ns+"/"+t.GetName(), o); ok {
+				if s, ok := a.stranger(cluster+" "+k.Kind+" "+ns+"/"+t.GetName(), o); ok {
 					_ = s
 					continue // a conflict
 				}
@@ -136,14 +137,14 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 					}
 				}
 			}
-			if want := replicas(t); k.kind == "Deployment" && len(targets) > 0 && sum != want {
+			if want := spine.Replicas(t); k.Kind == "Deployment" && len(targets) > 0 && sum != want {
 				differs("%s/%s: %d replicas are bound, want %d", ns, key, sum, want)
 			}
 		}
 	}
 
 	// Nothing else of ours is there, and all of theirs.
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		for key, o := range has[m.Name] {
 			kind, name, _ := strings.Cut(key, "/")
 			if _, ok := a.stranger(m.Name+" "+kind+" "+ns+"/"+name, o); ok {
@@ -182,8 +183,8 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 			differs("%s: foreign %s is gone", member, rest)
 		case o.GetUID() != s.UID:
 			differs("%s: foreign %s was replaced", member, rest)
-		case fmt.Sprint(withoutVolatile(contents(o))) != fmt.Sprint(withoutVolatile(s.Contents)):
-			differs("%s: foreign %s was changed from %v to %v", member, rest, s.Contents, contents(o))
+		case fmt.Sprint(withoutVolatile(spine.Contents(o))) != fmt.Sprint(withoutVolatile(s.Contents)):
+			differs("%s: foreign %s was changed from %v to %v", member, rest, s.Contents, spine.Contents(o))
 		}
 	}
 	return errors.Join(errs...)
@@ -213,7 +214,7 @@ func ofAnotherJoin(o *unstructured.Unstructured, cluster types.UID) bool {
 		return true // left in a cluster that is not in the fleet
 	}
 	source := o.GetAnnotations()[workv1alpha2.SourceAnnotation]
-	return source != "" && !contains(source, string(cluster))
+	return source != "" && !strings.Contains(source, string(cluster))
 }
 
 // override reads what the override of a namespace says now.
@@ -235,7 +236,7 @@ func (a *attack) override(ctx context.Context, ns string) (cluster, value string
 func unlike(template, o *unstructured.Unstructured, share int64, overridden bool, value string) string {
 	switch template.GetKind() {
 	case "Deployment":
-		if n := replicas(o); n != share {
+		if n := spine.Replicas(o); n != share {
 			return fmt.Sprintf("%d replicas, want %d", n, share)
 		}
 		const path = "spec template metadata annotations edit"
@@ -256,12 +257,12 @@ func unlike(template, o *unstructured.Unstructured, share int64, overridden bool
 }
 
 // kindOf is the kind of a resource that tests compare.
-func kindOf(resource string) kindName {
-	for _, k := range kinds {
-		plural := strings.ToLower(k.kind) + "s"
+func kindOf(resource string) spine.Kind {
+	for _, k := range spine.Kinds {
+		plural := strings.ToLower(k.Kind) + "s"
 		if plural == resource {
 			return k
 		}
 	}
-	return kindName{}
+	return spine.Kind{}
 }

@@ -1,4 +1,4 @@
-package spine
+package placement
 
 import (
 	"fmt"
@@ -13,33 +13,35 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/test/spine"
 )
 
 // TestFenceByLabels: a ClusterAccess selects clusters by their labels, and a tenant watches the fleet. What the labels of a Cluster let the tenant see is told
 // and taken back as they change, long before a watch asks for its rights again by itself (after 30 s).
 func TestFenceByLabels(t *testing.T) {
-	w := start(t, "fence-labels")
+	t.Parallel()
+	w := spine.Start(t, "fence-labels")
 	label := func(value string) {
-		w.hub.MergePatch(t, "cluster.orrery.dev/v1alpha1", "Cluster", "", "oak", fmt.Sprintf(`{"metadata":{"labels":{"example.org/of":%s}}}`, value))
+		w.Hub.MergePatch(t, "cluster.orrery.dev/v1alpha1", "Cluster", "", "oak", fmt.Sprintf(`{"metadata":{"labels":{"example.org/of":%s}}}`, value))
 	}
 	t.Cleanup(func() {
-		w.hub.Remove(t, "policy.orrery.dev/v1alpha1", "ClusterAccess", "", "fence-labels")
+		w.Hub.Remove(t, "policy.orrery.dev/v1alpha1", "ClusterAccess", "", "fence-labels")
 		label("null")
 	})
-	dora := w.user("fence-dora")
-	w.hub.Apply(t, `---
+	dora := newUser(w, "fence-dora")
+	w.Hub.Apply(t, `---
 apiVersion: policy.orrery.dev/v1alpha1
 kind: ClusterAccess
 metadata: {name: fence-labels}
 spec:
   namespaceSelector: {matchLabels: {example.org/tenant: fence-dora}}
   clusterAffinity: {labelSelector: {matchLabels: {example.org/of: dora}}}
-`+tenant(w.ns, "fence-dora"))
-	w.oak.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.ns+"}\n"+configMap(w.ns, "there", "one"))
+`+tenant(w.Namespace, "fence-dora"))
+	w.Oak.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.Namespace+"}\n"+spine.ConfigMap(w.Namespace, "there", "one"))
 	label(`"dora"`)
-	w.eventually("dora sees what is in oak", func() error {
-		if got := w.found(dora, w.ns); len(got) != 1 || got[0] != "oak/there" {
-			return errorf("%v", got)
+	w.Eventually("dora sees what is in oak", func() error {
+		if got := found(w, dora, w.Namespace); len(got) != 1 || got[0] != "oak/there" {
+			return fmt.Errorf("%v", got)
 		}
 		return nil
 	})
@@ -47,10 +49,10 @@ spec:
 	config := rest.CopyConfig(dora.config)
 	config.Host += fleetv1alpha1.FleetPath
 	client, err := dynamic.NewForConfig(config)
-	w.must(err)
-	events, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(w.ns).
+	w.Must(err)
+	events, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(w.Namespace).
 		Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=there"})
-	w.must(err)
+	w.Must(err)
 	defer events.Stop()
 	next := func(want watch.EventType) {
 		t.Helper()

@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"orrery.dev/orrery/test/spine"
 )
 
 // TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is
@@ -59,48 +61,48 @@ func TestMirrorIsDamaged(t *testing.T) {
 		{"RunningRemoved", ".db", true, os.Remove},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := start(t, "mirror-"+lower(tc.name))
-			w.hub.Apply(t, policy(w.ns, "all", everything, in("oak"))+configMap(w.ns, "before", "one")+deployment(w.ns, "web", 1))
-			w.available(w.oak, "web", 1)
-			w.placed(w.oak, "v1", "ConfigMap", "before")
-			w.quiet(time.Second)
-			before := w.content(w.oak)
-			files, err := filepath.Glob(filepath.Join(w.hub.Dir, "mirror", "*"+tc.file))
+			w := spine.Start(t, "mirror-"+spine.Lower(tc.name))
+			w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.ConfigMap(w.Namespace, "before", "one")+spine.Deployment(w.Namespace, "web", 1))
+			w.Available(w.Oak, "web", 1)
+			w.Placed(w.Oak, "v1", "ConfigMap", "before")
+			w.Quiet(time.Second)
+			before := w.Content(w.Oak)
+			files, err := filepath.Glob(filepath.Join(w.Hub.Dir, "mirror", "*"+tc.file))
 			if err != nil || len(files) == 0 {
 				t.Fatalf("no file of the mirror ends in %s: %v", tc.file, err)
 			}
 			t.Cleanup(func() {
 				if t.Failed() { // other tests need a mirror
-					w.hub.Kill()
-					_ = os.RemoveAll(filepath.Join(w.hub.Dir, "mirror"))
+					w.Hub.Kill()
+					_ = os.RemoveAll(filepath.Join(w.Hub.Dir, "mirror"))
 				}
 			})
 			if !tc.running {
-				w.must(w.hub.Stop())
+				w.Must(w.Hub.Stop())
 			}
 			for _, f := range files {
-				w.must(tc.damage(f))
+				w.Must(tc.damage(f))
 			}
 			if !tc.running {
-				w.restart()
+				w.Restart()
 			}
 			for i := range 5 {
-				w.hub.Apply(t, configMap(w.ns, fmt.Sprintf("after-%d", i), "one"))
+				w.Hub.Apply(t, spine.ConfigMap(w.Namespace, fmt.Sprintf("after-%d", i), "one"))
 			}
 			for i := range 5 {
-				w.placed(w.oak, "v1", "ConfigMap", fmt.Sprintf("after-%d", i))
-				w.applied("ConfigMap", fmt.Sprintf("after-%d", i))
+				w.Placed(w.Oak, "v1", "ConfigMap", fmt.Sprintf("after-%d", i))
+				w.Applied("ConfigMap", fmt.Sprintf("after-%d", i))
 			}
-			w.hub.Remove(t, "v1", "ConfigMap", w.ns, "before")
-			w.gone(w.oak, "v1", "ConfigMap", "before")
-			if !w.hub.Running() {
+			w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "before")
+			w.Gone(w.Oak, "v1", "ConfigMap", "before")
+			if !w.Hub.Running() {
 				t.Error("the server has ended")
 			}
 			delete(before, "ConfigMap/before")
-			w.stays(w.oak, before)
+			w.Stays(w.Oak, before)
 			// Search answers right again without a restart.
-			w.eventually("the fleet shows what oak has", func() error {
-				out, err := w.hub.Kubectl("--context=fleet", "get", "configmaps", "-n", w.ns, "-o", "name")
+			w.Eventually("the fleet shows what oak has", func() error {
+				out, err := w.Hub.Kubectl("--context=fleet", "get", "configmaps", "-n", w.Namespace, "-o", "name")
 				if err != nil {
 					return err
 				}
@@ -121,32 +123,32 @@ func TestMirrorIsDamaged(t *testing.T) {
 func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
 	for _, victim := range []string{"kube-apiserver", "etcd"} {
 		t.Run(victim, func(t *testing.T) {
-			w := start(t, "outage-"+victim)
-			w.hub.Apply(t, policy(w.ns, "all", everything, in("oak"))+configMap(w.ns, "before", "one"))
-			w.placed(w.oak, "v1", "ConfigMap", "before")
+			w := spine.Start(t, "outage-"+victim)
+			w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.ConfigMap(w.Namespace, "before", "one"))
+			w.Placed(w.Oak, "v1", "ConfigMap", "before")
 			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				w.must(w.hub.Signal(victim, syscall.SIGKILL))
+				w.Must(w.Hub.Signal(victim, syscall.SIGKILL))
 			}
-			w.eventually("the hub answers", func() error {
+			w.Eventually("the hub answers", func() error {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
-				return w.hub.TryApply(ctx, configMap(w.ns, "after", "one"))
+				return w.Hub.TryApply(ctx, spine.ConfigMap(w.Namespace, "after", "one"))
 			})
 			answered := time.Now()
-			w.eventually("work goes on", func() error {
-				_, err := w.oak.Find(t.Context(), "v1", "ConfigMap", w.ns, "after")
+			w.Eventually("work goes on", func() error {
+				_, err := w.Oak.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "after")
 				return err
 			})
 			t.Logf("work went on %s after the first answer", time.Since(answered).Round(100*time.Millisecond))
 			// So it does for what existed before.
-			w.hub.Apply(t, configMap(w.ns, "before", "two"))
-			w.eventually("an edit arrives", func() error {
-				o, err := w.oak.Find(t.Context(), "v1", "ConfigMap", w.ns, "before")
+			w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "before", "two"))
+			w.Eventually("an edit arrives", func() error {
+				o, err := w.Oak.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "before")
 				if err != nil {
 					return err
 				}
 				if data, _ := o.Object["data"].(map[string]any); data["key"] != "two" {
-					return errorf("data: %v", o.Object["data"])
+					return fmt.Errorf("data: %v", o.Object["data"])
 				}
 				return nil
 			})

@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"cmp"
@@ -22,6 +22,7 @@ import (
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // What the attack allows.
@@ -70,7 +71,7 @@ func TestRandom(t *testing.T) {
 
 // attack is one run.
 type attack struct {
-	*world
+	*spine.World
 	admin   *testenv.API // of the hub, while its server comes and goes
 	history *history
 	busy    map[string]*sync.Mutex // who joins or unjoins a member
@@ -108,7 +109,7 @@ func (i intended) concerns(o *unstructured.Unstructured) bool {
 
 // stranger is an object that no hub may touch.
 type stranger struct {
-	thing
+	spine.Object
 	made time.Time
 }
 
@@ -117,9 +118,9 @@ type span struct{ begin, end time.Time }
 
 func newAttack(t *testing.T) *attack {
 	t.Helper()
-	w := alone(t, attackNamespaces[0])
-	w.others = attackNamespaces[1:]
-	cfg, err := w.hub.Config()
+	w := spine.Alone(t, attackNamespaces[0])
+	w.Others = attackNamespaces[1:]
+	cfg, err := w.Hub.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func newAttack(t *testing.T) *attack {
 		t.Fatal(err)
 	}
 	a := &attack{
-		world: w, history: &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}},
+		World: w, history: &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}},
 		busy: map[string]*sync.Mutex{}, pending: map[string]intended{},
 		deleted: map[string]time.Time{}, scaled: map[string]time.Time{}, theirs: map[string]stranger{}, faults: map[string]span{},
 	}
@@ -139,23 +140,23 @@ func newAttack(t *testing.T) *attack {
 	followed := make(chan struct{})
 	go func() { a.history.follow(ctx); close(followed) }()
 	t.Cleanup(func() { cancel(); <-followed })
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		a.busy[m.Name] = &sync.Mutex{}
 		m.OnWrite(func(r testenv.Write) { a.judge(m, r) })
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			a.explain()
+			a.Explain()
 		}
-		a.hub.Kill()
+		a.Hub.Kill()
 		for _, ns := range attackNamespaces {
-			for _, m := range members.List {
-				_ = m.Delete(context.Background(), namespaceObject(ns))
+			for _, m := range spine.Members.List {
+				_ = m.Delete(context.Background(), spine.NamespaceObject(ns))
 			}
 		}
 		for _, ns := range attackNamespaces {
-			for _, m := range members.List {
-				testenv.Eventually(t, "namespace "+ns+" is gone from "+m.Name, patience, func() error {
+			for _, m := range spine.Members.List {
+				testenv.Eventually(t, "namespace "+ns+" is gone from "+m.Name, spine.Patience, func() error {
 					_, err := m.Find(context.Background(), "v1", "Namespace", "", ns)
 					if apierrors.IsNotFound(err) {
 						return nil
@@ -171,13 +172,13 @@ func newAttack(t *testing.T) *attack {
 // run does the steps, mends everything and compares.
 func (a *attack) run(all []step) {
 	begin := time.Now()
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		m.Apply(a, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+existing+"}\n")
 		for _, name := range []string{"c0", "c1"} {
-			a.must(a.foreign(m, configMap(existing, name, "theirs")))
+			a.Must(a.foreign(m, spine.ConfigMap(existing, name, "theirs")))
 		}
 	}
-	a.must(a.namespaces())
+	a.Must(a.namespaces())
 	for i, s := range all {
 		at := time.Since(begin)
 		err := s.do(a)
@@ -187,20 +188,20 @@ func (a *attack) run(all []step) {
 		}
 		a.did = append(a.did, line)
 	}
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		a.heal(m)
 	}
 	a.begun.Wait()
-	if !a.hub.Running() {
-		a.restart()
+	if !a.Hub.Running() {
+		a.Restart()
 	}
 	ended := time.Since(begin)
 	a.finishJoins()
 	a.converge("as the steps left the fleet")
 	// Whoever is out of the fleet comes back: what it kept is the hub's again.
-	for _, m := range members.List {
-		if !a.hub.Joined(a, m) {
-			a.must(a.hub.Join(m))
+	for _, m := range spine.Members.List {
+		if !a.Hub.Joined(a, m) {
+			a.Must(a.Hub.Join(m))
 		}
 	}
 	a.converge("with every cluster joined")
@@ -215,12 +216,12 @@ func (a *attack) run(all []step) {
 // finishJoins joins again where the hub was killed between the Cluster of a join and its Secret, as whoever saw that join fail
 // would.
 func (a *attack) finishJoins() {
-	for _, m := range members.List {
-		if !a.hub.Joined(a, m) {
+	for _, m := range spine.Members.List {
+		if !a.Hub.Joined(a, m) {
 			continue
 		}
 		cut := false
-		testenv.Eventually(a, "look for the credentials of "+m.Name, patience, func() error {
+		testenv.Eventually(a, "look for the credentials of "+m.Name, spine.Patience, func() error {
 			ctx, cancel := a.short()
 			defer cancel()
 			c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name)
@@ -232,7 +233,7 @@ func (a *attack) finishJoins() {
 			return client.IgnoreNotFound(err)
 		})
 		if cut {
-			a.must(a.hub.Join(m))
+			a.Must(a.Hub.Join(m))
 		}
 	}
 }
@@ -242,7 +243,7 @@ func (a *attack) converge(when string) {
 	a.Helper()
 	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.compare()) })
 	if differ == nil {
-		a.quiet(2 * time.Second)
+		a.Quiet(2 * time.Second)
 		differ = a.compare() // nothing was still on its way
 	}
 	if differ != nil {
@@ -263,9 +264,9 @@ func (a *attack) confirm() error {
 		return nil
 	}
 	if !a.restored {
-		return errorf("the hub says that it was restored, and it was not: %v", o.Object["data"])
+		return fmt.Errorf("the hub says that it was restored, and it was not: %v", o.Object["data"])
 	}
-	_, err = a.hub.Orrery(confirmRestore...)
+	_, err = a.Hub.Orrery(confirmRestore...)
 	return err
 }
 
@@ -290,8 +291,8 @@ func (a *attack) namespaces() error {
 		_, err := a.admin.Find(ctx, "policy.orrery.dev/v1alpha1", "PropagationPolicy", ns, "rest")
 		cancel()
 		if apierrors.IsNotFound(err) {
-			errs = append(errs, a.apply(restPolicy(ns, clusterNames...)+
-				policy(ns, "workloads", selected("apps/v1", "Deployment"), divided(map[string]int{"oak": 1, "pine": 1, "birch": 1}))))
+			errs = append(errs, a.apply(restPolicy(ns, spine.ClusterNames...)+
+				spine.Policy(ns, "workloads", selected("apps/v1", "Deployment"), spine.Divided(map[string]int{"oak": 1, "pine": 1, "birch": 1}))))
 		}
 	}
 	return errors.Join(errs...)
@@ -315,7 +316,7 @@ func (a *attack) apply(manifest string) error {
 // scales notes a scale-down before it is made.
 func (a *attack) scales(ctx context.Context, to *unstructured.Unstructured) {
 	now, err := a.admin.Find(ctx, "apps/v1", "Deployment", to.GetNamespace(), to.GetName())
-	if err == nil && replicas(now) <= replicas(to) {
+	if err == nil && spine.Replicas(now) <= spine.Replicas(to) {
 		return
 	}
 	a.mu.Lock()
@@ -355,9 +356,9 @@ func (a *attack) membership(m *testenv.Member, join bool) {
 	a.begun.Go(func() {
 		defer busy.Unlock()
 		if join {
-			_ = a.hub.Join(m, "--timeout=15s")
+			_ = a.Hub.Join(m, "--timeout=15s")
 		} else {
-			_ = a.hub.Unjoin(m, "--timeout=15s")
+			_ = a.Hub.Unjoin(m, "--timeout=15s")
 		}
 	})
 }
@@ -381,7 +382,7 @@ func (a *attack) heal(m *testenv.Member) {
 
 // kill ends a process of the hub and waits until the hub answers again.
 func (a *attack) kill(process string) error {
-	if err := a.hub.Signal(process, syscall.SIGKILL); err != nil {
+	if err := a.Hub.Signal(process, syscall.SIGKILL); err != nil {
 		return err
 	}
 	return pollFor(30*time.Second, func() error {
@@ -394,7 +395,7 @@ func (a *attack) kill(process string) error {
 
 // damage removes or truncates the mirror's files while they are used.
 func (a *attack) damage(truncate bool) error {
-	files, err := filepath.Glob(filepath.Join(a.hub.Dir, "mirror", "*.db*"))
+	files, err := filepath.Glob(filepath.Join(a.Hub.Dir, "mirror", "*.db*"))
 	if err != nil {
 		return err
 	}
@@ -411,22 +412,22 @@ func (a *attack) damage(truncate bool) error {
 // backUp copies the hub's etcd away.
 func (a *attack) backUp() error {
 	a.backup = filepath.Join(a.TempDir(), "backup")
-	return errors.Join(a.hub.Stop(), a.hub.Backup(a.backup), a.hub.Start())
+	return errors.Join(a.Hub.Stop(), a.Hub.Backup(a.backup), a.Hub.Start())
 }
 
 // restore puts the backup back, looks for a while at what the hub does of itself, and confirms.
 func (a *attack) restore() error {
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		a.heal(m)
 	}
 	a.begun.Wait()
-	if err := a.hub.Stop(); err != nil {
+	if err := a.Hub.Stop(); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	a.suspended, a.restored = true, true
 	a.mu.Unlock()
-	if err := errors.Join(a.hub.Restore(a.backup), a.hub.Start()); err != nil {
+	if err := errors.Join(a.Hub.Restore(a.backup), a.Hub.Start()); err != nil {
 		return err
 	}
 	suspected := pollFor(20*time.Second, func() error {
@@ -442,7 +443,7 @@ func (a *attack) restore() error {
 		a.wrong = append(a.wrong, a.early...)
 	}
 	a.mu.Unlock()
-	_, err := a.hub.Orrery(confirmRestore...)
+	_, err := a.Hub.Orrery(confirmRestore...)
 	return errors.Join(suspected, err)
 }
 
@@ -467,7 +468,7 @@ func (a *attack) foreign(m *testenv.Member, manifest string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.theirs[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = stranger{thing: thing{UID: o.GetUID(), Contents: contents(o)}, made: time.Now()}
+	a.theirs[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = stranger{Object: spine.Object{UID: o.GetUID(), Contents: spine.Contents(o)}, made: time.Now()}
 	return nil
 }
 

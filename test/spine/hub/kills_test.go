@@ -1,4 +1,4 @@
-package spine
+package hub
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // How often TestKills kills the hub, and during how many placements, unless KILLS and PLACEMENTS say so.
@@ -66,25 +67,25 @@ func TestKills(t *testing.T) {
 		}
 	}()
 	random := rand.New(rand.NewPCG(uint64(seed), 12))
-	w := start(t, "kills")
-	p := w.placing(1, members.List...)
+	w := spine.Start(t, "kills")
+	p := w.Placing(1, spine.Members.List...)
 	for g := range groups {
-		p.override(g, 1)
+		p.Override(g, 1)
 	}
-	cfg, err := w.hub.Config()
-	w.must(err)
+	cfg, err := w.Hub.Config()
+	w.Must(err)
 	admin, err := testenv.NewAPI(cfg) // while the hub comes and goes
-	w.must(err)
+	w.Must(err)
 	d, err := dynamic.NewForConfig(cfg)
-	w.must(err)
-	f := &fuse{hub: w.hub}
+	w.Must(err)
+	f := &fuse{hub: w.Hub}
 	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, told: f.event}
 	var following sync.WaitGroup
 	following.Go(func() { h.follow(t.Context()) })
 	t.Cleanup(following.Wait)
-	for _, m := range members.List {
+	for _, m := range spine.Members.List {
 		m.OnWrite(func(r testenv.Write) {
-			if r.Namespace == w.ns {
+			if r.Namespace == w.Namespace {
 				f.event()
 			}
 		})
@@ -101,8 +102,8 @@ func TestKills(t *testing.T) {
 		if i%10 == 0 {
 			name, g = fmt.Sprintf("app-%d", i), i/10%groups
 		}
-		p.group[name] = g
-		pending = append(pending, act{p.manifests(name, g, edit), func() { p.edit[name] = max(p.edit[name], edit) }})
+		p.Group[name] = g
+		pending = append(pending, act{p.Manifests(name, g, edit), func() { p.Edit[name] = max(p.Edit[name], edit) }})
 	}
 	edits, value, made, killed := map[int]int{}, 1, 0, 0
 	for round := range kills + 1 {
@@ -117,7 +118,7 @@ func TestKills(t *testing.T) {
 				g := random.IntN(groups)
 				value++
 				now := value
-				pending = append(pending, act{stamp(w.ns, g, now), func() { p.over[g] = now }})
+				pending = append(pending, act{spine.Stamp(w.Namespace, g, now), func() { p.Over[g] = now }})
 			}
 		}
 		var burnt <-chan struct{}
@@ -125,13 +126,13 @@ func TestKills(t *testing.T) {
 			burnt = f.light(1 + random.IntN(eventsEach*count/(kills+1)))
 		}
 		for dead := false; len(pending) > 0 && !dead; {
-			testenv.Eventually(t, "the hub serves its users, or is dead", patience, func() error {
+			testenv.Eventually(t, "the hub serves its users, or is dead", spine.Patience, func() error {
 				select {
 				case <-burnt: // users try again when there is a hub
 					dead = true
 					return nil
 				default:
-					return try(t.Context(), admin, pending[0].manifests)
+					return spine.Try(t.Context(), admin, pending[0].manifests)
 				}
 			})
 			if !dead {
@@ -143,16 +144,16 @@ func TestKills(t *testing.T) {
 			break
 		}
 		// What is left of the round goes on until the hub is killed, or there is nothing left to do.
-		testenv.Eventually(t, "the hub is killed, or has done everything", 3*patience, func() error {
+		testenv.Eventually(t, "the hub is killed, or has done everything", 3*spine.Patience, func() error {
 			select {
 			case <-burnt:
 				return nil
 			default:
 			}
 			var errs []error
-			for _, m := range members.List {
-				_ = p.judge(m) // what is on its way is not written
-				errs = append(errs, p.unwritten(m))
+			for _, m := range spine.Members.List {
+				_ = p.Judge(m) // what is on its way is not written
+				errs = append(errs, unwritten(p, m))
 			}
 			return errors.Join(errs...)
 		})
@@ -161,23 +162,23 @@ func TestKills(t *testing.T) {
 		case <-burnt:
 			killed++
 		default:
-			w.hub.Kill() // nothing was left to do
+			w.Hub.Kill() // nothing was left to do
 		}
-		p.settled()
-		p.restarted()
-		w.restart()
+		p.Settled()
+		p.Restarted()
+		w.Restart()
 	}
 	if kills > 2 && killed < kills/2 {
 		t.Errorf("of %d kills only %d came while there was something to do", kills, killed)
 	}
-	p.have(members.List...)
-	p.told()
-	w.quiet(time.Second)
-	p.close()
-	wanted := len(p.wanted())
+	p.Have(spine.Members.List...)
+	p.AllApplied()
+	w.Quiet(time.Second)
+	p.Close()
+	wanted := len(p.Wanted())
 	total := 0
-	for _, m := range members.List {
-		writes, twice := p.counted(m)
+	for _, m := range spine.Members.List {
+		writes, twice := p.Counted(m)
 		total += writes
 		for _, again := range twice {
 			t.Error("one process of the hub wrote it twice: ", again)
@@ -187,13 +188,13 @@ func TestKills(t *testing.T) {
 		}
 	}
 	t.Logf("%d kills (%d in the midst of something) during %d placements, %d overrides and %d edits: %d objects in each of %d members, %d writes there",
-		kills, killed, count, value-1, len(edits), wanted, len(members.List), total)
+		kills, killed, count, value-1, len(edits), wanted, len(spine.Members.List), total)
 }
 
 // unwritten is an error while something is wanted in a member that was not written there.
-func (p *placements) unwritten(m *testenv.Member) error {
-	for object, want := range p.wanted() {
-		if is, ok := p.last[m.Name+" "+object]; !ok || is != want {
+func unwritten(p *spine.Placements, m *testenv.Member) error {
+	for object, want := range p.Wanted() {
+		if is, ok := p.Last[m.Name+" "+object]; !ok || is != want {
 			return fmt.Errorf("%s: %s is %+v, want %+v", m.Name, strings.TrimSpace(object), is, want)
 		}
 	}

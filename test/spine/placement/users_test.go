@@ -1,4 +1,4 @@
-package spine
+package placement
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
 )
 
 // user is somebody with a certificate of the hub and no rights but those that roles give.
@@ -28,18 +29,18 @@ type user struct {
 }
 
 // user makes one, as an administrator does: by a CertificateSigningRequest.
-func (w *world) user(name string) *user {
+func newUser(w *spine.World, name string) *user {
 	w.Helper()
-	cfg, err := w.hub.Config()
-	w.must(err)
+	cfg, err := w.Hub.Config()
+	w.Must(err)
 	clients, err := kubernetes.NewForConfig(cfg)
-	w.must(err)
+	w.Must(err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	w.must(err)
+	w.Must(err)
 	asked, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
-	w.must(err)
+	w.Must(err)
 	private, err := x509.MarshalECPrivateKey(key)
-	w.must(err)
+	w.Must(err)
 
 	requests := clients.CertificatesV1().CertificateSigningRequests()
 	r, err := requests.Create(w.Context(), &certificatesv1.CertificateSigningRequest{
@@ -50,14 +51,14 @@ func (w *world) user(name string) *user {
 			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		},
 	}, metav1.CreateOptions{})
-	w.must(err)
+	w.Must(err)
 	w.Cleanup(func() { _ = requests.Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{}) })
 	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
 		{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"},
 	}
 	_, err = requests.UpdateApproval(w.Context(), name, r, metav1.UpdateOptions{})
-	w.must(err)
-	w.eventually("the certificate of "+name, func() error {
+	w.Must(err)
+	w.Eventually("the certificate of "+name, func() error {
 		if r, err = requests.Get(w.Context(), name, metav1.GetOptions{}); err == nil && len(r.Status.Certificate) == 0 {
 			err = errors.New("not signed yet")
 		}
@@ -68,7 +69,7 @@ func (w *world) user(name string) *user {
 	own.CertData = r.Status.Certificate
 	own.KeyData = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 	api, err := testenv.NewAPI(own)
-	w.must(err)
+	w.Must(err)
 	return &user{API: api, config: own}
 }
 
