@@ -42,22 +42,22 @@ type podEntry struct {
 }
 
 // records begins a journal of the pods of web and of all nodes, as the API servers of some hosts see them.
-func (s *site) records(hosts ...*lab.Host) *journal {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(s.t.Context())
+func (s *testbed) records(hosts ...*lab.Host) *journal {
+	s.T.Helper()
+	ctx, cancel := context.WithCancel(s.T.Context())
 	var group sync.WaitGroup
 	j := &journal{
-		cs: s.client(hosts[0]), nodes: map[uint64]nodeEntry{}, pods: map[uint64]podEntry{}, seen: map[string]map[string]uint64{},
+		cs: s.Client(hosts[0]), nodes: map[uint64]nodeEntry{}, pods: map[uint64]podEntry{}, seen: map[string]map[string]uint64{},
 		end: func() { cancel(); group.Wait() },
 	}
-	s.t.Cleanup(j.end)
+	s.T.Cleanup(j.end)
 	for _, h := range hosts {
 		j.seen[h.Name] = map[string]uint64{}
-		cfg := s.config(h)
+		cfg := s.Config(h)
 		cfg.Timeout = 0 // of a watch it would be the end
 		cs, err := kubernetes.NewForConfig(cfg)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		group.Go(func() {
 			j.follow(ctx, h.Name, func(ctx context.Context, o metav1.ListOptions) ([]metav1.Object, string, error) {
@@ -149,11 +149,11 @@ func (j *journal) note(server string, o metav1.Object, exists bool) {
 }
 
 // upToDate waits until the journal has all that was written before. It marks a node and a pod, and every API server has to tell.
-func (s *site) upToDate(j *journal) {
-	s.t.Helper()
+func (s *testbed) upToDate(j *journal) {
+	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lab/seen":%q}}}`, time.Now().Format(time.RFC3339Nano))
 	want := map[string]uint64{}
-	s.eventually("a node and a pod are marked", func(ctx context.Context) error {
+	s.Eventually("a node and a pod are marked", func(ctx context.Context) error {
 		nodes, err := j.cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return err
@@ -177,7 +177,7 @@ func (s *site) upToDate(j *journal) {
 		}
 		return nil
 	})
-	s.eventually("all API servers have told of it", func(context.Context) error {
+	s.Eventually("all API servers have told of it", func(context.Context) error {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		for server, seen := range j.seen {
@@ -195,8 +195,8 @@ func (s *site) upToDate(j *journal) {
 type moment struct{ nodes, pods uint64 }
 
 // now is the present end of a journal.
-func (s *site) now(j *journal) moment {
-	s.t.Helper()
+func (s *testbed) now(j *journal) moment {
+	s.T.Helper()
 	s.upToDate(j)
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -1,4 +1,4 @@
-package lab
+package agent
 
 import (
 	"cmp"
@@ -37,14 +37,16 @@ spec:
 `
 
 // readInBrowser opens logs and shells of the cluster in the console, in a browser. The Deployment web is there already.
-func (s *site) readInBrowser(t *testing.T, hub string) {
+func (s *testbed) readInBrowser(t *testing.T, hub string) {
 	t.Helper()
+	testenv.Page()
+	testenv.Inputs(t, "hack/console.sh", "hack/browser-packages.sh", "web/build.sh", "web/package-lock.json", "web/vitest.lab.config.ts", "web/test/browser")
 	var tools strings.Builder
 	for _, tool := range []string{"sh", "sleep", "rm", "stty"} {
 		fmt.Fprintf(&tools, "{name: busybox, mountPath: /tools/%s}, ", tool)
 	}
-	s.kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
-	s.kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
+	s.Kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
+	s.Kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testenv.Root(), "hack", "console.sh"))
 	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts", "CHROMIUM="+s.browser())
 	out, err := cmd.CombinedOutput()
@@ -59,16 +61,16 @@ func (s *site) readInBrowser(t *testing.T, hub string) {
 
 // browser is a program that runs Chromium in a network of its own. Chromium breaks off what it loads when any link of its network comes
 // or goes, as those of other labs do meanwhile.
-func (s *site) browser() string {
-	s.t.Helper()
-	network, err := s.ClientNetwork(s.t.Context())
+func (s *testbed) browser() string {
+	s.T.Helper()
+	network, err := s.ClientNetwork(s.T.Context())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	path := filepath.Join(s.dir, "chromium")
+	path := filepath.Join(s.Dir, "chromium")
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s '%s' \"$@\"\n", network, cmp.Or(os.Getenv("CHROMIUM"), "/usr/bin/chromium"))
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return path
 }
