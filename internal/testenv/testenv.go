@@ -29,6 +29,10 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
+// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start sooner than a demo's, and take
+// more memory.
+const GOGC = 400
+
 var servers []*Server
 
 // Main starts n API servers, runs the package's tests, stops the servers and the databases that tests have asked for, and exits.
@@ -61,6 +65,7 @@ func run(m *testing.M, n int) (code int, err error) {
 // Server is one API server with an etcd of its own.
 type Server struct {
 	dir        string
+	clusters   *sandbox.Clusters // reserve the port
 	cfg        *rest.Config
 	kubeconfig []byte
 	plan       []process.Process // etcd, then the API server
@@ -84,14 +89,14 @@ func start(flags ...string) (_ *Server, err error) {
 			err = errors.Join(fmt.Errorf("start API server (is bin/orrery-kube built? run make kube): %w", err), s.stop())
 		}
 	}()
-	clusters, err := sandbox.Prepare(s.dir, KubeBinary(), sandbox.APIOnly, "server")
+	s.clusters, err = sandbox.Prepare(sandbox.Options{Dir: s.dir, KubeBinary: KubeBinary(), Tier: sandbox.APIOnly, GOGC: GOGC}, "server")
 	if err != nil {
 		return nil, err
 	}
-	s.plan = clusters.Processes()
+	s.plan = s.clusters.Processes()
 	s.plan[1].After = nil
 	s.plan[1].Command = append(s.plan[1].Command, flags...)
-	c := clusters.List()[0]
+	c := s.clusters.List()[0]
 	if s.cfg, err = c.Config(); err != nil {
 		return nil, err
 	}
@@ -137,7 +142,11 @@ func (r *running) end() error {
 }
 
 func (s *Server) stop() error {
-	return errors.Join(s.api.end(), s.etcd.end(), os.RemoveAll(s.dir))
+	err := errors.Join(s.api.end(), s.etcd.end())
+	if s.clusters != nil {
+		err = errors.Join(err, s.clusters.Close())
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
 // StartServer starts an API server, with flags beside those that it always has, for one test, which may signal it.
