@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,17 +48,24 @@ func Main(m *testing.M, n int) {
 
 func run(m *testing.M, n int) (code int, err error) {
 	defer func() {
+		var stopping errgroup.Group
 		for _, s := range servers {
-			err = errors.Join(err, s.stop())
+			if s != nil {
+				stopping.Go(s.stop)
+			}
 		}
-		err = errors.Join(err, StopDatabases())
+		err = errors.Join(err, stopping.Wait(), StopDatabases())
 	}()
-	for range n {
-		s, err := start()
-		if err != nil {
-			return 1, err
-		}
-		servers = append(servers, s)
+	servers = make([]*Server, n)
+	var starting errgroup.Group
+	for i := range servers {
+		starting.Go(func() (err error) {
+			servers[i], err = start()
+			return err
+		})
+	}
+	if err := starting.Wait(); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }
