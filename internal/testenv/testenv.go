@@ -228,29 +228,39 @@ func Kubeconfig(i int) []byte {
 // if none is named. It takes them from the files that the test binary embeds, so that Go's cache of test results depends on
 // their content and not on the time of a file.
 func InstallCRDs(cfg *rest.Config, names ...string) error {
-	files, err := fs.Glob(crd.Files, "*.yaml")
+	all, err := definitions()
 	if err != nil {
 		return err
 	}
-	var definitions []*apiextensionsv1.CustomResourceDefinition
+	wanted := slices.DeleteFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool {
+		return len(names) > 0 && !slices.Contains(names, d.Name)
+	})
+	if len(wanted) < len(names) {
+		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
+	}
+	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: wanted})
+	return err
+}
+
+// definitions returns the CustomResourceDefinitions of Orrery.
+func definitions() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	files, err := fs.Glob(crd.Files, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(files))
 	for _, file := range files {
 		text, err := crd.Files.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		if err := yaml.UnmarshalStrict(text, definition); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		if len(names) == 0 || slices.Contains(names, definition.Name) {
-			definitions = append(definitions, definition)
-		}
+		all = append(all, definition)
 	}
-	if len(definitions) < len(names) {
-		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
-	}
-	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: definitions})
-	return err
+	return all, nil
 }
 
 // Namespace creates a namespace for one test and returns its name.
