@@ -59,8 +59,11 @@ func run(m *testing.M, n int) (code int, err error) {
 	servers = make([]*Server, n)
 	var starting errgroup.Group
 	for i := range servers {
-		starting.Go(func() (err error) {
-			servers[i], err = start()
+		starting.Go(func() error {
+			s, err := start()
+			if err == nil {
+				servers[i] = s // one that failed has stopped
+			}
 			return err
 		})
 	}
