@@ -36,6 +36,7 @@ const userAgent = "orrery"
 type Hub struct {
 	options Options
 	dir     dataDir
+	ports   ports // reserved until the hub has stopped
 	keys    keyring
 	config  *rest.Config
 	outage  *outage // nil until the API server has answered
@@ -76,7 +77,7 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	}
 	go func() {
 		defer stop()
-		h.err = background.Wait()
+		h.err = errors.Join(background.Wait(), h.ports.release())
 		disk.Unlock(lock)
 		close(h.stopped)
 	}()
@@ -93,6 +94,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err != nil {
 		return err
 	}
+	h.ports = chosen
 	if err := chosen.keep(d); err != nil {
 		return err
 	}
@@ -109,6 +111,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err != nil {
 		return err
 	}
+	h.ports.reserveKept(o)
 	if o.external() {
 		if err := h.connect(starting); err != nil {
 			return err

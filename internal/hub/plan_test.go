@@ -146,7 +146,7 @@ func TestPortsAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := chosen.keep(d); err != nil {
+		if err := errors.Join(chosen.keep(d), chosen.release()); err != nil {
 			t.Fatal(err)
 		}
 		return o

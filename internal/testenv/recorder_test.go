@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -288,16 +287,5 @@ func TestParseWrite(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-func TestPollReturnsTheLastError(t *testing.T) {
-	n := 0
-	err := poll(50*time.Millisecond, func() error { n++; return errors.New(strings.Repeat("x", n)) })
-	if n < 2 || err == nil || len(err.Error()) != n {
-		t.Errorf("after %d checks: %v", n, err)
-	}
-	if err := poll(0, func() error { return nil }); err != nil {
-		t.Error(err)
 	}
 }
