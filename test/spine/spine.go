@@ -49,6 +49,7 @@ func Main(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
+	testenv.Programs() // so that seeds depend on the programs from the first test on
 	if scratch, err = os.MkdirTemp("", "orrery-spine-"); err != nil {
 		return 1, err
 	}
@@ -147,11 +148,13 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *World {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		if h.Running() {
-			_ = h.Delete(ctx, NamespaceObject(ns))
-		}
-		for _, m := range Members.List {
-			_ = m.Delete(ctx, NamespaceObject(ns))
+		for _, name := range []string{ns, sentinelOf(ns)} {
+			if h.Running() {
+				_ = h.Delete(ctx, NamespaceObject(name))
+			}
+			for _, m := range Members.List {
+				_ = m.Delete(ctx, NamespaceObject(name))
+			}
 		}
 	})
 	for _, m := range Members.List {
@@ -488,18 +491,8 @@ func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 	if len(in) == 0 {
 		in = Members.List
 	}
-	ns := w.Namespace + "-sentinel"
+	ns := sentinelOf(w.Namespace)
 	w.sentinels++
-	if w.sentinels == 1 {
-		h := w.Hub
-		w.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), Patience)
-			defer cancel()
-			if h.Running() {
-				_ = h.Delete(ctx, NamespaceObject(ns))
-			}
-		})
-	}
 	names := make([]string, 0, len(in))
 	for _, m := range in {
 		names = append(names, m.Name)
@@ -518,6 +511,9 @@ func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 		w.Quiet(while, in...)
 	}
 }
+
+// sentinelOf is the namespace in which CaughtUp works for a test.
+func sentinelOf(ns string) string { return ns + "-sentinel" }
 
 // Never fails the test if a check returns an error after the hub has caught up in members, or, under Soak, within a while
 // after that.
