@@ -143,12 +143,8 @@ func dotTokens(t *testing.T, text string) (tokens, texts map[string]int) {
 // TestGraphOnAHub asks a hub, with a real member, what uses a Secret that is there and one that is not, and what a Service uses.
 func TestGraphOnAHub(t *testing.T) {
 	dir := t.TempDir()
-	binary, err := testenv.BuildOrrery(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	oak := testenv.StartServer(t)
-	hub, err := testenv.StartHub(dir, binary)
+	hub, err := testenv.StartHub(dir, ownBinary(t))
 	if err != nil {
 		t.Fatal(err)
 	}

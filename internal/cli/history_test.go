@@ -25,12 +25,8 @@ import (
 // TestTimeOnAHub asks a hub, with real members, what became of objects, who changed them, and what the members serve.
 func TestTimeOnAHub(t *testing.T) {
 	dir := t.TempDir()
-	binary, err := testenv.BuildOrrery(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	oak, elm := testenv.StartServer(t, "--runtime-config=networking.k8s.io/v1beta1=true"), testenv.StartServer(t)
-	hub, err := testenv.StartHub(dir, binary)
+	hub, err := testenv.StartHub(dir, ownBinary(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,6 +101,7 @@ func TestRestartWritesNothing(t *testing.T) {
 			f.unreachable[c], f.presence[c] = true, presence.Unknown
 		}
 	})
+	w.reportDelay = reportDelay // within which the writes that are counted are one
 	w.start()
 	for i := range 10 {
 		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)

@@ -58,6 +58,9 @@ func newScheme() *runtime.Scheme {
 // patience is how long a condition may take to come true on a busy machine.
 const patience = 60 * time.Second
 
+// shortRetry replaces the time until a policy's status is written, and until a workload is tried again that did not fit.
+const shortRetry = 200 * time.Millisecond
+
 // world is a hub with a namespace and clusters of one test's own, and the controller.
 type world struct {
 	t         *testing.T
@@ -67,10 +70,11 @@ type world struct {
 	clusters  []string
 	fleet     *fakeFleet
 
-	controller *Controller
-	recorder   *recorder
-	records    *keeper
-	stop       func()
+	controller  *Controller
+	reportDelay time.Duration // of the controller that starts next
+	recorder    *recorder
+	records     *keeper
+	stop        func()
 }
 
 // keeper counts the decisions.
@@ -227,7 +231,7 @@ func newWorld(t *testing.T, n int) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
+		reportDelay: shortRetry, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
 			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
 			pods: map[copyOf]int64{},
@@ -285,7 +289,8 @@ func (w *world) start() {
 	if w.controller, err = add(mgr, o, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
-	w.controller.settling = patience
+	w.controller.settling, w.controller.capacityRetry = patience, shortRetry
+	w.controller.reporter.delay = w.reportDelay
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
