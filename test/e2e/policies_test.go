@@ -19,9 +19,9 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 	t.Helper()
 	kind, rest, _ := strings.Cut(want, "=")
 	eventually(t, deadline, func() string {
-		out, err := demo.TryKubectl("hub", "", append([]string{"get", "-o", "json"}, object...)...)
+		out, err := demo.TryGet("hub", append([]string{"-o", "json"}, object...)...)
 		if err != nil {
-			return out
+			return err.Error()
 		}
 		var o struct {
 			Status struct {
@@ -50,9 +50,9 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 func shows(t testing.TB, context, want string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
-		out, err := demo.TryKubectl(context, "", append([]string{"get", "--ignore-not-found"}, args...)...)
+		out, err := demo.TryGet(context, append([]string{"--ignore-not-found"}, args...)...)
 		if err != nil || strings.TrimSpace(out) != want {
-			return fmt.Sprintf("%s: get %s: want %q, got %q", context, strings.Join(args, " "), want, strings.TrimSpace(out))
+			return fmt.Sprintf("%s: get %s: want %q, got %q, %v", context, strings.Join(args, " "), want, strings.TrimSpace(out), err)
 		}
 		return ""
 	})

@@ -13,9 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/kubectl/pkg/cmd/get"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -179,4 +184,36 @@ func Client(t testing.TB, context string) kubernetes.Interface {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TryGet is `kubectl get` within this process, without warnings, for what is asked again and again: to start kubectl takes more of the
+// processors than to answer it.
+func TryGet(context string, args ...string) (string, error) {
+	flags := genericclioptions.NewConfigFlags(true)
+	*flags.KubeConfig, *flags.Context = Kubeconfig(), context
+	flags.WithWrapConfigFn(func(cfg *rest.Config) *rest.Config {
+		cfg.WarningHandler = rest.NoWarnings{}
+		return cfg
+	})
+	var out bytes.Buffer
+	o := get.NewGetOptions("kubectl", genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out})
+	cmd := &cobra.Command{SilenceUsage: true, SilenceErrors: true, RunE: func(cmd *cobra.Command, args []string) error {
+		f := cmdutil.NewFactory(flags)
+		if err := o.Complete(f, cmd, args); err != nil {
+			return err
+		}
+		if err := o.Validate(); err != nil {
+			return err
+		}
+		return o.Run(f, args)
+	}}
+	flags.AddFlags(cmd.Flags())
+	o.PrintFlags.AddFlags(cmd)
+	cmd.Flags().BoolVar(&o.IgnoreNotFound, "ignore-not-found", false, "")
+	cmd.Flags().BoolVarP(&o.AllNamespaces, "all-namespaces", "A", false, "")
+	cmd.Flags().StringVar(&o.FieldSelector, "field-selector", "", "")
+	cmdutil.AddLabelSelectorFlagVar(cmd, &o.LabelSelector)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), err
 }
