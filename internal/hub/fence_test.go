@@ -24,7 +24,7 @@ func (r reading) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func TestFence(t *testing.T) {
-	const sent = time.Hour
+	const sent, leaseDuration = time.Hour, 12 * time.Second
 	for name, c := range map[string]struct {
 		method string
 		now    time.Duration // when the request is made
@@ -43,7 +43,7 @@ func TestFence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := c.now
-			f := &fence{now: func() time.Duration { return now }}
+			f := &fence{now: func() time.Duration { return now }, lasts: leaseDuration}
 			f.renewed(sent)
 			if c.closed {
 				f.close()

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -27,15 +29,96 @@ import (
 
 // The Lease of the one server that works on an existing API server. An embedded hub needs none: the lock on its data
 // directory keeps a second server away, and nothing is written there while nothing happens.
+const leaseName = "orrery-server"
+
+// LeaseTimes are those of the Lease that keeps servers of one existing API server apart. The zero value is DefaultLeaseTimes.
+type LeaseTimes struct {
+	// Duration is how long the Lease of a server that does not renew it stays its own. Another server takes the Lease at most
+	// two retry periods and their jitter later.
+	Duration time.Duration
+	// RenewDeadline is how long the holder tries to renew the Lease before it logs that it cannot.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between two tries to renew or to take the Lease.
+	RetryPeriod time.Duration
+}
+
+// DefaultLeaseTimes are the defaults of the flags.
+var DefaultLeaseTimes = LeaseTimes{Duration: 12 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: 2 * time.Second} //nolint:gochecknoglobals // a constant
+
+// Bounds of what validate accepts.
 const (
-	leaseName = "orrery-server"
-	// leaseDuration is how long the Lease of a server that is not heard of stays its own; another takes it at most two
-	// retryPeriods and their jitter later.
-	leaseDuration = 12 * time.Second
-	// renewDeadline is how long the holder tries to renew it before it says that it cannot.
-	renewDeadline = 8 * time.Second
-	retryPeriod   = 2 * time.Second
+	minLeaseDuration = 2 * time.Second
+	maxLeaseDuration = 10 * time.Minute
+	minRenewDeadline = time.Second // a request to renew the Lease has half of it
+	minRetryPeriod   = 200 * time.Millisecond
 )
+
+func (l *LeaseTimes) addFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&l.Duration, "lease-duration", DefaultLeaseTimes.Duration,
+		"with --kubeconfig, how long the Lease of a server that does not renew it stays its own, in whole seconds; shorter: another server takes over sooner, for more writes to the API server")
+	fs.DurationVar(&l.RenewDeadline, "lease-renew-deadline", DefaultLeaseTimes.RenewDeadline,
+		"with --kubeconfig, how long a server tries to renew its Lease before it says that it cannot; at least one --lease-retry-period shorter than --lease-duration")
+	fs.DurationVar(&l.RetryPeriod, "lease-retry-period", DefaultLeaseTimes.RetryPeriod,
+		"with --kubeconfig, time between two tries to renew or to take the Lease; each is a request to the API server")
+}
+
+func (l LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
+	return leaderelection.LeaderElectionConfig{
+		Lock: lock, Callbacks: callbacks, ReleaseOnCancel: true, Name: leaseName,
+		LeaseDuration: l.Duration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod,
+	}
+}
+
+func (l LeaseTimes) orDefault() LeaseTimes { return cmp.Or(l, DefaultLeaseTimes) }
+
+// validate returns every mistake in the values of the flags, of which external says whether there is a Lease. With all that it
+// accepts, a server stops to write before another takes its Lease: the fence counts from when a renewal was sent, and others
+// count the seconds that the Lease names from when they have seen the renewal.
+func (l LeaseTimes) validate(external bool) error {
+	l = l.orDefault()
+	var errs []error
+	if !external {
+		for _, f := range []struct {
+			name           string
+			value, initial time.Duration
+		}{
+			{"--lease-duration", l.Duration, DefaultLeaseTimes.Duration},
+			{"--lease-renew-deadline", l.RenewDeadline, DefaultLeaseTimes.RenewDeadline},
+			{"--lease-retry-period", l.RetryPeriod, DefaultLeaseTimes.RetryPeriod},
+		} {
+			if f.value != f.initial {
+				errs = append(errs, fmt.Errorf("%s %s: works only with --kubeconfig; the hub's own API server has no Lease, because the lock of the data directory keeps a second server away; leave the flag out", f.name, f.value))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	if l.RetryPeriod < minRetryPeriod {
+		errs = append(errs, fmt.Errorf("--lease-retry-period %s: is less than %s; each try is a request, and the holder's is a write, to the API server; set it to %s or more",
+			l.RetryPeriod, minRetryPeriod, minRetryPeriod))
+	}
+	// client-go wants the deadline to be longer than a period with its jitter.
+	if l.RenewDeadline < minRenewDeadline {
+		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is less than %s; a request to renew the Lease has half of that time, and would often end before the API server answers; set it to %s or more",
+			l.RenewDeadline, minRenewDeadline, minRenewDeadline))
+	} else if jittered := time.Duration(leaderelection.JitterFactor * float64(l.RetryPeriod)); l.RenewDeadline <= jittered {
+		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is not more than %s, which is --lease-retry-period %s times %.1f; the server would give up before its second try; "+
+			"raise --lease-renew-deadline or lower --lease-retry-period", l.RenewDeadline, jittered, l.RetryPeriod, leaderelection.JitterFactor))
+	}
+	switch {
+	case l.Duration < minLeaseDuration || l.Duration > maxLeaseDuration:
+		errs = append(errs, fmt.Errorf("--lease-duration %s: want %s to %s; a shorter Lease ends whenever the server or the API server pauses, and after a longer one of a server that died no server works for long",
+			l.Duration, minLeaseDuration, maxLeaseDuration))
+	case l.Duration%time.Second != 0:
+		// Another server would take the Lease at the end of the whole second, and this one write until the end of the fraction.
+		errs = append(errs, fmt.Errorf("--lease-duration %s: is not in whole seconds, which is what a Lease has; another server would take the Lease while this one still writes; set it to %s or %s",
+			l.Duration, l.Duration.Truncate(time.Second), l.Duration.Truncate(time.Second)+time.Second))
+	}
+	if least := l.RenewDeadline + l.RetryPeriod; l.Duration < least {
+		errs = append(errs, fmt.Errorf("--lease-duration %s: is less than %s, the sum of --lease-renew-deadline %s and --lease-retry-period %s; the Lease would end, and with it all writes, before the server tries again; "+
+			"raise --lease-duration or lower --lease-renew-deadline", l.Duration, least, l.RenewDeadline, l.RetryPeriod))
+	}
+	return errors.Join(errs...)
+}
 
 var (
 	errLeaseLost     = fmt.Errorf("lost Lease %s/%s: another server works on this hub now; start this one again, and it waits for its turn", clusterv1alpha1.SecretNamespace, leaseName)
@@ -45,13 +128,14 @@ var (
 
 // fence lets writes pass only while this server holds the Lease. A nil fence lets everything pass.
 type fence struct {
-	now func() time.Duration // a clock that nobody sets and that goes on while the machine sleeps
+	now   func() time.Duration // a clock that nobody sets and that goes on while the machine sleeps
+	lasts time.Duration        // how long a renewed Lease does
 
 	mu    sync.Mutex
 	until time.Duration
 }
 
-func newFence() *fence { return &fence{now: sinceBoot} }
+func newFence(lasts time.Duration) *fence { return &fence{now: sinceBoot, lasts: lasts} }
 
 func sinceBoot() time.Duration {
 	var now unix.Timespec
@@ -62,7 +146,7 @@ func sinceBoot() time.Duration {
 }
 
 // renewed notes that the Lease was renewed by a request that was sent at that time: others count from a later one.
-func (f *fence) renewed(sent time.Duration) { f.set(sent + leaseDuration) }
+func (f *fence) renewed(sent time.Duration) { f.set(sent + f.lasts) }
 
 // close lets nothing pass any more.
 func (f *fence) close() { f.set(0) }
@@ -192,8 +276,9 @@ func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func(
 // given up then. If another server takes it before, the hub ends with an error. While it cannot be renewed nothing is written,
 // and all goes on if nobody else has taken it: of an API server that is away nobody can.
 func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
+	times := h.options.Lease
 	config := rest.CopyConfig(h.config)
-	config.UserAgent, config.Timeout = userAgent+"-lease", renewDeadline/2
+	config.UserAgent, config.Timeout = userAgent+"-lease", times.RenewDeadline/2
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
@@ -208,30 +293,26 @@ func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log log
 	}
 	identity := host + "_" + string(uuid.NewUUID())
 	keeping, stop := context.WithCancel(logr.NewContext(ctx, log))
-	h.fence = newFence()
+	h.fence = newFence(times.Duration)
 	held := make(chan struct{})
 	first := sync.OnceFunc(func() { close(held) })
 	log = log.WithValues("lease", clusterv1alpha1.SecretNamespace+"/"+leaseName)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &fencedLock{
-			Interface: &resourcelock.LeaseLock{
-				LeaseMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: leaseName},
-				Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-			},
-			fence: h.fence, taken: stop, clean: func() bool { return ctx.Err() != nil },
+	lock := &fencedLock{
+		Interface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: leaseName},
+			Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, Name: leaseName,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { first() },
-			OnStoppedLeading: func() {},
-			OnNewLeader: func(holder string) {
-				if holder != "" && holder != identity {
-					log.Info("Another server works on this hub. This one does nothing until that one ends, and is not ready", "holder", holder)
-				}
-			},
+		fence: h.fence, taken: stop, clean: func() bool { return ctx.Err() != nil },
+	}
+	elector, err := leaderelection.NewLeaderElector(times.config(lock, leaderelection.LeaderCallbacks{
+		OnStartedLeading: func(context.Context) { first() },
+		OnStoppedLeading: func() {},
+		OnNewLeader: func(holder string) {
+			if holder != "" && holder != identity {
+				log.Info("Another server works on this hub. This one does nothing until that one ends, and is not ready", "holder", holder)
+			}
 		},
-	})
+	}))
 	if err != nil {
 		stop()
 		return fmt.Errorf("take Lease %s/%s: %w", clusterv1alpha1.SecretNamespace, leaseName, err)

@@ -46,6 +46,8 @@ type Options struct {
 	// MutatingWebhookConfigurations. Unset, it calls none: those on the hub are templates, and what would answer runs in the
 	// members.
 	AdmissionWebhooks bool
+	// Lease has the times of the Lease that keeps servers with the same Kubeconfig apart. An embedded hub has none.
+	Lease LeaseTimes
 	// UnsafeNoFsync makes etcd not wait for the disk: faster, and a crash of the machine
 	// (not of a process) loses data. For demos and tests.
 	UnsafeNoFsync bool
@@ -86,6 +88,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.FleetPort, "fleet-port", 0, "port of the fleet API, which the API server passes requests to; 0 picks a free one at the first start and keeps it")
 	fs.StringVar(&o.FleetAdvertiseHost, "fleet-advertise-host", loopbackName, "with --kubeconfig, the host name by which that API server reaches the fleet API")
 	fs.BoolVar(&o.AdmissionWebhooks, "admission-webhooks", false, "have the hub's API server call the admission webhooks that are configured on the hub; without it they are templates only")
+	o.Lease.addFlags(fs)
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", false, "do not wait for the disk when storing: faster, but a crash of the machine loses data")
 }
 
@@ -119,6 +122,8 @@ func complete(o Options) (Options, error) {
 			errs = append(errs, fmt.Errorf("--public-address: port %d is also the %s", port, flag))
 		}
 	}
+	errs = append(errs, o.Lease.validate(o.external()))
+	o.Lease = o.Lease.orDefault()
 	if o.external() {
 		o.FleetAdvertiseHost = cmp.Or(o.FleetAdvertiseHost, loopbackName)
 		// It becomes a Service's externalName.

@@ -45,12 +45,13 @@ type Options struct {
 	HubID string
 	// dials is held by probes that dial.
 	dials chan struct{}
-	// ProbeInterval is the time between two probes of a healthy cluster. The default is 10s.
+	// ProbeInterval is the time between two probes of a healthy cluster. The default is that of DefaultProbes.
 	ProbeInterval time.Duration
-	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default is 5s.
+	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default is that of
+	// DefaultProbes.
 	ProbeTimeout time.Duration
 	// FailureThreshold is how many probes in a row must fail before a cluster counts as
-	// unreachable. The default is 3.
+	// unreachable. The default is that of DefaultProbes.
 	FailureThreshold int
 	// DiscoveryInterval is the time between two looks at a cluster's API list. The default
 	// is 60s.
@@ -78,13 +79,13 @@ func (o Options) withDefaults() Options {
 	}
 	o.dials = make(chan struct{}, dialsAtOnce)
 	if o.ProbeInterval <= 0 {
-		o.ProbeInterval = 10 * time.Second
+		o.ProbeInterval = DefaultProbes.Interval
 	}
 	if o.ProbeTimeout <= 0 {
-		o.ProbeTimeout = 5 * time.Second
+		o.ProbeTimeout = DefaultProbes.Timeout
 	}
 	if o.FailureThreshold <= 0 {
-		o.FailureThreshold = 3
+		o.FailureThreshold = DefaultProbes.Failures
 	}
 	if o.DiscoveryInterval <= 0 {
 		o.DiscoveryInterval = time.Minute

@@ -188,7 +188,7 @@ func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) 
 	})
 
 	end := begin(t, at)
-	began, wanted := time.Now(), environmentNumber(t, "CHANGES", changesOfAFault)
+	began, wanted := time.Now(), testenv.Count(t, "CHANGES", changesOfAFault, changesOfAFault)
 	changes(wanted)
 	t.Logf("%d changes while the database was at fault, in %s", wanted, time.Since(began).Round(time.Second))
 	// Placement goes on.

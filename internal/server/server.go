@@ -66,6 +66,8 @@ type Options struct {
 	Hub hub.Options
 	// Public says where agents of clusters are let in. What Hub says of that is set from it.
 	Public listener.Options
+	// Probes says how often the health of clusters is looked at.
+	Probes member.Probes
 	// Lifecycle says how clusters are built.
 	Lifecycle provision.Settings
 	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
@@ -124,6 +126,7 @@ func (o *MirrorHistory) history() (store.History, error) {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
 	o.Public.AddFlags(fs)
+	o.Probes.AddFlags(fs)
 	o.Lifecycle.AddFlags(fs)
 	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
 		"types, such as deployments.apps and pods, that are mirrored of clusters of which neither spec.mirror nor a MirrorPolicy selects any; placed kinds, nodes, pods and what else the hub needs always are (default: every type but leases and their like)")
@@ -164,7 +167,7 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 			return err
 		}
 	}
-	if err := o.Public.Validate(); err != nil {
+	if err := errors.Join(o.Public.Validate(), o.Probes.Validate()); err != nil {
 		return err
 	}
 	o.Hub = withPublic(o.Hub, o.Public)
@@ -418,7 +421,11 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 		public.Handle(path, handler)
 	}
 	registry, err = member.Add(mgr, member.Options{
-		HubID:     h.ID(),
+		HubID:            h.ID(),
+		ProbeInterval:    o.Probes.Interval,
+		ProbeTimeout:     o.Probes.Timeout,
+		FailureThreshold: o.Probes.Failures,
+
 		Tunnel:    agents.Gateway(),
 		Fence:     h.Fence,
 		Observe:   func(cluster string) member.Observation { return m.Observation(cluster) },

@@ -148,30 +148,63 @@ type Hub struct {
 	Dir    string
 	binary string
 	log    string
+	flags  []string
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
 
 // BuildOrrery builds the orrery binary of this tree into a directory. Tests that run under the race detector get one that
-// does.
+// does. Linking takes ten seconds and Go keeps no result of it, so the binary is built in bin/test, where it stays: the next
+// caller builds nothing unless the source has changed, and a stale binary is never used.
 func BuildOrrery(dir string) (binary string, err error) {
-	binary = filepath.Join(dir, "orrery")
-	args, cgo := []string{"build"}, "0"
+	name, args, cgo := "orrery", []string{"build"}, "0"
 	if RaceDetector {
-		args, cgo = append(args, "-race"), "1"
+		name, args, cgo = "orrery-race", append(args, "-race"), "1"
 	}
-	cmd := exec.Command("go", append(args, "-ldflags=-s -w", "-o", binary, "./cmd/orrery")...)
+	kept := filepath.Join(Root(), "bin", "test")
+	if err := os.MkdirAll(kept, 0o755); err != nil {
+		return "", fmt.Errorf("build orrery: %w", err)
+	}
+	unlock, err := lockFile(filepath.Join(kept, "lock"))
+	if err != nil {
+		return "", fmt.Errorf("build orrery: %w", err)
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	cmd := exec.Command("go", append(args, "-ldflags=-s -w", "-o", filepath.Join(kept, name), "./cmd/orrery")...)
 	cmd.Dir = Root()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
 	}
+	// The caller has a file of its own: the next build replaces the one in bin/test.
+	binary = filepath.Join(dir, "orrery")
+	if out, err := exec.Command("cp", "--reflink=auto", filepath.Join(kept, name), binary).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
+	}
 	return binary, nil
 }
 
-// StartHub starts a hub whose data directory is hub in dir.
-func StartHub(dir, binary string) (*Hub, error) {
-	h := &Hub{Dir: filepath.Join(dir, "hub"), binary: binary, log: filepath.Join(dir, "hub.log")}
+// lockFile waits until no other process has the lock of a file. It makes the system calls itself: Go's cache of test results
+// would depend on a file that os opens.
+func lockFile(path string) (unlock func() error, err error) {
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	unlock = func() error { return syscall.Close(fd) }
+	for {
+		switch err := syscall.Flock(fd, syscall.LOCK_EX); {
+		case err == nil:
+			return unlock, nil
+		case !errors.Is(err, syscall.EINTR):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), unlock())
+		}
+	}
+}
+
+// StartHub starts a hub whose data directory is hub in dir. The flags are for `orrery server`, each time it starts.
+func StartHub(dir, binary string, flags ...string) (*Hub, error) {
+	h := &Hub{Dir: filepath.Join(dir, "hub"), binary: binary, log: filepath.Join(dir, "hub.log"), flags: flags}
 	return h, h.Start()
 }
 
@@ -186,8 +219,8 @@ func (h *Hub) Start() error {
 		return err
 	}
 	defer log.Close()
-	h.cmd = exec.Command(h.binary, "server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
-		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready)
+	h.cmd = exec.Command(h.binary, append([]string{"server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
+		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready}, h.flags...)...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	// A test that is killed leaves no server behind.
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

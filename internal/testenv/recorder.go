@@ -50,7 +50,10 @@ func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute
 type Write struct {
 	// Order counts the recorder's writes from 1.
 	Order int
-	Time  time.Time
+	// Time is when the request arrived.
+	Time time.Time
+	// Ended is when the API server answered, or when the connection to it broke. It is zero while the request is on its way.
+	Ended time.Time
 	// Verb is create, update, patch, apply, delete or deletecollection.
 	Verb                                          string
 	Group, Resource, Subresource, Namespace, Name string
@@ -64,7 +67,8 @@ type Write struct {
 	Impersonated string
 	// Body is the request's, decoded; nil when it is not an object.
 	Body map[string]any
-	// Code of the answer; 0 when there was none.
+	// Code of the answer. It is 0 while the request is on its way, and stays 0 if the API server died before it answered:
+	// then the write may have been performed or not.
 	Code int
 	// Answer is the answer's body, decoded.
 	Answer map[string]any
@@ -80,6 +84,14 @@ func (w Write) Object() string {
 		name = w.Namespace + "/" + name
 	}
 	return resource + " " + name
+}
+
+// inNamespace returns the namespace that a write is about, or "".
+func (w Write) inNamespace() string {
+	if w.Group == "" && w.Resource == "namespaces" {
+		return w.Name
+	}
+	return w.Namespace
 }
 
 // String is one line of a sequence.
@@ -139,7 +151,7 @@ type Recorder struct {
 	delay   time.Duration
 	ended   chan struct{} // closed when the fault ends
 	writes  []Write
-	onWrite func(Write)
+	onWrite map[string]func(Write) // by namespace; "": called with each write
 }
 
 // NewRecorder starts a recorder before an API server.
@@ -162,7 +174,7 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
 	}
-	r := &Recorder{target: rest.CopyConfig(target), ended: make(chan struct{})}
+	r := &Recorder{target: rest.CopyConfig(target), ended: make(chan struct{}), onWrite: map[string]func(Write){}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start recorder: %w", err)
@@ -274,12 +286,20 @@ func (r *Recorder) state() (Fault, time.Duration, <-chan struct{}) {
 	return r.fault, r.delay, r.ended
 }
 
-// OnWrite has a function called with each write before it is passed on; nil: none. The
-// write waits for the function.
-func (r *Recorder) OnWrite(f func(Write)) {
+// OnWrite has a function called with each write before it is passed on, in place of the function that the last call gave;
+// nil: none. The write waits for the function.
+func (r *Recorder) OnWrite(f func(Write)) { r.OnWriteIn("", f) }
+
+// OnWriteIn is OnWrite for the writes in one namespace and for those of the Namespace itself. Each namespace has a function
+// of its own, so that tests of different namespaces can run at the same time; the function of OnWrite is called, too.
+func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.onWrite = f
+	if f == nil {
+		delete(r.onWrite, namespace)
+		return
+	}
+	r.onWrite[namespace] = f
 }
 
 // Mark is the order of the last write so far.
@@ -289,8 +309,8 @@ func (r *Recorder) Mark() int {
 	return len(r.writes)
 }
 
-// Writes are those after a mark that were answered or given up, in their order; dry runs and
-// refused ones are among them.
+// Writes returns the writes after a mark in the order in which they arrived; dry runs and refused ones are among them. Those
+// that are on their way have no Ended, Code and Answer yet.
 func (r *Recorder) Writes(after int) []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,7 +348,7 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 		return false
 	}()
 	_ = json.Unmarshal(answer.body.Bytes(), &write.Answer)
-	write.Code = answer.code
+	write.Code, write.Ended = answer.code, time.Now()
 	if metadata, ok := write.Answer["metadata"].(map[string]any); ok && write.Name == "" {
 		write.Name, _ = metadata["name"].(string) // of what was created
 	}
@@ -352,10 +372,15 @@ func (r *Recorder) begin(w *Write) {
 	r.mu.Lock()
 	w.Order, w.Time = len(r.writes)+1, time.Now()
 	r.writes = append(r.writes, *w)
-	f := r.onWrite
+	hooks := []func(Write){r.onWrite[""]}
+	if namespace := w.inNamespace(); namespace != "" {
+		hooks = append(hooks, r.onWrite[namespace])
+	}
 	r.mu.Unlock()
-	if f != nil {
-		f(*w)
+	for _, f := range hooks {
+		if f != nil {
+			f(*w)
+		}
 	}
 }
 

@@ -2,9 +2,12 @@ package testenv
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -75,6 +79,100 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	}
 	if data := r.Writes(1)[0].Body["data"]; !cmp.Equal(data, map[string]any{"key": "two"}) {
 		t.Errorf("body of the second write: %v", data)
+	}
+}
+
+// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which the API server died differ.
+func TestRecorderNotesTheEnd(t *testing.T) {
+	arrived, proceed := make(chan struct{}), make(chan struct{})
+	apiServer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch path.Base(q.URL.Path) {
+		case "slow":
+			close(arrived)
+			<-proceed
+		case "dead":
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer apiServer.Close()
+	r, err := NewRecorder(&rest.Config{
+		Host: apiServer.URL, BearerToken: "token",
+		TLSClientConfig: rest.TLSClientConfig{CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: apiServer.Certificate().Raw})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	clients, err := rest.HTTPClientFor(r.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string) error {
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPut, r.Config().Host+"/api/v1/namespaces/x/configmaps/"+name, strings.NewReader("{}"))
+		if err != nil {
+			return err
+		}
+		answer, err := clients.Do(q)
+		if err != nil {
+			return err
+		}
+		return answer.Body.Close()
+	}
+	if err := put("answered"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put("dead"); err == nil {
+		t.Error("a write is answered though the API server died")
+	}
+	slow := make(chan error, 1)
+	go func() { slow <- put("slow") }()
+	<-arrived
+	ends := func() map[string]string {
+		found := map[string]string{}
+		for _, w := range r.Writes(0) {
+			found[w.Name] = fmt.Sprintf("%d, ended %t", w.Code, !w.Ended.IsZero())
+			if !w.Ended.IsZero() && w.Ended.Before(w.Time) {
+				t.Errorf("%s ended at %s", w, w.Ended)
+			}
+		}
+		return found
+	}
+	want := map[string]string{"answered": "200, ended true", "dead": "0, ended true", "slow": "0, ended false"}
+	if diff := cmp.Diff(want, ends()); diff != "" {
+		t.Errorf("before the last write is answered (-want +got):\n%s", diff)
+	}
+	close(proceed)
+	if err := <-slow; err != nil {
+		t.Fatal(err)
+	}
+	want["slow"] = "200, ended true"
+	if diff := cmp.Diff(want, ends()); diff != "" {
+		t.Errorf("afterwards (-want +got):\n%s", diff)
+	}
+}
+
+// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function gets all writes.
+func TestRecorderCallsTheHooksOfANamespace(t *testing.T) {
+	ns, other := Namespace(t, Config(0)), Namespace(t, Config(0))
+	r, api := recorded(t)
+	got := map[string][]string{}
+	note := func(hook string) func(Write) {
+		return func(w Write) { got[hook] = append(got[hook], w.Verb+" "+w.Object()) }
+	}
+	r.OnWrite(note("all"))
+	r.OnWriteIn(ns, note("one"))
+	r.OnWriteIn(other, note("other"))
+	api.Apply(t, configMap(ns, "a", "one"))
+	api.Apply(t, configMap(other, "b", "one"))
+	api.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+", labels: {a: b}}\n")
+	r.OnWrite(nil)
+	r.OnWriteIn(other, nil)
+	api.Apply(t, configMap(ns, "a", "two"))
+	api.Apply(t, configMap(other, "b", "two"))
+	inNS, inOther, itself := "apply configmaps "+ns+"/a", "apply configmaps "+other+"/b", "apply namespaces "+ns
+	want := map[string][]string{"all": {inNS, inOther, itself}, "one": {inNS, itself, inNS}, "other": {inOther}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,0 +1,68 @@
+package member
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Probes says how often each cluster is asked whether it answers, and when it counts as unreachable. The zero value is
+// DefaultProbes.
+type Probes struct {
+	// Interval is the time between two probes of a cluster that answers.
+	Interval time.Duration
+	// Timeout is how long a cluster may take to answer each question of a probe.
+	Timeout time.Duration
+	// Failures is how many probes in a row must fail before the cluster counts as unreachable.
+	Failures int
+}
+
+// DefaultProbes are the defaults of the flags.
+var DefaultProbes = Probes{Interval: 10 * time.Second, Timeout: 5 * time.Second, Failures: 3} //nolint:gochecknoglobals // a constant
+
+// Bounds of what Validate accepts.
+const (
+	// minProbeTime is the least interval and timeout. A new connection takes three round trips before its first answer.
+	minProbeTime = 500 * time.Millisecond
+	// maxProbeInterval is the longest interval. Tokens that are due are renewed after a probe.
+	maxProbeInterval = 5 * time.Minute
+	maxProbeFailures = 100
+)
+
+// AddFlags adds the flags of the probes.
+func (p *Probes) AddFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&p.Interval, "probe-interval", DefaultProbes.Interval,
+		"time between two probes of the health of each cluster; shorter: a lost cluster is noticed sooner, for more requests to each")
+	fs.DurationVar(&p.Timeout, "probe-timeout", DefaultProbes.Timeout,
+		"how long a cluster may take to answer each question of a probe; at most --probe-interval")
+	fs.IntVar(&p.Failures, "probe-failures", DefaultProbes.Failures,
+		"how many probes in a row must fail before a cluster counts as unreachable")
+}
+
+// Validate returns every mistake in the values of the flags.
+func (p Probes) Validate() error {
+	p = cmp.Or(p, DefaultProbes)
+	var errs []error
+	if p.Interval < minProbeTime {
+		errs = append(errs, fmt.Errorf("--probe-interval %s: is less than %s; the probes would be a load for each cluster, and a short pause of one would make it unreachable; "+
+			"set it to %s or more", p.Interval, minProbeTime, minProbeTime))
+	}
+	if p.Interval > maxProbeInterval {
+		errs = append(errs, fmt.Errorf("--probe-interval %s: is more than %s; a lost cluster would count as reachable for long, and the hub's tokens in clusters, which are renewed after a probe, could end; "+
+			"set it to %s or less", p.Interval, maxProbeInterval, maxProbeInterval))
+	}
+	if p.Timeout < minProbeTime {
+		errs = append(errs, fmt.Errorf("--probe-timeout %s: is less than %s; a new connection to a distant cluster takes as long, so it would count as unreachable; "+
+			"set it to %s or more", p.Timeout, minProbeTime, minProbeTime))
+	} else if p.Timeout > p.Interval {
+		errs = append(errs, fmt.Errorf("--probe-timeout %s: is more than --probe-interval %s; a cluster that hangs would be probed less often than one that answers, and its loss noticed late; "+
+			"set --probe-timeout to %s or less, or raise --probe-interval", p.Timeout, p.Interval, p.Interval))
+	}
+	if p.Failures < 1 || p.Failures > maxProbeFailures {
+		errs = append(errs, fmt.Errorf("--probe-failures %d: want 1 to %d; a cluster counts as unreachable after so many failed probes", p.Failures, maxProbeFailures))
+	}
+	return errors.Join(errs...)
+}

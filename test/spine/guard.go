@@ -1,0 +1,165 @@
+package spine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// Guard stands in the way of every write to one Deployment in any member and holds the hub to
+// the release rule: what a write takes away must be available elsewhere. It looks before the
+// write is passed on, and counts what it has let pass, so that two writes at once cannot both
+// count on the same replicas.
+type Guard struct {
+	w    *World
+	name string
+
+	mu     sync.Mutex
+	wanted int64 // in all clusters; a negative number holds nothing
+	spec   map[string]int64
+	steps  []string // CLUSTER:REPLICAS, "-" for a deletion
+	broken []string
+	held   map[string]chan struct{} // steps that are on their way until the channel is closed
+}
+
+// Guarded begins to guard a Deployment of which so many replicas are wanted.
+func (w *World) Guarded(name string, wanted int64) *Guard {
+	w.Helper()
+	g := &Guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
+	for _, m := range Members.List {
+		if d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name); err == nil {
+			g.spec[m.Name] = Replicas(d)
+		} else if !apierrors.IsNotFound(err) {
+			w.Fatal(err)
+		}
+		m.OnWriteIn(w.Namespace, func(r testenv.Write) {
+			if held := g.look(m, r); held != nil {
+				<-held
+			}
+		})
+	}
+	w.Cleanup(func() {
+		for _, m := range Members.List {
+			m.OnWriteIn(w.Namespace, nil)
+		}
+		for _, b := range g.seen().broken {
+			w.Error(b)
+		}
+	})
+	return g
+}
+
+// seen returns what was written so far.
+func (g *Guard) seen() Guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return Guard{steps: append([]string(nil), g.steps...), broken: append([]string(nil), g.broken...)}
+}
+
+// Sequence of one cluster.
+func (g *Guard) Sequence(m *testenv.Member) (steps []string) {
+	for _, s := range g.seen().steps {
+		if n, ok := strings.CutPrefix(s, m.Name+":"); ok {
+			steps = append(steps, n)
+		}
+	}
+	return steps
+}
+
+// Hold lets the next write that is this step be on its way until it is let go.
+func (g *Guard) Hold(step string) (letGo func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held := make(chan struct{})
+	g.held = map[string]chan struct{}{step: held}
+	letGo = sync.OnceFunc(func() { close(held) })
+	g.w.Cleanup(letGo)
+	return letGo
+}
+
+// look notes a write, and returns what it has to wait for.
+func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) {
+	if r.Resource != "deployments" || r.Namespace != g.w.Namespace || r.Name != g.name || r.DryRun || r.Subresource != "" {
+		return nil
+	}
+	n, ok := r.Replicas()
+	step := fmt.Sprintf("%s:%d", m.Name, n)
+	if r.Verb == "delete" {
+		n, ok, step = 0, true, m.Name+":-"
+	}
+	if !ok {
+		return nil // marks only
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	held = g.held[step]
+	g.steps = append(g.steps, step)
+	before := g.spec[m.Name]
+	g.spec[m.Name] = n
+	if n >= before || g.wanted < 0 {
+		return held
+	}
+	var now, after int64
+	for _, other := range Members.List {
+		available := g.available(other)
+		if other == m {
+			now += min(available, before)
+			after += min(available, n)
+			continue
+		}
+		now += min(available, g.spec[other.Name])
+		after += min(available, g.spec[other.Name])
+	}
+	if after < min(g.wanted, now) {
+		g.broken = append(g.broken, fmt.Sprintf("%s in %s leaves %d available replicas of %d, and %d are wanted; writes so far: %v",
+			r.Verb, step, after, now, g.wanted, g.steps))
+	}
+	return held
+}
+
+// available asks a member itself, around its recorder.
+func (g *Guard) available(m *testenv.Member) int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.Namespace, g.name)
+	if err != nil {
+		return 0
+	}
+	return AvailableReplicas(d)
+}
+
+// Closed makes the nodes of a member take no more pods, until the test's end or open.
+func (w *World) Closed(m *testenv.Member) (open func()) {
+	w.Helper()
+	set := func(unschedulable bool) {
+		nodes, err := m.ListKind(context.Background(), "v1", "Node", "")
+		w.Must(err)
+		for _, n := range nodes {
+			m.MergePatch(w, "v1", "Node", "", n.GetName(), fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable))
+		}
+	}
+	set(true)
+	var once sync.Once
+	open = func() { once.Do(func() { set(false) }) }
+	w.Cleanup(open)
+	return open
+}
+
+// Broken makes a member's pods of the test go, and no other become ready there.
+func (w *World) Broken(m *testenv.Member, deployment string) (mend func()) {
+	w.Helper()
+	mend = w.Closed(m)
+	pods, err := m.ListKind(w.Context(), "v1", "Pod", w.Namespace)
+	w.Must(err)
+	for _, p := range pods {
+		m.Remove(w, "v1", "Pod", w.Namespace, p.GetName())
+	}
+	w.Available(m, deployment, 0)
+	return mend
+}

@@ -1,0 +1,157 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"orrery.dev/orrery/test/spine"
+)
+
+// TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is
+// stopped. It is a cache: the hub starts, places and answers as if nothing had happened.
+func TestMirrorIsDamaged(t *testing.T) {
+	noise := bytes.Repeat([]byte("noise, not a database. "), 1<<10)
+	write := func(from, length float64) func(string) error {
+		return func(file string) error {
+			f, err := os.OpenFile(file, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			info, err := f.Stat()
+			if err != nil {
+				return errors.Join(err, f.Close())
+			}
+			size := float64(info.Size())
+			for at := int64(size * from); at < int64(size*(from+length)) && err == nil; at += int64(len(noise)) {
+				_, err = f.WriteAt(noise[:min(int64(len(noise)), int64(size*(from+length))-at)], at)
+			}
+			return errors.Join(err, f.Close())
+		}
+	}
+	truncate := func(part float64) func(string) error {
+		return func(file string) error {
+			info, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(file, int64(float64(info.Size())*part))
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		file    string // which, by its suffix
+		running bool
+		damage  func(file string) error
+	}{
+		{"NoiseInTheMiddle", ".db", false, write(1.0/3, 1.0/3)},
+		{"Noise", ".db", false, write(0, 1)},
+		{"NoiseAfterTheHeader", ".db", false, write(0.01, 0.99)},
+		{"HalfAFile", ".db", false, truncate(0.5)},
+		{"RunningNoiseInTheMiddle", ".db", true, write(1.0/3, 1.0/3)},
+		{"RunningTruncated", ".db", true, truncate(0.5)},
+		{"RunningEmptied", ".db", true, truncate(0)},
+		{"RunningLogTruncated", ".db-wal", true, truncate(0.5)},
+		{"RunningRemoved", ".db", true, os.Remove},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := spine.Start(t, "mirror-"+spine.Lower(tc.name))
+			w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.ConfigMap(w.Namespace, "before", "one")+spine.Deployment(w.Namespace, "web", 1))
+			w.Available(w.Oak, "web", 1)
+			w.Placed(w.Oak, "v1", "ConfigMap", "before")
+			w.Quiet(time.Second)
+			before := w.Content(w.Oak)
+			files, err := filepath.Glob(filepath.Join(w.Hub.Dir, "mirror", "*"+tc.file))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no file of the mirror ends in %s: %v", tc.file, err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() { // other tests need a mirror
+					w.Hub.Kill()
+					_ = os.RemoveAll(filepath.Join(w.Hub.Dir, "mirror"))
+				}
+			})
+			if !tc.running {
+				w.Must(w.Hub.Stop())
+			}
+			for _, f := range files {
+				w.Must(tc.damage(f))
+			}
+			if !tc.running {
+				w.Restart()
+			}
+			for i := range 5 {
+				w.Hub.Apply(t, spine.ConfigMap(w.Namespace, fmt.Sprintf("after-%d", i), "one"))
+			}
+			for i := range 5 {
+				w.Placed(w.Oak, "v1", "ConfigMap", fmt.Sprintf("after-%d", i))
+				w.Applied("ConfigMap", fmt.Sprintf("after-%d", i))
+			}
+			w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "before")
+			w.Gone(w.Oak, "v1", "ConfigMap", "before")
+			if !w.Hub.Running() {
+				t.Error("the server has ended")
+			}
+			delete(before, "ConfigMap/before")
+			w.Stays(w.Oak, before)
+			// Search answers right again without a restart.
+			w.Eventually("the fleet shows what oak has", func() error {
+				out, err := w.Hub.Kubectl("--context=fleet", "get", "configmaps", "-n", w.Namespace, "-o", "name")
+				if err != nil {
+					return err
+				}
+				for i := range 5 {
+					if !bytes.Contains([]byte(out), fmt.Appendf(nil, "after-%d", i)) {
+						return fmt.Errorf("it shows %s", out)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestWorkGoesOnAfterAnOutageOfTheHub keeps the hub's API server down for long enough that
+// patience with it has grown, and measures how long after its first answer an object is placed. How long is said, and not
+// judged: it takes 1 to 2 s where the machine is idle, and nobody knows what else a machine does.
+func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
+	for _, victim := range []string{"kube-apiserver", "etcd"} {
+		t.Run(victim, func(t *testing.T) {
+			w := spine.Start(t, "outage-"+victim)
+			w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.ConfigMap(w.Namespace, "before", "one"))
+			w.Placed(w.Oak, "v1", "ConfigMap", "before")
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				w.Must(w.Hub.Signal(victim, syscall.SIGKILL))
+			}
+			w.Eventually("the hub answers", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				return w.Hub.TryApply(ctx, spine.ConfigMap(w.Namespace, "after", "one"))
+			})
+			answered := time.Now()
+			w.Eventually("work goes on", func() error {
+				_, err := w.Oak.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "after")
+				return err
+			})
+			t.Logf("work went on %s after the first answer", time.Since(answered).Round(100*time.Millisecond))
+			// So it does for what existed before.
+			w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "before", "two"))
+			w.Eventually("an edit arrives", func() error {
+				o, err := w.Oak.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "before")
+				if err != nil {
+					return err
+				}
+				if data, _ := o.Object["data"].(map[string]any); data["key"] != "two" {
+					return fmt.Errorf("data: %v", o.Object["data"])
+				}
+				return nil
+			})
+		})
+	}
+}

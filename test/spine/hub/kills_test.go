@@ -1,0 +1,202 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
+)
+
+// How often TestKills kills the hub, and during how many placements, unless KILLS and PLACEMENTS say so.
+const (
+	hubKills       = 4
+	killPlacements = 80
+	// groups of placements, each of which has an override of its own.
+	groups = 10
+	// eventsEach is less than what one placement makes of writes in members and news of its bindings; the hub is killed at a random one of them.
+	eventsEach = 6
+)
+
+// fuse kills the hub at a certain event: a write in a member, which waits until the hub is dead and is then performed, so that nobody hears how it ended, or
+// something that a binding says.
+type fuse struct {
+	hub *testenv.Hub
+
+	mu    sync.Mutex
+	left  int
+	burnt chan struct{}
+}
+
+// light has the hub killed at the n-th event from now.
+func (f *fuse) light(n int) (burnt <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left, f.burnt = n, make(chan struct{})
+	return f.burnt
+}
+
+func (f *fuse) event() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left == 0 {
+		return
+	}
+	if f.left--; f.left == 0 {
+		f.hub.Kill()
+		close(f.burnt)
+	}
+}
+
+// TestKills kills the hub with SIGKILL at random points, while placements are made and edited and their overrides change. Every write in a member is held to
+// the same: nothing reaches it without its override, nothing older comes after something newer, nothing is deleted, and one process of the hub writes nothing
+// twice. In the end everything is as the hub wants it.
+func TestKills(t *testing.T) {
+	kills, count, seed := number(t, "KILLS", hubKills), number(t, "PLACEMENTS", killPlacements), number(t, "SEED", 1)
+	defer func() {
+		if t.Failed() {
+			t.Logf("again with: SEED=%d KILLS=%d PLACEMENTS=%d go test -count 1 -run 'TestKills$' ./test/spine", seed, kills, count)
+		}
+	}()
+	random := rand.New(rand.NewPCG(uint64(seed), 12))
+	w := spine.Start(t, "kills")
+	p := w.Placing(1, spine.Members.List...)
+	for g := range groups {
+		p.Override(g, 1)
+	}
+	cfg, err := w.Hub.Config()
+	w.Must(err)
+	admin, err := testenv.NewAPI(cfg) // while the hub comes and goes
+	w.Must(err)
+	d, err := dynamic.NewForConfig(cfg)
+	w.Must(err)
+	f := &fuse{hub: w.Hub}
+	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, told: f.event}
+	var following sync.WaitGroup
+	following.Go(func() { h.follow(t.Context()) })
+	t.Cleanup(following.Wait)
+	for _, m := range spine.Members.List {
+		m.OnWrite(func(r testenv.Write) {
+			if r.Namespace == w.Namespace {
+				f.event()
+			}
+		})
+	}
+
+	// What users do, in an order of chance, and what it comes to.
+	type act struct {
+		manifests string
+		done      func()
+	}
+	var pending []act
+	place := func(i int, edit int) {
+		name, g := fmt.Sprintf("conf-%d", i), i%groups
+		if i%10 == 0 {
+			name, g = fmt.Sprintf("app-%d", i), i/10%groups
+		}
+		p.Group[name] = g
+		pending = append(pending, act{p.Manifests(name, g, edit), func() { p.Edit[name] = max(p.Edit[name], edit) }})
+	}
+	edits, value, made, killed := map[int]int{}, 1, 0, 0
+	for round := range kills + 1 {
+		for ; made < count*(round+1)/(kills+1); made++ {
+			place(made, 0)
+			if random.IntN(4) == 0 {
+				i := random.IntN(made + 1)
+				edits[i]++
+				place(i, edits[i])
+			}
+			if random.IntN(8) == 0 {
+				g := random.IntN(groups)
+				value++
+				now := value
+				pending = append(pending, act{spine.Stamp(w.Namespace, g, now), func() { p.Over[g] = now }})
+			}
+		}
+		var burnt <-chan struct{}
+		if round < kills {
+			burnt = f.light(1 + random.IntN(eventsEach*count/(kills+1)))
+		}
+		for dead := false; len(pending) > 0 && !dead; {
+			testenv.Eventually(t, "the hub serves its users, or is dead", spine.Patience, func() error {
+				select {
+				case <-burnt: // users try again when there is a hub
+					dead = true
+					return nil
+				default:
+					return spine.Try(t.Context(), admin, pending[0].manifests)
+				}
+			})
+			if !dead {
+				pending[0].done()
+				pending = pending[1:]
+			}
+		}
+		if burnt == nil {
+			break
+		}
+		// What is left of the round goes on until the hub is killed, or there is nothing left to do.
+		testenv.Eventually(t, "the hub is killed, or has done everything", 3*spine.Patience, func() error {
+			select {
+			case <-burnt:
+				return nil
+			default:
+			}
+			var errs []error
+			for _, m := range spine.Members.List {
+				_ = p.Judge(m) // what is on its way is not written
+				errs = append(errs, unwritten(p, m))
+			}
+			return errors.Join(errs...)
+		})
+		f.light(0)
+		select {
+		case <-burnt:
+			killed++
+		default:
+			w.Hub.Kill() // nothing was left to do
+		}
+		p.Settled()
+		p.Restarted()
+		w.Restart()
+	}
+	if kills > 2 && killed < kills/2 {
+		t.Errorf("of %d kills only %d came while there was something to do", kills, killed)
+	}
+	p.Have(spine.Members.List...)
+	p.AllApplied()
+	w.Quiet(time.Second)
+	p.Close()
+	wanted := len(p.Wanted())
+	total := 0
+	for _, m := range spine.Members.List {
+		writes, twice := p.Counted(m)
+		total += writes
+		for _, again := range twice {
+			t.Error("one process of the hub wrote it twice: ", again)
+		}
+		if writes < wanted {
+			t.Errorf("%s was written %d times for %d objects", m.Name, writes, wanted)
+		}
+	}
+	t.Logf("%d kills (%d in the midst of something) during %d placements, %d overrides and %d edits: %d objects in each of %d members, %d writes there",
+		kills, killed, count, value-1, len(edits), wanted, len(spine.Members.List), total)
+}
+
+// unwritten is an error while something is wanted in a member that was not written there.
+func unwritten(p *spine.Placements, m *testenv.Member) error {
+	for object, want := range p.Wanted() {
+		if is, ok := p.Last[m.Name+" "+object]; !ok || is != want {
+			return fmt.Errorf("%s: %s is %+v, want %+v", m.Name, strings.TrimSpace(object), is, want)
+		}
+	}
+	return nil
+}

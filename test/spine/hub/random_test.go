@@ -1,0 +1,496 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
+)
+
+// What the attack allows.
+const (
+	attackSteps = 200
+	attackSeeds = 3
+	// converging is how long the fleet may take to be as the hub wants it once nothing harms it.
+	converging = 2 * time.Minute
+	// memory is for how long a decision may have been on its way when it is carried out.
+	memory = 5 * time.Second
+	// scaling is for how long after a user's scale-down replicas are not held to the release
+	// rule, for that is no move.
+	scaling = 30 * time.Second
+)
+
+// number reads a number from the environment.
+func number(t *testing.T, variable string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s=%s: want a number", variable, text)
+	}
+	return n
+}
+
+// TestRandom does STEPS things chosen by a seed, for SEEDS seeds from SEED on, and holds every
+// write in a member to the invariants. At the end hub and members are compared object by object.
+func TestRandom(t *testing.T) {
+	first, count, n := number(t, "SEED", 1), number(t, "SEEDS", attackSeeds), number(t, "STEPS", attackSteps)
+	for seed := first; seed < first+count; seed++ {
+		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
+			a := newAttack(t)
+			defer func() {
+				if t.Failed() {
+					t.Logf("again with: SEED=%d SEEDS=1 STEPS=%d go test -count 1 -run TestRandom ./test/spine\n%s", seed, n, strings.Join(a.did, "\n"))
+				}
+			}()
+			a.run(steps(uint64(seed), n))
+		})
+	}
+}
+
+// attack is one run.
+type attack struct {
+	*spine.World
+	admin   *testenv.API // of the hub, while its server comes and goes
+	history *history
+	busy    map[string]*sync.Mutex // who joins or unjoins a member
+	begun   sync.WaitGroup
+	did     []string // the steps, and how they ended
+
+	judging sync.Mutex // one write at a time is judged
+	pending map[string]intended
+	backup  string // directory
+
+	mu      sync.Mutex
+	deleted map[string]time.Time // KIND NAMESPACE/NAME of templates, by us
+	scaled  map[string]time.Time // NAMESPACE/NAME of Deployments, down, by us
+	theirs  map[string]stranger  // MEMBER KIND NAMESPACE/NAME of foreign objects
+	faults  map[string]span
+	wrong   []string
+	// suspended is true from the restore of a backup to its confirmation; restored ever after.
+	suspended, restored bool
+	early               []string // deletions while suspended
+}
+
+// intended is the number of replicas that a write, which may be on its way still, sets on the
+// object with the UID.
+type intended struct {
+	at       time.Time
+	uid      types.UID
+	replicas int64
+}
+
+// concerns says whether the write may yet change o: an object made anew after a deletion has
+// another UID, and the deletion is carried out.
+func (i intended) concerns(o *unstructured.Unstructured) bool {
+	return i.uid == o.GetUID() && time.Since(i.at) < 2*time.Second
+}
+
+// stranger is an object that no hub may touch.
+type stranger struct {
+	spine.Object
+	made time.Time
+}
+
+// span of a fault; the end is zero while it lasts.
+type span struct{ begin, end time.Time }
+
+func newAttack(t *testing.T) *attack {
+	t.Helper()
+	w := spine.Alone(t, attackNamespaces[0])
+	w.Others = attackNamespaces[1:]
+	cfg, err := w.Hub.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attack{
+		World: w, history: &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}},
+		busy: map[string]*sync.Mutex{}, pending: map[string]intended{},
+		deleted: map[string]time.Time{}, scaled: map[string]time.Time{}, theirs: map[string]stranger{}, faults: map[string]span{},
+	}
+	if a.admin, err = testenv.NewAPI(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	followed := make(chan struct{})
+	go func() { a.history.follow(ctx); close(followed) }()
+	t.Cleanup(func() { cancel(); <-followed })
+	for _, m := range spine.Members.List {
+		a.busy[m.Name] = &sync.Mutex{}
+		m.OnWrite(func(r testenv.Write) { a.judge(m, r) })
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			a.Explain()
+		}
+		a.Hub.Kill()
+		for _, ns := range attackNamespaces {
+			for _, m := range spine.Members.List {
+				_ = m.Delete(context.Background(), spine.NamespaceObject(ns))
+			}
+		}
+		for _, ns := range attackNamespaces {
+			for _, m := range spine.Members.List {
+				testenv.Eventually(t, "namespace "+ns+" is gone from "+m.Name, spine.Patience, func() error {
+					_, err := m.Find(context.Background(), "v1", "Namespace", "", ns)
+					if apierrors.IsNotFound(err) {
+						return nil
+					}
+					return cmp.Or(err, errors.New("it is there"))
+				})
+			}
+		}
+	})
+	return a
+}
+
+// run does the steps, mends everything and compares.
+func (a *attack) run(all []step) {
+	begin := time.Now()
+	for _, m := range spine.Members.List {
+		m.Apply(a, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+existing+"}\n")
+		for _, name := range []string{"c0", "c1"} {
+			a.Must(a.foreign(m, spine.ConfigMap(existing, name, "theirs")))
+		}
+	}
+	a.Must(a.namespaces())
+	for i, s := range all {
+		at := time.Since(begin)
+		err := s.do(a)
+		line := fmt.Sprintf("%3d %6.2fs %s", i, at.Seconds(), s.what)
+		if err != nil {
+			line += ": " + strings.SplitN(err.Error(), "\n", 2)[0]
+		}
+		a.did = append(a.did, line)
+	}
+	for _, m := range spine.Members.List {
+		a.heal(m)
+	}
+	a.begun.Wait()
+	if !a.Hub.Running() {
+		a.Restart()
+	}
+	ended := time.Since(begin)
+	a.finishJoins()
+	a.converge("as the steps left the fleet")
+	// Whoever is out of the fleet comes back: what it kept is the hub's again.
+	for _, m := range spine.Members.List {
+		if !a.Hub.Joined(a, m) {
+			a.Must(a.Hub.Join(m))
+		}
+	}
+	a.converge("with every cluster joined")
+	a.Logf("steps took %.1fs, all of it %.1fs", ended.Seconds(), time.Since(begin).Seconds())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.wrong {
+		a.Error(w)
+	}
+}
+
+// finishJoins joins again where the hub was killed between the Cluster of a join and its Secret, as whoever saw that join fail
+// would.
+func (a *attack) finishJoins() {
+	for _, m := range spine.Members.List {
+		if !a.Hub.Joined(a, m) {
+			continue
+		}
+		cut := false
+		testenv.Eventually(a, "look for the credentials of "+m.Name, spine.Patience, func() error {
+			ctx, cancel := a.short()
+			defer cancel()
+			c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name)
+			if err != nil || c.GetDeletionTimestamp() != nil {
+				return client.IgnoreNotFound(err)
+			}
+			_, err = a.admin.Find(ctx, "v1", "Secret", "orrery-cluster", m.Name)
+			cut = apierrors.IsNotFound(err)
+			return client.IgnoreNotFound(err)
+		})
+		if cut {
+			a.Must(a.Hub.Join(m))
+		}
+	}
+}
+
+// converge waits until hub and members agree, and goes on agreeing.
+func (a *attack) converge(when string) {
+	a.Helper()
+	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.compare()) })
+	if differ == nil {
+		a.Quiet(2 * time.Second)
+		differ = a.compare() // nothing was still on its way
+	}
+	if differ != nil {
+		a.Errorf("hub and members differ, %s:\n%v", when, differ)
+	}
+}
+
+// confirm says once more that the hub was restored, if it has found that out only now: what
+// shows it may be in a cluster that was not in the fleet before.
+func (a *attack) confirm() error {
+	ctx, cancel := a.short()
+	defer cancel()
+	o, err := a.admin.Find(ctx, "v1", "ConfigMap", "orrery-cluster", "hub-restore")
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if state, _, _ := unstructured.NestedString(o.Object, "data", "state"); state != "Suspected" {
+		return nil
+	}
+	if !a.restored {
+		return fmt.Errorf("the hub says that it was restored, and it was not: %v", o.Object["data"])
+	}
+	_, err = a.Hub.Orrery(confirmRestore...)
+	return err
+}
+
+func pollFor(d time.Duration, check func() error) error {
+	for end := time.Now().Add(d); ; time.Sleep(300 * time.Millisecond) {
+		if err := check(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// short bounds what a step asks, for what it asks may be down.
+func (a *attack) short() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(a.Context(), 2*time.Second)
+}
+
+func (a *attack) namespaces() error {
+	var errs []error
+	for _, ns := range attackNamespaces {
+		errs = append(errs, a.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n"))
+		ctx, cancel := a.short()
+		_, err := a.admin.Find(ctx, "policy.orrery.dev/v1alpha1", "PropagationPolicy", ns, "rest")
+		cancel()
+		if apierrors.IsNotFound(err) {
+			errs = append(errs, a.apply(restPolicy(ns, spine.ClusterNames...)+
+				spine.Policy(ns, "workloads", selected("apps/v1", "Deployment"), spine.Divided(map[string]int{"oak": 1, "pine": 1, "birch": 1}))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *attack) apply(manifest string) error {
+	ctx, cancel := a.short()
+	defer cancel()
+	objects, err := testenv.Parse(manifest)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if o.GetKind() == "Deployment" {
+			a.scales(ctx, o)
+		}
+	}
+	return a.admin.TryApply(ctx, manifest)
+}
+
+// scales notes a scale-down before it is made.
+func (a *attack) scales(ctx context.Context, to *unstructured.Unstructured) {
+	now, err := a.admin.Find(ctx, "apps/v1", "Deployment", to.GetNamespace(), to.GetName())
+	if err == nil && spine.Replicas(now) <= spine.Replicas(to) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.scaled[to.GetNamespace()+"/"+to.GetName()] = time.Now()
+}
+
+func (a *attack) patch(api *testenv.API, apiVersion, kind, ns, name, patch string) error {
+	ctx, cancel := a.short()
+	defer cancel()
+	o, err := api.Find(ctx, apiVersion, kind, ns, name)
+	if err != nil {
+		return err
+	}
+	return api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+func (a *attack) delete(apiVersion, kind, ns, name string) error {
+	ctx, cancel := a.short()
+	defer cancel()
+	o, err := a.admin.Find(ctx, apiVersion, kind, ns, name)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.deleted[kind+" "+ns+"/"+name] = time.Now()
+	a.mu.Unlock()
+	return a.admin.Delete(ctx, o)
+}
+
+// membership joins or unjoins a member in the background, for it may take long.
+func (a *attack) membership(m *testenv.Member, join bool) {
+	busy := a.busy[m.Name]
+	if !busy.TryLock() {
+		return
+	}
+	a.begun.Go(func() {
+		defer busy.Unlock()
+		if join {
+			_ = a.Hub.Join(m, "--timeout=15s")
+		} else {
+			_ = a.Hub.Unjoin(m, "--timeout=15s")
+		}
+	})
+}
+
+func (a *attack) fail(m *testenv.Member, f testenv.Fault) {
+	a.mu.Lock()
+	a.faults[m.Name] = span{begin: time.Now()}
+	a.mu.Unlock()
+	m.Fail(f)
+}
+
+func (a *attack) heal(m *testenv.Member) {
+	m.Heal()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f := a.faults[m.Name]; f.end.IsZero() {
+		f.end = time.Now()
+		a.faults[m.Name] = f
+	}
+}
+
+// kill ends a process of the hub and waits until the hub answers again.
+func (a *attack) kill(process string) error {
+	if err := a.Hub.Signal(process, syscall.SIGKILL); err != nil {
+		return err
+	}
+	return pollFor(30*time.Second, func() error {
+		ctx, cancel := a.short()
+		defer cancel()
+		_, err := a.admin.Find(ctx, "v1", "Namespace", "", "kube-system")
+		return err
+	})
+}
+
+// damage removes or truncates the mirror's files while they are used.
+func (a *attack) damage(truncate bool) error {
+	files, err := filepath.Glob(filepath.Join(a.Hub.Dir, "mirror", "*.db*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !truncate {
+			err = errors.Join(err, os.Remove(f))
+		} else if strings.HasSuffix(f, ".db") {
+			err = errors.Join(err, os.Truncate(f, 4096))
+		}
+	}
+	return err
+}
+
+// backUp copies the hub's etcd away.
+func (a *attack) backUp() error {
+	a.backup = filepath.Join(a.TempDir(), "backup")
+	return errors.Join(a.Hub.Stop(), a.Hub.Backup(a.backup), a.Hub.Start())
+}
+
+// restore puts the backup back, looks for a while at what the hub does of itself, and confirms.
+func (a *attack) restore() error {
+	for _, m := range spine.Members.List {
+		a.heal(m)
+	}
+	a.begun.Wait()
+	if err := a.Hub.Stop(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.suspended, a.restored = true, true
+	a.mu.Unlock()
+	if err := errors.Join(a.Hub.Restore(a.backup), a.Hub.Start()); err != nil {
+		return err
+	}
+	suspected := pollFor(20*time.Second, func() error {
+		ctx, cancel := a.short()
+		defer cancel()
+		_, err := a.admin.Find(ctx, "v1", "ConfigMap", "orrery-cluster", "hub-restore")
+		return err
+	})
+	time.Sleep(3 * time.Second) // for whatever the hub would do
+	a.mu.Lock()
+	a.suspended = false
+	if suspected == nil { // else nothing in any cluster is of after the backup, and the hub goes on from there
+		a.wrong = append(a.wrong, a.early...)
+	}
+	a.mu.Unlock()
+	_, err := a.Hub.Orrery(confirmRestore...)
+	return errors.Join(suspected, err)
+}
+
+func named(m *testenv.Member, kind, ns, name string) string {
+	return m.Name + " " + kind + " " + ns + "/" + name
+}
+
+// foreign makes an object in a member that is not the hub's.
+func (a *attack) foreign(m *testenv.Member, manifest string) error {
+	ctx, cancel := context.WithTimeout(a.Context(), 20*time.Second)
+	defer cancel()
+	objects, err := testenv.Parse(manifest)
+	if err != nil {
+		return err
+	}
+	o := objects[0]
+	// Nobody may delete its namespace between the creation and our note of it.
+	a.judging.Lock()
+	defer a.judging.Unlock()
+	if err := m.Create(ctx, o); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.theirs[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = stranger{Object: spine.Object{UID: o.GetUID(), Contents: spine.Contents(o)}, made: time.Now()}
+	return nil
+}
+
+// drift changes a copy in a member, or deletes it with an empty patch.
+func (a *attack) drift(m *testenv.Member, apiVersion, kind, ns, name, patch string) error {
+	ctx, cancel := a.short()
+	defer cancel()
+	o, err := m.Find(ctx, apiVersion, kind, ns, name)
+	if err != nil {
+		return err
+	}
+	if o.GetLabels()[workv1alpha2.BindingLabel] == "" {
+		return errors.New("it is no copy")
+	}
+	if kind == "Deployment" {
+		// Whoever repairs it may take replicas away again.
+		a.mu.Lock()
+		a.scaled[ns+"/"+name] = time.Now()
+		a.mu.Unlock()
+	}
+	if patch == "" {
+		return m.Delete(ctx, o)
+	}
+	return m.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)))
+}

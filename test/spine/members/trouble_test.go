@@ -1,0 +1,398 @@
+package members
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
+)
+
+// atOnce is how many requests the hub has on their way in one member at most when it writes.
+const atOnce = 16
+
+// TestMembersInTrouble has all that can happen to a member happen while workloads with overrides, and what follows them, are placed and changed. Members that are
+// well are written to exactly as often as something changes; nothing moves, nothing is deleted, nothing reaches any member without its override or in an older
+// version than before; and whoever was in trouble has everything as it is wanted once that ends.
+func TestMembersInTrouble(t *testing.T) {
+	w := spine.Start(t, "trouble")
+	p := w.Placing(1, spine.Members.List...)
+	value := 1
+	change := func() { value++; p.Override(0, value) }
+	p.Override(0, value)
+	p.Put(0, "app-0", "app-1", "conf-0")
+	p.Have(spine.Members.List...)
+	p.AllApplied()
+	all := len(p.Wanted())
+	for _, m := range spine.Members.List {
+		p.Exactly(m, all)
+	}
+	phase := func(name string, do func(t *testing.T)) {
+		t.Helper()
+		whole := w.T
+		if !t.Run(name, func(t *testing.T) {
+			w.T = t
+			defer func() { w.T = whole }()
+			do(t)
+			w.Moved("ResourceBinding", "app-0-deployment", spine.ClusterNames...)
+			p.Close()
+		}) {
+			t.FailNow() // it may have left a fleet that is not whole
+		}
+	}
+
+	phase("KilledAndHung", func(*testing.T) {
+		w.Oak.Fail(testenv.Cut) // until it may come back
+		w.Must(w.Oak.SignalAPIServer(syscall.SIGKILL))
+		w.Pine.Fail(testenv.Hang)
+		change()
+		p.Put(0, "app-2")
+		all = len(p.Wanted())
+		p.Have(w.Birch)
+		w.Lost(w.Oak)
+		w.Lost(w.Pine)
+		w.Binding("Deployment", "app-0", "FullyApplied=False/ClusterUnreachable")
+		w.Binding("Secret", "app-2", "FullyApplied=False/ClusterUnreachable")
+		w.Moved("ResourceBinding", "app-0-deployment", spine.ClusterNames...)
+		p.Exactly(w.Birch, all)
+		p.Exactly(w.Oak, 0)
+		w.Oak.Heal()
+		w.Pine.Heal()
+		p.Have(spine.Members.List...)
+		p.AllApplied()
+		p.Exactly(w.Birch, 0)
+		p.Exactly(w.Oak, all)
+		p.AtMost(w.Pine, 4*all) // what it was asked for while it hung it does afterwards
+	})
+
+	phase("FlappingAndExpired", func(t *testing.T) {
+		w.Pine.Fail(testenv.Expired)
+		// Now and then every connection ends, and what is asked for is done without an answer.
+		var writes, blips atomic.Int64
+		w.Oak.OnWrite(func(r testenv.Write) {
+			if r.Namespace == w.Namespace && writes.Add(1)%5 == 0 {
+				blips.Add(1)
+				w.Oak.Fail(testenv.Cut)
+				w.Oak.Heal()
+			}
+		})
+		for range 3 {
+			change()
+			p.Have(w.Birch, w.Oak)
+			p.Exactly(w.Birch, all)
+		}
+		w.Oak.OnWrite(nil)
+		// Then it is away for long enough that the hub notices, again and again.
+		for i := range 2 {
+			w.Oak.Fail(testenv.Cut)
+			change()
+			p.Have(w.Birch)
+			w.Lost(w.Oak)
+			p.Exactly(w.Birch, all)
+			if i == 0 {
+				w.Oak.Heal()
+				p.Have(w.Oak)
+			}
+		}
+		p.AtMost(w.Oak, 4*all+int(blips.Load())*atOnce)
+		w.Lost(w.Pine)
+		message(w, "cluster.orrery.dev/v1alpha1", "Cluster", "", "pine", "Reachable", "certificate has expired")
+		p.Exactly(w.Pine, 0)
+		w.Pine.Heal()
+		p.Have(w.Pine)
+		p.Exactly(w.Pine, all)
+	})
+
+	// Oak comes back, and takes two seconds for each answer; pine takes the hub's credentials no more.
+	phase("SlowAndRefusing", func(t *testing.T) {
+		token, revoke := account(w, w.Pine)
+		w.Must(joinAs(w, w.Pine, token))
+		w.Ready(w.Pine)
+		log := w.Hub.LogSize()
+		revoke()
+		w.Oak.Slow(2 * time.Second)
+		w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", "oak", "Reachable=True")
+		w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", "pine", "Joined=False/Unauthorized")
+		message(w, "cluster.orrery.dev/v1alpha1", "Cluster", "", "pine", "Joined", "refuses the credentials")
+		for range 2 {
+			change()
+			p.Have(w.Birch)
+			p.Exactly(w.Birch, all)
+		}
+		p.Exactly(w.Pine, 0)
+		w.Must(w.Hub.Join(w.Pine)) // with others
+		p.Have(w.Pine, w.Oak)
+		p.Exactly(w.Pine, all)
+		if writes, twice := p.Counted(w.Oak); writes > 3*all || len(twice) > 0 { // it may leave out versions
+			t.Errorf("oak was written %d times; again and again: %v", writes, twice)
+		}
+		if strings.Contains(w.Hub.LogSince(log), "cluster unreachable") {
+			t.Error("one that answers counted as unreachable")
+		}
+		w.Oak.Heal()
+		p.AllApplied()
+	})
+
+	phase("WithoutAnAPI", func(*testing.T) {
+		w.Hub.Apply(w, widgets(true))
+		t.Cleanup(func() {
+			w.Hub.Remove(t, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "widgets.spine.example.org")
+		})
+		for _, m := range spine.Members.List {
+			m.Apply(w, widgets(true))
+			t.Cleanup(func() {
+				m.Remove(t, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "widgets.spine.example.org")
+			})
+		}
+		w.Hub.Apply(w, fmt.Sprintf("apiVersion: spine.example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: %s, labels: {group: \"0\"}, annotations: {over: %s, edit: \"0\"}}\n", w.Namespace, spine.Without))
+		uid := map[string]types.UID{}
+		for _, m := range spine.Members.List {
+			uid[m.Name] = widget(p, m, value)
+			p.Exactly(m, 1)
+		}
+		// One serves the kind no more, another has lost it with all there was of it.
+		w.Oak.Apply(w, widgets(false))
+		w.Birch.Remove(w, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "widgets.spine.example.org")
+		for _, m := range []*testenv.Member{w.Oak, w.Birch} {
+			message(w, work, "ResourceBinding", w.Namespace, widgetBinding, workv1alpha2.ConditionFullyApplied, m.Name+" does not serve spine.example.org/v1 Widget")
+		}
+		w.Condition(work, "ResourceBinding", w.Namespace, widgetBinding, "FullyApplied=False/"+workv1alpha2.ReasonAPINotServed)
+		change()
+		p.Have(spine.Members.List...)
+		widget(p, w.Pine, value)
+		p.Exactly(w.Oak, all)
+		p.Exactly(w.Birch, all)
+		p.Exactly(w.Pine, all+1)
+		w.Moved("ResourceBinding", widgetBinding, spine.ClusterNames...)
+		w.Oak.Apply(w, widgets(true))
+		w.Birch.Apply(w, widgets(true))
+		if is := widget(p, w.Oak, value); is != uid["oak"] {
+			w.Errorf("it is another object than before: %s, not %s", is, uid["oak"])
+		}
+		widget(p, w.Birch, value)
+		p.AllApplied()
+		p.Exactly(w.Oak, 1)
+		p.Exactly(w.Birch, 1)
+		p.Exactly(w.Pine, 0)
+	})
+
+	phase("ChangedByAWebhook", func(t *testing.T) {
+		w.Oak.Apply(w, strings.ReplaceAll(changing, "NAMESPACE", w.Namespace))
+		t.Cleanup(func() {
+			for _, kind := range []string{"MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"} {
+				w.Oak.Remove(t, "admissionregistration.k8s.io/v1", kind, "", "spine-changing")
+			}
+		})
+		w.Eventually("it changes what is written", func() error {
+			o, err := testenv.Parse(spine.ConfigMap(w.Namespace, "probe", "value"))
+			w.Must(err)
+			if err := w.Oak.Create(t.Context(), o[0]); err != nil {
+				return err
+			}
+			w.Must(w.Oak.Delete(t.Context(), o[0]))
+			if data, _ := o[0].Object["data"].(map[string]any); data["key"] != "theirs" {
+				return fmt.Errorf("data: %v", data)
+			}
+			return nil
+		})
+		for range 3 {
+			change()
+			p.Have(spine.Members.List...)
+			p.AllApplied()
+			for _, m := range spine.Members.List {
+				p.Exactly(m, all+1) // and the Widget
+			}
+		}
+		message(w, work, "ResourceBinding", w.Namespace, "app-0-configmap", workv1alpha2.ConditionFullyApplied, "data.key")
+		w.Data(w.Oak, "app-0", "theirs")
+		w.Data(w.Pine, "app-0", "value")
+		w.Quiet(time.Second)
+		for _, m := range spine.Members.List {
+			p.Exactly(m, 0)
+		}
+	})
+}
+
+// account makes a ServiceAccount that may do everything in a member, and returns a token of it, and what ends it.
+func account(w *spine.World, m *testenv.Member) (token string, end func()) {
+	w.Helper()
+	const name = "spine-hub"
+	m.Apply(w, fmt.Sprintf(`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: %[1]s, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: ServiceAccount, name: %[1]s, namespace: default}]
+`, name))
+	w.Cleanup(func() { m.Remove(w, "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", name) })
+	c, err := kubernetes.NewForConfig(m.DirectConfig())
+	w.Must(err)
+	asked, err := c.CoreV1().ServiceAccounts("default").CreateToken(w.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	w.Must(err)
+	return asked.Status.Token, func() { m.Remove(w, "v1", "ServiceAccount", "default", name) }
+}
+
+// joinAs joins a member, or joins it again, with a token.
+func joinAs(w *spine.World, m *testenv.Member, token string) error {
+	cfg, err := clientcmd.Load(m.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	for _, user := range cfg.AuthInfos {
+		user.Token = token
+	}
+	file := filepath.Join(w.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
+		return err
+	}
+	_, err = w.Hub.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", file, "--keep-credentials") // which are to be refused later
+	return err
+}
+
+const (
+	work          = "work.orrery.dev/v1alpha2"
+	widgetBinding = "w-widget.spine.example.org"
+)
+
+// message waits until a condition of an object on the hub says something.
+func message(w *spine.World, apiVersion, kind, namespace, name, condition, part string) {
+	w.Helper()
+	w.Eventually(fmt.Sprintf("%s of %s %s says %q", condition, kind, name, part), func() error {
+		o, err := w.Hub.Find(w.Context(), apiVersion, kind, namespace, name)
+		if err != nil {
+			return err
+		}
+		said := messageOf(o, condition)
+		if !strings.Contains(said, part) {
+			return errors.New(said)
+		}
+		return nil
+	})
+}
+
+// messageOf is that of a condition.
+func messageOf(o *unstructured.Unstructured, condition string) string {
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range list {
+		if c, ok := c.(map[string]any); ok && c["type"] == condition {
+			return fmt.Sprint(c["message"])
+		}
+	}
+	return ""
+}
+
+// widget waits until a member has the Widget with a value of the override, and returns its UID.
+func widget(p *spine.Placements, m *testenv.Member, value int) (uid types.UID) {
+	p.Helper()
+	p.Eventually(m.Name+" has the Widget as it is wanted now", func() error {
+		o, err := m.Find(p.Context(), "spine.example.org/v1", "Widget", p.Namespace, "w")
+		if err != nil {
+			return err
+		}
+		uid = o.GetUID()
+		if v, err := spine.VersionIn(o.Object); err != nil || v.Over != value {
+			return fmt.Errorf("it is %+v, %w", v, err)
+		}
+		return nil
+	})
+	return uid
+}
+
+// widgets is the definition of a kind of which members may be without the API.
+func widgets(served bool) string {
+	return fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.spine.example.org}
+spec:
+  group: spine.example.org
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget, listKind: WidgetList}
+  versions: [{name: v1, served: %t, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`, served)
+}
+
+// changing is what a member does to every ConfigMap of the test.
+const changing = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: spine-changing}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}]
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{op: "replace", path: "/data/key", value: "theirs"}]'}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: spine-changing}
+spec:
+  policyName: spine-changing
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
+`
+
+// TestRebuiltEmpty joins another cluster, with nothing in it, under the name of one that is lost: everything is placed there as it is wanted now, never without
+// its override, and the lost one is left alone.
+func TestRebuiltEmpty(t *testing.T) {
+	w := spine.Start(t, "rebuilt-empty")
+	as := func(m *testenv.Member) *testenv.Member {
+		w.Must(w.Hub.Unjoin(m))
+		elm, err := testenv.NewMember(t.TempDir(), "elm", m.DirectConfig())
+		w.Must(err)
+		t.Cleanup(func() {
+			if err := elm.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return elm
+	}
+	old, rebuilt := as(w.Pine), as(w.Birch)
+	w.Must(w.Hub.Join(old))
+	t.Cleanup(func() {
+		old.Heal()
+		_ = w.Hub.Unjoin(old) // whichever has the name
+	})
+	p := w.Placing(2, old, rebuilt)
+	p.Override(0, 1)
+	p.Put(0, "app-0", "app-1", "conf-0")
+	p.Have(old)
+	p.AllApplied()
+	w.Available(old, "app-0", 2)
+	all := len(p.Wanted())
+	p.Exactly(old, all)
+	before := w.Content(old)
+	old.Fail(testenv.Cut)
+	w.Lost(old)
+	p.Override(0, 2)
+	if err := w.Hub.Join(rebuilt); err == nil || !strings.Contains(err.Error(), "another cluster is joined as elm") {
+		t.Errorf("it joined while the one that it replaces had not left: %v", err)
+	}
+	w.Must(w.Hub.Unjoin(old))
+	w.Must(w.Hub.Join(rebuilt))
+	p.Have(rebuilt)
+	p.AllApplied()
+	w.Available(rebuilt, "app-0", 2)
+	p.Exactly(rebuilt, all)
+	p.Exactly(old, 0)
+	w.Stays(old, before)
+	p.Close()
+}

@@ -1,0 +1,187 @@
+package placement
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/test/spine"
+)
+
+// clusterAccess lets the namespaces of a tenant into clusters.
+func clusterAccess(name, tenant string, clusters ...string) string {
+	return fmt.Sprintf(`---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: ClusterAccess
+metadata: {name: %s}
+spec:
+  namespaceSelector: {matchLabels: {example.org/tenant: %s}}
+  clusterAffinity: {clusterNames: [%s]}
+`, name, tenant, strings.Join(clusters, ", "))
+}
+
+// tenant is the namespace of a tenant, who is its admin.
+func tenant(ns, who string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s, labels: {example.org/tenant: %[2]s}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: tenant, namespace: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[2]s}]
+`, ns, who)
+}
+
+// found are the ConfigMaps of a namespace, or with none of all, that a search shows to a user, as CLUSTER/NAME.
+func found(w *spine.World, u *user, ns string) []string {
+	w.Helper()
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	if ns == "" {
+		path = "/api/v1/configmaps"
+	}
+	code, body, err := u.get(w.Context(), fleetv1alpha1.FleetPath+path)
+	w.Must(err)
+	if code != http.StatusOK {
+		w.Fatalf("search in %s: %d %s", ns, code, body)
+	}
+	var list unstructured.UnstructuredList
+	w.Must(json.Unmarshal(body, &list))
+	all := []string{}
+	for _, o := range list.Items {
+		if !spine.BuiltIn(&o) {
+			all = append(all, o.GetAnnotations()[fleetv1alpha1.ClusterAnnotation]+"/"+o.GetName())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestFence has two tenants, whom an administrator lets into a cluster each. Neither places
+// anything in the other's cluster, nor sees what is in a namespace of their name there; what stood
+// in a cluster when it was closed stays and says so.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	w := spine.Start(t, "fence-a")
+	const other = "fence-b"
+	t.Cleanup(func() {
+		for _, name := range []string{"fence-a", "fence-b"} {
+			w.Hub.Remove(t, "policy.orrery.dev/v1alpha1", "ClusterAccess", "", name)
+		}
+		w.Hub.Remove(t, "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "fence-carol")
+		w.Hub.Remove(t, "v1", "Namespace", "", other)
+	})
+	alice, bob := newUser(w, "fence-alice"), newUser(w, "fence-bob")
+	w.Hub.Apply(t, clusterAccess("fence-a", "fence-alice", "oak")+clusterAccess("fence-b", "fence-bob", "pine")+
+		tenant(w.Namespace, "fence-alice")+tenant(other, "fence-bob"))
+	cfg, err := w.Hub.Config()
+	w.Must(err)
+	administrator := &user{API: w.Hub.API, config: cfg}
+
+	// In the clusters are namespaces of that name of which the hub knows nothing.
+	w.Pine.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.Namespace+"}\n"+spine.ConfigMap(w.Namespace, "theirs", "secret"))
+
+	// A policy without a placement means every cluster.
+	alice.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, "")+spine.ConfigMap(w.Namespace, "first", "one"))
+	bob.Apply(t, spine.Policy(other, "all", spine.Everything, "")+spine.ConfigMap(other, "first", "one"))
+	w.Moved("ResourceBinding", "first-configmap", "oak")
+	w.Placed(w.Oak, "v1", "ConfigMap", "first")
+	w.Eventually("what bob placed is in pine", func() error {
+		_, err := w.Pine.Find(t.Context(), "v1", "ConfigMap", other, "first")
+		return err
+	})
+	if _, err := w.Oak.Find(t.Context(), "v1", "Namespace", "", other); !apierrors.IsNotFound(err) {
+		t.Errorf("oak has bob's namespace: %v", err)
+	}
+	if _, err := w.Birch.Find(t.Context(), "v1", "Namespace", "", w.Namespace); !apierrors.IsNotFound(err) {
+		t.Errorf("birch has alice's namespace: %v", err)
+	}
+	w.Eventually("administrators see all of them", func() error {
+		if diff := cmp.Diff([]string{"oak/first", "pine/theirs"}, found(w, administrator, w.Namespace)); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	for _, ns := range []string{w.Namespace, ""} { // of all namespaces hers are shown
+		if diff := cmp.Diff([]string{"oak/first"}, found(w, alice, ns)); diff != "" {
+			t.Errorf("alice sees in %q (-want +got):\n%s", ns, diff)
+		}
+	}
+	for _, path := range []string{"/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps", "/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps/theirs"} {
+		if code, body, err := alice.get(t.Context(), fleetv1alpha1.FleetPath+path); err != nil || code != http.StatusNotFound {
+			t.Errorf("%s: %d %s %v", path, code, body, err)
+		}
+	}
+	if code, body, err := bob.get(t.Context(), fleetv1alpha1.FleetPath+"/api/v1/namespaces/"+w.Namespace+"/configmaps"); err != nil || code != http.StatusForbidden {
+		t.Errorf("bob in alice's namespace: %d %s %v", code, body, err)
+	}
+
+	// The fence is the administrators': neither a tenant nor who has the role admin everywhere moves it.
+	if err := alice.TryApply(t.Context(), clusterAccess("fence-mine", "fence-alice", "pine")); !apierrors.IsForbidden(err) {
+		t.Errorf("alice makes a ClusterAccess: %v", err)
+	}
+	w.Hub.Apply(t, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: fence-carol}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
+`)
+	may := func(group, resource string) bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "carol", ResourceAttributes: &authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: "create"},
+		}}
+		w.Must(w.Hub.Create(t.Context(), review))
+		return review.Status.Allowed
+	}
+	w.Eventually("carol is an admin", func() error {
+		if !may("policy.orrery.dev", "propagationpolicies") {
+			return fmt.Errorf("she may not create policies")
+		}
+		return nil
+	})
+	if may("policy.orrery.dev", "clusteraccesses") {
+		t.Error("the role admin gives ClusterAccesses")
+	}
+	if may("config.orrery.dev", "mirrorpolicies") {
+		t.Error("the role admin gives MirrorPolicies")
+	}
+
+	// Oak is closed to alice and birch is opened.
+	w.Hub.Apply(t, clusterAccess("fence-a", "fence-alice", "birch"))
+	w.Moved("ResourceBinding", "first-configmap", "oak", "birch")
+	alice.Apply(t, spine.ConfigMap(w.Namespace, "later", "one"))
+	w.Moved("ResourceBinding", "later-configmap", "birch")
+	w.Eventually("the binding says what stays", func() error {
+		b, err := alice.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, "first-configmap")
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprint(b.Object["status"])
+		if !strings.Contains(text, "oak: ClusterAccess fence-a lets its namespace into other clusters only; what was placed there before stays") {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	// What stays is kept as it is wanted.
+	alice.Apply(t, spine.ConfigMap(w.Namespace, "first", "two"))
+	w.Data(w.Oak, "first", "two")
+	w.NoDeletions(w.Oak, w.Marks["oak"])
+	w.Eventually("alice sees what is in birch", func() error {
+		if diff := cmp.Diff([]string{"birch/first", "birch/later"}, found(w, alice, w.Namespace)); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}

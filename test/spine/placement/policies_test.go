@@ -1,0 +1,210 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
+)
+
+// overriding is an override policy that sets the value of every ConfigMap of the namespace.
+func overriding(ns, name, value string) string {
+	return fmt.Sprintf(`---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: OverridePolicy
+metadata: {name: %s, namespace: %s}
+spec:
+  resourceSelectors: [{apiVersion: v1, kind: ConfigMap}]
+  overrideRules: [{overriders: {plaintext: [{path: /data/key, operator: replace, value: %q}]}}]
+`, name, ns, value)
+}
+
+const (
+	policyAPI  = "policy.orrery.dev/v1alpha1"
+	configMaps = "{apiVersion: v1, kind: ConfigMap}"
+)
+
+// valuesIn are the values with which ConfigMaps were written to a member.
+func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
+	values := map[string]int{}
+	for _, r := range w.Writes(m) {
+		if value, found, _ := unstructured.NestedString(r.Body, "data", "key"); found && r.Resource == "configmaps" {
+			values[value]++
+		}
+	}
+	return values
+}
+
+// TestPolicyAndOverrideGoTogether deletes a policy and the override of what it placed in one go,
+// in either order: no replica without the override ever reaches a member, neither then nor after
+// a restart nor with the next edit of the template.
+func TestPolicyAndOverrideGoTogether(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second [2]string
+		more          []string // of the policy's spec
+	}{
+		"ThePolicyFirst":   {[2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil},
+		"TheOverrideFirst": {[2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
+		"TheOverrideIsOneThatThePolicyNeeds": {
+			[2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, []string{"dependentOverrides: [o]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const many = 20
+			w := spine.Start(t, "together-"+spine.Lower(name))
+			w.Hub.Apply(t, overriding(w.Namespace, "o", "overridden")+spine.Policy(w.Namespace, "p", configMaps, spine.In("oak", "pine"), tc.more...))
+			for i := range many {
+				w.Hub.Apply(t, spine.ConfigMap(w.Namespace, fmt.Sprint("c", i), "plain"))
+			}
+			for i := range many {
+				w.Applied("ConfigMap", fmt.Sprint("c", i))
+			}
+			w.Hub.Remove(t, policyAPI, tc.first[0], w.Namespace, tc.first[1])
+			w.Hub.Remove(t, policyAPI, tc.second[0], w.Namespace, tc.second[1])
+			for i := range many { // what goes is known, and that its override is missing
+				w.Binding("ConfigMap", fmt.Sprint("c", i), "Scheduled=True/PolicyGone")
+				w.Binding("ConfigMap", fmt.Sprint("c", i), "FullyApplied=False/OverrideMissing")
+			}
+			w.Hub.Kill()
+			w.Restart()
+			w.Ready(w.Oak)
+			w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "c0", "edited"))
+			w.Eventually("the edit is known", func() error {
+				b, err := w.Hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, "c0-configmap")
+				if err != nil {
+					return err
+				}
+				if has := spine.Conditions(b); !strings.Contains(has, "FullyApplied=False/OverrideMissing") {
+					return errors.New(has)
+				}
+				return nil
+			})
+			for _, m := range []*testenv.Member{w.Oak, w.Pine} {
+				if values := valuesIn(w, m); len(values) != 1 || values["overridden"] != many {
+					t.Errorf("%s was written %v, want %d overridden", m.Name, values, many)
+				}
+			}
+			// A policy that claims them again means them as they are then.
+			w.Hub.Apply(t, spine.Policy(w.Namespace, "again", configMaps, spine.In("oak", "pine")))
+			w.Applied("ConfigMap", "c0")
+			if values := valuesIn(w, w.Oak); values["edited"] != 1 {
+				t.Errorf("oak was written %v", values)
+			}
+		})
+	}
+}
+
+// TestSuspension: to a cluster that a policy suspends nothing is written, and then what is wanted, once.
+func TestSuspension(t *testing.T) {
+	w := spine.Start(t, "suspension")
+	place := func(clusters, suspension string) {
+		var more []string
+		if suspension != "" {
+			more = []string{"suspension: {" + suspension + "}"}
+		}
+		w.Hub.Apply(t, spine.Policy(w.Namespace, "p", configMaps, "clusterAffinity: {clusterNames: ["+clusters+"]}", more...))
+	}
+	place("oak, pine", "")
+	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "c", "1"))
+	w.Applied("ConfigMap", "c")
+	mark := w.Oak.Mark()
+	place("oak, pine", "dispatchingOnClusters: {clusterNames: [oak]}")
+	w.Eventually("the suspension in the binding", func() error {
+		b, err := w.Hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, "c-configmap")
+		if err == nil {
+			if _, there, _ := unstructured.NestedMap(b.Object, "spec", "suspension"); !there {
+				err = errors.New("it has none")
+			}
+		}
+		return err
+	})
+	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "c", "2")+spine.ConfigMap(w.Namespace, "new", "2"))
+	w.Binding("ConfigMap", "c", "FullyApplied=False/Suspended")
+	w.Binding("ConfigMap", "new", "FullyApplied=False/Suspended")
+	place("pine", "dispatchingOnClusters: {clusterNames: [oak]}")
+	w.Applied("ConfigMap", "new")
+	w.Applied("ConfigMap", "c")
+	if b := w.Placed(w.Oak, "v1", "ConfigMap", "c"); b.Object["data"].(map[string]any)["key"] != "1" {
+		t.Errorf("oak has %v", b.Object["data"])
+	}
+	place("oak, pine", "dispatching: true")
+	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "c", "3"))
+	w.Binding("ConfigMap", "c", "FullyApplied=False/Suspended")
+	w.Hub.Kill()
+	w.Restart()
+	w.Ready(w.Oak)
+	w.Binding("ConfigMap", "c", "FullyApplied=False/Suspended")
+	if got := w.WritesSince(w.Oak, mark); len(got) > 0 {
+		t.Errorf("while it was suspended, oak was written %v", got)
+	}
+	place("oak, pine", "")
+	w.Applied("ConfigMap", "c")
+	w.Applied("ConfigMap", "new")
+	if got := w.WritesSince(w.Oak, mark); len(got) != 2 {
+		t.Errorf("oak was written %v, want each object once", got)
+	}
+	// A deletion on the hub is not held up.
+	place("oak, pine", "dispatching: true")
+	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "c")
+	w.Gone(w.Oak, "v1", "ConfigMap", "c")
+	w.Gone(w.Pine, "v1", "ConfigMap", "c")
+}
+
+// TestDependenciesFollow: what a Deployment refers to comes and goes with it, and moves with it no
+// earlier than it does.
+func TestDependenciesFollow(t *testing.T) {
+	t.Parallel()
+	w := spine.Start(t, "dependencies")
+	place := func(clusters ...string) {
+		w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In(clusters...), "propagateDeps: true"))
+	}
+	place("oak")
+	d := strings.Replace(spine.Deployment(w.Namespace, "web", 2), "spec: {containers: [{name: web, image: \"example.org/web:1\"}]}",
+		"spec: {serviceAccountName: runner, containers: [{name: web, image: \"example.org/web:1\", envFrom: [{configMapRef: {name: conf}}, {secretRef: {name: key}}]}]}", 1)
+	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "conf", "1")+spine.ConfigMap(w.Namespace, "other", "1")+spine.Secret(w.Namespace, "key", "s")+spine.ServiceAccount(w.Namespace, "runner")+d)
+	follow := []spine.Kind{
+		{APIVersion: "v1", Kind: "ConfigMap"},
+		{APIVersion: "v1", Kind: "Secret"},
+		{APIVersion: "v1", Kind: "ServiceAccount"},
+	}
+	names := []string{"conf", "key", "runner"}
+	for i, k := range follow {
+		w.Placed(w.Oak, k.APIVersion, k.Kind, names[i])
+	}
+	w.Available(w.Oak, "web", 2)
+	place("pine")
+	w.Available(w.Pine, "web", 2)
+	w.Gone(w.Oak, "apps/v1", "Deployment", "web")
+	for i, k := range follow {
+		w.Placed(w.Pine, k.APIVersion, k.Kind, names[i])
+		w.Gone(w.Oak, k.APIVersion, k.Kind, names[i])
+	}
+	last := 0
+	for _, r := range w.Writes(w.Oak) { // the Deployment went before what it needs
+		if strings.HasPrefix(r.Verb, "delete") && r.Resource == "deployments" {
+			last = r.Order
+		}
+		if strings.HasPrefix(r.Verb, "delete") && r.Resource != "deployments" && r.Resource != "namespaces" && last == 0 {
+			t.Errorf("it went before the Deployment: %s", r)
+		}
+	}
+	w.Hub.Remove(t, "apps/v1", "Deployment", w.Namespace, "web")
+	for i, k := range follow {
+		w.Gone(w.Pine, k.APIVersion, k.Kind, names[i])
+	}
+	for _, m := range []*testenv.Member{w.Oak, w.Pine} {
+		for _, r := range w.Writes(m) {
+			if r.Name == "other" {
+				t.Errorf("%s: %s", m.Name, r)
+			}
+		}
+	}
+	if o, err := w.Hub.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "conf"); err != nil || o == nil {
+		t.Errorf("the template is gone: %v", err)
+	}
+}

@@ -1,0 +1,582 @@
+// Package spine helps tests hold Orrery to the invariants of docs/design/0003-spine.md from outside: an
+// `orrery server` as its users run it, and member clusters whose API servers stand behind
+// recorders, so that the sequence of what was written is asserted and not only its end. The tests are in
+// the packages below it. Each package has a fleet of its own, so that they run side by side.
+package spine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// Patience is how long anything may take that should take a moment.
+const Patience = testenv.Patience
+
+// Members are shared by all tests of a package, each of which has namespaces of its own.
+var Members *testenv.Members
+
+var (
+	hub     *testenv.Hub // shared by all tests but those that call Alone
+	binary  string
+	scratch string
+)
+
+// Main runs the tests of a package with a fleet of its own. Each package calls it from TestMain.
+func Main(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "spine:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	if scratch, err = os.MkdirTemp("", "orrery-spine-"); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	if binary, err = testenv.BuildOrrery(scratch); err != nil {
+		return 1, err
+	}
+	if Members, err = testenv.StartMembers(scratch, 3, "oak", "pine", "birch"); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, Members.Stop()) }()
+	if hub, err = testenv.StartHub(scratch, binary, probes()...); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, hub.Stop()) }()
+	return m.Run(), nil
+}
+
+// probes are flags by which a hub notices a lost member in 7 s at most. By default that takes up to 28 s, which most tests
+// take under Soak alone.
+func probes() []string {
+	if testenv.Soak() {
+		return nil
+	}
+	return []string{"--probe-interval=2s", "--probe-timeout=2s", "--probe-failures=2"}
+}
+
+// World is what one test uses: the fleet, whole at its start, and a namespace.
+type World struct {
+	*testing.T
+	Hub              *testenv.Hub
+	Oak, Pine, Birch *testenv.Member
+	Namespace        string
+	Others           []string // namespaces that it works in, too
+	Marks            map[string]int
+	log              int64
+	sentinels        int // how many objects CaughtUp has made
+}
+
+// Start gives a test the shared fleet: every member answers and is joined.
+func Start(t *testing.T, ns string) *World {
+	t.Helper()
+	return begin(t, hub, ns)
+}
+
+// Alone gives a test a hub of its own, which has joined every member. The shared hub is stopped
+// meanwhile, and knows nothing of what the other one places in members.
+func Alone(t *testing.T, ns string) *World {
+	t.Helper()
+	return alone(t, ns, probes()...)
+}
+
+// AloneByDefault is Alone with a hub that has the default times of health probes.
+func AloneByDefault(t *testing.T, ns string) *World {
+	t.Helper()
+	return alone(t, ns)
+}
+
+func alone(t *testing.T, ns string, flags ...string) *World {
+	t.Helper()
+	if err := hub.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	own, err := testenv.StartHub(t.TempDir(), binary, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := begin(t, own, ns)
+	t.Cleanup(func() { // before begin's, which removes what it placed
+		if t.Failed() {
+			w.Explain()
+		}
+		own.Kill()
+	})
+	return w
+}
+
+func begin(t *testing.T, h *testenv.Hub, ns string) *World {
+	t.Helper()
+	testenv.Programs()
+	w := &World{
+		T: t, Hub: h, Namespace: ns, Marks: map[string]int{}, log: h.LogSize(),
+		Oak: Members.Named("oak"), Pine: Members.Named("pine"), Birch: Members.Named("birch"),
+	}
+	w.whole()
+	t.Cleanup(func() {
+		for _, m := range Members.List {
+			m.OnWriteIn(ns, nil)
+			m.Heal()
+		}
+		if crash := testenv.Crash(h.LogSince(w.log)); crash != "" {
+			t.Errorf("the server ended by itself, or will one day:\n%s", crash)
+		}
+		if t.Failed() && h.Running() {
+			w.Explain()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		if h.Running() {
+			_ = h.Delete(ctx, NamespaceObject(ns))
+		}
+		for _, m := range Members.List {
+			_ = m.Delete(ctx, NamespaceObject(ns))
+		}
+	})
+	for _, m := range Members.List {
+		w.Marks[m.Name] = m.Mark()
+	}
+	h.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
+	return w
+}
+
+// whole heals, starts and joins whatever an earlier test has left otherwise.
+func (w *World) whole() {
+	w.Helper()
+	for _, m := range Members.List {
+		m.Heal()
+	}
+	if !w.Hub.Running() {
+		if err := w.Hub.Start(); err != nil {
+			// An earlier test may have left a mirror that it cannot open.
+			w.Must(os.RemoveAll(filepath.Join(w.Hub.Dir, "mirror")))
+			w.Must(w.Hub.Start())
+		}
+	}
+	for _, m := range Members.List {
+		if !w.Hub.Joined(w, m) {
+			w.Must(w.Hub.Join(m))
+		}
+		w.Ready(m)
+	}
+}
+
+func (w *World) Must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// Restart starts the hub again after it was killed or stopped.
+func (w *World) Restart() {
+	w.Helper()
+	w.Must(w.Hub.Start())
+}
+
+func NamespaceObject(name string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion("v1")
+	o.SetKind("Namespace")
+	o.SetName(name)
+	return o
+}
+
+// Explain prints what was written in members, and what the server logged.
+func (w *World) Explain() {
+	for _, m := range Members.List {
+		var b strings.Builder
+		for _, r := range m.Writes(w.Marks[m.Name]) {
+			if ns := cmp.Or(r.Namespace, r.Name); r.Namespace == "" || ns == w.Namespace || slices.Contains(w.Others, ns) {
+				fmt.Fprintln(&b, "  ", r)
+			}
+		}
+		w.Logf("writes in %s:\n%s", m.Name, b.String())
+	}
+	log := strings.SplitAfter(w.Hub.LogSince(w.log), "\n")
+	for _, ns := range append([]string{w.Namespace}, w.Others...) {
+		all, err := w.Hub.ListKind(context.Background(), "work.orrery.dev/v1alpha2", "ResourceBinding", ns)
+		if err != nil {
+			w.Log(err)
+		}
+		for _, b := range all {
+			clusters, _, _ := unstructured.NestedSlice(b.Object, "spec", "clusters")
+			w.Logf("%s/%s: %v %s", ns, b.GetName(), clusters, Conditions(&b))
+		}
+		var lines []string
+		for _, line := range log {
+			if strings.Contains(line, ns) || strings.Contains(line, "level=ERROR") || strings.Contains(line, "level=WARN") {
+				lines = append(lines, line)
+			}
+		}
+		w.Logf("the server's log about %s:\n%s", ns, strings.Join(lines[max(0, len(lines)-100):], ""))
+	}
+}
+
+func (w *World) Eventually(what string, check func() error) {
+	w.Helper()
+	testenv.Eventually(w, what, Patience, check)
+}
+
+// Conditions are those of an object, as Type=Status/Reason.
+func Conditions(o *unstructured.Unstructured) string {
+	var all []string
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range list {
+		if c, ok := c.(map[string]any); ok {
+			all = append(all, fmt.Sprintf("%v=%v/%v", c["type"], c["status"], c["reason"]))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// Ready waits until a cluster is.
+func (w *World) Ready(m *testenv.Member) {
+	w.Helper()
+	w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name, "Ready=True")
+}
+
+// Lost waits until the hub knows that a member does not answer.
+func (w *World) Lost(m *testenv.Member) {
+	w.Helper()
+	w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name, "Reachable=Unknown")
+}
+
+// Condition waits until an object on the hub has a condition, Type=Status or Type=Status/Reason.
+func (w *World) Condition(apiVersion, kind, namespace, name, want string) {
+	w.Helper()
+	w.Eventually(kind+" "+name+" is "+want, func() error {
+		o, err := w.Hub.Find(w.Context(), apiVersion, kind, namespace, name)
+		if err != nil {
+			return err
+		}
+		if has := Conditions(o); !strings.Contains(has+" ", want+" ") && !strings.Contains(has, want+"/") {
+			return fmt.Errorf("it is %s", has)
+		}
+		return nil
+	})
+}
+
+// Binding waits until the binding of a template of this namespace has a condition.
+func (w *World) Binding(kind, name, want string) {
+	w.Helper()
+	w.Condition("work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, name+"-"+strings.ToLower(kind), want)
+}
+
+// Applied waits until the template, as it is now, is applied everywhere.
+func (w *World) Applied(kind, name string) {
+	w.Helper()
+	w.Binding(kind, name, "FullyApplied=True")
+}
+
+// Placed waits until a member has a copy with our mark and returns it.
+func (w *World) Placed(m *testenv.Member, apiVersion, kind, name string) *unstructured.Unstructured {
+	w.Helper()
+	var found *unstructured.Unstructured
+	w.Eventually(m.Name+" has "+kind+" "+name, func() (err error) {
+		if found, err = m.Find(w.Context(), apiVersion, kind, w.Namespace, name); err != nil {
+			return err
+		}
+		if found.GetLabels()[workv1alpha2.BindingLabel] == "" {
+			return errors.New("it has no mark")
+		}
+		return nil
+	})
+	return found
+}
+
+// Gone waits until a member has no such object.
+func (w *World) Gone(m *testenv.Member, apiVersion, kind, name string) {
+	w.Helper()
+	ns := w.Namespace
+	if kind == "Namespace" {
+		ns = ""
+	}
+	w.Eventually(m.Name+" has no "+kind+" "+name, func() error {
+		_, err := m.Find(w.Context(), apiVersion, kind, ns, name)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		return errors.New("it is there")
+	})
+}
+
+// Available waits until a member's Deployment has so many available replicas.
+func (w *World) Available(m *testenv.Member, name string, want int64) {
+	w.Helper()
+	w.Eventually(fmt.Sprintf("%s has %d available replicas of %s", m.Name, want, name), func() error {
+		d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name)
+		if err != nil {
+			return err
+		}
+		if n := AvailableReplicas(d); n != want {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+}
+
+func AvailableReplicas(d *unstructured.Unstructured) int64 {
+	n, _, _ := unstructured.NestedInt64(d.Object, "status", "availableReplicas")
+	return n
+}
+
+func Replicas(d *unstructured.Unstructured) int64 {
+	n, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas")
+	return n
+}
+
+// Writes are those in a member since the test began that changed something, about objects of
+// the test's namespace or the namespace itself.
+func (w *World) Writes(m *testenv.Member) []testenv.Write {
+	return w.WritesSince(m, w.Marks[m.Name])
+}
+
+func (w *World) WritesSince(m *testenv.Member, mark int) []testenv.Write {
+	var mine []testenv.Write
+	for _, r := range m.Writes(mark) {
+		if r.Changed() && (r.Namespace == w.Namespace || r.Resource == "namespaces" && r.Name == w.Namespace) {
+			mine = append(mine, r)
+		}
+	}
+	return mine
+}
+
+// NoDeletions fails the test for every deletion in a member since a mark.
+func (w *World) NoDeletions(m *testenv.Member, mark int) {
+	w.Helper()
+	for _, r := range w.WritesSince(m, mark) {
+		if strings.HasPrefix(r.Verb, "delete") {
+			w.Errorf("%s: %s", m.Name, r)
+		}
+	}
+}
+
+// Kind names a kind as a manifest does.
+type Kind struct{ APIVersion, Kind string }
+
+// Kinds whose objects tests compare.
+var Kinds = []Kind{
+	{"apps/v1", "Deployment"},
+	{"apps/v1", "StatefulSet"},
+	{"batch/v1", "Job"},
+	{"v1", "ConfigMap"},
+	{"v1", "Secret"},
+	{"v1", "Service"},
+	{"v1", "ServiceAccount"},
+	{"v1", "PersistentVolumeClaim"},
+}
+
+// Content is what is in one namespace of a member, Kubernetes' own things apart, with what no
+// mark of ours changes.
+type Content map[string]Object
+
+type Object struct {
+	UID      types.UID
+	Contents any // spec and data
+}
+
+func (w *World) Content(m *testenv.Member) Content {
+	w.Helper()
+	all := Content{}
+	w.Eventually("list what "+m.Name+" has", func() error {
+		clear(all)
+		for _, k := range Kinds {
+			list, err := m.ListKind(w.Context(), k.APIVersion, k.Kind, w.Namespace)
+			if err != nil {
+				return err
+			}
+			for _, o := range list {
+				if BuiltIn(&o) {
+					continue
+				}
+				all[k.Kind+"/"+o.GetName()] = Object{UID: o.GetUID(), Contents: Contents(&o)}
+			}
+		}
+		return nil
+	})
+	return all
+}
+
+// Contents are an object without metadata and status.
+func Contents(o *unstructured.Unstructured) any {
+	c := runtime.DeepCopyJSON(o.Object)
+	delete(c, "metadata")
+	delete(c, "status")
+	return c
+}
+
+// BuiltIn is true for what Kubernetes makes in every namespace.
+func BuiltIn(o *unstructured.Unstructured) bool {
+	return o.GetKind() == "ServiceAccount" && o.GetName() == "default" ||
+		o.GetKind() == "ConfigMap" && o.GetName() == "kube-root-ca.crt" || metav1.GetControllerOf(o) != nil
+}
+
+// Stays fails the test when something that was in a member is not there any more, is another
+// object of the name, or has other contents.
+func (w *World) Stays(m *testenv.Member, before Content) {
+	w.Helper()
+	now := w.Content(m)
+	for name, was := range before {
+		is, ok := now[name]
+		switch {
+		case !ok:
+			w.Errorf("%s: %s is gone", m.Name, name)
+		case is.UID != was.UID:
+			w.Errorf("%s: %s was deleted and made anew", m.Name, name)
+		case fmt.Sprint(is.Contents) != fmt.Sprint(was.Contents):
+			w.Errorf("%s: %s changed from %v to %v", m.Name, name, was.Contents, is.Contents)
+		}
+	}
+}
+
+// Quiet waits until nothing has been written for a while in the test's namespaces of any member, or others.
+func (w *World) Quiet(d time.Duration, others ...*testenv.Member) {
+	w.Helper()
+	last, since := -1, time.Now()
+	w.Eventually("members are left in peace", func() error {
+		sum := 0
+		for _, m := range append(others, Members.List...) {
+			for _, r := range m.Writes(w.Marks[m.Name]) {
+				if w.owns(cmp.Or(r.Namespace, r.Name)) {
+					sum++
+				}
+			}
+		}
+		if sum != last {
+			last, since = sum, time.Now()
+		}
+		if time.Since(since) < d {
+			return fmt.Errorf("the last of %d writes was %s ago", sum, time.Since(since).Round(time.Millisecond))
+		}
+		return nil
+	})
+}
+
+// owns reports whether the test works in a namespace.
+func (w *World) owns(ns string) bool { return ns == w.Namespace || slices.Contains(w.Others, ns) }
+
+// CaughtUp waits until the hub has done what it had to do in members, which are all unless some are named: until an object
+// that is made now is placed there and the hub says so. The object is in a namespace of its own. Under Soak, CaughtUp also
+// waits until nothing has been written for a while.
+func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
+	w.Helper()
+	if len(in) == 0 {
+		in = Members.List
+	}
+	ns := w.Namespace + "-sentinel"
+	w.sentinels++
+	if w.sentinels == 1 {
+		h := w.Hub
+		w.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), Patience)
+			defer cancel()
+			if h.Running() {
+				_ = h.Delete(ctx, NamespaceObject(ns))
+			}
+		})
+	}
+	names := make([]string, 0, len(in))
+	for _, m := range in {
+		names = append(names, m.Name)
+	}
+	name := fmt.Sprint("sentinel-", w.sentinels)
+	w.Hub.Apply(w, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n"+
+		Policy(ns, name, "{apiVersion: v1, kind: ConfigMap, name: "+name+"}", In(names...))+ConfigMap(ns, name, "one"))
+	for _, m := range in {
+		w.Eventually(m.Name+" has what was made after all else", func() error {
+			_, err := m.Find(w.Context(), "v1", "ConfigMap", ns, name)
+			return err
+		})
+	}
+	w.Condition("work.orrery.dev/v1alpha2", "ResourceBinding", ns, name+"-configmap", "FullyApplied=True")
+	if testenv.Soak() {
+		w.Quiet(while, in...)
+	}
+}
+
+// Never fails the test if a check returns an error after the hub has caught up in members, or, under Soak, within a while
+// after that.
+func (w *World) Never(what string, within time.Duration, check func() error, in ...*testenv.Member) {
+	w.Helper()
+	if err := check(); err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	w.CaughtUp(0, in...)
+	if err := check(); err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	if testenv.Soak() {
+		testenv.Never(w, what, within, check)
+	}
+}
+
+// Moved waits until a binding names exactly these clusters.
+func (w *World) Moved(kind, name string, clusters ...string) {
+	w.Helper()
+	ns := w.Namespace
+	if kind == "ClusterResourceBinding" {
+		ns = ""
+	}
+	w.Eventually(fmt.Sprintf("%s %s names %v", kind, name, clusters), func() error {
+		b, err := w.Hub.Find(w.Context(), "work.orrery.dev/v1alpha2", kind, ns, name)
+		if err != nil {
+			return err
+		}
+		var names []string
+		list, _, _ := unstructured.NestedSlice(b.Object, "spec", "clusters")
+		for _, c := range list {
+			if c, ok := c.(map[string]any); ok {
+				names = append(names, fmt.Sprint(c["name"]))
+			}
+		}
+		slices.Sort(names)
+		slices.Sort(clusters)
+		if !slices.Equal(names, clusters) {
+			return fmt.Errorf("it names %v", names)
+		}
+		return nil
+	})
+}
+
+// Data waits until a member's ConfigMap has a value.
+func (w *World) Data(m *testenv.Member, name, want string) {
+	w.Helper()
+	w.Eventually(m.Name+" has "+want+" in ConfigMap "+name, func() error {
+		o, err := m.Find(w.Context(), "v1", "ConfigMap", w.Namespace, name)
+		if err != nil {
+			return err
+		}
+		if got, _, _ := unstructured.NestedString(o.Object, "data", "key"); got != want {
+			return fmt.Errorf("it has %s", got)
+		}
+		return nil
+	})
+}
+
+// ClusterNames are the names of all members.
+var ClusterNames = []string{"oak", "pine", "birch"}
