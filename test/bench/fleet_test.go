@@ -1,5 +1,8 @@
+//go:build bench
+
 // Package bench measures the figures of docs/benchmarks.md: the real binary, real API
-// servers, ratios against a plain client in the same run, or counts.
+// servers, ratios against a plain client in the same run, or counts. Its files need -tags bench, so that `go test ./...` does not
+// link them.
 package bench
 
 import (
