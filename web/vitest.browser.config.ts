@@ -18,7 +18,7 @@ class Sequence extends BaseSequencer {
 }
 
 const file = (name: string) => `test/browser/${name}.spec.ts`
-const common = { environment: "node", testTimeout: 60_000, hookTimeout: 60_000 } as const
+const common = { environment: "node", isolate: false, testTimeout: 60_000, hookTimeout: 60_000 } as const
 const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
 
 // The specs share one demo and one browser. Those that only read run two at a time; those that write run afterwards, one by one.
