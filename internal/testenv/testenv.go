@@ -30,8 +30,8 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start sooner than a demo's, and take
-// more memory.
+// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start
+// sooner than a demo's, and take more memory.
 const GOGC = 400
 
 var servers []*Server
