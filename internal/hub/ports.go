@@ -27,7 +27,8 @@ type ports struct {
 	reserved []*process.Port
 }
 
-// choosePorts replaces ports that are zero by those chosen earlier, or by free ones, which are reserved until release.
+// choosePorts replaces ports that are zero by those chosen earlier, or by free ones, which are
+// reserved until release.
 func choosePorts(o *Options, d dataDir) (ports, error) {
 	var kept ports
 	text, err := os.ReadFile(d.ports())
@@ -77,8 +78,8 @@ func (p *ports) choose(given int, kept *int, address string) (int, error) {
 	return *kept, nil
 }
 
-// reserveKept reserves the ports that were chosen at an earlier start. One that somebody else holds is left: whether the hub
-// can listen there says checkPort.
+// reserveKept reserves the ports that were chosen at an earlier start. One that somebody else holds
+// is left: whether the hub can listen there says checkPort.
 func (p *ports) reserveKept(o *Options) {
 	for _, one := range []struct {
 		used, kept int

@@ -11,25 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are chosen below the range that the kernel takes ports of outgoing connections from by default: there, a port that is
-// kept in a file is still free at the next start.
+// Ports are chosen below the range that the kernel takes ports of outgoing connections from by
+// default: there, a port that is kept in a file is still free at the next start.
 const (
 	firstPort    = 20000
 	lastPort     = 32000
 	portAttempts = 100
 )
 
-// Port is a TCP port that is reserved for a process that does not listen yet, or is started again. A bound socket keeps the
-// kernel from giving the port to an outgoing connection. A name keeps other callers of ReservePort away, in this process and in
-// all others of the network namespace. The process itself can listen, if its socket has SO_REUSEADDR as those of Go have.
+// Port is a TCP port that is reserved for a process that does not listen yet, or is started again.
+// A bound socket keeps the kernel from giving the port to an outgoing connection. A name keeps
+// other callers of ReservePort away, in this process and in all others of the network namespace.
+// The process itself can listen, if its socket has SO_REUSEADDR as those of Go have.
 type Port struct {
 	Number int
 	socket int
 	name   *net.UnixConn
 }
 
-// ReservePort reserves a port of an IP address until Release, or until this process has ended: the one with the number, or a
-// free one if the number is 0. The error wraps EADDRINUSE if somebody else has reserved it or uses it.
+// ReservePort reserves a port of an IP address until Release, or until this process has ended: the
+// one with the number, or a free one if the number is 0. The error wraps EADDRINUSE if somebody
+// else has reserved it or uses it.
 func ReservePort(address string, number int) (*Port, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {

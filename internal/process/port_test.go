@@ -30,7 +30,8 @@ func reserve(t *testing.T, number int) *Port {
 	return p
 }
 
-// TestReservedPort: nobody gets a port while it is reserved, whether the process that it is for listens there or not.
+// TestReservedPort: nobody gets a port while it is reserved, whether the process that it is for
+// listens there or not.
 func TestReservedPort(t *testing.T) {
 	p := reserve(t, 0)
 	where := net.JoinHostPort(loopback, strconv.Itoa(p.Number))
@@ -66,7 +67,8 @@ func TestReservedPort(t *testing.T) {
 	}
 }
 
-// TestPortsAreReservedOnce: whoever draws ports at the same time draws different ones, and none that somebody listens on.
+// TestPortsAreReservedOnce: whoever draws ports at the same time draws different ones, and none
+// that somebody listens on.
 func TestPortsAreReservedOnce(t *testing.T) {
 	const each = 100
 	var mu sync.Mutex
@@ -98,8 +100,8 @@ func TestPortsAreReservedOnce(t *testing.T) {
 	}
 }
 
-// TestPortIsReleased: a port that was kept in a file is reserved again after the end of the process that listened there, or of
-// the one that reserved it; one that somebody else listens on is not.
+// TestPortIsReleased: a port that was kept in a file is reserved again after the end of the process
+// that listened there, or of the one that reserved it; one that somebody else listens on is not.
 func TestPortIsReleased(t *testing.T) {
 	p, err := ReservePort(loopback, 0)
 	if err != nil {
@@ -134,8 +136,8 @@ func inAnotherProcess(t *testing.T, number int) string {
 	return string(said)
 }
 
-// TestReservedPortIsNoConnections: the kernel gives a reserved port to no outgoing connection, even in the range that it takes
-// their ports from.
+// TestReservedPortIsNoConnections: the kernel gives a reserved port to no outgoing connection, even
+// in the range that it takes their ports from.
 func TestReservedPortIsNoConnections(t *testing.T) {
 	l, err := net.Listen("tcp", loopback+":0")
 	if err != nil {

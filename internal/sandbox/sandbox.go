@@ -45,8 +45,8 @@ type Options struct {
 	// KubeBinary is the multicall binary of the Kubernetes components.
 	KubeBinary string
 	Tier       Tier
-	// GOGC of each process; 0: 50, which halves what a mostly idle API server holds. At 400 it starts in two thirds of the time
-	// and holds 140 MiB more.
+	// GOGC of each process; 0: 50, which halves what a mostly idle API server holds. At 400 it
+	// starts in two thirds of the time and holds 140 MiB more.
 	GOGC int
 }
 
@@ -113,7 +113,8 @@ func (m *Clusters) Close() error {
 // loopback is where the API servers listen.
 const loopback = "127.0.0.1"
 
-// keepPort reserves the port that is kept in a file, if nobody else has it, or reserves another one and keeps that.
+// keepPort reserves the port that is kept in a file, if nobody else has it, or reserves another one
+// and keeps that.
 func keepPort(path string) (*process.Port, error) {
 	if text, err := os.ReadFile(path); err == nil {
 		if number, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
@@ -215,8 +216,8 @@ const etcdSocket = "client.sock"
 
 func (m *Clusters) etcdDir() string { return filepath.Join(m.options.Dir, "etcd") }
 
-// env of each process. No GOMEMLIMIT: a few large CRDs need more than an idle cluster does, and at its limit a process does
-// nothing but collect garbage.
+// env of each process. No GOMEMLIMIT: a few large CRDs need more than an idle cluster does, and at
+// its limit a process does nothing but collect garbage.
 func (m *Clusters) env() map[string]string {
 	return map[string]string{"GOGC": strconv.Itoa(m.options.GOGC)}
 }

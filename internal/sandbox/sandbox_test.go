@@ -79,7 +79,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestPortsStayReserved: nobody gets the port of a cluster until its Close, whether its API server runs or not.
+// TestPortsStayReserved: nobody gets the port of a cluster until its Close, whether its API server
+// runs or not.
 func TestPortsStayReserved(t *testing.T) {
 	dir := t.TempDir()
 	c, err := Prepare(Options{Dir: dir, KubeBinary: "kube"}, "oak")

@@ -110,8 +110,8 @@ func StopDatabases() error {
 
 func (d *Database) data() string { return filepath.Join(d.dir, "data") }
 
-// Create creates an empty database for one test and returns its DSN. Where the server is not installed, it skips the test of
-// an ordinary user, and fails the test of root, who can install it.
+// Create creates an empty database for one test and returns its DSN. Where the server is not
+// installed, it skips the test of an ordinary user, and fails the test of root, who can install it.
 func (d *Database) Create(t testing.TB) string {
 	t.Helper()
 	d.once.Do(func() { d.failed = d.start() })

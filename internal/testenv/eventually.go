@@ -11,8 +11,8 @@ const Patience = time.Minute
 // pollInterval is short beside everything that is waited for.
 const pollInterval = 20 * time.Millisecond
 
-// Eventually waits until the check returns no error, and fails the test with its last error
-// when it still does after the deadline. Time in which the machine did not run this process does not count.
+// Eventually waits until the check returns no error, and fails the test with its last error when it
+// still does after the deadline. Time in which the machine did not run this process does not count.
 func Eventually(t testing.TB, what string, deadline time.Duration, check func() error) {
 	t.Helper()
 	if err := poll(deadline, check); err != nil {
@@ -25,8 +25,8 @@ func poll(deadline time.Duration, check func() error) error {
 	return pollWith(time.Sleep, deadline, check)
 }
 
-// pollWith puts the deadline off by what each sleep takes longer than it should: on a busy or paused machine what is waited for
-// is late, too.
+// pollWith puts the deadline off by what each sleep takes longer than it should: on a busy or
+// paused machine what is waited for is late, too.
 func pollWith(sleep func(time.Duration), deadline time.Duration, check func() error) error {
 	for end := time.Now().Add(deadline); ; {
 		err := check()
@@ -39,10 +39,11 @@ func pollWith(sleep func(time.Duration), deadline time.Duration, check func() er
 	}
 }
 
-// After is for what must not happen. It waits until a sentinel has had its effect, and fails the test if the check returns an
-// error then. The test writes the sentinel after what must have no effect, where the program under test handles the two in
-// their order: in one queue, or by one reading of everything. The wait is as short as the machine allows, and no
-// fixed time has to be long enough.
+// After is for what must not happen. It waits until a sentinel has had its effect, and fails the
+// test if the check returns an error then. The test writes the sentinel after what must have no
+// effect, where the program under test handles the two in their order: in one queue, or by one
+// reading of everything. The wait is as short as the machine allows, and no fixed time has to be
+// long enough.
 func After(t testing.TB, what string, sentinel, check func() error) {
 	t.Helper()
 	Eventually(t, what+": wait for the sentinel", Patience, sentinel)

@@ -19,7 +19,8 @@ func TestPollReturnsTheLastError(t *testing.T) {
 	}
 }
 
-// TestPollDoesNotCountStalls: a machine that stands still in the middle of a wait takes nothing from it.
+// TestPollDoesNotCountStalls: a machine that stands still in the middle of a wait takes nothing
+// from it.
 func TestPollDoesNotCountStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const deadline = 100 * pollInterval

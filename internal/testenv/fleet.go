@@ -215,8 +215,8 @@ func StartHub(dir, binary string, flags ...string) (*Hub, error) {
 // hubAddress is where a hub listens.
 const hubAddress = "127.0.0.1"
 
-// Start starts the server and waits until it is ready. Its ports stay reserved until the test process ends, so that a hub
-// that was stopped finds them free.
+// Start starts the server and waits until it is ready. Its ports stay reserved until the test
+// process ends, so that a hub that was stopped finds them free.
 func (h *Hub) Start() error {
 	for len(h.ports) < 3 {
 		port, err := process.ReservePort(hubAddress, 0)

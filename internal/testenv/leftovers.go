@@ -18,13 +18,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UniqueName returns a name for a cluster-scoped object of one test: the prefix and what no other test has.
+// UniqueName returns a name for a cluster-scoped object of one test: the prefix and what no other
+// test has.
 func UniqueName(prefix string) string { return prefix + "-" + strings.ToLower(rand.Text()[:8]) }
 
-// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind: policies and clusters of one test
-// have effects in the next one on the same API server. A test calls it first, so that the check comes after all other
-// cleanups. Objects that are being deleted do not count, nor do those with an owner: a cluster's garbage collector deletes them.
-// Tests that run beside others on the same server cannot use it.
+// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind: policies
+// and clusters of one test have effects in the next one on the same API server. A test calls it
+// first, so that the check comes after all other cleanups. Objects that are being deleted do not
+// count, nor do those with an owner: a cluster's garbage collector deletes them. Tests that run
+// beside others on the same server cannot use it.
 func Leftovers(t testing.TB, cfg *rest.Config) {
 	t.Helper()
 	before, err := clusterScoped(context.Background(), cfg)
@@ -44,8 +46,8 @@ func Leftovers(t testing.TB, cfg *rest.Config) {
 	})
 }
 
-// clusterScoped returns the cluster-scoped objects of Orrery's kinds, as "clusters.cluster.orrery.dev NAME". A kind that is not
-// installed has none.
+// clusterScoped returns the cluster-scoped objects of Orrery's kinds, as
+// "clusters.cluster.orrery.dev NAME". A kind that is not installed has none.
 func clusterScoped(ctx context.Context, cfg *rest.Config) (map[types.UID]string, error) {
 	c, err := metadata.NewForConfig(cfg)
 	if err != nil {

@@ -81,7 +81,8 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	}
 }
 
-// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which the API server died differ.
+// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which
+// the API server died differ.
 func TestRecorderNotesTheEnd(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	apiServer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -150,7 +151,8 @@ func TestRecorderNotesTheEnd(t *testing.T) {
 	}
 }
 
-// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function gets all writes.
+// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function
+// gets all writes.
 func TestRecorderCallsTheHooksOfANamespace(t *testing.T) {
 	ns, other := Namespace(t, Config(0)), Namespace(t, Config(0))
 	r, api := recorded(t)

@@ -30,8 +30,8 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start sooner than a demo's, and take
-// more memory.
+// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start
+// sooner than a demo's, and take more memory.
 const GOGC = 400
 
 var servers []*Server
@@ -152,7 +152,11 @@ func (r *running) end() error {
 	return <-r.stopped
 }
 
+// stop kills the processes: nobody reads what they would still write.
 func (s *Server) stop() error {
+	for _, p := range s.plan {
+		_ = s.signal(p.Name, syscall.SIGKILL) // one that does not run has no pidfile
+	}
 	err := errors.Join(s.api.end(), s.etcd.end())
 	if s.clusters != nil {
 		err = errors.Join(err, s.clusters.Close())
@@ -185,16 +189,7 @@ func (s *Server) Kubeconfig() []byte { return s.kubeconfig }
 // it stays dead until Restart.
 func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
-	name := s.plan[1].Name
-	b, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.Fields(string(b))[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, sig); err != nil {
+	if err := s.signal(s.plan[1].Name, sig); err != nil {
 		t.Fatal(err)
 	}
 	if sig == syscall.SIGKILL {
@@ -203,6 +198,22 @@ func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 		}
 		s.api = nil
 	}
+}
+
+func (s *Server) signal(name string, sig syscall.Signal) error {
+	text, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(string(text))
+	if len(words) == 0 {
+		return fmt.Errorf("the pidfile of %s is empty", name)
+	}
+	pid, err := strconv.Atoi(words[0])
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, sig)
 }
 
 // Restart starts the kube-apiserver again after it was killed, on the same address, and

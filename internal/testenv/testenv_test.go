@@ -10,7 +10,8 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// TestServerKeepsItsPort: nobody takes the port of an API server while it is dead, and it serves there again.
+// TestServerKeepsItsPort: nobody takes the port of an API server while it is dead, and it serves
+// there again.
 func TestServerKeepsItsPort(t *testing.T) {
 	s := StartServer(t)
 	address, err := url.Parse(s.Config().Host)
