@@ -121,7 +121,9 @@ func TestRefusedOnHosts(t *testing.T) {
 			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "use https", `digests["kubelet/v1.36.999/`},
 		},
 		"EvenEtcd": {
-			file: func() string { return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },
+			file: func() string {
+				return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}})
+			},
 			want: []string{"spec.provision.roleGroups[etcd]: Invalid value: 2", "add one or leave one out"},
 		},
 		"OverlappingNetworks": {
