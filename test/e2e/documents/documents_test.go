@@ -1,4 +1,5 @@
-// Package documents does what the documents say, with a demo of its own: a change of a document reruns only these tests.
+// Package documents does what the documents say, with a demo of its own: a change of a document
+// reruns only these tests.
 package documents
 
 import (
