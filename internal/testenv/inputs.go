@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// Page must be called by each test that opens the console's page in a browser: Programs does not cover the page, which hack/test.sh
-// leaves out of ORRERY_PROGRAMS. It sets ORRERY_PAGE to the digest of the page.
+// Page must be called by each test that opens the console's page in a browser: Programs does not
+// cover the page. hack/digests.sh sets ORRERY_PAGE to its digest.
 func Page() { _ = os.Getenv("ORRERY_PAGE") }
 
-// Inputs has Go's cache of test results depend on files of the project that a program reads which the test runs, such as a script of
-// hack. Paths begin at the root of the project; of a directory all files count.
+// Inputs has Go's cache of test results depend on files of the project that a program reads which
+// the test runs, such as a script of hack. Paths begin at the root of the project; of a directory
+// all files count.
 func Inputs(t testing.TB, paths ...string) {
 	t.Helper()
 	for _, path := range paths {

@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package bench measures the figures of docs/benchmarks.md: the real binary, real API
-// servers, ratios against a plain client in the same run, or counts. Its files need -tags bench, so that `go test ./...` does not
-// link them.
+// Package bench measures the figures of docs/benchmarks.md: the real binary, real API servers,
+// ratios against a plain client in the same run, or counts. Its files need -tags bench, so that a
+// run of all tests does not link them.
 package bench
 
 import (

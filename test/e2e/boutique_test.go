@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
@@ -46,6 +47,7 @@ spec:
 func TestOnlineBoutique(t *testing.T) {
 	t.Parallel()
 	manifest := filepath.Join("testdata", "online-boutique.yaml")
+	testenv.Inputs(t, filepath.Join("test", "e2e", manifest)) // kubectl reads it
 	namespace(t, "boutique")
 	apply(t, "hub", boutiquePolicy)
 	t.Cleanup(func() { demo.Kubectl(t, "hub", "delete", "clusterpropagationpolicy", "boutique") })

@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// Every test shares the demo, each in a namespace of its own. Those that harm it run alone; the others run at once after them, and
-// name the clusters they use, for one of them joins another.
+// Every test shares the demo, each in a namespace of its own. Those that harm it run alone; the
+// others run at once after them, and name the clusters they use, for one of them joins another.
 func TestMain(m *testing.M) { demo.Main(m) }
 
 // deadline is how long anything may take that should take a moment.

@@ -97,8 +97,8 @@ func eventuallyPlaced(t testing.TB, member, ns string, want int) {
 	})
 }
 
-// copies are the ConfigMaps that the hub has placed in a namespace of all members, as watches see them that begin before the first is
-// placed.
+// copies are the ConfigMaps that the hub has placed in a namespace of all members, as watches see
+// them that begin before the first is placed.
 type copies struct {
 	mu      sync.Mutex
 	present map[string]map[string]types.UID // by member and name
@@ -183,7 +183,8 @@ func (c *copies) eventually(t testing.TB, what string, enough func(n int) bool) 
 	})
 }
 
-// once fails the test if one was placed again in a member after it was gone there, or under the same name beside it.
+// once fails the test if one was placed again in a member after it was gone there, or under the
+// same name beside it.
 func (c *copies) once(t testing.TB, count int) {
 	t.Helper()
 	c.mu.Lock()
@@ -200,9 +201,10 @@ func (c *copies) once(t testing.TB, count int) {
 	}
 }
 
-// TestKillInTheMiddleOf200Placements kills a process of the hub with SIGKILL while objects are being placed: one that Seed chooses, or
-// with SOAK each. Everything must converge: nothing missing, nothing created twice, nothing left after deletion. What becomes of
-// writes that are on their way when the hub's own process is killed is shown by TestKills of test/spine.
+// TestKillInTheMiddleOf200Placements kills a process of the hub with SIGKILL while objects are
+// being placed: one that Seed chooses, or with SOAK each. Everything must converge: nothing
+// missing, nothing created twice, nothing left after deletion. What becomes of writes that are on
+// their way when the hub's own process is killed is shown by TestKills of test/spine.
 func TestKillInTheMiddleOf200Placements(t *testing.T) {
 	const count = 200
 	demo.Dir() // the seed depends on the programs
@@ -235,9 +237,9 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 	}
 }
 
-// TestMemberGoneAndBack hangs a member's API server, and kills it: its status becomes unknown, the fleet shows what was last seen of it,
-// and objects that come meanwhile hold up nobody else. The demo starts it again: it has all of them then, and those that it had are
-// the same.
+// TestMemberGoneAndBack hangs a member's API server, and kills it: its status becomes unknown, the
+// fleet shows what was last seen of it, and objects that come meanwhile hold up nobody else. The
+// demo starts it again: it has all of them then, and those that it had are the same.
 func TestMemberGoneAndBack(t *testing.T) {
 	const member, apiServer = "birch", "birch-apiserver"
 	ns := namespace(t, "gone")

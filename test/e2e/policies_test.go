@@ -100,7 +100,8 @@ func TestObjectThatIsNotOurs(t *testing.T) {
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak"}, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "theirs []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 
-	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says so.
+	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says
+	// so.
 	demo.Kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak", "work.orrery.dev/allow-takeover"}, "resourcebinding", "settings-configmap", "-n", ns)
 	demo.Kubectl(t, "hub", "label", "namespace", ns, "work.orrery.dev/allow-takeover=true")
@@ -234,8 +235,9 @@ func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	shows(t, "fleet", "oak pine", "widgets.e2e.example.org", "-n", ns, "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
 }
 
-// A CustomResourceDefinition and its objects are placed by policies of their own, in the same moment and in either order: what needs the definition waits for it,
-// says so, and goes where it is.
+// A CustomResourceDefinition and its objects are placed by policies of their own, in the same
+// moment and in either order: what needs the definition waits for it, says so, and goes where it
+// is.
 func TestDefinitionPlacedWithItsObjects(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "definitions")
@@ -516,7 +518,8 @@ spec:
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")
 }
 
-// By free capacity replicas go where a node takes them, and where the namespace's quota lets them in.
+// By free capacity replicas go where a node takes them, and where the namespace's quota lets them
+// in.
 func TestReplicasGoWhereTheyMayRun(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "room")
@@ -543,7 +546,8 @@ spec:
 	shows(t, "hub", "pine=3", "resourcebinding", "first-deployment", "-n", ns, "-o", "jsonpath={range .spec.clusters[*]}{.name}={.replicas}{end}")
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/first", "--timeout=60s")
 
-	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that come.
+	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that
+	// come.
 	demo.Kubectl(t, "pine", "-n", ns, "create", "quota", "q", "--hard=pods=5")
 	demo.Kubectl(t, "pine", "-n", ns, "patch", "resourcequota", "q", "--subresource=status", "--type=merge", "-p", `{"status": {"hard": {"pods": "5"}, "used": {"pods": "3"}}}`)
 	shows(t, "fleet", "3", "resourcequotas", "-n", ns, "-o", "jsonpath={.items[*].status.used.pods}")

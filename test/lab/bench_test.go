@@ -9,8 +9,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// BenchmarkOneHost measures a create on one host from the command to the node being ready, with the release files on the
-// control machine, and to the end of the command.
+// BenchmarkOneHost measures a create on one host from the command to the node being ready, with the
+// release files on the control machine, and to the end of the command.
 func BenchmarkOneHost(b *testing.B) {
 	for b.Loop() {
 		s := newTestbed(b, 1)
@@ -28,9 +28,9 @@ func BenchmarkOneHost(b *testing.B) {
 	}
 }
 
-// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a quorum and the API
-// servers answer, and in all; an apply with nothing to do; and
-// two that are rolled: every API server and kubelet is restarted, one after another, and then every etcd.
+// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a
+// quorum and the API servers answer, and in all; an apply with nothing to do; and two that are
+// rolled: every API server and kubelet is restarted, one after another, and then every etcd.
 func BenchmarkFiveHosts(b *testing.B) {
 	for b.Loop() {
 		s := newTestbed(b, 5)

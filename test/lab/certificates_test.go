@@ -23,8 +23,9 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that uses them: members of etcd do not
-// find each other any more, no API server answers and no kubelet is let in. One apply mends that, and moves no pod.
+// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that
+// uses them: members of etcd do not find each other any more, no API server answers and no kubelet
+// is let in. One apply mends that, and moves no pod.
 func (s *testbed) renewsWhatExpired(file string, hosts []*lab.Host) {
 	s.T.Helper()
 	pods := s.pods()
@@ -65,7 +66,8 @@ func (s *testbed) pods() string {
 	return s.Kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
 }
 
-// expire puts certificates that have expired in the place of all that are on hosts and in the state.
+// expire puts certificates that have expired in the place of all that are on hosts and in the
+// state.
 func (s *testbed) expire(hosts []*lab.Host) {
 	s.T.Helper()
 	files := lifecycle.Files(s.State)

@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it, and adds and removes a worker
-// that runs a workload.
+// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it,
+// and adds and removes a worker that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 5)
@@ -119,7 +119,8 @@ func (s *testbed) starts(h *lab.Host) string {
 	return out
 }
 
-// keepsBudget takes a worker out that runs the whole workload: while it is drained, the disruption budget holds.
+// keepsBudget takes a worker out that runs the whole workload: while it is drained, the disruption
+// budget holds.
 func (s *testbed) keepsBudget(h *lab.Host) {
 	s.T.Helper()
 	cs := s.Client(nil)
@@ -135,7 +136,8 @@ func (s *testbed) keepsBudget(h *lab.Host) {
 	if _, err := cs.PolicyV1().PodDisruptionBudgets("default").Create(s.T.Context(), budget, metav1.CreateOptions{}); err != nil {
 		s.T.Fatal(err)
 	}
-	// The pods may run nowhere else: the budget forbids that the last one goes, and the drain says so.
+	// The pods may run nowhere else: the budget forbids that the last one goes, and the drain says
+	// so.
 	out, err := s.Try("cluster", "delete-node", "oak", h.Name, "--drain-timeout", "10s", "--attempts", "1", "--yes")
 	if err == nil || !strings.Contains(out, "budget") {
 		s.T.Errorf("a drain against a disruption budget: %v\n%s", err, out)

@@ -20,8 +20,9 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestFiveHosts changes three control planes and two workers that all run a workload with a disruption budget: by the hash of a
-// plan, first while a host does not answer; with a setting that no kubelet starts with, and back; and with two hosts less.
+// TestFiveHosts changes three control planes and two workers that all run a workload with a
+// disruption budget: by the hash of a plan, first while a host does not answer; with a setting that
+// no kubelet starts with, and back; and with two hosts less.
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 5)
@@ -68,7 +69,8 @@ spec:
 	}
 }
 
-// webPods are the pods of the workload by their nodes, each with how often its container was started.
+// webPods are the pods of the workload by their nodes, each with how often its container was
+// started.
 func (s *testbed) webPods() map[string]string {
 	s.T.Helper()
 	pods, err := s.Client(s.Host("host-2")).CoreV1().Pods("default").List(s.T.Context(), metav1.ListOptions{LabelSelector: webSelector})
@@ -84,7 +86,8 @@ func (s *testbed) webPods() map[string]string {
 	return all
 }
 
-// wholeOrNotAtAll does a plan by its hash: nothing of it while a host does not answer, and all of it once it is back.
+// wholeOrNotAtAll does a plan by its hash: nothing of it while a host does not answer, and all of
+// it once it is back.
 func (s *testbed) wholeOrNotAtAll(file string, away *lab.Host) {
 	s.T.Helper()
 	var changes plan.Changes
@@ -140,8 +143,8 @@ func (s *testbed) startsOf(hosts []*lab.Host) map[string]string {
 	return all
 }
 
-// rolled checks that the last run changed host after host, that no node was cordoned, since restarts disturb no pod, and that the
-// workload kept its budget all the time, and its pods.
+// rolled checks that the last run changed host after host, that no node was cordoned, since
+// restarts disturb no pod, and that the workload kept its budget all the time, and its pods.
 func (s *testbed) rolled(j *journal, since moment, want []string) {
 	s.T.Helper()
 	steps := slices.DeleteFunc(slices.Clone(s.newest().Status.Steps), func(r lifecyclev1alpha1.StepRecord) bool {
@@ -174,8 +177,8 @@ func (s *testbed) keptBudget(j *journal, since moment) {
 	}
 }
 
-// goesBack applies a setting with which no kubelet starts. The run ends at the first host, and says which and what to do; on the
-// others nothing is touched; and the generation before comes back.
+// goesBack applies a setting with which no kubelet starts. The run ends at the first host, and says
+// which and what to do; on the others nothing is touched; and the generation before comes back.
 func (s *testbed) goesBack(j *journal, bad, good func() string) {
 	s.T.Helper()
 	first, rest := s.Hosts()[0], s.Hosts()[1:]
@@ -215,7 +218,8 @@ func (s *testbed) goesBack(j *journal, bad, good func() string) {
 	}
 }
 
-// shrinks takes hosts out, each of which runs a pod of the workload: they are cordoned and drained within its budget, and go.
+// shrinks takes hosts out, each of which runs a pod of the workload: they are cordoned and drained
+// within its budget, and go.
 func (s *testbed) shrinks(j *journal, names ...string) {
 	s.T.Helper()
 	since := s.now(j)

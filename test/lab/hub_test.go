@@ -23,8 +23,9 @@ func (s *testbed) onHub(file string, h *lab.Host) string {
 	return strings.ReplaceAll(string(content), "privateKeyPath: "+h.SSH().KeyFile, "secretRef: {namespace: orrery-cluster, name: hosts}")
 }
 
-// TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl, while the hub is killed once. It joins by agents whose
-// image its host has made. Deleting the object takes it off the hosts.
+// TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl,
+// while the hub is killed once. It joins by agents whose image its host has made. Deleting the
+// object takes it off the hosts.
 func TestClusterObject(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)

@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// journal is all that becomes of the nodes and of the pods of a workload, as watches of several API servers saw it: while one of
-// them restarts the others miss nothing.
+// journal is all that becomes of the nodes and of the pods of a workload, as watches of several API
+// servers saw it: while one of them restarts the others miss nothing.
 type journal struct {
 	cs  kubernetes.Interface
 	end func()
@@ -41,7 +41,8 @@ type podEntry struct {
 	ready      bool
 }
 
-// records begins a journal of the pods of web and of all nodes, as the API servers of some hosts see them.
+// records begins a journal of the pods of web and of all nodes, as the API servers of some hosts
+// see them.
 func (s *testbed) records(hosts ...*lab.Host) *journal {
 	s.T.Helper()
 	ctx, cancel := context.WithCancel(s.T.Context())
@@ -99,7 +100,8 @@ func objects[T any, P interface {
 	return all
 }
 
-// follow lists and watches one kind at one API server, and begins anew whenever that server ends the watch.
+// follow lists and watches one kind at one API server, and begins anew whenever that server ends
+// the watch.
 func (j *journal) follow(ctx context.Context, server string,
 	list func(context.Context, metav1.ListOptions) ([]metav1.Object, string, error),
 	watches func(context.Context, metav1.ListOptions) (watch.Interface, error),
@@ -148,7 +150,8 @@ func (j *journal) note(server string, o metav1.Object, exists bool) {
 	}
 }
 
-// upToDate waits until the journal has all that was written before. It marks a node and a pod, and every API server has to tell.
+// upToDate waits until the journal has all that was written before. It marks a node and a pod, and
+// every API server has to tell.
 func (s *testbed) upToDate(j *journal) {
 	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lab/seen":%q}}}`, time.Now().Format(time.RFC3339Nano))
@@ -207,8 +210,8 @@ func (s *testbed) now(j *journal) moment {
 	return m
 }
 
-// fewestReady is how many pods were ready at the worst moment since another, of those on the nodes that are asked for; and when
-// each pod began and ended to be ready.
+// fewestReady is how many pods were ready at the worst moment since another, of those on the nodes
+// that are asked for; and when each pod began and ended to be ready.
 func (j *journal) fewestReady(since moment, on func(node string) bool) (fewest int, story []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -16,9 +16,10 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestKilledAtChosenSteps kills orrery with SIGKILL at steps of a create, of an add-node whose hosts join etcd, of a delete-node
-// whose host leaves it, and of a delete, and resumes each time: at each step of the cluster, and at one of each component of
-// each host, or without SOAK at a third of these. That nothing is lost at any other step is shown on simulated hosts, with the same
+// TestKilledAtChosenSteps kills orrery with SIGKILL at steps of a create, of an add-node whose
+// hosts join etcd, of a delete-node whose host leaves it, and of a delete, and resumes each time:
+// at each step of the cluster, and at one of each component of each host, or without SOAK at a
+// third of these. That nothing is lost at any other step is shown on simulated hosts, with the same
 // agent.
 func TestKilledAtChosenSteps(t *testing.T) {
 	t.Parallel()
@@ -56,9 +57,10 @@ func TestKilledAtChosenSteps(t *testing.T) {
 	}
 }
 
-// chosen are steps that a command would do, as it names them when they begin: all those of the cluster, and of each component on
-// a host the one that starts it, or else its first. What is undone goes quickly, and a host goes on for a moment when
-// orrery is killed: of that it is every third component.
+// chosen are steps that a command would do, as it names them when they begin: all those of the
+// cluster, and of each component on a host the one that starts it, or else its first. What is
+// undone goes quickly, and a host goes on for a moment when orrery is killed: of that it is every
+// third component.
 func (s *testbed) chosen(args ...string) []string {
 	s.T.Helper()
 	var changes plan.Changes
@@ -90,8 +92,9 @@ func (s *testbed) chosen(args ...string) []string {
 	return steps
 }
 
-// disturb runs a command and kills it as soon as it begins one of the steps, and goes on so with its Operation until that is done.
-// It returns the steps that never began while they were to be killed.
+// disturb runs a command and kills it as soon as it begins one of the steps, and goes on so with
+// its Operation until that is done. It returns the steps that never began while they were to be
+// killed.
 func (s *testbed) disturb(steps []string, args ...string) (left []string) {
 	s.T.Helper()
 	left = slices.Clone(steps)
@@ -139,9 +142,10 @@ func (s *testbed) wantAs(before map[string]lab.Snapshot) {
 	}
 }
 
-// TestInterrupted kills a create and has others come between: another person with a cluster of their own on the same host, who is told
-// about the first, and a run beside the unfinished one. It is paused, resumed and done; a downgrade is refused; and a delete that is
-// killed is canceled and done anew.
+// TestInterrupted kills a create and has others come between: another person with a cluster of
+// their own on the same host, who is told about the first, and a run beside the unfinished one. It
+// is paused, resumed and done; a downgrade is refused; and a delete that is killed is canceled and
+// done anew.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)

@@ -1,5 +1,6 @@
-// Package lab builds clusters on hosts: namespaces of this machine with an sshd of their own, in which real etcd, API
-// servers, kubelets and containerd run. Everything is done with the command line or the hub, as users do it.
+// Package lab builds clusters on hosts: namespaces of this machine with an sshd of their own, in
+// which real etcd, API servers, kubelets and containerd run. Everything is done with the command
+// line or the hub, as users do it.
 package lab
 
 import (
@@ -78,8 +79,8 @@ func readyNodes(ctx context.Context, cs kubernetes.Interface) ([]string, error) 
 	return ready, nil
 }
 
-// serves checks that the workload answers through its Service, that another pod finds it by DNS, and that logs and exec
-// reach it.
+// serves checks that the workload answers through its Service, that another pod finds it by DNS,
+// and that logs and exec reach it.
 func (s *testbed) serves(replicas int) {
 	s.T.Helper()
 	s.Kubectl(s.WebManifest(replicas), "apply", "-f", "-")
@@ -115,8 +116,8 @@ func (s *testbed) serves(replicas int) {
 	}
 }
 
-// killWhenItSays starts a command and kills it with SIGKILL as soon as it prints a line with the text. It reports whether
-// it did.
+// killWhenItSays starts a command and kills it with SIGKILL as soon as it prints a line with the
+// text. It reports whether it did.
 func (s *testbed) killWhenItSays(text string, args ...string) bool {
 	s.T.Helper()
 	return s.killWhen(func(output string) string {
@@ -127,8 +128,8 @@ func (s *testbed) killWhenItSays(text string, args ...string) bool {
 	}, args...) != ""
 }
 
-// killWhen starts a command and kills it with SIGKILL as soon as what it has printed is found to have something, which it
-// returns; empty: the command ended well before.
+// killWhen starts a command and kills it with SIGKILL as soon as what it has printed is found to
+// have something, which it returns; empty: the command ended well before.
 func (s *testbed) killWhen(find func(output string) string, args ...string) string {
 	s.T.Helper()
 	cmd := s.Command(s.T.Context(), args...)

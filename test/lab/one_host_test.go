@@ -10,8 +10,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestOneHost creates a cluster on one host that joins the hub by itself, runs workloads on it, also by policy, applies again with
-// nothing to do, and deletes it: the host is as it was.
+// TestOneHost creates a cluster on one host that joins the hub by itself, runs workloads on it,
+// also by policy, applies again with nothing to do, and deletes it: the host is as it was.
 func TestOneHost(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)
@@ -74,8 +74,8 @@ func TestOneHost(t *testing.T) {
 	}
 }
 
-// filesOnly keeps of a difference the files that a running cluster does not change by itself. Processes are none, wherever
-// their programs are: probes start and end at any time.
+// filesOnly keeps of a difference the files that a running cluster does not change by itself.
+// Processes are none, wherever their programs are: probes start and end at any time.
 func filesOnly(diff string) string {
 	var kept []string
 	for line := range strings.Lines(diff) {

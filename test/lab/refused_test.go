@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with the host and the way out,
-// and no host is changed.
+// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with
+// the host and the way out, and no host is changed.
 func TestRefusedOnHosts(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 2)
@@ -121,7 +121,9 @@ func TestRefusedOnHosts(t *testing.T) {
 			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "use https", `digests["kubelet/v1.36.999/`},
 		},
 		"EvenEtcd": {
-			file: func() string { return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },
+			file: func() string {
+				return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}})
+			},
 			want: []string{"spec.provision.roleGroups[etcd]: Invalid value: 2", "add one or leave one out"},
 		},
 		"OverlappingNetworks": {
@@ -200,8 +202,8 @@ func (s *testbed) present() map[string]lab.Snapshot {
 	return all
 }
 
-// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and the kept spec are secret
-// themselves.
+// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and
+// the kept spec are secret themselves.
 func (s *testbed) noSecrets(out, secret string) {
 	s.T.Helper()
 	if strings.Contains(out, secret) {

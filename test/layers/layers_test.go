@@ -134,8 +134,9 @@ type goPackage struct {
 	Imports, Deps []string
 }
 
-// listed has all packages of the module. go list takes a second or more, so that all tests share what it found. Go's cache of test
-// results does not see which files go list reads: these tests run with -count=1.
+// listed has all packages of the module. go list takes a second or more, so that all tests share
+// what it found. Go's cache of test results does not see which files go list reads: these tests run
+// with -count=1.
 var listed = sync.OnceValues(func() ([]goPackage, error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Dir = "../.."
@@ -164,7 +165,8 @@ func packages(t *testing.T) []goPackage {
 	return all
 }
 
-// dependencies are a package, or with below all packages in its directory and below it, and all that they need.
+// dependencies are a package, or with below all packages in its directory and below it, and all
+// that they need.
 func dependencies(t *testing.T, path string, below bool) []string {
 	t.Helper()
 	var all []string

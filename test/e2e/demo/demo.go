@@ -1,4 +1,5 @@
-// Package demo gives the tests of a package a demo of their own: a hub and three clusters, as `orrery demo up` starts them.
+// Package demo gives the tests of a package a demo of their own: a hub and three clusters, as
+// `orrery demo up` starts them.
 package demo
 
 import (
@@ -25,19 +26,22 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Clusters are the members of the demo. The hub dials one of them, and the agents of the two others dial the hub: no test knows which.
+// Clusters are the members of the demo. The hub dials one of them, and the agents of the two others
+// dial the hub: no test knows which.
 var Clusters = []string{"oak", "pine", "birch"}
 
 // dir is the data directory of the demo.
 var dir string
 
-// Dir is the data directory of the demo. It is where a demo has it by default, for users whose HOME is that of the tests.
+// Dir is the data directory of the demo. It is where a demo has it by default, for users whose HOME
+// is that of the tests.
 func Dir() string {
 	testenv.Programs()
 	return dir
 }
 
-// Kubeconfig is the path of the demo's kubeconfig, with a context for the hub, for the fleet and for each cluster.
+// Kubeconfig is the path of the demo's kubeconfig, with a context for the hub, for the fleet and
+// for each cluster.
 func Kubeconfig() string { return filepath.Join(Dir(), "kubeconfig") }
 
 // Main starts a demo, runs the tests of a package, stops the demo and exits.
@@ -155,7 +159,8 @@ func Kubectl(t testing.TB, context string, args ...string) string {
 	return out
 }
 
-// TryKubectl runs the bundled kubectl against a context of the demo, and returns what it prints to both streams.
+// TryKubectl runs the bundled kubectl against a context of the demo, and returns what it prints to
+// both streams.
 func TryKubectl(context, stdin string, args ...string) (string, error) {
 	cmd := exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--context", context}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+Kubeconfig())
@@ -186,8 +191,8 @@ func Client(t testing.TB, context string) kubernetes.Interface {
 	return c
 }
 
-// TryGet is `kubectl get` within this process, without warnings, for what is asked again and again: to start kubectl takes more of the
-// processors than to answer it.
+// TryGet is `kubectl get` within this process, without warnings, for what is asked again and again:
+// to start kubectl takes more of the processors than to answer it.
 func TryGet(context string, args ...string) (string, error) {
 	flags := genericclioptions.NewConfigFlags(true)
 	*flags.KubeConfig, *flags.Context = Kubeconfig(), context

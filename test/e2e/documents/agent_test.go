@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// TestJoinByAgent does what docs/operating.md shows for a join by agent, in an API server that the demo knows nothing of. No pod runs there: a process takes
-// the place of those of the manifest.
+// TestJoinByAgent does what docs/operating.md shows for a join by agent, in an API server that the
+// demo knows nothing of. No pod runs there: a process takes the place of those of the manifest.
 func TestJoinByAgent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operating.md"))

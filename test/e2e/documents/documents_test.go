@@ -1,4 +1,5 @@
-// Package documents does what the documents say, with a demo of its own: a change of a document reruns only these tests.
+// Package documents does what the documents say, with a demo of its own: a change of a document
+// reruns only these tests.
 package documents
 
 import (
@@ -30,7 +31,11 @@ var elsewhere = map[string]string{
 	"make generate":           "`make check` runs it",
 	"make console-test":       "make test runs it",
 	"make screenshots":        "pictures are looked at, not compared",
-	"make soak":               "it attacks at random, for long",
+	"make quick":              "it runs a part of `make test`",
+	"make fleet":              "`make quick` uses the demo that it starts, which stays",
+	"make verify":             "it runs all tests, and so this one, in a clone",
+	"make soak":               "it runs all cases of these tests, for long",
+	"make soak-tests":         "it runs all tests again and again",
 	"make race":               "it runs most of these tests again, slower",
 	"orrery demo up --detach": "it starts the demo of these tests",
 	"orrery demo down":        "it ends the demo of these tests",

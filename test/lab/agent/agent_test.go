@@ -1,5 +1,6 @@
-// Package agent builds a cluster on a host that joins by its agents, with what docs/operating.md says, and opens it in the console. It
-// is apart from the other tests of clusters on hosts, which depend neither on documents nor on the console's page.
+// Package agent builds a cluster on a host that joins by its agents, with what docs/operating.md
+// says, and opens it in the console. It is apart from the other tests of clusters on hosts, which
+// depend neither on documents nor on the console's page.
 package agent
 
 import (
@@ -29,7 +30,8 @@ func TestMain(m *testing.M) { site.Main(m) }
 // testbed is a site with what the test of this package does and checks there.
 type testbed struct{ *site.Site }
 
-// shellPod is a pod with a shell and tar, which the static busybox of the host has, and an end that reads and echoes.
+// shellPod is a pod with a shell and tar, which the static busybox of the host has, and an end that
+// reads and echoes.
 const shellPod = `
 apiVersion: v1
 kind: Pod
@@ -48,8 +50,9 @@ spec:
   - {name: data, emptyDir: {}}
 `
 
-// nginx writes what nginx needs to end TLS at an address, with a certificate of its own, and to make TLS anew to the hub's listener as
-// docs/operating.md has it. It returns the file with the authority of that certificate.
+// nginx writes what nginx needs to end TLS at an address, with a certificate of its own, and to
+// make TLS anew to the hub's listener as docs/operating.md has it. It returns the file with the
+// authority of that certificate.
 func (s *testbed) nginx(address, listener, hubCA string) (ca string) {
 	s.T.Helper()
 	dir := filepath.Join(s.Dir, "nginx")
@@ -133,8 +136,8 @@ func (s *testbed) run(name string, args ...string) {
 	})
 }
 
-// TestByAgent: a cluster whose API server the hub does not dial joins by agents that run in it from an image, through nginx, which ends TLS; users reach
-// its kubelets through all of that.
+// TestByAgent: a cluster whose API server the hub does not dial joins by agents that run in it from
+// an image, through nginx, which ends TLS; users reach its kubelets through all of that.
 func TestByAgent(t *testing.T) {
 	t.Parallel()
 	s := &testbed{site.New(t, 1)}

@@ -14,7 +14,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// StartHub starts orrery server, with further flags, and returns the path of its kubeconfig, and what kills it with SIGKILL.
+// StartHub starts orrery server, with further flags, and returns the path of its kubeconfig, and
+// what kills it with SIGKILL.
 func (s *Site) StartHub(flags ...string) (kubeconfig string, kill func()) {
 	s.T.Helper()
 	dir := filepath.Join(s.Dir, "hub")

@@ -1,5 +1,6 @@
-// Package site gives tests a lab, internal/lab, with what a user of it has: the command line with the state that it keeps, a
-// catalogue, the file of a cluster, and a hub. Clusters are built with these only, as users do it.
+// Package site gives tests a lab, internal/lab, with what a user of it has: the command line with
+// the state that it keeps, a catalogue, the file of a cluster, and a hub. Clusters are built with
+// these only, as users do it.
 package site
 
 import (
@@ -35,8 +36,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Main runs the tests of a package with one lab at a time unless -parallel says otherwise: beside other tests, as in make test, the
-// components of two labs would starve one another. Alone, as in make lab-test, two labs fill each other's waiting.
+// Main runs the tests of a package with one lab at a time unless -parallel says otherwise: beside
+// other tests, as in make test, the components of two labs would starve one another. Alone, as in
+// make lab-test, two labs fill each other's waiting.
 func Main(m *testing.M) {
 	flag.Parse()
 	asked := false
@@ -49,8 +51,8 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// awaitTurn waits until fewer than -parallel labs run on this machine. Packages of tests that run at the same time count their labs
-// together: each lab holds the lock on one of as many files.
+// awaitTurn waits until fewer than -parallel labs run on this machine. Packages of tests that run
+// at the same time count their labs together: each lab holds the lock on one of as many files.
 func awaitTurn(t testing.TB) {
 	t.Helper()
 	atOnce, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
@@ -80,7 +82,8 @@ func awaitTurn(t testing.TB) {
 // patience is how long a test waits for something that must come.
 const patience = 3 * time.Minute
 
-// Site is a lab with the state that the command line keeps, and a file that says what the cluster is to be.
+// Site is a lab with the state that the command line keeps, and a file that says what the cluster
+// is to be.
 type Site struct {
 	*lab.Lab
 
@@ -96,7 +99,8 @@ type Site struct {
 // cache of release files, which the tests share as commands on one machine do.
 var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), "bin", "lab-files") })
 
-// pinned is the catalogue of the lab's mirror with the digests of its files, which come over plain HTTP.
+// pinned is the catalogue of the lab's mirror with the digests of its files, which come over plain
+// HTTP.
 var pinned = sync.OnceValues(func() (string, error) {
 	base := filepath.Join(testenv.Root(), "test", "lab", "site", "testdata", "catalog.yaml")
 	known, err := catalog.Load(base)
@@ -215,7 +219,8 @@ func (s *Site) File(o Layout) string {
 	return path
 }
 
-// binaryVariable names another orrery than that of bin, to compare benchmarks with those of another commit.
+// binaryVariable names another orrery than that of bin, to compare benchmarks with those of another
+// commit.
 const binaryVariable = "LAB_ORRERY"
 
 // Command is orrery with the flags that every command of a lab needs.
