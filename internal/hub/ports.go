@@ -55,7 +55,7 @@ func choosePorts(o *Options, d dataDir) (ports, error) {
 }
 
 // keep stores what was chosen.
-func (p ports) keep(d dataDir) error {
+func (p *ports) keep(d dataDir) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("encode ports: %w", err)

@@ -226,6 +226,7 @@ func newWorld(t *testing.T, n int) *world {
 	if err := installed(); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Leftovers(t, testenv.Config(0))
 	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
 	if err != nil {
 		t.Fatal(err)
