@@ -68,8 +68,8 @@ func TestLeaseFlags(t *testing.T) {
 	}
 }
 
-// TestLeaseTimes draws times: client-go accepts those that are accepted, and they close the fence of a server before the Lease
-// ends that another server reads.
+// TestLeaseTimes draws times: client-go accepts those that are accepted, and they close the fence
+// of a server before the Lease ends that another server reads.
 func TestLeaseTimes(t *testing.T) {
 	random := testenv.Rand(t)
 	accepted := 0

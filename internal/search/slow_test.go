@@ -104,8 +104,9 @@ func (f *fleet) watchAt(t *testing.T, server *httptest.Server) *http.Response {
 	return resp
 }
 
-// TestQuietWatch: a watch in which nothing happens lasts, however patient the server is with clients that do not read: after
-// each event there is no deadline. Under Soak the deadlines pass in quiet times.
+// TestQuietWatch: a watch in which nothing happens lasts, however patient the server is with
+// clients that do not read: after each event there is no deadline. Under Soak the deadlines pass in
+// quiet times.
 func TestQuietWatch(t *testing.T) {
 	f := threeClusters(t)
 	d := &deadlines{slowest: time.Minute}

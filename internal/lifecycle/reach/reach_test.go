@@ -155,8 +155,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// check is what a Check finds out of an address: by one attempt, or under Soak within a window, which always passes where
-// something is wrong.
+// check is what a Check finds out of an address: by one attempt, or under Soak within a window,
+// which always passes where something is wrong.
 func check(t *testing.T, address string) (Result, error) {
 	t.Helper()
 	if testenv.Soak() {
