@@ -42,6 +42,7 @@ type Hub struct {
 	outage  *outage // nil until the API server has answered
 	fence   *fence  // nil for an embedded hub
 	id      string
+	times   *stopwatch
 
 	kubeconfigMu sync.Mutex // of the file and of members
 	members      []string
@@ -67,7 +68,7 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{options: o, dir: d, stopped: make(chan struct{})}
+	h := &Hub{options: o, dir: d, times: newStopwatch(), stopped: make(chan struct{})}
 	ctx, stop := context.WithCancel(ctx)
 	// What runs in the background ends when ctx does, and ends ctx when it fails.
 	background, running := errgroup.WithContext(ctx)
@@ -120,9 +121,11 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 			return err
 		}
 		// For as long as it takes: another server may work on this hub.
+		h.times.ended("connectSeconds", time.Now())
 		if err := h.takeLease(ctx, background, log); err != nil {
 			return err
 		}
+		h.times.ended("leaseSeconds", time.Now())
 		cancel()
 		starting, cancel = context.WithTimeout(ctx, startTimeout)
 		defer cancel()
@@ -132,6 +135,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if h.id, err = install(starting, h.Config(), *o, d, log); err != nil {
 		return err
 	}
+	h.times.ended("installSeconds", time.Now())
 	h.outage = &outage{ctx: ctx, config: rest.CopyConfig(h.config), log: log}
 	old, err := readKubeconfig(d.kubeconfig())
 	if err != nil {
@@ -171,7 +175,11 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 	var trouble trouble
 	rewrite := false
 	s, err := process.New(plan(o), process.Options{
-		Dir: d.processes(), Log: log, OnEvent: trouble.note,
+		Dir: d.processes(), Log: log,
+		OnEvent: func(e process.Event) {
+			trouble.note(e)
+			h.times.note(e)
+		},
 		Gate: func(_ context.Context, name string) (err error) {
 			if name == etcdProcess {
 				rewrite, err = h.prepareEncryption(starting, log)

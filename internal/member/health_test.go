@@ -145,7 +145,8 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
-// inMemory is a cluster to which no connection leads, so that its probes take the time of a synctest bubble.
+// inMemory is a cluster to which no connection leads, so that its probes take the time of a
+// synctest bubble.
 type inMemory struct {
 	handler http.Handler
 	takes   atomic.Int64 // nanoseconds that each answer takes
@@ -229,7 +230,8 @@ func TestSlowIsNotLost(t *testing.T) {
 	})
 }
 
-// TestProbesAtTheDefaults holds what docs/operating.md says of a server without flags, on the clock of a synctest bubble.
+// TestProbesAtTheDefaults holds what docs/operating.md says of a server without flags, on the clock
+// of a synctest bubble.
 func TestProbesAtTheDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &inMemory{}

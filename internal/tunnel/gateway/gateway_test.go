@@ -605,8 +605,9 @@ func TestResets(t *testing.T) {
 	s.await("nothing is left", func() bool { return len(s.gateway.Agents("oak")) == 0 && goroutines() <= before })
 }
 
-// goroutines counts those that run, or were begun by, the tunnel; the caller's own is left out. What the process does beside
-// it, such as keeping idle connections of HTTP, is none of a test's business.
+// goroutines counts those that run, or were begun by, the tunnel; the caller's own is left out.
+// What the process does beside it, such as keeping idle connections of HTTP, is none of a test's
+// business.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
 	for {
