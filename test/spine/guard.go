@@ -38,7 +38,7 @@ func (w *World) Guarded(name string, wanted int64) *Guard {
 		} else if !apierrors.IsNotFound(err) {
 			w.Fatal(err)
 		}
-		m.OnWrite(func(r testenv.Write) {
+		m.OnWriteIn(w.Namespace, func(r testenv.Write) {
 			if held := g.look(m, r); held != nil {
 				<-held
 			}
@@ -46,7 +46,7 @@ func (w *World) Guarded(name string, wanted int64) *Guard {
 	}
 	w.Cleanup(func() {
 		for _, m := range Members.List {
-			m.OnWrite(nil)
+			m.OnWriteIn(w.Namespace, nil)
 		}
 		for _, b := range g.seen().broken {
 			w.Error(b)

@@ -222,7 +222,7 @@ func (l *Ledger) Restarted() { clear(l.lives) }
 // Judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.
 func (l *Ledger) Judge(m *testenv.Member) error {
 	for _, r := range m.Writes(l.seen[m]) {
-		if r.Code == 0 && time.Since(r.Time) < Patience {
+		if r.Ended.IsZero() {
 			return fmt.Errorf("%s: %s is on its way", m.Name, r)
 		}
 		l.seen[m]++

@@ -49,6 +49,7 @@ func Main(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
+	testenv.Programs() // so that seeds depend on the programs from the first test on
 	if scratch, err = os.MkdirTemp("", "orrery-spine-"); err != nil {
 		return 1, err
 	}
@@ -60,11 +61,20 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, Members.Stop()) }()
-	if hub, err = testenv.StartHub(scratch, binary); err != nil {
+	if hub, err = testenv.StartHub(scratch, binary, probes()...); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, hub.Stop()) }()
 	return m.Run(), nil
+}
+
+// probes are flags by which a hub notices a lost member in 7 s at most. By default that takes up to 28 s, which most tests
+// take under Soak alone.
+func probes() []string {
+	if testenv.Soak() {
+		return nil
+	}
+	return []string{"--probe-interval=2s", "--probe-timeout=2s", "--probe-failures=2"}
 }
 
 // World is what one test uses: the fleet, whole at its start, and a namespace.
@@ -76,6 +86,7 @@ type World struct {
 	Others           []string // namespaces that it works in, too
 	Marks            map[string]int
 	log              int64
+	sentinels        int // how many objects CaughtUp has made
 }
 
 // Start gives a test the shared fleet: every member answers and is joined.
@@ -88,10 +99,21 @@ func Start(t *testing.T, ns string) *World {
 // meanwhile, and knows nothing of what the other one places in members.
 func Alone(t *testing.T, ns string) *World {
 	t.Helper()
+	return alone(t, ns, probes()...)
+}
+
+// AloneByDefault is Alone with a hub that has the default times of health probes.
+func AloneByDefault(t *testing.T, ns string) *World {
+	t.Helper()
+	return alone(t, ns)
+}
+
+func alone(t *testing.T, ns string, flags ...string) *World {
+	t.Helper()
 	if err := hub.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	own, err := testenv.StartHub(t.TempDir(), binary)
+	own, err := testenv.StartHub(t.TempDir(), binary, flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +137,7 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *World {
 	w.whole()
 	t.Cleanup(func() {
 		for _, m := range Members.List {
-			m.OnWrite(nil)
+			m.OnWriteIn(ns, nil)
 			m.Heal()
 		}
 		if crash := testenv.Crash(h.LogSince(w.log)); crash != "" {
@@ -126,11 +148,13 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *World {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		if h.Running() {
-			_ = h.Delete(ctx, NamespaceObject(ns))
-		}
-		for _, m := range Members.List {
-			_ = m.Delete(ctx, NamespaceObject(ns))
+		for _, name := range []string{ns, sentinelOf(ns)} {
+			if h.Running() {
+				_ = h.Delete(ctx, NamespaceObject(name))
+			}
+			for _, m := range Members.List {
+				_ = m.Delete(ctx, NamespaceObject(name))
+			}
 		}
 	})
 	for _, m := range Members.List {
@@ -433,14 +457,18 @@ func (w *World) Stays(m *testenv.Member, before Content) {
 	}
 }
 
-// Quiet waits until nothing has been written in any member, or others, for a while.
+// Quiet waits until nothing has been written for a while in the test's namespaces of any member, or others.
 func (w *World) Quiet(d time.Duration, others ...*testenv.Member) {
 	w.Helper()
 	last, since := -1, time.Now()
 	w.Eventually("members are left in peace", func() error {
 		sum := 0
 		for _, m := range append(others, Members.List...) {
-			sum += m.Mark()
+			for _, r := range m.Writes(w.Marks[m.Name]) {
+				if w.owns(cmp.Or(r.Namespace, r.Name)) {
+					sum++
+				}
+			}
 		}
 		if sum != last {
 			last, since = sum, time.Now()
@@ -450,6 +478,57 @@ func (w *World) Quiet(d time.Duration, others ...*testenv.Member) {
 		}
 		return nil
 	})
+}
+
+// owns reports whether the test works in a namespace.
+func (w *World) owns(ns string) bool { return ns == w.Namespace || slices.Contains(w.Others, ns) }
+
+// CaughtUp waits until the hub has done what it had to do in members, which are all unless some are named: until an object
+// that is made now is placed there and the hub says so. The object is in a namespace of its own. Under Soak, CaughtUp also
+// waits until nothing has been written for a while.
+func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
+	w.Helper()
+	if len(in) == 0 {
+		in = Members.List
+	}
+	ns := sentinelOf(w.Namespace)
+	w.sentinels++
+	names := make([]string, 0, len(in))
+	for _, m := range in {
+		names = append(names, m.Name)
+	}
+	name := fmt.Sprint("sentinel-", w.sentinels)
+	w.Hub.Apply(w, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n"+
+		Policy(ns, name, "{apiVersion: v1, kind: ConfigMap, name: "+name+"}", In(names...))+ConfigMap(ns, name, "one"))
+	for _, m := range in {
+		w.Eventually(m.Name+" has what was made after all else", func() error {
+			_, err := m.Find(w.Context(), "v1", "ConfigMap", ns, name)
+			return err
+		})
+	}
+	w.Condition("work.orrery.dev/v1alpha2", "ResourceBinding", ns, name+"-configmap", "FullyApplied=True")
+	if testenv.Soak() {
+		w.Quiet(while, in...)
+	}
+}
+
+// sentinelOf is the namespace in which CaughtUp works for a test.
+func sentinelOf(ns string) string { return ns + "-sentinel" }
+
+// Never fails the test if a check returns an error after the hub has caught up in members, or, under Soak, within a while
+// after that.
+func (w *World) Never(what string, within time.Duration, check func() error, in ...*testenv.Member) {
+	w.Helper()
+	if err := check(); err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	w.CaughtUp(0, in...)
+	if err := check(); err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	if testenv.Soak() {
+		testenv.Never(w, what, within, check)
+	}
 }
 
 // Moved waits until a binding names exactly these clusters.

@@ -120,9 +120,11 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 			for cluster, n := range targets {
 				sum += n
 				o := has[cluster][key]
-				if s, ok := a.stranger(cluster+" "+k.Kind+" "+ns+"/"+t.GetName(), o); ok {
-					_ = s
-					continue // a conflict
+				if _, ok := a.stranger(cluster+" "+k.Kind+" "+ns+"/"+t.GetName(), o); ok {
+					if has := spine.Conditions(b); !strings.Contains(has, "FullyApplied=False/Conflict") {
+						differs("%s/%s in %s is foreign, and the binding says %s", ns, key, cluster, has)
+					}
+					continue
 				}
 				switch {
 				case joined[cluster] == "":

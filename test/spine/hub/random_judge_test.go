@@ -36,6 +36,7 @@ func (a *attack) judge(m *testenv.Member, r testenv.Write) {
 	}
 	a.judging.Lock()
 	defer a.judging.Unlock()
+	a.judged++
 	why := a.fault(m, r)
 	if why == "" {
 		return

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,8 +26,6 @@ import (
 
 // What the attack allows.
 const (
-	attackSteps = 200
-	attackSeeds = 3
 	// converging is how long the fleet may take to be as the hub wants it once nothing harms it.
 	converging = 2 * time.Minute
 	// memory is for how long a decision may have been on its way when it is carried out.
@@ -38,33 +35,19 @@ const (
 	scaling = 30 * time.Second
 )
 
-// number reads a number from the environment.
-func number(t *testing.T, variable string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s=%s: want a number", variable, text)
-	}
-	return n
-}
-
 // TestRandom does STEPS things chosen by a seed, for SEEDS seeds from SEED on, and holds every
 // write in a member to the invariants. At the end hub and members are compared object by object.
 func TestRandom(t *testing.T) {
-	first, count, n := number(t, "SEED", 1), number(t, "SEEDS", attackSeeds), number(t, "STEPS", attackSteps)
-	for seed := first; seed < first+count; seed++ {
+	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 1, 3), testenv.Count(t, "STEPS", 200, 200)
+	for seed := first; seed < first+uint64(count); seed++ {
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
 			a := newAttack(t)
 			defer func() {
 				if t.Failed() {
-					t.Logf("again with: SEED=%d SEEDS=1 STEPS=%d go test -count 1 -run TestRandom ./test/spine\n%s", seed, n, strings.Join(a.did, "\n"))
+					t.Logf("again with: SEED=%d SEEDS=1 STEPS=%d go test -count 1 -run 'TestRandom$' ./test/spine/hub\n%s", seed, n, strings.Join(a.did, "\n"))
 				}
 			}()
-			a.run(steps(uint64(seed), n))
+			a.run(steps(seed, n))
 		})
 	}
 }
@@ -79,6 +62,7 @@ type attack struct {
 	did     []string // the steps, and how they ended
 
 	judging sync.Mutex // one write at a time is judged
+	judged  int
 	pending map[string]intended
 	backup  string // directory
 
@@ -142,7 +126,9 @@ func newAttack(t *testing.T) *attack {
 	t.Cleanup(func() { cancel(); <-followed })
 	for _, m := range spine.Members.List {
 		a.busy[m.Name] = &sync.Mutex{}
-		m.OnWrite(func(r testenv.Write) { a.judge(m, r) })
+		for _, ns := range attackNamespaces {
+			m.OnWriteIn(ns, func(r testenv.Write) { a.judge(m, r) })
+		}
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -151,6 +137,7 @@ func newAttack(t *testing.T) *attack {
 		a.Hub.Kill()
 		for _, ns := range attackNamespaces {
 			for _, m := range spine.Members.List {
+				m.OnWriteIn(ns, nil)
 				_ = m.Delete(context.Background(), spine.NamespaceObject(ns))
 			}
 		}
@@ -179,12 +166,15 @@ func (a *attack) run(all []step) {
 		}
 	}
 	a.Must(a.namespaces())
+	worked := 0
 	for i, s := range all {
 		at := time.Since(begin)
 		err := s.do(a)
 		line := fmt.Sprintf("%3d %6.2fs %s", i, at.Seconds(), s.what)
 		if err != nil {
 			line += ": " + strings.SplitN(err.Error(), "\n", 2)[0]
+		} else {
+			worked++
 		}
 		a.did = append(a.did, line)
 	}
@@ -206,6 +196,13 @@ func (a *attack) run(all []step) {
 	}
 	a.converge("with every cluster joined")
 	a.Logf("steps took %.1fs, all of it %.1fs", ended.Seconds(), time.Since(begin).Seconds())
+	a.judging.Lock()
+	judged := a.judged
+	a.judging.Unlock()
+	a.Logf("%d of %d steps worked, %d writes were judged", worked, len(all), judged)
+	if worked < len(all)/2 || judged < len(all) {
+		a.Errorf("of %d steps only %d worked, and only %d writes were judged: the hub was hardly attacked", len(all), worked, judged)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, w := range a.wrong {

@@ -62,7 +62,7 @@ func TestRestoredHub(t *testing.T) {
 	for _, m := range spine.Members.List {
 		w.Ready(m)
 	}
-	w.Quiet(3 * time.Second)
+	w.CaughtUp(3 * time.Second)
 	untouched()
 	// What does not go back is done: an object of now is placed.
 	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "new", "one"))
@@ -76,7 +76,7 @@ func TestRestoredHub(t *testing.T) {
 		}
 		return nil
 	})
-	w.Quiet(3 * time.Second)
+	w.CaughtUp(3 * time.Second)
 	untouched()
 
 	out, err := w.Hub.Orrery(confirmRestore...)
@@ -119,11 +119,11 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 		spine.ConfigMap(w.Namespace, "moves", "one")+spine.ConfigMap(w.Namespace, "both", "one"))
 	w.Applied("ConfigMap", "moves")
 	w.Applied("ConfigMap", "both")
-	restored := func(since func(), copies ...*testenv.Member) {
+	restored := func(since func(), reached []*testenv.Member, copies ...*testenv.Member) {
 		t.Helper()
 		backup := backUp(w)
 		since()
-		w.Quiet(2 * time.Second)
+		w.Quiet(2 * time.Second) // an object made now would show by itself that the hub is older
 		w.Must(w.Hub.Stop())
 		before, marks := map[*testenv.Member]spine.Content{}, map[*testenv.Member]int{}
 		for _, m := range spine.Members.List {
@@ -141,7 +141,7 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 			}
 		}
 		suspected(w, untouched)
-		w.Quiet(2 * time.Second)
+		w.CaughtUp(2*time.Second, reached...)
 		untouched()
 		if out, err := w.Hub.Orrery(confirmRestore...); err != nil {
 			t.Fatal(out, err)
@@ -152,12 +152,12 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "moving", "{apiVersion: v1, kind: ConfigMap, name: moves}", spine.In("pine")))
 		w.Placed(w.Pine, "v1", "ConfigMap", "moves")
 		w.Gone(w.Oak, "v1", "ConfigMap", "moves")
-	}, w.Pine)
+	}, spine.Members.List, w.Pine)
 	w.Placed(w.Oak, "v1", "ConfigMap", "moves")
 	w.Gone(w.Pine, "v1", "ConfigMap", "moves")
 
 	uid := w.Placed(w.Pine, "v1", "ConfigMap", "both").GetUID()
-	restored(func() { w.Must(w.Hub.Unjoin(w.Pine)) }, w.Pine)
+	restored(func() { w.Must(w.Hub.Unjoin(w.Pine)) }, []*testenv.Member{w.Oak, w.Birch}, w.Pine)
 	w.Must(w.Hub.Join(w.Pine))
 	w.Applied("ConfigMap", "both")
 	if now := w.Placed(w.Pine, "v1", "ConfigMap", "both").GetUID(); now != uid {
@@ -167,9 +167,9 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 
 // TestRestoredHubAndAClusterThatWasAway restores a hub of a time at which a cluster did not answer. What shows that the hub is
 // older than its members is in that cluster alone, which answers now: the hub asks it, and does not go by what it wrote of the
-// cluster then.
+// cluster then. The hub has the default times of health probes.
 func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
-	w := spine.Alone(t, "was-away")
+	w := spine.AloneByDefault(t, "was-away")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "goes", "{apiVersion: v1, kind: ConfigMap, name: goes}", spine.In("oak"))+
 		spine.Policy(w.Namespace, "changes", "{apiVersion: v1, kind: ConfigMap, name: changes}", spine.In("birch"))+
 		spine.ConfigMap(w.Namespace, "goes", "one")+spine.ConfigMap(w.Namespace, "changes", "one"))
@@ -198,7 +198,7 @@ func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 	}
 	suspected(w, untouched)
 	w.Birch.Heal()
-	w.Quiet(2 * time.Second)
+	w.CaughtUp(2 * time.Second)
 	untouched()
 	if out, err := w.Hub.Orrery(confirmRestore...); err != nil {
 		t.Fatal(out, err)

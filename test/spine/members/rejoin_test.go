@@ -2,7 +2,6 @@ package members
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -22,7 +21,7 @@ func load(w *spine.World) spine.Content {
 	w.Available(w.Oak, "both", 2)
 	w.Available(w.Pine, "both", 2)
 	w.Available(w.Oak, "only", 2)
-	w.Quiet(time.Second)
+	w.CaughtUp(time.Second)
 	return w.Content(w.Oak)
 }
 
@@ -47,19 +46,22 @@ func loaded(w *spine.World) {
 // TestRejoin takes a cluster out of the fleet and joins it again. No workload there may be
 // touched: not deleted, not made anew, not changed.
 func TestRejoin(t *testing.T) {
-	for name, leaveAndCome := range map[string]func(*spine.World){
-		"Reachable": func(w *spine.World) {
+	for _, tc := range testenv.Sample(t, 2, []struct {
+		name         string
+		leaveAndCome func(*spine.World)
+	}{
+		{"Reachable", func(w *spine.World) {
 			w.Must(w.Hub.Unjoin(w.Oak))
 			w.Must(w.Hub.Join(w.Oak))
-		},
-		"Unreachable": func(w *spine.World) {
+		}},
+		{"Unreachable", func(w *spine.World) {
 			w.Oak.Fail(testenv.Hang)
 			w.Lost(w.Oak)
 			w.Must(w.Hub.Unjoin(w.Oak))
 			w.Oak.Heal()
 			w.Must(w.Hub.Join(w.Oak))
-		},
-		"UnreachableThenRestarted": func(w *spine.World) {
+		}},
+		{"UnreachableThenRestarted", func(w *spine.World) {
 			w.Oak.Fail(testenv.Cut)
 			w.Lost(w.Oak)
 			w.Must(w.Hub.Unjoin(w.Oak))
@@ -67,10 +69,10 @@ func TestRejoin(t *testing.T) {
 			w.Oak.Heal()
 			w.Restart()
 			w.Must(w.Hub.Join(w.Oak))
-		},
-		"KilledWhileItLeaves": func(w *spine.World) {
-			random := rand.New(rand.NewPCG(1, 2))
-			for range 3 {
+		}},
+		{"KilledWhileItLeaves", func(w *spine.World) {
+			random := testenv.Rand(w.T)
+			for range testenv.Count(w.T, "REJOINS", 1, 3) {
 				after := time.Duration(random.IntN(1500)) * time.Millisecond
 				left := make(chan struct{})
 				go func() { _ = w.Hub.Unjoin(w.Oak); close(left) }()
@@ -93,15 +95,15 @@ func TestRejoin(t *testing.T) {
 				w.Must(w.Hub.Join(w.Oak)) // the Cluster of one that was cut off may be there without its Secret
 				w.Ready(w.Oak)
 			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := spine.Start(t, "rejoin-"+spine.Lower(name))
+		}},
+	}) {
+		t.Run(tc.name, func(t *testing.T) {
+			w := spine.Start(t, "rejoin-"+spine.Lower(tc.name))
 			before := load(w)
 			mark := w.Oak.Mark()
-			leaveAndCome(w)
+			tc.leaveAndCome(w)
 			loaded(w)
-			w.Quiet(2 * time.Second)
+			w.CaughtUp(2 * time.Second)
 			w.NoDeletions(w.Oak, mark)
 			w.Stays(w.Oak, before)
 
@@ -145,7 +147,7 @@ func TestEditedWhileAway(t *testing.T) {
 		return nil
 	})
 	w.Applied("ConfigMap", "settings")
-	w.Quiet(2 * time.Second)
+	w.CaughtUp(2 * time.Second)
 	w.NoDeletions(w.Oak, mark)
 	delete(before, "ConfigMap/settings")
 	w.Stays(w.Oak, before)
@@ -202,7 +204,7 @@ func TestRebuilt(t *testing.T) {
 	w.Applied("ConfigMap", "settings")
 	w.Applied("Secret", "password")
 	w.Applied("Deployment", "web")
-	w.Quiet(2*time.Second, rebuilt)
+	w.CaughtUp(2*time.Second, rebuilt)
 	w.NoDeletions(rebuilt, 0)
 	w.Stays(rebuilt, before)
 	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "settings", "two"))

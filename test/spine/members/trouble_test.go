@@ -83,7 +83,7 @@ func TestMembersInTrouble(t *testing.T) {
 		w.Pine.Fail(testenv.Expired)
 		// Now and then every connection ends, and what is asked for is done without an answer.
 		var writes, blips atomic.Int64
-		w.Oak.OnWrite(func(r testenv.Write) {
+		w.Oak.OnWriteIn(w.Namespace, func(r testenv.Write) {
 			if r.Namespace == w.Namespace && writes.Add(1)%5 == 0 {
 				blips.Add(1)
 				w.Oak.Fail(testenv.Cut)
@@ -95,7 +95,7 @@ func TestMembersInTrouble(t *testing.T) {
 			p.Have(w.Birch, w.Oak)
 			p.Exactly(w.Birch, all)
 		}
-		w.Oak.OnWrite(nil)
+		w.Oak.OnWriteIn(w.Namespace, nil)
 		// Then it is away for long enough that the hub notices, again and again.
 		for i := range 2 {
 			w.Oak.Fail(testenv.Cut)
@@ -117,14 +117,14 @@ func TestMembersInTrouble(t *testing.T) {
 		p.Exactly(w.Pine, all)
 	})
 
-	// Oak comes back, and takes two seconds for each answer; pine takes the hub's credentials no more.
+	// Oak comes back, and takes a second for each answer; pine takes the hub's credentials no more.
 	phase("SlowAndRefusing", func(t *testing.T) {
 		token, revoke := account(w, w.Pine)
 		w.Must(joinAs(w, w.Pine, token))
 		w.Ready(w.Pine)
 		log := w.Hub.LogSize()
 		revoke()
-		w.Oak.Slow(2 * time.Second)
+		w.Oak.Slow(time.Second)
 		w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", "oak", "Reachable=True")
 		w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", "pine", "Joined=False/Unauthorized")
 		message(w, "cluster.orrery.dev/v1alpha1", "Cluster", "", "pine", "Joined", "refuses the credentials")
@@ -220,7 +220,7 @@ func TestMembersInTrouble(t *testing.T) {
 		message(w, work, "ResourceBinding", w.Namespace, "app-0-configmap", workv1alpha2.ConditionFullyApplied, "data.key")
 		w.Data(w.Oak, "app-0", "theirs")
 		w.Data(w.Pine, "app-0", "value")
-		w.Quiet(time.Second)
+		w.CaughtUp(time.Second)
 		for _, m := range spine.Members.List {
 			p.Exactly(m, 0)
 		}

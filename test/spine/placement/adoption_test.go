@@ -40,6 +40,7 @@ const workloads = "{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kin
 
 // TestAdoption places what is in the member already, where a cluster-wide policy may adopt it.
 func TestAdoption(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "adoption")
 	foreign(w, w.Oak, spine.Deployment(w.Namespace, "equal", 2)+spine.ConfigMap(w.Namespace, "equal", "one")+spine.Deployment(w.Namespace, "other", 3)+spine.ConfigMap(w.Namespace, "other", "theirs"))
 	w.Available(w.Oak, "equal", 2)
@@ -99,6 +100,7 @@ func unmarked(w *spine.World, m *testenv.Member, apiVersion, kind, name string) 
 // TestNamespacedPolicyAdoptsNothing places what is in a namespace of the member that was there
 // before: a namespaced policy may not adopt it, equal or not.
 func TestNamespacedPolicyAdoptsNothing(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "adopts-nothing")
 	foreign(w, w.Oak, spine.ConfigMap(w.Namespace, "equal", "one"))
 	before := w.Content(w.Oak)
@@ -140,7 +142,7 @@ func TestOrphansAreOursAgain(t *testing.T) {
 	}
 	w.Applied("ConfigMap", "settings")
 	w.Applied("Deployment", "web")
-	w.Quiet(time.Second)
+	w.CaughtUp(time.Second)
 	w.NoDeletions(w.Oak, mark)
 	w.Stays(w.Oak, before)
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "settings")
@@ -151,6 +153,7 @@ func TestOrphansAreOursAgain(t *testing.T) {
 func TestOverwrite(t *testing.T) {
 	const overwrite = "conflictResolution: Overwrite"
 	t.Run("NamespacedWhereTheNamespaceWasBefore", func(t *testing.T) {
+		t.Parallel()
 		w := spine.Start(t, "overwrite-foreign")
 		foreign(w, w.Oak, spine.Secret(w.Namespace, "paykey", "theirs")+spine.ConfigMap(w.Namespace, "settings", "theirs"))
 		before := w.Content(w.Oak)
@@ -159,13 +162,14 @@ func TestOverwrite(t *testing.T) {
 		w.Binding("ConfigMap", "settings", "FullyApplied=False/Conflict")
 		w.Stays(w.Oak, before)
 		w.Hub.Remove(t, "v1", "Secret", w.Namespace, "paykey")
-		w.Quiet(2 * time.Second)
+		w.CaughtUp(2 * time.Second)
 		w.Stays(w.Oak, before)
 		if writes := w.Writes(w.Oak); len(writes) > 0 {
 			t.Errorf("written: %v", writes)
 		}
 	})
 	t.Run("NamespacedWhereThisHubMadeTheNamespace", func(t *testing.T) {
+		t.Parallel()
 		w := spine.Start(t, "overwrite-ours")
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "first", "{apiVersion: v1, kind: ConfigMap, name: first}", spine.In("oak"))+spine.ConfigMap(w.Namespace, "first", "one"))
 		w.Placed(w.Oak, "v1", "ConfigMap", "first")
@@ -181,6 +185,7 @@ func TestOverwrite(t *testing.T) {
 		w.NoDeletions(w.Oak, w.Marks["oak"])
 	})
 	t.Run("ClusterWide", func(t *testing.T) {
+		t.Parallel()
 		w := spine.Start(t, "overwrite-wide")
 		foreign(w, w.Oak, spine.Secret(w.Namespace, "paykey", "theirs"))
 		was := w.Oak.Object(t, "v1", "Secret", w.Namespace, "paykey").GetUID()

@@ -19,6 +19,7 @@ import (
 // TestFenceByLabels: a ClusterAccess selects clusters by their labels, and a tenant watches the fleet. What the labels of a Cluster let the tenant see is told
 // and taken back as they change, long before a watch asks for its rights again by itself (after 30 s).
 func TestFenceByLabels(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "fence-labels")
 	label := func(value string) {
 		w.Hub.MergePatch(t, "cluster.orrery.dev/v1alpha1", "Cluster", "", "oak", fmt.Sprintf(`{"metadata":{"labels":{"example.org/of":%s}}}`, value))

@@ -72,6 +72,7 @@ func found(w *spine.World, u *user, ns string) []string {
 // anything in the other's cluster, nor sees what is in a namespace of their name there; what stood
 // in a cluster when it was closed stays and says so.
 func TestFence(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "fence-a")
 	const other = "fence-b"
 	t.Cleanup(func() {

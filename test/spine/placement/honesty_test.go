@@ -26,18 +26,19 @@ func observedGeneration(w *spine.World, name string) (observed, generation int64
 // Nothing on the hub may say that it is rolled out until it is.
 func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 	const edit = `{"spec":{"template":{"metadata":{"annotations":{"edited":"yes"}}}}}`
-	for name, tc := range map[string]struct {
+	for _, tc := range testenv.Sample(t, 2, []struct {
+		name  string
 		fault testenv.Fault
 		lost  bool // edited only when the hub knows that the cluster does not answer
 		kill  bool // the hub is restarted before the edit
 	}{
-		"Hung":             {fault: testenv.Hang},
-		"HungAndLost":      {fault: testenv.Hang, lost: true},
-		"CutAndLost":       {fault: testenv.Cut, lost: true},
-		"LostAndRestarted": {fault: testenv.Cut, lost: true, kill: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := spine.Start(t, "status-"+spine.Lower(name))
+		{name: "Hung", fault: testenv.Hang},
+		{name: "HungAndLost", fault: testenv.Hang, lost: true},
+		{name: "CutAndLost", fault: testenv.Cut, lost: true},
+		{name: "LostAndRestarted", fault: testenv.Cut, lost: true, kill: true},
+	}) {
+		t.Run(tc.name, func(t *testing.T) {
+			w := spine.Start(t, "status-"+spine.Lower(tc.name))
 			w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1))
 			w.Available(w.Oak, "web", 1)
 			w.Available(w.Pine, "web", 1)
@@ -60,16 +61,15 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 			w.Hub.MergePatch(t, "apps/v1", "Deployment", w.Namespace, "web", edit)
 			_, generation, err := observedGeneration(w, "web")
 			w.Must(err)
-			if out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/web", "--timeout=6s"); err == nil {
-				t.Errorf("rollout status succeeds: %s", out)
-			}
-			testenv.Never(t, "the hub says nothing of the edit", 3*time.Second, func() error {
+			w.Eventually("oak has rolled the edit out", func() error { return rolledOut(w, w.Oak, "web") })
+			w.Never("the hub says nothing of the edit", 3*time.Second, func() error {
 				observed, _, err := observedGeneration(w, "web")
-				if err == nil && observed >= generation && w.Pine.Fault() == tc.fault {
-					return fmt.Errorf("observedGeneration is %d", observed)
+				if err == nil && observed >= generation {
+					err = fmt.Errorf("observedGeneration is %d", observed)
 				}
-				return nil
-			})
+				return err
+			}, w.Oak)
+			waits(w, "web")
 			b, err := w.Hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, "web-deployment")
 			w.Must(err)
 			if has := spine.Conditions(b); strings.Contains(has, "FullyApplied=True") {
@@ -81,27 +81,76 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 			}
 			copied, err := w.Pine.Find(t.Context(), "apps/v1", "Deployment", w.Namespace, "web")
 			w.Must(err)
-			if a, _, _ := unstructured.NestedString(copied.Object, "spec", "template", "metadata", "annotations", "edited"); a != "yes" {
-				t.Errorf("rollout status succeeds and pine has not the edit")
+			if err := edited(copied); err != nil {
+				t.Errorf("rollout status succeeds, and pine: %v", err)
 			}
 		})
 	}
 }
 
-// TestPausedClusterIsNotRolledOut has a Deployment whose controller in one cluster makes no
-// progress: the template is applied everywhere and yet not rolled out.
-func TestPausedClusterIsNotRolledOut(t *testing.T) {
+// waits fails the test unless `kubectl rollout status` asks the hub, and waits.
+func waits(w *spine.World, name string) {
+	w.Helper()
+	out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=2s")
+	if err == nil || !strings.Contains(out, "Waiting for deployment") || !strings.Contains(out, "timed out") {
+		w.Errorf("rollout status does not wait: %v\n%s", err, out)
+	}
+}
+
+// rolledOut is an error until a member's own controllers have rolled out the edit of a Deployment with one replica.
+func rolledOut(w *spine.World, m *testenv.Member, name string) error {
+	d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name)
+	if err != nil {
+		return err
+	}
+	if err := edited(d); err != nil {
+		return err
+	}
+	observed, _, _ := unstructured.NestedInt64(d.Object, "status", "observedGeneration")
+	updated, _, _ := unstructured.NestedInt64(d.Object, "status", "updatedReplicas")
+	all, _, _ := unstructured.NestedInt64(d.Object, "status", "replicas")
+	if observed != d.GetGeneration() || updated != 1 || all != 1 || spine.AvailableReplicas(d) != 1 {
+		return fmt.Errorf("its status is %v", d.Object["status"])
+	}
+	return nil
+}
+
+// edited is an error if a Deployment has not the edit.
+func edited(d *unstructured.Unstructured) error {
+	if a, _, _ := unstructured.NestedString(d.Object, "spec", "template", "metadata", "annotations", "edited"); a != "yes" {
+		return fmt.Errorf("it has not the edit, but %q", a)
+	}
+	return nil
+}
+
+// TestRolloutWaitsForAClusterWithoutCapacity has a Deployment whose new pod in one cluster finds no node: the template is
+// applied everywhere and yet not rolled out.
+func TestRolloutWaitsForAClusterWithoutCapacity(t *testing.T) {
 	w := spine.Start(t, "status-no-room")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1))
 	w.Available(w.Oak, "web", 1)
 	w.Available(w.Pine, "web", 1)
 	open := w.Closed(w.Pine)
 	w.Hub.MergePatch(t, "apps/v1", "Deployment", w.Namespace, "web", `{"spec":{"template":{"metadata":{"annotations":{"edited":"yes"}}}}}`)
-	if out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/web", "--timeout=6s"); err == nil {
-		t.Errorf("rollout status succeeds: %s", out)
+	w.Eventually("oak has rolled the edit out", func() error { return rolledOut(w, w.Oak, "web") })
+	w.Eventually("pine has the edit", func() error {
+		d, err := w.Pine.Find(t.Context(), "apps/v1", "Deployment", w.Namespace, "web")
+		if err != nil {
+			return err
+		}
+		return edited(d)
+	})
+	w.Applied("Deployment", "web")
+	w.CaughtUp(2 * time.Second)
+	if err := rolledOut(w, w.Pine, "web"); err == nil {
+		t.Fatal("pine has rolled the edit out, and has no node for it")
 	}
+	waits(w, "web")
 	open()
 	if out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/web", "--timeout=60s"); err != nil {
 		t.Errorf("rollout status: %v\n%s", err, out)
+	}
+	if err := rolledOut(w, w.Pine, "web"); err != nil {
+		t.Errorf("rollout status succeeds, and pine: %v", err)
 	}
 }

@@ -47,6 +47,7 @@ func TestNamespaceWithForeignContent(t *testing.T) {
 		"Service":    func(ns string) string { return spine.Service(ns, "local") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := spine.Start(t, "foreign-"+spine.Lower(name))
 			w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 1)+spine.Service(w.Namespace, "web"))
 			w.Available(w.Oak, "web", 1)
@@ -66,6 +67,7 @@ func TestNamespaceWithForeignContent(t *testing.T) {
 // TestNamespaceOfOursAlone deletes a hub's namespace whose copies have what placed objects and
 // Kubernetes itself made: Pods, ReplicaSets, Endpoints, Events, the default ServiceAccount. It goes.
 func TestNamespaceOfOursAlone(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "ours-alone")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 2)+spine.Service(w.Namespace, "web")+spine.ConfigMap(w.Namespace, "settings", "one"))
 	w.Available(w.Oak, "web", 2)
@@ -103,6 +105,7 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 		return w
 	}
 	t.Run("WithForeignContent", func(t *testing.T) {
+		t.Parallel()
 		w := begin(t, "moves-foreign")
 		w.Pine.Apply(t, spine.ConfigMap(w.Namespace, "local-owner", "theirs"))
 		before := w.Content(w.Pine)
@@ -112,6 +115,7 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 		w.Stays(w.Pine, before)
 	})
 	t.Run("WithWhatAnotherPolicyPlaces", func(t *testing.T) {
+		t.Parallel()
 		w := begin(t, "moves-placed")
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1)+spine.Claim(w.Namespace, "disk"))
 		w.Available(w.Pine, "web", 1)
@@ -119,17 +123,19 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 		before := w.Content(w.Pine)
 		move(w, "oak")
 		w.Moved("ClusterResourceBinding", w.Namespace+"-namespace", "oak")
-		w.Quiet(3 * time.Second)
+		w.CaughtUp(3 * time.Second)
 		w.NoDeletions(w.Pine, w.Marks["pine"])
 		w.Stays(w.Pine, before)
 		w.Applied("Deployment", "web")
 	})
 	t.Run("Empty", func(t *testing.T) {
+		t.Parallel()
 		w := begin(t, "moves-empty")
 		move(w, "oak")
 		w.Gone(w.Pine, "v1", "Namespace", w.Namespace)
 	})
 	t.Run("BindingDeletedByHand", func(t *testing.T) {
+		t.Parallel()
 		w := begin(t, "binding-deleted")
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1))
 		w.Available(w.Pine, "web", 1)
@@ -138,7 +144,7 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 		w.Hub.Remove(t, "policy.orrery.dev/v1alpha1", "ClusterPropagationPolicy", "", w.Namespace)
 		w.Condition("work.orrery.dev/v1alpha2", "ClusterResourceBinding", "", w.Namespace+"-namespace", "Scheduled=True/PolicyGone")
 		w.Hub.Remove(t, "work.orrery.dev/v1alpha2", "ClusterResourceBinding", "", w.Namespace+"-namespace")
-		w.Quiet(3 * time.Second)
+		w.CaughtUp(3 * time.Second)
 		w.NoDeletions(w.Pine, w.Marks["pine"])
 		w.Stays(w.Pine, before)
 	})

@@ -44,19 +44,21 @@ func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
 // in either order: no replica without the override ever reaches a member, neither then nor after
 // a restart nor with the next edit of the template.
 func TestPolicyAndOverrideGoTogether(t *testing.T) {
-	for name, tc := range map[string]struct {
+	for _, tc := range testenv.Sample(t, 3, []struct {
+		name          string
 		first, second [2]string
 		more          []string // of the policy's spec
 	}{
-		"ThePolicyFirst":   {[2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil},
-		"TheOverrideFirst": {[2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
-		"TheOverrideIsOneThatThePolicyNeeds": {
+		{"ThePolicyFirst", [2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil},
+		{"TheOverrideFirst", [2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
+		{
+			"TheOverrideIsOneThatThePolicyNeeds",
 			[2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, []string{"dependentOverrides: [o]"},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	}) {
+		t.Run(tc.name, func(t *testing.T) {
 			const many = 20
-			w := spine.Start(t, "together-"+spine.Lower(name))
+			w := spine.Start(t, "together-"+spine.Lower(tc.name))
 			w.Hub.Apply(t, overriding(w.Namespace, "o", "overridden")+spine.Policy(w.Namespace, "p", configMaps, spine.In("oak", "pine"), tc.more...))
 			for i := range many {
 				w.Hub.Apply(t, spine.ConfigMap(w.Namespace, fmt.Sprint("c", i), "plain"))
@@ -158,6 +160,7 @@ func TestSuspension(t *testing.T) {
 // TestDependenciesFollow: what a Deployment refers to comes and goes with it, and moves with it no
 // earlier than it does.
 func TestDependenciesFollow(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "dependencies")
 	place := func(clusters ...string) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In(clusters...), "propagateDeps: true"))

@@ -41,6 +41,7 @@ func absent(w *spine.World, m *testenv.Member, apiVersion, kind, name string) {
 // TestTenantsGetNoRightsInMembers is what administrators and editors of one namespace of the hub did to
 // become more in every member.
 func TestTenantsGetNoRightsInMembers(t *testing.T) {
+	t.Parallel()
 	w := spine.Start(t, "tenants")
 	w.Hub.MergePatch(t, "v1", "Namespace", "", w.Namespace, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	alice, bob := withRole(w, "alice", "admin"), withRole(w, "bob", "edit")
