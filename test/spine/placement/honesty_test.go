@@ -91,7 +91,7 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 // waits fails the test unless `kubectl rollout status` asks the hub, and waits.
 func waits(w *spine.World, name string) {
 	w.Helper()
-	out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=1s")
+	out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=2s")
 	if err == nil || !strings.Contains(out, "Waiting for deployment") || !strings.Contains(out, "timed out") {
 		w.Errorf("rollout status does not wait: %v\n%s", err, out)
 	}
