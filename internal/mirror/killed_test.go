@@ -32,8 +32,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestKilled kills a mirror after at most killWithin changes of the cluster: in that time a mirror can read everything and
-// follow.
+// TestKilled kills a mirror after at most killWithin changes of the cluster: in that time a mirror
+// can read everything and follow.
 const (
 	killWithin       = 2000
 	changesPerSecond = 1000
@@ -97,9 +97,9 @@ func twinSources(cfg *rest.Config) []*testSource {
 	return out
 }
 
-// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its clusters change. After each
-// kill the database is whole. After the last one the store is as the clusters are, object by object. KILLS sets the number of
-// kills for each database.
+// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its
+// clusters change. After each kill the database is whole. After the last one the store is as the
+// clusters are, object by object. KILLS sets the number of kills for each database.
 func TestKilled(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
