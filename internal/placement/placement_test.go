@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -615,8 +616,15 @@ func TestClusterScoped(t *testing.T) {
 				continue
 			}
 			t.Cleanup(func() {
-				b.Finalizers = nil
-				_ = w.client.Update(t.Context(), &b)
+				w.stop() // or the controller would make it again
+				ctx := context.WithoutCancel(t.Context())
+				for _, err := range []error{
+					w.client.Patch(ctx, &b, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))), w.client.Delete(ctx, &b),
+				} {
+					if client.IgnoreNotFound(err) != nil {
+						t.Error(err)
+					}
+				}
 			})
 			if got := w.placed(b.Binding()); got != "a" || b.Spec.PolicyRef.Kind != "ClusterPropagationPolicy" {
 				return fmt.Errorf("placed %q by %+v", got, b.Spec.PolicyRef)

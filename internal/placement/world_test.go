@@ -58,7 +58,8 @@ func newScheme() *runtime.Scheme {
 // patience is how long a condition may take to come true on a busy machine.
 const patience = 60 * time.Second
 
-// shortRetry replaces the time until a policy's status is written, and until a workload is tried again that did not fit.
+// shortRetry replaces the time until a policy's status is written, and until a workload is tried
+// again that did not fit.
 const shortRetry = 200 * time.Millisecond
 
 // world is a hub with a namespace and clusters of one test's own, and the controller.
