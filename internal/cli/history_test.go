@@ -51,7 +51,7 @@ func TestOnAHubOfTwo(t *testing.T) {
 		}
 	}
 	t.Run("Graph", f.graph)
-	t.Run("Time", f.time)
+	t.Run("History", f.history)
 }
 
 func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
@@ -60,9 +60,9 @@ func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
 	return code, o.String(), e.String()
 }
 
-// time asks what became of objects, who changed them, and what the members serve. It restarts the
+// history asks what became of objects, who changed them, and what the members serve. It restarts the
 // hub.
-func (f *hubOfTwo) time(t *testing.T) {
+func (f *hubOfTwo) history(t *testing.T) {
 	run := f.run
 	// eventually runs a command until all of its output has texts.
 	eventually := func(texts []string, args ...string) string {
