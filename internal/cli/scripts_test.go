@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// ownBinary returns the path of this test binary under the name by which it is orrery. A hub that a test starts with it has the
-// code under test, and nothing is built for it.
+// ownBinary returns the path of this test binary under the name by which it is orrery. A hub that
+// a test starts with it has the code under test, and nothing is built for it.
 func ownBinary(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("orrery")

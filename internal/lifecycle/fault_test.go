@@ -57,8 +57,8 @@ func (f *nth) count() int {
 	return f.calls
 }
 
-// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes. Without SOAK it
-// breaks a third of them.
+// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and
+// resumes. Without SOAK it breaks a third of them.
 func TestFailAtEveryCommand(t *testing.T) {
 	undisturbed := newLab(t, 2, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone // what is waited for in the cluster is not what fails here
@@ -112,8 +112,8 @@ func TestFailAtEveryCommand(t *testing.T) {
 	}
 }
 
-// TestAgentFails breaks the agent off at twelve points all the way through a create and a delete, and resumes. Without SOAK it
-// does a third of them.
+// TestAgentFails breaks the agent off at twelve points all the way through a create and a delete,
+// and resumes. Without SOAK it does a third of them.
 func TestAgentFails(t *testing.T) {
 	undisturbed := newLab(t, 1, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone

@@ -135,9 +135,10 @@ func (s mortalStore) Log(operation, host string) (io.WriteCloser, error) {
 	return s.Store.Log(operation, host)
 }
 
-// TestKilledAtEveryStep kills the process at every step of a create, of an add-node, of a delete-node and of a delete, and goes
-// on in another each time. In the end hosts are as after an undisturbed run. Without SOAK it kills at a third of the steps. The
-// lab does the same at chosen steps with real processes.
+// TestKilledAtEveryStep kills the process at every step of a create, of an add-node, of a
+// delete-node and of a delete, and goes on in another each time. In the end hosts are as after an
+// undisturbed run. Without SOAK it kills at a third of the steps. The lab does the same at chosen
+// steps with real processes.
 func TestKilledAtEveryStep(t *testing.T) {
 	undisturbed := newLab(t, 3, 1)
 	small, large := undisturbed.sizes()

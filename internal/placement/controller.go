@@ -95,7 +95,8 @@ type Controller struct {
 	// settling is how long new workloads wait, after a start, for clusters that answered
 	// before it: their replicas are shared out once, among all of them.
 	settling time.Duration
-	// capacityRetry is how long a workload that does not fit waits until it is tried again: capacityLook, but in tests.
+	// capacityRetry is how long a workload that does not fit waits until it is tried again:
+	// capacityLook, but in tests.
 	capacityRetry time.Duration
 
 	decisions    *decisions

@@ -102,7 +102,6 @@ func TestRestartWritesNothing(t *testing.T) {
 			f.unreachable[c], f.presence[c] = true, presence.Unknown
 		}
 	})
-	w.reportDelay = reportDelay // within which the writes that are counted are one
 	w.start()
 	for i := range 10 {
 		w.waitPlaced(fmt.Sprintf("web-%d-deployment", i), "a=2 b=2", scheduled)
@@ -306,6 +305,9 @@ func TestPolicyEditThatChangesNothing(t *testing.T) {
 
 func TestScale(t *testing.T) {
 	w := newWorld(t, 2)
+	w.stop()
+	w.capacityRetry = shortRetry
+	w.start()
 	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 30, 10 })
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{

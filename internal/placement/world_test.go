@@ -58,7 +58,8 @@ func newScheme() *runtime.Scheme {
 // patience is how long a condition may take to come true on a busy machine.
 const patience = 60 * time.Second
 
-// shortRetry replaces the time until a policy's status is written, and until a workload is tried again that did not fit.
+// shortRetry replaces, where a test says so, the time until a policy's status is written, or until a
+// workload is tried again that did not fit.
 const shortRetry = 200 * time.Millisecond
 
 // world is a hub with a namespace and clusters of one test's own, and the controller.
@@ -70,11 +71,12 @@ type world struct {
 	clusters  []string
 	fleet     *fakeFleet
 
-	controller  *Controller
-	reportDelay time.Duration // of the controller that starts next
-	recorder    *recorder
-	records     *keeper
-	stop        func()
+	controller *Controller
+	// of the controller that starts next
+	reportDelay, capacityRetry time.Duration
+	recorder                   *recorder
+	records                    *keeper
+	stop                       func()
 }
 
 // keeper counts the decisions.
@@ -232,7 +234,7 @@ func newWorld(t *testing.T, n int) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		reportDelay: shortRetry, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
+		reportDelay: reportDelay, capacityRetry: capacityLook, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
 			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
 			pods: map[copyOf]int64{},
@@ -290,7 +292,7 @@ func (w *world) start() {
 	if w.controller, err = add(mgr, o, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
-	w.controller.settling, w.controller.capacityRetry = patience, shortRetry
+	w.controller.settling, w.controller.capacityRetry = patience, w.capacityRetry
 	w.controller.reporter.delay = w.reportDelay
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
