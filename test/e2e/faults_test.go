@@ -103,7 +103,7 @@ type copies struct {
 	mu      sync.Mutex
 	present map[string]map[string]types.UID          // by member and name
 	created map[string]map[string]map[types.UID]bool // all that there ever were
-	ended   []string                        // members whose watch ended before the test
+	ended   []string                                 // members whose watch ended before the test
 }
 
 func watchCopies(t testing.TB, ns string) *copies {
