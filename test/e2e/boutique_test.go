@@ -70,7 +70,7 @@ func TestOnlineBoutique(t *testing.T) {
 		return ""
 	})
 	// The templates' own statuses sum that up.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, deadline, func() string {
 		var l deploymentList
 		get(t, "hub", &l, "deployments", "-n", "boutique")
 		for _, d := range l.Items {
@@ -87,7 +87,7 @@ func TestOnlineBoutique(t *testing.T) {
 	demo.Kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=30s")
 
 	// One query sees them all.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, deadline, func() string {
 		var l deploymentList
 		get(t, "fleet", &l, "deployments", "-n", "boutique")
 		if want := workloads * len(demo.Clusters); len(l.Items) != want {

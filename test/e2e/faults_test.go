@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,12 +89,11 @@ func countPlaced(t testing.TB, member, ns string) (int, error) {
 
 func eventuallyPlaced(t testing.TB, member, ns string, want int) {
 	t.Helper()
-	testenv.Eventually(t, member+" has what is placed", 3*time.Minute, func() error {
-		n, err := countPlaced(t, member, ns)
-		if err == nil && n != want {
-			err = fmt.Errorf("it has %d of %d", n, want)
+	eventually(t, 3*time.Minute, func() string {
+		if n, err := countPlaced(t, member, ns); err != nil || n != want {
+			return fmt.Sprintf("%s has %d of %d: %v", member, n, want, err)
 		}
-		return err
+		return ""
 	})
 }
 
@@ -101,14 +101,14 @@ func eventuallyPlaced(t testing.TB, member, ns string, want int) {
 // them that begin before the first is placed.
 type copies struct {
 	mu      sync.Mutex
-	present map[string]map[string]types.UID // by member and name
-	created map[string]map[string]int       // how many objects of that name there were
-	ended   []string                        // members whose watch ended before the test
+	present map[string]map[string]types.UID          // by member and name
+	created map[string]map[string]map[types.UID]bool // all that there ever were
+	ended   []string                                 // members whose watch ended before the test
 }
 
 func watchCopies(t testing.TB, ns string) *copies {
 	t.Helper()
-	c := &copies{present: map[string]map[string]types.UID{}, created: map[string]map[string]int{}}
+	c := &copies{present: map[string]map[string]types.UID{}, created: map[string]map[string]map[types.UID]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	t.Cleanup(func() {
@@ -116,7 +116,7 @@ func watchCopies(t testing.TB, ns string) *copies {
 		group.Wait()
 	})
 	for _, member := range demo.Clusters {
-		c.present[member], c.created[member] = map[string]types.UID{}, map[string]int{}
+		c.present[member], c.created[member] = map[string]types.UID{}, map[string]map[types.UID]bool{}
 		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(demo.Dir(), "members", member, "kubeconfig")) // not through the hub
 		if err != nil {
 			t.Fatal(err)
@@ -159,14 +159,28 @@ func (c *copies) note(member string, e watch.Event) {
 		c.ended = append(c.ended, member)
 	case e.Type == watch.Deleted:
 		delete(c.present[member], o.Name)
-	case c.present[member][o.Name] != o.UID:
+	default:
 		c.present[member][o.Name] = o.UID
-		c.created[member][o.Name]++
+		if c.created[member][o.Name] == nil {
+			c.created[member][o.Name] = map[types.UID]bool{}
+		}
+		c.created[member][o.Name][o.UID] = true
 	}
 }
 
-// eventually waits until each member has as many.
-func (c *copies) eventually(t testing.TB, what string, enough func(n int) bool) {
+// some waits until a member has one.
+func (c *copies) some(t testing.TB) {
+	t.Helper()
+	c.eventually(t, "something is placed", func(_, most int) bool { return most > 0 })
+}
+
+// each waits until each member has as many.
+func (c *copies) each(t testing.TB, count int) {
+	t.Helper()
+	c.eventually(t, fmt.Sprintf("each member has %d", count), func(fewest, most int) bool { return fewest == count && most == count })
+}
+
+func (c *copies) eventually(t testing.TB, what string, enough func(fewest, most int) bool) {
 	t.Helper()
 	testenv.Eventually(t, what, 3*time.Minute, func() error {
 		c.mu.Lock()
@@ -174,10 +188,12 @@ func (c *copies) eventually(t testing.TB, what string, enough func(n int) bool) 
 		if len(c.ended) > 0 {
 			t.Fatalf("the watches of %v have ended", c.ended)
 		}
-		for member, present := range c.present {
-			if !enough(len(present)) {
-				return fmt.Errorf("%s has %d", member, len(present))
-			}
+		var counts []int
+		for _, member := range demo.Clusters {
+			counts = append(counts, len(c.present[member]))
+		}
+		if !enough(slices.Min(counts), slices.Max(counts)) {
+			return fmt.Errorf("%v have %v", demo.Clusters, counts)
 		}
 		return nil
 	})
@@ -193,9 +209,9 @@ func (c *copies) once(t testing.TB, count int) {
 		if len(created) != count {
 			t.Errorf("%s had %d objects, want %d", member, len(created), count)
 		}
-		for name, n := range created {
-			if n != 1 {
-				t.Errorf("%s was created %d times in %s", name, n, member)
+		for name, uids := range created {
+			if len(uids) != 1 {
+				t.Errorf("%s was created %d times in %s", name, len(uids), member)
 			}
 		}
 	}
@@ -216,7 +232,7 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 			apply(t, "hub", configMapPolicy(ns))
 			apply(t, "hub", configMaps(0, count/2, ns))
 			// In the middle: some objects are there already, others are on their way.
-			placed.eventually(t, "something is placed", func(n int) bool { return n > 0 })
+			placed.some(t)
 			signal(t, victim, syscall.SIGKILL)
 			eventually(t, 2*time.Minute, func() string {
 				if out, err := demo.TryKubectl("hub", configMaps(count/2, count, ns), "apply", "-f", "-"); err != nil {
@@ -224,13 +240,13 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 				}
 				return ""
 			})
-			placed.eventually(t, "all is placed", func(n int) bool { return n == count })
+			placed.each(t, count)
 			placed.once(t, count)
 
 			if err := demo.Client(t, "hub").CoreV1().ConfigMaps(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			placed.eventually(t, "nothing is left", func(n int) bool { return n == 0 })
+			placed.each(t, 0)
 			absent(t, "hub", "resourcebindings", "-n", ns)
 			placed.once(t, count)
 		})

@@ -184,7 +184,9 @@ func Config(t testing.TB, context string) *rest.Config {
 // Client is a client of a context of the demo.
 func Client(t testing.TB, context string) kubernetes.Interface {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(Config(t, context))
+	cfg := Config(t, context)
+	cfg.Timeout = 15 * time.Second
+	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

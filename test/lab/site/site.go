@@ -52,24 +52,21 @@ func Main(m *testing.M) {
 }
 
 // awaitTurn waits until fewer than -parallel labs run on this machine. Packages of tests that run
-// at the same time count their labs together: each lab holds the lock on one of as many files.
-func awaitTurn(t testing.TB) {
+// at the same time count their labs together.
+func awaitTurn(t *testing.T) {
 	t.Helper()
 	atOnce, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
-		for i := range atOnce {
-			f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("orrery-lab-%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o600)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
-				t.Cleanup(func() { f.Close() })
-				return
-			}
-			f.Close()
+		turn, err := takeTurn(os.TempDir(), atOnce)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if turn != nil {
+			t.Cleanup(func() { turn.Close() })
+			return
 		}
 		select {
 		case <-t.Context().Done():
@@ -77,6 +74,26 @@ func awaitTurn(t testing.TB) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// takeTurn locks one of atOnce files in a directory, until the file that it returns is closed or
+// this process ends; nil: all of them are locked.
+func takeTurn(dir string, atOnce int) (*os.File, error) {
+	for i := range atOnce {
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("orrery-lab-%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		f.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+	return nil, nil
 }
 
 // patience is how long a test waits for something that must come.
@@ -136,7 +153,9 @@ var pinned = sync.OnceValues(func() (string, error) {
 func New(t testing.TB, hosts int) *Site {
 	t.Helper()
 	testenv.Programs()
-	awaitTurn(t)
+	if test, ok := t.(*testing.T); ok { // a benchmark runs alone, and may have several labs
+		awaitTurn(test)
+	}
 	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts, Artifacts: filepath.Join(testenv.Root(), "bin", "lab")})
 	if err != nil {
 		t.Fatal(err)
