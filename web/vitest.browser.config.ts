@@ -3,7 +3,7 @@ import { defineConfig } from "vitest/config"
 import { BaseSequencer, type Reporter, type TestModule, type TestSpecification } from "vitest/node"
 
 /** The specs that change nothing in the fleet, the longest first. */
-const reading = ["fault", "phone", "pages", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
+const reading = ["fault", "stale", "phone", "pages", "tab", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
 
 /** The specs that run last of those that write: restart kills the hub, crowd fills it. */
 const last = ["restart", "crowd"]
