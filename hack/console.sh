@@ -36,7 +36,8 @@ tests=
 own=
 stop() {
   trap '' INT TERM HUP
-  [ -z "$tests" ] || { kill "$tests" 2>/dev/null && wait "$tests"; } || true
+  # Their group has the programs that they started, too.
+  [ -z "$tests" ] || { kill -- "-$tests" 2>/dev/null && wait "$tests"; } || true
   if [ -n "$own" ]; then
     # A failed test may have left a process stopped: it does not end when it is asked to.
     for pid in "$own"/processes/*.pid; do kill -CONT "$(head -n 1 "$pid")" 2>/dev/null || true; done
@@ -61,7 +62,9 @@ fi
 export CONSOLE_DATA CONSOLE_PHASES=$phases
 cd web
 # In the background, for a shell that waits for it can be interrupted at once. test/lab has a configuration of its own.
-node_modules/.bin/vitest run --config "${CONSOLE_CONFIG:-vitest.browser.config.ts}" "$@" &
+set -m
+node_modules/.bin/vitest run --config "${CONSOLE_CONFIG:-vitest.browser.config.ts}" "$@" </dev/null &
 tests=$!
+set +m
 wait "$tests" || { code=$?; tests=; exit $code; }
 tests=
