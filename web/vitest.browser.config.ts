@@ -1,8 +1,9 @@
+import { appendFileSync } from "node:fs"
 import { defineConfig } from "vitest/config"
-import { BaseSequencer, type TestSpecification } from "vitest/node"
+import { BaseSequencer, type Reporter, type TestModule, type TestSpecification } from "vitest/node"
 
 /** The specs that change nothing in the fleet, the longest first. */
-const reading = ["fault", "phone", "pages", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
+const reading = ["fault", "stale", "phone", "pages", "tab", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
 
 /** The specs that run last of those that write: restart kills the hub, crowd fills it. */
 const last = ["restart", "crowd"]
@@ -17,6 +18,24 @@ class Sequence extends BaseSequencer {
   }
 }
 
+/** Writes how long each project took to the file that hack/console.sh prints at the end. */
+class Phases implements Reporter {
+  private readonly spans = new Map<string, { began: number; ended: number }>()
+
+  onTestModuleStart({ project: { name } }: TestModule) {
+    if (!this.spans.has(name)) this.spans.set(name, { began: Date.now(), ended: Date.now() })
+  }
+
+  onTestModuleEnd({ project: { name } }: TestModule) {
+    this.spans.get(name)!.ended = Date.now()
+  }
+
+  onTestRunEnd() {
+    if (!process.env.CONSOLE_PHASES) return
+    for (const [name, { began, ended }] of this.spans) appendFileSync(process.env.CONSOLE_PHASES, `${name} ${Math.round((ended - began) / 1000)} s\n`)
+  }
+}
+
 const file = (name: string) => `test/browser/${name}.spec.ts`
 const common = { environment: "node", isolate: false, testTimeout: 60_000, hookTimeout: 60_000 } as const
 const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
@@ -26,6 +45,7 @@ export default defineConfig({
   test: {
     globalSetup: "test/browser/setup.ts",
     sequence: { sequencer: Sequence },
+    reporters: ["default", new Phases()],
     projects: single
       ? [{ test: { ...common, name: "single", include: [single], fileParallelism: false } }]
       : [
