@@ -219,8 +219,11 @@ func (h *Hub) Start() error {
 		return err
 	}
 	defer log.Close()
-	h.cmd = exec.Command(h.binary, append([]string{"server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
-		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready}, h.flags...)...)
+	args := []string{
+		"server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
+		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready,
+	}
+	h.cmd = exec.Command(h.binary, append(args, h.flags...)...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	// A test that is killed leaves no server behind.
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
