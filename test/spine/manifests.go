@@ -20,26 +20,32 @@ spec:
 `, ns, name, replicas)
 }
 
+// ConfigMap is a ConfigMap whose key "key" has the value.
 func ConfigMap(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {key: %q}\n", name, ns, value)
 }
 
+// Secret is a Secret whose key "key" has the value.
 func Secret(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\nstringData: {key: %q}\n", name, ns, value)
 }
 
+// Service is a Service of the pods of a Deployment of its name.
 func Service(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %[2]s, namespace: %[1]s}\nspec: {selector: {app: %[2]s}, ports: [{port: 80}]}\n", ns, name)
 }
 
+// ServiceAccount is a ServiceAccount.
 func ServiceAccount(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: %s}\n", name, ns)
 }
 
+// Claim is a PersistentVolumeClaim.
 func Claim(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s, namespace: %s}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n", name, ns)
 }
 
+// Job is a Job that is suspended.
 func Job(ns, name string) string {
 	return fmt.Sprintf(`---
 apiVersion: batch/v1

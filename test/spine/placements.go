@@ -216,7 +216,7 @@ type Ledger struct {
 	wrong []string
 }
 
-// restarted: another process of the hub writes from here on.
+// Restarted says that another process of the hub writes from here on.
 func (l *Ledger) Restarted() { clear(l.lives) }
 
 // Judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.

@@ -185,6 +185,7 @@ func (w *World) whole() {
 	}
 }
 
+// Must fails the test for an error.
 func (w *World) Must(err error) {
 	w.Helper()
 	if err != nil {
@@ -198,6 +199,7 @@ func (w *World) Restart() {
 	w.Must(w.Hub.Start())
 }
 
+// NamespaceObject is a Namespace.
 func NamespaceObject(name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("v1")
@@ -237,6 +239,7 @@ func (w *World) Explain() {
 	}
 }
 
+// Eventually waits until a check returns no error.
 func (w *World) Eventually(what string, check func() error) {
 	w.Helper()
 	testenv.Eventually(w, what, Patience, check)
@@ -343,11 +346,13 @@ func (w *World) Available(m *testenv.Member, name string, want int64) {
 	})
 }
 
+// AvailableReplicas returns the available replicas in the status of a Deployment.
 func AvailableReplicas(d *unstructured.Unstructured) int64 {
 	n, _, _ := unstructured.NestedInt64(d.Object, "status", "availableReplicas")
 	return n
 }
 
+// Replicas returns the replicas in the spec of a Deployment.
 func Replicas(d *unstructured.Unstructured) int64 {
 	n, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas")
 	return n
@@ -359,6 +364,7 @@ func (w *World) Writes(m *testenv.Member) []testenv.Write {
 	return w.WritesSince(m, w.Marks[m.Name])
 }
 
+// WritesSince is Writes since a mark.
 func (w *World) WritesSince(m *testenv.Member, mark int) []testenv.Write {
 	var mine []testenv.Write
 	for _, r := range m.Writes(mark) {
@@ -398,11 +404,13 @@ var Kinds = []Kind{
 // mark of ours changes.
 type Content map[string]Object
 
+// Object is what Content has of one object.
 type Object struct {
 	UID      types.UID
 	Contents any // spec and data
 }
 
+// Content lists what the test's namespace of a member has.
 func (w *World) Content(m *testenv.Member) Content {
 	w.Helper()
 	all := Content{}

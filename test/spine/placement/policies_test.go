@@ -53,7 +53,9 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 		{"TheOverrideFirst", [2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
 		{
 			"TheOverrideIsOneThatThePolicyNeeds",
-			[2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, []string{"dependentOverrides: [o]"},
+			[2]string{"OverridePolicy", "o"},
+			[2]string{"PropagationPolicy", "p"},
+			[]string{"dependentOverrides: [o]"},
 		},
 	}) {
 		t.Run(tc.name, func(t *testing.T) {
