@@ -63,30 +63,30 @@ func (l *LeaseTimes) addFlags(fs *pflag.FlagSet) {
 		"with --kubeconfig, time between two tries to renew or to take the Lease; each is a request to the API server")
 }
 
-func (l LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
+func (l *LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
 	return leaderelection.LeaderElectionConfig{
 		Lock: lock, Callbacks: callbacks, ReleaseOnCancel: true, Name: leaseName,
 		LeaseDuration: l.Duration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod,
 	}
 }
 
-func (l LeaseTimes) orDefault() LeaseTimes { return cmp.Or(l, DefaultLeaseTimes) }
+func (l *LeaseTimes) orDefault() LeaseTimes { return cmp.Or(*l, DefaultLeaseTimes) }
 
 // validate returns every mistake in the values of the flags, of which external says whether there
 // is a Lease. With all that it accepts, a server stops to write before another takes its Lease: the
 // fence counts from when a renewal was sent, and others count the seconds that the Lease names from
 // when they have seen the renewal.
-func (l LeaseTimes) validate(external bool) error {
-	l = l.orDefault()
+func (l *LeaseTimes) validate(external bool) error {
+	set := l.orDefault()
 	var errs []error
 	if !external {
 		for _, f := range []struct {
 			name           string
 			value, initial time.Duration
 		}{
-			{"--lease-duration", l.Duration, DefaultLeaseTimes.Duration},
-			{"--lease-renew-deadline", l.RenewDeadline, DefaultLeaseTimes.RenewDeadline},
-			{"--lease-retry-period", l.RetryPeriod, DefaultLeaseTimes.RetryPeriod},
+			{"--lease-duration", set.Duration, DefaultLeaseTimes.Duration},
+			{"--lease-renew-deadline", set.RenewDeadline, DefaultLeaseTimes.RenewDeadline},
+			{"--lease-retry-period", set.RetryPeriod, DefaultLeaseTimes.RetryPeriod},
 		} {
 			if f.value != f.initial {
 				errs = append(errs, fmt.Errorf("%s %s: works only with --kubeconfig; the hub's own API server has no Lease, because the lock of the data directory keeps a second server away; leave the flag out", f.name, f.value))
@@ -94,31 +94,31 @@ func (l LeaseTimes) validate(external bool) error {
 		}
 		return errors.Join(errs...)
 	}
-	if l.RetryPeriod < minRetryPeriod {
+	if set.RetryPeriod < minRetryPeriod {
 		errs = append(errs, fmt.Errorf("--lease-retry-period %s: is less than %s; each try is a request, and the holder's is a write, to the API server; set it to %s or more",
-			l.RetryPeriod, minRetryPeriod, minRetryPeriod))
+			set.RetryPeriod, minRetryPeriod, minRetryPeriod))
 	}
 	// client-go wants the deadline to be longer than a period with its jitter.
-	if l.RenewDeadline < minRenewDeadline {
+	if set.RenewDeadline < minRenewDeadline {
 		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is less than %s; a request to renew the Lease has half of that time, and would often end before the API server answers; set it to %s or more",
-			l.RenewDeadline, minRenewDeadline, minRenewDeadline))
-	} else if jittered := time.Duration(leaderelection.JitterFactor * float64(l.RetryPeriod)); l.RenewDeadline <= jittered {
+			set.RenewDeadline, minRenewDeadline, minRenewDeadline))
+	} else if jittered := time.Duration(leaderelection.JitterFactor * float64(set.RetryPeriod)); set.RenewDeadline <= jittered {
 		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is not more than %s, which is --lease-retry-period %s times %.1f; the server would give up before its second try; "+
-			"raise --lease-renew-deadline or lower --lease-retry-period", l.RenewDeadline, jittered, l.RetryPeriod, leaderelection.JitterFactor))
+			"raise --lease-renew-deadline or lower --lease-retry-period", set.RenewDeadline, jittered, set.RetryPeriod, leaderelection.JitterFactor))
 	}
 	switch {
-	case l.Duration < minLeaseDuration || l.Duration > maxLeaseDuration:
+	case set.Duration < minLeaseDuration || set.Duration > maxLeaseDuration:
 		errs = append(errs, fmt.Errorf("--lease-duration %s: want %s to %s; a shorter Lease ends whenever the server or the API server pauses, and after a longer one of a server that died no server works for long",
-			l.Duration, minLeaseDuration, maxLeaseDuration))
-	case l.Duration%time.Second != 0:
+			set.Duration, minLeaseDuration, maxLeaseDuration))
+	case set.Duration%time.Second != 0:
 		// Another server would take the Lease at the end of the whole second, and this one write
 		// until the end of the fraction.
 		errs = append(errs, fmt.Errorf("--lease-duration %s: is not in whole seconds, which is what a Lease has; another server would take the Lease while this one still writes; set it to %s or %s",
-			l.Duration, l.Duration.Truncate(time.Second), l.Duration.Truncate(time.Second)+time.Second))
+			set.Duration, set.Duration.Truncate(time.Second), set.Duration.Truncate(time.Second)+time.Second))
 	}
-	if least := l.RenewDeadline + l.RetryPeriod; l.Duration < least {
+	if least := set.RenewDeadline + set.RetryPeriod; set.Duration < least {
 		errs = append(errs, fmt.Errorf("--lease-duration %s: is less than %s, the sum of --lease-renew-deadline %s and --lease-retry-period %s; the Lease would end, and with it all writes, before the server tries again; "+
-			"raise --lease-duration or lower --lease-renew-deadline", l.Duration, least, l.RenewDeadline, l.RetryPeriod))
+			"raise --lease-duration or lower --lease-renew-deadline", set.Duration, least, set.RenewDeadline, set.RetryPeriod))
 	}
 	return errors.Join(errs...)
 }

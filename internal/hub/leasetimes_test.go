@@ -74,7 +74,7 @@ func TestLeaseTimes(t *testing.T) {
 	random := testenv.Rand(t)
 	accepted := 0
 	for range 20_000 {
-		l := LeaseTimes{Duration: draw(random, 15), RenewDeadline: draw(random, 12), RetryPeriod: draw(random, 4)}.orDefault()
+		l := LeaseTimes{Duration: draw(random, 15), RenewDeadline: draw(random, 12), RetryPeriod: draw(random, 4)}
 		if l.validate(true) != nil {
 			continue
 		}

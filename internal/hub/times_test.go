@@ -12,7 +12,7 @@ import (
 func TestStartTimes(t *testing.T) {
 	began := time.Now()
 	s := &stopwatch{last: began}
-	at := func(d time.Duration) time.Time { return began.Add(d) }
+	at := began.Add
 	s.note(process.Event{Time: at(time.Second), Type: process.EventStarted, Process: etcdProcess})
 	s.note(process.Event{Time: at(2 * time.Second), Type: process.EventReady, Process: etcdProcess})
 	s.note(process.Event{Time: at(5 * time.Second), Type: process.EventReady, Process: apiserverProcess})

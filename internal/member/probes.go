@@ -44,26 +44,26 @@ func (p *Probes) AddFlags(fs *pflag.FlagSet) {
 }
 
 // Validate returns every mistake in the values of the flags.
-func (p Probes) Validate() error {
-	p = cmp.Or(p, DefaultProbes)
+func (p *Probes) Validate() error {
+	set := cmp.Or(*p, DefaultProbes)
 	var errs []error
-	if p.Interval < minProbeTime {
+	if set.Interval < minProbeTime {
 		errs = append(errs, fmt.Errorf("--probe-interval %s: is less than %s; the probes would be a load for each cluster, and a short pause of one would make it unreachable; "+
-			"set it to %s or more", p.Interval, minProbeTime, minProbeTime))
+			"set it to %s or more", set.Interval, minProbeTime, minProbeTime))
 	}
-	if p.Interval > maxProbeInterval {
+	if set.Interval > maxProbeInterval {
 		errs = append(errs, fmt.Errorf("--probe-interval %s: is more than %s; a lost cluster would count as reachable for long, and the hub's tokens in clusters, which are renewed after a probe, could end; "+
-			"set it to %s or less", p.Interval, maxProbeInterval, maxProbeInterval))
+			"set it to %s or less", set.Interval, maxProbeInterval, maxProbeInterval))
 	}
-	if p.Timeout < minProbeTime {
+	if set.Timeout < minProbeTime {
 		errs = append(errs, fmt.Errorf("--probe-timeout %s: is less than %s; a new connection to a distant cluster takes as long, so it would count as unreachable; "+
-			"set it to %s or more", p.Timeout, minProbeTime, minProbeTime))
-	} else if p.Timeout > p.Interval {
+			"set it to %s or more", set.Timeout, minProbeTime, minProbeTime))
+	} else if set.Timeout > set.Interval {
 		errs = append(errs, fmt.Errorf("--probe-timeout %s: is more than --probe-interval %s; a cluster that hangs would be probed less often than one that answers, and its loss noticed late; "+
-			"set --probe-timeout to %s or less, or raise --probe-interval", p.Timeout, p.Interval, p.Interval))
+			"set --probe-timeout to %s or less, or raise --probe-interval", set.Timeout, set.Interval, set.Interval))
 	}
-	if p.Failures < 1 || p.Failures > maxProbeFailures {
-		errs = append(errs, fmt.Errorf("--probe-failures %d: want 1 to %d; a cluster counts as unreachable after so many failed probes", p.Failures, maxProbeFailures))
+	if set.Failures < 1 || set.Failures > maxProbeFailures {
+		errs = append(errs, fmt.Errorf("--probe-failures %d: want 1 to %d; a cluster counts as unreachable after so many failed probes", set.Failures, maxProbeFailures))
 	}
 	return errors.Join(errs...)
 }
