@@ -63,7 +63,7 @@ func TestProbesZeroIsDefault(t *testing.T) {
 	if got := (Probes{Interval: o.ProbeInterval, Timeout: o.ProbeTimeout, Failures: o.FailureThreshold}); got != want {
 		t.Errorf("probes %+v, want %+v", got, want)
 	}
-	if err := (Probes{}).Validate(); err != nil {
+	if err := (&Probes{}).Validate(); err != nil {
 		t.Error(err)
 	}
 }
